@@ -1,4 +1,4 @@
-"""``microbatch add-source``: a source of the pipeline is really a new one, though another has vanished."""
+"""``microbatch add-source``: declare that a source of the pipeline is a new one, though another has vanished."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ HELP = "a source is really new and no other one under a new name: all it has is 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of this command alone."""
+    """Add the arguments of this command alone."""
     parser.add_argument("source", metavar="NAME", help="the name that the pipeline has for it")
     add_dry_run(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the plan, and write it down.
+    """Print the plan, and record the new source.
 
     :return: exit status, always 0.
-    :raises MicroBatchError: if it is refused; nothing was changed then.
+    :raises MicroBatchError: if the command is refused; nothing was changed then.
     """
     store = open_checkpoint_store(arguments.location, sources=arguments.sources)
 

@@ -1,4 +1,4 @@
-"""``microbatch adopt``: what is in the table under a batch's number counts as that batch."""
+"""``microbatch adopt``: the output in the table under a batch's number counts as that batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HELP = "have what another checkpoint, or a lost life of this one, published as a
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of this command alone."""
+    """Add the arguments of this command alone."""
     add_batch(parser)
     parser.add_argument(
         "--allow-skip",
@@ -25,10 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print whose it is and what is not read then, and adopt it.
+    """Print whose output it is and which data is then not read, and adopt the output.
 
     :return: exit status, always 0.
-    :raises MicroBatchError: if it is refused; nothing was changed then.
+    :raises MicroBatchError: if the command is refused; nothing was changed then.
     """
     command = f"{NAME} --allow-skip" if arguments.allow_skip else NAME
     return maintain_batch(arguments, command=command, make=partial(plan_adopt, allow_skip=arguments.allow_skip))

@@ -1,4 +1,4 @@
-"""``microbatch check``: verify every entry of a checkpoint, not only the newest ones that each run looks at."""
+"""``microbatch check``: verify every entry of a checkpoint, not only the newest entries, which each run verifies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HELP = "verify all logs; exit status 0: nothing found, 1: findings, 2: cannot be
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of this command alone."""
+    """Add the arguments of this command alone."""
     parser.add_argument(
         "--table",
         action="store_true",

@@ -1,4 +1,4 @@
-"""``microbatch check-sink``: try a sink of one's own against what every such sink promises."""
+"""``microbatch check-sink``: try a user's own sink against the promises of every such sink."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROWS: Sequence[Mapping[str, Any]] = ({"id": 1, "note": "a"}, {"id": 2, "note": "
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of this command."""
+    """Add the arguments of this command."""
     parser.add_argument(
         "sink", metavar="MODULE:CLASS", help="the class; its module is looked for in the working directory too"
     )
@@ -33,10 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a verdict a line.
+    """Print one verdict a line.
 
-    :return: exit status: 0 if every promise that could be tried is kept, 1 if one is not, or nobody could see what the
-        sink wrote.
+    :return: exit status: 0 if every promise that could be tried is kept, 1 if one is not, or if the output of the sink
+        could not be seen.
     :raises DefinitionError: if there is no such sink.
     """
     from airflow_provider_microbatch.sinks.foreach import ForeachSink

@@ -1,4 +1,4 @@
-"""``microbatch check-source``: try a source of one's own against what every source promises."""
+"""``microbatch check-source``: try a user's own source against the promises of every source."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HELP = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of this command."""
+    """Add the arguments of this command."""
     parser.add_argument(
         "source", metavar="MODULE:CLASS", help="the class; its module is looked for in the working directory too"
     )
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a verdict a line.
+    """Print one verdict a line.
 
     :return: exit status: 0 if every promise that could be tried is kept, 1 if one is not, or there was no data to try.
     :raises DefinitionError: if there is no such source.

@@ -1,4 +1,4 @@
-"""``microbatch class-archive``: what lets each spark-submit start faster."""
+"""``microbatch class-archive``: write a class archive, with which each spark-submit starts faster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HELP = "Write Spark's classes to a file from which each spark-submit on machines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of this command."""
+    """Add the arguments of this command."""
     parser.add_argument("folder", type=Path, metavar="DIR", help="where it lies when spark-submit uses it")
     parser.add_argument("--spark-binary", default=SPARK_SUBMIT, metavar="NAME",
                         help="name of the spark-submit program (default: %(default)s)")  # fmt: skip
@@ -26,7 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """:return: 0."""
+    """Make the archive, and print how to use it.
+
+    :return: exit status, always 0.
+    """
     from airflow_provider_microbatch.engines import class_archive
 
     logging.basicConfig(level=logging.INFO, format="microbatch: %(message)s")

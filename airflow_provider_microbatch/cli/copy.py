@@ -1,4 +1,4 @@
-"""``microbatch copy``: a checkpoint moves to another place, and nobody goes on at the old one."""
+"""``microbatch copy``: move a checkpoint to another place; no run goes on at the old place."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ HELP = "move the checkpoint to another place (file, sql, …), where the pipelin
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of this command alone."""
+    """Add the arguments of this command alone."""
     parser.add_argument("target", metavar="TARGET", help="where it moves to; nothing may be there")
     add_dry_run(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the plan, and move it.
+    """Print the plan, and move the checkpoint.
 
     :return: exit status, always 0.
-    :raises MicroBatchError: if it is refused; nothing was changed then.
+    :raises MicroBatchError: if the command is refused; nothing was changed then.
     """
     target = open_location(arguments.target).location
     store = open_checkpoint_store(arguments.location, sources=arguments.sources, leaving_for=target)

@@ -1,5 +1,5 @@
-"""``microbatch dead-letters``: what batches did not write into their tables, counted; and to run it again through code
-that was mended, which starts a Spark by one of Airflow's connections."""
+"""``microbatch dead-letters``: count the rows that batches kept out of their tables. ``--replay`` runs them again
+through mended code, which starts a Spark by one of Airflow's connections."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HELP = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of this command alone."""
+    """Add the arguments of this command alone."""
     parser.add_argument(
         "--replay", metavar="FILE:FUNCTION",
         help="run those that no such batch has had through this function, which gets batch.sources['dead_letters'] and "
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print a line for each reason of each batch; or make a batch of dead letters and print it.
 
     :return: exit status, always 0.
-    :raises CheckpointError: if the checkpoint, or what it says of its pipeline, is of no use here.
+    :raises CheckpointError: if the checkpoint, or its record of the pipeline, is of no use here.
     """
     checkpoint = open_checkpoint(arguments.location, sources=arguments.sources)
     if arguments.replay is not None:
@@ -101,7 +101,7 @@ def _replay(checkpoint: Checkpoint, arguments: argparse.Namespace) -> int:
     from airflow_provider_microbatch.engines.lookup import Wanted, engine_for
 
     pipeline = replaying(_on_record(checkpoint), arguments.replay)
-    # Code is what this command line names: what is on record of py_files others may have written.
+    # Code comes from this command line alone: another program may have written the recorded py_files.
     code, transform = resolve_code(arguments.replay, base=arguments.base.absolute(), py_files=arguments.py_file)
     engine = engine_for(Wanted(conn_id=arguments.conn_id))
     now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -122,7 +122,7 @@ def _replay(checkpoint: Checkpoint, arguments: argparse.Namespace) -> int:
 
 
 def _on_record(checkpoint: Checkpoint) -> Pipeline:
-    """The pipeline, with the dead letters in place of its sources: whatever these are, nobody asks them here."""
+    """The pipeline on record, with the dead letters in place of its sources, which are not asked here."""
     recorded = dict(Recorded(checkpoint).arguments())
     if SOURCE in recorded.get("sources", {}):
         raise MaintenanceError(f"the pipeline has a source called {SOURCE!r}, as its letters would be.")

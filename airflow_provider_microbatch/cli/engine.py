@@ -1,4 +1,4 @@
-"""``microbatch engine``: a warm engine on this machine."""
+"""``microbatch engine``: start and stop a warm engine on this machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HELP = "Start and stop a warm Spark Connect server on this machine, with a resid
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of this command."""
+    """Add the arguments of this command."""
     parser.add_argument("action", choices=("start", "stop", "status"))
     parser.add_argument(
         "--dir", type=Path, default=default_folder(), metavar="DIR", help="its folder (default: %(default)s)"
@@ -33,7 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """:return: 0; 1 if ``status`` finds no engine."""
+    """Do the action, and print the state of the engine.
+
+    :return: exit status: 0, or 1 if ``status`` finds no engine.
+    """
     from airflow_provider_microbatch.engines import server
 
     folder: Path = arguments.dir.absolute()
@@ -85,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _interrupted_by_signals() -> Iterator[None]:
-    """A start that is told to end takes along what it has started."""
+    """Have a start that is told to end also end the processes that it has started."""
 
     def end(number: int, _: object) -> None:
         sys.exit(128 + number)

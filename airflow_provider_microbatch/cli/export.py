@@ -1,4 +1,4 @@
-"""``microbatch export``: a copy that a Structured Streaming query goes on from."""
+"""``microbatch export``: make a copy from which a Structured Streaming query goes on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HELP = "copy the checkpoint to where a Structured Streaming query goes on from i
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of this command alone."""
+    """Add the arguments of this command alone."""
     parser.add_argument("target", metavar="TARGET", help="where the copy goes; nothing may be there")
     parser.add_argument("--allow-skip", action="store_true", help="lose the ranges of batches that are set aside")
     add_dry_run(parser)
@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the plan, and copy.
 
     :return: exit status, always 0.
-    :raises MicroBatchError: if it is refused; nothing was changed then.
+    :raises MicroBatchError: if the command is refused; nothing was changed then.
     """
     store = open_checkpoint_store(arguments.location, sources=arguments.sources)
     target = open_location(arguments.target).location

@@ -1,4 +1,4 @@
-"""``microbatch files``: the files of what a table has, for programs that read them by themselves."""
+"""``microbatch files``: list the files of a table's published batches, for programs that read them by themselves."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ HELP = "list the files of the batches that are published in a table of files, on
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of this command."""
+    """Add the arguments of this command."""
     parser.add_argument("table", metavar="TABLE", help="as the pipeline's FileSink has it: a path, or s3://conn_id@…")
     parser.add_argument("--lane", help="only this lane's (default: all)")
     parser.add_argument("--json", action="store_true", help="print a JSON object a line, with lane and batch")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print an address a line.
+    """Print one address a line.
 
     :return: exit status, always 0.
-    :raises MicroBatchError: if it is no table, or cannot be read.
+    :raises MicroBatchError: if the location is not a table, or cannot be read.
     """
     table = arguments.table if scheme_of(arguments.table) else str(Path(arguments.table).absolute())
     for one in published_files(table, lane=arguments.lane):

@@ -1,4 +1,4 @@
-"""``microbatch forget``: have rows left out of all that is computed later, and see which batches may have them."""
+"""``microbatch forget``: leave rows out of all later batches and replays, and list the batches that may have them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SHOWN = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of this command alone."""
+    """Add the arguments of this command alone."""
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "--where", metavar="SQL",
@@ -44,11 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Record what was asked for, then print all entries and the batches that were made before them.
+    """Record the request, then print all entries and the batches that were made before them.
 
     :return: exit status, always 0.
-    :raises DefinitionError: if the condition is none, or answers otherwise each time; nothing is recorded then.
-    :raises MaintenanceError: for an unknown sink or entry, or while a command is at the checkpoint.
+    :raises DefinitionError: if the condition is invalid, or not deterministic; nothing is recorded then.
+    :raises MaintenanceError: for an unknown sink or entry, or while a command is changing the checkpoint.
     """
     store = open_checkpoint_store(arguments.location, sources=arguments.sources)
     checkpoint = open_checkpoint(arguments.location, sources=arguments.sources)
@@ -78,7 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_still_here(arguments: argparse.Namespace, checkpoint: Checkpoint, done: str) -> None:
-    """A command that begins after the look for one may carry the checkpoint elsewhere without what was just put."""
+    """Check that no command began after the first check: such a command may move the checkpoint without the new
+    entry."""
     try:
         open_checkpoint_store(arguments.location, sources=arguments.sources)
         checkpoint.maintenance.check_none()

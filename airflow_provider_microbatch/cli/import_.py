@@ -1,4 +1,4 @@
-"""``microbatch import``: a pipeline goes on from a copy of a streaming query's checkpoint, or of an export."""
+"""``microbatch import``: have a pipeline go on from a copy of a streaming query's checkpoint, or of an export."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ HELP = "copy the checkpoint of a Structured Streaming query, or an export, and m
 
 
 def add_origin(parser: argparse.ArgumentParser) -> None:
-    """The argument that comes before the location."""
+    """Add the argument that comes before the location."""
     parser.add_argument("origin", metavar="SOURCE", help="the checkpoint to copy; it is only read")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of this command alone."""
+    """Add the arguments of this command alone."""
     parser.add_argument("--pipeline", required=True, metavar="NAME", help="name of the pipeline that goes on from it")
     add_dry_run(parser)
 
@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the plan, and copy.
 
     :return: exit status, always 0.
-    :raises MicroBatchError: if it is refused; nothing was changed then.
+    :raises MicroBatchError: if the command is refused; nothing was changed then.
     """
     origin = open_checkpoint_store(arguments.origin, sources=arguments.sources).location
     store = open_location(arguments.location)

@@ -14,7 +14,7 @@ HELP = "drop stages of dead attempts, call hooks that nobody called, apply reten
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of this command alone."""
+    """Add the arguments of this command alone."""
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
     parser.add_argument(
         "--grace",
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the janitor once and print what it did.
+    """Run the janitor once and print its actions.
 
     :return: exit status: 0, or 1 if something could not be cleaned up.
     :raises CheckpointError: if the checkpoint cannot be read.

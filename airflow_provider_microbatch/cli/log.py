@@ -1,4 +1,4 @@
-"""``microbatch log``: the newest batches of a checkpoint, a line a batch."""
+"""``microbatch log``: list the newest batches of a checkpoint, a line a batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HELP = "list the newest batches: state, attempt, offsets, files, rows, seconds, 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of this command alone."""
+    """Add the arguments of this command alone."""
     parser.add_argument(
         "--lanes", action="store_true", help="also list the batches of the lanes of data intervals, by interval"
     )

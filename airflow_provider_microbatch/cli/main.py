@@ -1,6 +1,6 @@
-"""The ``microbatch`` command: look at a checkpoint, tidy it up and mend it, which starts neither Airflow nor, but for
-``peek`` and ``state``, Spark; and start or stop a warm engine, make a class archive, list the files of a table, or try
-a source or a sink of one's own."""
+"""The ``microbatch`` command: look at a checkpoint, tidy it up and mend it, without starting Airflow or, except for
+``peek``, ``state`` and ``dead-letters --replay``, Spark; and start or stop a warm engine, make a class archive, list
+the files of a table, or try a user's own source or sink."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ _WHOLE_CHECKPOINT = (
     forget,
 )
 EXIT_CANNOT_READ = 2
-"""As argparse's own status for wrong usage."""
+"""The same as argparse's own status for wrong usage."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -114,8 +114,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command.
 
     :param arguments: as on the command line; None takes the process's own.
-    :return: exit status: 0 fine, 1 ``check`` or ``check-source`` found something, or ``janitor`` or ``repair`` left
-        something undone, 2 wrong usage, a checkpoint that cannot be read, or a change that is refused.
+    :return: exit status: 0 fine; 1 ``check``, ``check-sink`` or ``check-source`` found something, ``engine`` found no
+        engine, or ``janitor`` or ``repair`` left something undone; 2 wrong usage, a checkpoint that cannot be read, or
+        a change that is refused.
     """
     parsed = build_parser().parse_args(arguments)
     configuration.hand_down()

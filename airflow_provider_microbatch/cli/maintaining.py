@@ -1,4 +1,4 @@
-"""What the commands that change a checkpoint share: finish what was interrupted, show the plan, apply it."""
+"""The common part of the commands that change a checkpoint: finish an interrupted command, show the plan, apply it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from airflow_provider_microbatch.upkeep.commands.steps import Step
 
 
 def add_dry_run(parser: argparse.ArgumentParser) -> None:
-    """The arguments that all of them have."""
+    """Add the arguments that all of these commands have."""
     parser.add_argument("--dry-run", action="store_true", help="print the plan, and do nothing")
     parser.add_argument(
         "--despite-audits",
@@ -41,16 +41,16 @@ def maintain(
     give_up: bool = False,
     once: bool = False,
 ) -> int:
-    """Print the plan and, unless it is a dry run, apply it.
+    """Print the plan and, unless this is a dry run, apply it.
 
-    :param arguments: ``json``, ``sources`` and ``despite_audits`` of them.
-    :param store: the checkpoint's.
-    :param command: as it was typed, without the location.
-    :param make: makes the plan; called again before it is applied.
-    :param told: locations beside the checkpoint's that the user has named.
-    :param give_up: give up what a killed command has left, instead of finishing it.
-    :param once: the command is refused where it is done already. Typed again after a kill it only finishes what it had
-        begun.
+    :param arguments: uses ``json``, ``sources`` and ``despite_audits``.
+    :param store: store of the checkpoint.
+    :param command: the command as it was typed, without the location.
+    :param make: makes the plan; called again before the plan is applied.
+    :param told: locations that the user has named besides the checkpoint's own.
+    :param give_up: give up a killed command, instead of finishing it.
+    :param once: the command is refused where it was done already. Typed again after a kill, it only finishes the killed
+        command.
     :return: exit status: 0, or 1 if something is left that the command cannot mend.
     :raises MicroBatchError: if the command is refused; nothing was changed then.
     """
@@ -122,7 +122,7 @@ def _outcome(plan: Plan, dry_run: bool) -> str:
 
 
 def maintain_batch(arguments: argparse.Namespace, *, command: str, make: Callable[[Drafting, BatchKey], Plan]) -> int:
-    """The same for a command about one batch, which takes no options of its own; see :func:`maintain`."""
+    """As :func:`maintain`, for a command about one batch, which takes no options of its own."""
     store = open_checkpoint_store(arguments.location, sources=arguments.sources)
     key = asked_batch(arguments, open_checkpoint(arguments.location, sources=arguments.sources))
     return maintain(

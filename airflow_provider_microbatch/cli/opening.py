@@ -13,11 +13,11 @@ from airflow_provider_microbatch.stores.location import open_store, scheme_of
 
 
 def open_checkpoint(location: str, *, sources: tuple[str, ...] = ()) -> Checkpoint:
-    """The checkpoint at ``location``. Reads only: a folder that is not there is not made.
+    """The checkpoint at ``location``. Reads only: a missing folder is not made.
 
     :param location: path, relative to the working directory or absolute, or ``file:`` URL.
     :param sources: names in the order of the pipeline, for a v1 log that Spark wrote.
-    :raises CheckpointError: if there is none, or it cannot be read.
+    :raises CheckpointError: if there is no checkpoint, or it cannot be read.
     """
     return Checkpoint(open_checkpoint_store(location, sources=sources), sources=sources)
 
@@ -42,7 +42,7 @@ def open_checkpoint_store(location: str, *, sources: tuple[str, ...] = (), leavi
 
 
 def open_location(location: str) -> Store:
-    """The store at ``location``, whatever is there. Touches nothing.
+    """The store at ``location``, whether or not anything exists there. Touches nothing.
 
     :param location: path, relative to the working directory or absolute, or ``file:`` URL.
     """
@@ -52,7 +52,7 @@ def open_location(location: str) -> Store:
 def check_lane(checkpoint: Checkpoint, lane: str) -> str:
     """``lane`` if the checkpoint has it.
 
-    :raises CheckpointError: if not; the message names those that are there.
+    :raises CheckpointError: if not; the message names the lanes that exist.
     """
     check_name(lane, what="lane")
     lanes = checkpoint.lanes()
@@ -62,12 +62,12 @@ def check_lane(checkpoint: Checkpoint, lane: str) -> str:
 
 
 def add_batch(parser: argparse.ArgumentParser) -> None:
-    """The argument of a command that is about one batch; see :func:`asked_batch`."""
+    """Add the argument of a command about one batch; see :func:`asked_batch`."""
     parser.add_argument("batch", type=_batch, metavar="N", help="id of the batch in --lane, or <lane>/N")
 
 
 def asked_batch(arguments: argparse.Namespace, checkpoint: Checkpoint) -> BatchKey:
-    """The batch that was asked for. :raises CheckpointError: if the checkpoint has no such lane."""
+    """The batch that the user asked for. :raises CheckpointError: if the checkpoint has no such lane."""
     asked = BatchKey.parse(arguments.batch if "/" in arguments.batch else f"{arguments.lane}/{arguments.batch}")
     return BatchKey(check_lane(checkpoint, asked.lane), asked.id)
 
@@ -80,7 +80,7 @@ def _batch(text: str) -> str:
 
 
 def _check_names(checkpoint: Checkpoint) -> None:
-    """Without this every entry of a v1 log that Spark wrote would look broken to who has not named its sources."""
+    """Check that the sources of a v1 log that Spark wrote are named: without names every entry would look broken."""
     try:
         identity = checkpoint.identity()
         if identity is not None and identity.pipeline is None and identity.format == "v1":
@@ -88,12 +88,12 @@ def _check_names(checkpoint: Checkpoint) -> None:
     except SourceCountError as error:
         raise CheckpointError(f"{error} Name them with --sources NAME,NAME.") from None
     except CheckpointError:
-        # What is broken is the command's to tell: `check` goes on to list all of it.
+        # The command reports broken entries: `check` goes on to list all of them.
         return
 
 
 def non_negative_seconds(text: str) -> float:
-    """An argument that says how long."""
+    """The seconds of an argument for a duration."""
     try:
         seconds = float(text)
     except ValueError:

@@ -1,5 +1,5 @@
-"""``microbatch peek``: the first rows of what the next batch would read. The one command for a checkpoint that starts a
-Spark; the checkpoint is only read."""
+"""``microbatch peek``: show the first rows that the next batch would read. The command starts a Spark of this process;
+the checkpoint is only read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HELP = "show the first rows of what the next batch reads of a source, by a Spark
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of this command alone."""
+    """Add the arguments of this command alone."""
     parser.add_argument("--source", metavar="NAME", help="the source; may be left out if there is only one")
     parser.add_argument(
         "--rows", type=positive, default=20, metavar="N", help="so many rows at most (default: %(default)s)"
@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the range and its first rows.
 
     :return: exit status, always 0.
-    :raises CheckpointError: if the checkpoint, or what it says of its sources, is of no use here.
+    :raises CheckpointError: if the checkpoint, or its record of the sources, is of no use here.
     :raises SourceError: if the source cannot be asked, or Spark cannot read the range.
     """
     check_lane(open_checkpoint(arguments.location, sources=arguments.sources), arguments.lane)
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
                     frame.show(arguments.rows, truncate=60)
         except BrokenPipeError:
             raise
-        except Exception as error:  # whatever Spark, the reader or the user's code raises
+        except Exception as error:  # any error of Spark, the reader or the user's code
             said = str(error).strip().splitlines() or [""]
             raise SourceError(f"the range cannot be read here: {type(error).__name__}: {said[0]}") from error
     if arguments.json:

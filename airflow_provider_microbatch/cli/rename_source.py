@@ -1,4 +1,4 @@
-"""``microbatch rename-source``: a source of the pipeline has a new name."""
+"""``microbatch rename-source``: record that a source of the pipeline has a new name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HELP = "a source has a new name: its position, log and state become those of the
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of this command alone."""
+    """Add the arguments of this command alone."""
     parser.add_argument("old", metavar="OLD", help="the name that the checkpoint knows")
     parser.add_argument("new", metavar="NEW", help="the name that the pipeline has for it now")
     add_dry_run(parser)
@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the plan, and rename.
 
     :return: exit status, always 0.
-    :raises MicroBatchError: if it is refused; nothing was changed then.
+    :raises MicroBatchError: if the command is refused; nothing was changed then.
     """
     store = open_checkpoint_store(arguments.location, sources=arguments.sources)
 

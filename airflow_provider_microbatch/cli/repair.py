@@ -1,4 +1,4 @@
-"""``microbatch repair``: mend a broken checkpoint, as far as no row is lost or doubled by it."""
+"""``microbatch repair``: mend a broken checkpoint, as far as this loses and doubles no row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HELP = "mend torn and missing entries without losing or doubling a row; exit sta
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of this command alone."""
+    """Add the arguments of this command alone."""
     parser.add_argument(
         "--give-up",
         action="store_true",
@@ -25,10 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what is repaired and what cannot be.
+    """Print the repairs and everything that cannot be repaired.
 
     :return: exit status: 0, or 1 if something cannot be repaired.
-    :raises MicroBatchError: if it is refused; nothing was changed then.
+    :raises MicroBatchError: if the command is refused; nothing was changed then.
     """
     store = open_checkpoint_store(arguments.location, sources=arguments.sources)
     return maintain(

@@ -1,4 +1,5 @@
-"""``microbatch rewind``: make an earlier batch the newest one; what came later is read and published again."""
+"""``microbatch rewind``: make an earlier batch the newest one; the data of later batches is read and published
+again."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ HELP = "make batch N the newest one; later batches are taken out of the table an
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of this command alone."""
+    """Add the arguments of this command alone."""
     parser.add_argument(
         "--to", type=_batch, required=True, metavar="N", help="the batch that is the newest then; -1: none is left"
     )
@@ -33,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the plan, and rewind.
 
     :return: exit status, always 0.
-    :raises MicroBatchError: if it is refused; nothing was changed then.
+    :raises MicroBatchError: if the command is refused; nothing was changed then.
     """
     store = open_checkpoint_store(arguments.location, sources=arguments.sources)
     lane = check_lane(open_checkpoint(arguments.location, sources=arguments.sources), arguments.lane)

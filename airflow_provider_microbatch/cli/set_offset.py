@@ -1,4 +1,4 @@
-"""``microbatch set-offset``: have the next batch begin elsewhere in a source."""
+"""``microbatch set-offset``: set where the next batch begins in a source."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HELP = "have the next batch begin elsewhere in a source; says what is skipped or
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of this command alone."""
+    """Add the arguments of this command alone."""
     parser.add_argument("--source", required=True, metavar="NAME", help="name of the source in the pipeline")
     parser.add_argument(
         "--offset",
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the plan, and set the offset.
 
     :return: exit status, always 0.
-    :raises MicroBatchError: if it is refused; nothing was changed then.
+    :raises MicroBatchError: if the command is refused; nothing was changed then.
     """
     store = open_checkpoint_store(arguments.location, sources=arguments.sources)
     lane = check_lane(open_checkpoint(arguments.location, sources=arguments.sources), arguments.lane)

@@ -1,4 +1,4 @@
-"""What is given on the command line: a setting of Spark, a number."""
+"""Values on the command line: a setting of Spark, a number."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import argparse
 def setting(text: str) -> tuple[str, str]:
     """Key and value of ``KEY=VALUE``.
 
-    :raises argparse.ArgumentTypeError: if it is none.
+    :raises argparse.ArgumentTypeError: if the text has another form.
     """
     key, found, value = text.partition("=")
     if not found or not key:
@@ -19,7 +19,7 @@ def setting(text: str) -> tuple[str, str]:
 def positive(text: str) -> int:
     """A whole number from 1 on.
 
-    :raises argparse.ArgumentTypeError: if it is none.
+    :raises argparse.ArgumentTypeError: if the text is not such a number.
     """
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")

@@ -1,4 +1,4 @@
-"""``microbatch show``: everything the checkpoint knows about one batch."""
+"""``microbatch show``: print everything that the checkpoint records about one batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HELP = "show one batch: ranges, attempts with their handles and ends, commit and
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of this command alone."""
+    """Add the arguments of this command alone."""
     add_batch(parser)
 
 

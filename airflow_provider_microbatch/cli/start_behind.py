@@ -1,4 +1,4 @@
-"""``microbatch start-behind``: a checkpoint counts on behind what its table holds."""
+"""``microbatch start-behind``: have a checkpoint count on behind the batches that its table holds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HELP = "have the next batch take a number behind all that the table holds, whoev
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of this command alone."""
+    """Add the arguments of this command alone."""
     parser.add_argument(
         "--allow-reread",
         action="store_true",
@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the plan, and count on.
 
     :return: exit status, always 0.
-    :raises MicroBatchError: if it is refused; nothing was changed then.
+    :raises MicroBatchError: if the command is refused; nothing was changed then.
     """
     store = open_checkpoint_store(arguments.location, sources=arguments.sources)
     command = f"{NAME} --allow-reread" if arguments.allow_reread else NAME

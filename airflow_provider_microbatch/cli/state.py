@@ -1,5 +1,5 @@
-"""``microbatch state``: what a stateful pipeline keeps from batch to batch. It starts a Spark of this process, which
-reads; the checkpoint is only read."""
+"""``microbatch state``: show the state that a stateful pipeline keeps from batch to batch. The command starts a Spark
+of this process; the checkpoint is only read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HELP = "show what a stateful pipeline keeps: rows, bytes and oldest event by ope
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of this command alone."""
+    """Add the arguments of this command alone."""
     parser.add_argument("--batch", type=int, metavar="N", help="after which batch (default: the newest committed one)")
     parser.add_argument(
         "--key",
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what is kept.
+    """Print the state.
 
     :return: exit status, always 0.
     :raises CheckpointError: if there is no such state, or Spark cannot read it.
@@ -73,7 +73,7 @@ def _read(checkpoint: Checkpoint, kept: KeptState, arguments: argparse.Namespace
             return [_told(store, keys, arguments.rows) for store in stores]
     except (BrokenPipeError, CheckpointError):
         raise
-    except Exception as error:  # whatever Spark raises
+    except Exception as error:  # any error of Spark
         said = str(error).strip().splitlines() or [""]
         raise CheckpointError(
             f"the state of batch {kept.key} in {checkpoint.location} cannot be read: {type(error).__name__}: {said[0]}"

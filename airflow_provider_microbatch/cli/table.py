@@ -1,4 +1,4 @@
-"""Batches as text that people read. The demo prints its table with the same functions."""
+"""Formats batches as text for people. The demo prints its table with the same functions."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from airflow_provider_microbatch.checkpoint.key import LIVE, is_whole
 from airflow_provider_microbatch.execution.summary import BatchSummary
 
 HEADERS = ("batch", "state", "attempt", "offsets", "read", "rows", "seconds", "run")
-"""The columns of :func:`batch_table`. ``read`` counts splits as each source calls them;
-``rows`` are what was read, an arrow, what was published."""
+"""The columns of :func:`batch_table`. ``read`` counts splits by each source's own word for them; ``rows`` shows the
+rows that were read, an arrow, and the rows that were published."""
 
 _NUMBERS = frozenset({"batch", "attempt", "seconds"})
 _LONGEST_OFFSET = 40
 
 
 def text_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, right: frozenset[str] = frozenset()) -> str:
-    """Columns as wide as their widest cell, a line a row, without trailing blanks.
+    """A table of text: columns as wide as their widest cell, a line a row, without trailing blanks.
 
     :param headers: names of the columns.
     :param rows: a cell for each header.
@@ -40,10 +40,10 @@ def text_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, right: 
 
 
 def batch_table(batches: Iterable[BatchSummary], *, run_header: str = "run") -> str:
-    """A line a batch.
+    """A table with a line for each batch.
 
     :param batches: in the order of the lines.
-    :param run_header: what the last column is called.
+    :param run_header: header of the last column.
     """
     headers = (*HEADERS[:-1], run_header)
     return text_table(headers, [batch_cells(batch) for batch in batches], right=_NUMBERS)
@@ -65,20 +65,21 @@ def batch_cells(batch: BatchSummary) -> tuple[str, ...]:
 
 
 def flow(read: int | None, written: int | None) -> str:
-    """What went in and what came out, as ``12 → 12``; ``-`` for what is not known."""
+    """Rows that were read and rows that were written, as ``12 → 12``; ``-`` for an unknown number."""
     if read is None and written is None:
         return "-"
     return f"{'-' if read is None else format(read, ',')} → {'-' if written is None else format(written, ',')}"
 
 
 def left_out(batch: BatchSummary) -> str:
-    """What a batch read and did not write, as ``, 3 dead letters, 1 dropped``; nothing of none."""
+    """Rows that a batch read and did not write, as ``, 3 dead letters, 1 dropped``; empty if there are none."""
     told = {"dead letters": batch.dead_letters, "dropped": batch.rows_dropped}
     return "".join(f", {count:,} {what}" for what, count in told.items() if count)
 
 
 def show_splits(read: Mapping[str, Mapping[str, int]]) -> str:
-    """What was read of all sources, in their words: ``3 files, 2 shards``; ``-`` for what is not known."""
+    """Number of splits that were read of all sources, in the sources' words: ``3 files, 2 shards``; ``-`` if
+    unknown."""
     counts: dict[str, int] = {}
     for figures in read.values():
         for word, count in figures.items():
@@ -88,8 +89,7 @@ def show_splits(read: Mapping[str, Mapping[str, int]]) -> str:
 
 
 def show_lag(lag: Mapping[str, Mapping[str, int]]) -> str:
-    """How much lay behind a batch, by source: ``orders 12 rows; payments 3 files, 40 bytes``; ``-`` for what is not
-    known."""
+    """How much data lay behind a batch, by source: ``orders 12 rows; payments 3 files, 40 bytes``; ``-`` if unknown."""
     told = (f"{name} " + ", ".join(f"{count:,} {word}" for word, count in words.items()) for name, words in lag.items())
     return "; ".join(told) or "-"
 
@@ -100,7 +100,8 @@ def show_range(ends: Mapping[str, Offset | None]) -> str:
 
 
 def show_offset(offset: Offset | None) -> str:
-    """An offset in few characters: a JSON object with one key is shown as its value. ``-`` is before anything."""
+    """An offset in few characters: a JSON object with one key is shown as its value. ``-`` stands for before
+    anything."""
     if offset is None:
         return "-"
     try:
@@ -114,15 +115,15 @@ def show_offset(offset: Offset | None) -> str:
 
 
 def show_run(run: RunIdentity | None) -> str:
-    """The run's id, with the map index of a mapped task; ``-`` for what Airflow did not do."""
+    """The run's id, with the map index of a mapped task; ``-`` for a batch or attempt that Airflow did not run."""
     if run is None:
         return "-"
     return run.run_id if run.map_index < 0 else f"{run.run_id} [{run.map_index}]"
 
 
 def show_time(milliseconds: int | None) -> str:
-    """Milliseconds since the epoch as ISO 8601 in UTC, ``-`` for None. A watermark that the data have put beyond the
-    calendar is shown as its number."""
+    """Milliseconds since the epoch as ISO 8601 in UTC, ``-`` for None. A watermark that lies beyond the calendar,
+    because of the data, is shown as its number."""
     if milliseconds is None:
         return "-"
     if not is_whole(milliseconds):

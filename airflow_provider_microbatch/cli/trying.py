@@ -1,4 +1,4 @@
-"""What commands share that try a class of the user's own."""
+"""The common part of the commands that try a user's own class."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ T = TypeVar("T")
 
 
 def add_setting(parser: argparse.ArgumentParser, what: str) -> None:
-    """The fields of the class."""
+    """Add the argument for the fields of the class."""
     parser.add_argument("--set", type=_setting, action="append", default=[], metavar="NAME=VALUE",
                         help=f"a field of the {what}, as JSON or as a text; may be given again")  # fmt: skip
 
 
 def made(path: str, loaded: Callable[..., T], fields: dict[str, Any]) -> T:
-    """The class with these fields.
+    """An object of the class with these fields.
 
-    :raises DefinitionError: if it cannot be made.
+    :raises DefinitionError: if the object cannot be made.
     """
     try:
         return loaded(**fields)
     except DefinitionError:
         raise
-    except Exception as error:  # a constructor of the user's
+    except Exception as error:  # the user's own constructor
         raise DefinitionError(f"{path} cannot be made of {sorted(fields)}: {type(error).__name__}: {error}") from error
 
 
 def tell(path: str, verdicts: Iterable[Verdict], *, needed: str, as_json: bool) -> int:
     """Print verdicts as they come.
 
-    :param needed: how the case begins without which nothing was tried.
+    :param needed: beginning of the name of the case without which nothing counts as tried.
     :return: exit status: 0 if every promise that could be tried is kept.
     """
     found = []

@@ -1,4 +1,4 @@
-"""``microbatch withdraw-clear``: a clear of a batch that nobody will answer."""
+"""``microbatch withdraw-clear``: withdraw a clear of a batch that no run will answer."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ HELP = "a clear of this batch waits for an answer that nobody will give, since i
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of this command alone."""
+    """Add the arguments of this command alone."""
     add_batch(parser)
     add_dry_run(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print which clears wait, and withdraw them.
+    """Print the clears that wait, and withdraw them.
 
     :return: exit status, always 0.
-    :raises MicroBatchError: if it is refused; nothing was changed then.
+    :raises MicroBatchError: if the command is refused; nothing was changed then.
     """
     return maintain_batch(arguments, command=NAME, make=plan_withdraw_clear)

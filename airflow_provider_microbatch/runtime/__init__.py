@@ -1,1 +1,2 @@
-"""What travels to the Spark cluster with ``--py-files``. Imports pyspark where it runs, and never Airflow."""
+"""The modules that travel to the Spark cluster with ``--py-files``. They import pyspark where they run, and never
+Airflow."""

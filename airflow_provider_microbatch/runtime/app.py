@@ -53,20 +53,20 @@ class Stopwatch:
 
 
 class Warnings:
-    """What whoever runs the pipeline has to hear of. Spark's log tells it, and the result too: where the log comes to
-    the task through a pipe, nobody sees the level of a line."""
+    """Warnings for the user of the pipeline. Each goes both to Spark's log and into the result: where the log reaches
+    the task through a pipe, the level of a line is lost."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
 
     def add(self, text: str) -> None:
-        """Say it."""
+        """Log the text and keep it for the result."""
         log.warning("%s", text)
         self.texts.append(text)
 
 
 def run_job(spark: SparkSession, job: Job) -> dict[str, Any]:
-    """Run a job in a session of any kind. On failure the reason is written to the stage before this raises.
+    """Run a job in a session of any kind. On failure, write the reason to the stage before raising.
 
     :return: the result, as it stands in the manifest.
     :raises BatchFailure: if the batch cannot go on.
@@ -156,8 +156,10 @@ def _run_stateful(spark: SparkSession, job: Job, fence: Fence, streaming: Stream
 def _run(
     spark: SparkSession, job: Job, fence: Fence, *, subtask: Subtask | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """:param subtask: which one of a batch it is, whose manifest says so.
-    :return: the result; of a subtask also the lines that name its files.
+    """Read, transform and write one batch, or one subtask of a batch.
+
+    :param subtask: the subtask, which its manifest names; None for a whole batch.
+    :return: the result; for a subtask also the lines that name its files.
     """
     watch, warnings, refusing = Stopwatch(), Warnings(), Refusing(job)
     with watch.phase("total"):
@@ -175,7 +177,8 @@ def _run(
                 results = _transform(job, batch)
                 returned = time.monotonic()
                 _check_columns(job, results)
-                # All of them before the first is written: of a condition that is none nothing comes of the batch.
+                # Divide all results before the first is written: if an expectation's condition is invalid, nothing of
+                # the batch is written.
                 divided = {name: refusing.divide(name, frame) for name, frame in results.items()}
             _check_nothing(job, [name for name in job.tables if name not in results], warnings)
             for count in counts.values():
@@ -242,7 +245,7 @@ def _run(
 
 
 def _batch(spark: SparkSession, job: Job, frames: Frames) -> Batch:
-    """What a transform is given."""
+    """The batch that a transform is given."""
     return Batch(
         id=job.batch_id,
         lane=job.lane,
@@ -287,9 +290,10 @@ def _read(
 
 
 def _write_letters(job: Job, refusing: Refusing, *, all_read: bool) -> dict[str, DataFrame | list[str] | None]:
-    """What the stage of the dead letters lists, by its name. Where there are none nothing is written, and no query run.
+    """Write the dead letters, and return the listing of their stage by its name. Without dead letters nothing is
+    written and no query runs.
 
-    :param all_read: no transform has left rows of a source unread.
+    :param all_read: whether no transform can have left rows of a source unread.
     """
     frame = refusing.letters(all_read=all_read)
     if frame is None or job.checks is None or job.checks.letters is None:
@@ -302,8 +306,11 @@ def _write_letters(job: Job, refusing: Refusing, *, all_read: bool) -> dict[str,
 
 
 def _check_nothing(job: Job, names: Collection[str], warnings: Warnings) -> None:
-    """For these stages no source has a frame, as if there were no data: they get no rows, and a transform would have
-    nothing to be given."""
+    """Warn of stages that get no rows because no source has a frame for them: the transform, which would be given
+    nothing, is not called.
+
+    :raises BatchFailure: if a table takes its columns from the result, since there is no result.
+    """
     for name in names:
         stage = job.stages[name]
         if stage.arguments.get("columns_of_result"):
@@ -321,8 +328,8 @@ def _check_nothing(job: Job, names: Collection[str], warnings: Warnings) -> None
 
 
 def _transform(job: Job, batch: Batch) -> dict[str, DataFrame]:
-    """What is to be written, by the name of its stage, in the order of the stages. From a flow nothing comes for a
-    stage whose sources have no frame."""
+    """The frames to write by the name of their stage, in the order of the stages. A flow returns no frame for a stage
+    whose sources have no frame."""
     if isinstance(job.transform, Flow):
         found = run_flow(job.transform, batch, _call_node)
         return {name: found[name] for name in job.tables if name in found}
@@ -339,7 +346,7 @@ def _transform(job: Job, batch: Batch) -> dict[str, DataFrame]:
 def _call(transform: Transform, batch: Batch, *, where: str = "") -> object:
     log.info("calling %s", _name(transform))
     with failing_as("transform", where=where):
-        # Imported only now: with Spark Connect, a module's top level may need the session.
+        # Import the transform only now: with Spark Connect, a module's top level may need the session.
         return _load(f"{transform.module}:{transform.function}")(batch)
 
 
@@ -349,9 +356,9 @@ def _call_node(node: FlowNode, given: Batch) -> DataFrame:
 
 
 def _by_stage(job: Job, what: str, returned: object) -> Mapping[str, object]:
-    """What a transform returned, by the names of the stages.
+    """The frames, or other values, that a transform returned, by the names of the stages.
 
-    :param what: the transform, for messages.
+    :param what: name of the transform, for messages.
     """
     if list(job.tables) == [""]:
         return {"": returned}
@@ -365,7 +372,7 @@ def _by_stage(job: Job, what: str, returned: object) -> Mapping[str, object]:
         raise BatchFailure("transform", f"{what} returned a frame for {which}")
     missing = [name for name in job.tables if name not in returned]
     if missing:
-        # Left out by mistake it would be a batch without rows there, for ever.
+        # A sink that is left out by mistake would keep a batch without rows for ever.
         which = f"{', '.join(map(repr, missing))}; return an empty one (frame.limit(0)) if there is nothing to write"
         raise BatchFailure("transform", f"{what} returned no frame for sink {which}")
     return {name: returned[name] for name in job.tables}
@@ -393,7 +400,7 @@ def _what_it_is(value: object) -> str:
 def _check_columns(job: Job, results: Mapping[str, DataFrame]) -> None:
     for name, frame in results.items():
         ours = {column.casefold() for column in job.stages[name].reserved_columns}
-        with failing_as("transform"):  # where Spark Connect looks at the query for the first time
+        with failing_as("transform"):  # Spark Connect analyses the query here for the first time
             taken = [column for column in frame.columns if column.casefold() in ours]
         if taken:
             raise BatchFailure(
@@ -423,10 +430,10 @@ def _load(path: str) -> Callable[..., Any]:
 
 
 def find_job(argument: str) -> Path:
-    """The job file: where spark-submit was given it, else in the working directory, where ``--files`` puts it in
-    cluster mode.
+    """The job file: at the path that spark-submit was given, else in the working directory, where ``--files`` puts the
+    file in cluster mode.
 
-    :raises FileNotFoundError: if it is in neither place.
+    :raises FileNotFoundError: if the file is in neither place.
     """
     for path in (Path(argument), Path(Path(argument).name)):
         if path.is_file():

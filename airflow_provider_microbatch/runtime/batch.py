@@ -1,4 +1,4 @@
-"""What the user's transform gets."""
+"""The batch, as the user's transform gets it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 
 
 class Frames(dict[str, "DataFrame"]):
-    """Frames by source name; an unknown name is answered with the names there are, one without a frame with the reason.
+    """Frames by source name. A look-up of an unknown name raises KeyError with the known names; for a source without a
+    frame, KeyError gives the reason.
 
-    :param absent: why sources have no frame, by name.
+    :param absent: by source name, the reason why the source has no frame.
     """
 
     def __init__(self, *, absent: Mapping[str, str] | None = None) -> None:
@@ -38,11 +39,12 @@ class Batch:
     :param lane: ``live``, or the name of a backfill's lane.
     :param epoch: the attempt; differs between tries, so rows must not depend on it.
     :param timestamp: the batch's time, aware, UTC, pinned in the offset log. Use it instead of the clock.
-    :param watermark: what the entry pins of it, aware, UTC: no row of an event before this is awaited any more. None
-        where there is none: Spark moves it in a batch that keeps state, from which the next one has it.
+    :param watermark: the watermark that the offset entry pins, aware, UTC: no row of an event before the watermark is
+        awaited any more. None where there is no watermark. Spark moves the watermark in a batch that keeps state, and
+        the next batch sees the new value.
     :param sources: the rows of this batch by source name; an empty frame with the schema where nothing is new. A source
-        that has never had data, or only files that hold nothing, and was given no schema has none: asking for its frame
-        raises KeyError with the reason.
+        that was given no schema and has never had data, or only files that hold nothing, has no frame: asking for its
+        frame raises KeyError with the reason.
     :param spark: the session.
     """
 
@@ -56,7 +58,7 @@ class Batch:
     _requests: list[str] = field(default_factory=list, repr=False)
 
     def require_another_batch(self) -> None:
-        """Ask for one more batch after this one even if no new data comes (Spark's no-data batch)."""
+        """Ask for one more batch after this batch, even if no new data comes (Spark's no-data batch)."""
         self._requests.append("another")
 
     @property

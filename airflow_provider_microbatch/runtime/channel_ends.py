@@ -1,5 +1,5 @@
-"""Where one attempt has come to in each channel: a file for each, written once, in a folder that driver and executors
-see. Standard library alone."""
+"""The end that an attempt has reached in each channel: a file for each channel, written once, in a folder that the
+driver and the executors see. Uses the standard library alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def get(folder: str, channel: str) -> dict[str, Any] | None:
-    """Where the attempt has come to in the channel; None if nobody has read it to its end."""
+    """The end that the attempt has reached in the channel; None if no task has read the channel to its end."""
     try:
         text = _path(folder, channel).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -24,7 +24,8 @@ def get(folder: str, channel: str) -> dict[str, Any] | None:
 
 
 def choose(folder: str, channel: str, end: Mapping[str, Any]) -> dict[str, Any]:
-    """Say where the channel ends, if nobody has. What is said of it then; durable on return."""
+    """Record the end of the channel unless an end is recorded already. Return the end that is recorded then; durable on
+    return."""
     path = _path(folder, channel)
     path.parent.mkdir(parents=True, exist_ok=True)
     hidden = path.with_name(f".{uuid.uuid4()}")
@@ -44,7 +45,7 @@ def choose(folder: str, channel: str, end: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def all_of(folder: str) -> dict[str, dict[str, Any]]:
-    """By channel."""
+    """The recorded ends, by channel."""
     try:
         paths = [path for path in Path(folder).iterdir() if not path.name.startswith(".")]
     except FileNotFoundError:
@@ -54,10 +55,10 @@ def all_of(folder: str) -> dict[str, dict[str, Any]]:
 
 
 def remove(folder: str) -> None:
-    """Nobody reads for the attempt any more."""
+    """Remove the folder, once no task reads for the attempt any more."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def _path(folder: str, channel: str) -> Path:
-    # The server chooses a channel's name, which is no name of a file.
+    # The server chooses the channel's name, which need not be a valid file name.
     return Path(folder, hashlib.sha256(channel.encode()).hexdigest())

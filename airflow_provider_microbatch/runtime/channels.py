@@ -1,9 +1,9 @@
-"""Reads channels: logs that are read forward, of which nobody knows where they end before they were read.
+"""Reads channels: logs that are read forward, and whose end in a range may be known only after reading.
 
-A range that has an end is read exactly. One without is read until there is nothing for a while, or enough. Where an
-attempt has come to in a channel is decided by the first task of Spark that has read it to its end; whatever reads the
-channel once more in the same attempt, a task that Spark runs again or a frame that is used twice, reads exactly up to
-there. How a system is asked is a :class:`Channels` of its own.
+A range that has an end is read exactly. A range without an end is read until the channel has given nothing for a while,
+or enough. The first Spark task that reads a channel to its end decides the end that the attempt has reached in the
+channel. Every later reading of the channel in the same attempt (a task that Spark runs again, or a frame that is used
+twice) reads exactly up to that end. Each system implements :class:`Channels` for its own requests.
 """
 
 from __future__ import annotations
@@ -23,24 +23,25 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 At = Mapping[str, Any]
-"""Where a channel was read up to: ``rows``, how many; ``after``, the place of the last one, ``begin``, where it begins
-if there was none yet (neither: at its first row); ``seen``, the moment, milliseconds since the epoch, up to which what
-had come was read; ``finished``, if nothing will ever come after it."""
+"""The place up to which a channel was read: ``rows``, the number of rows read so far; ``after``, the place of the last
+row, or ``begin``, where reading begins if no row was read yet (neither: at the channel's first row); ``seen``, the
+moment, milliseconds since the epoch, up to which all arrived rows were read; ``finished``, if no row will ever
+follow."""
 
 FAIL, RECORD_GAP = "fail", "record_gap"
-_BESIDE = ("first", "gap")  # of an end, and not of the position
+_BESIDE = ("first", "gap")  # keys of an end that do not belong to the position
 _PAUSE = 0.25  # seconds between looks at a channel that has nothing
 
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """What one request to the server gave.
+    """The answer of the server to one request.
 
-    :param rows: with the place of each.
-    :param seen: the moment up to which what had come is read by now, milliseconds since the epoch.
-    :param at_tip: nothing lies behind it as of now.
-    :param ended: nothing ever will.
-    :param gap: what followed the place that the channel is read from is gone, or may be.
+    :param rows: rows, each with its place.
+    :param seen: the moment, milliseconds since the epoch, up to which all arrived rows have been read now.
+    :param at_tip: whether the channel has nothing behind this page as of now.
+    :param ended: whether the channel will never have anything behind this page.
+    :param gap: whether rows behind the place that the channel is read from are gone, or may be.
     """
 
     rows: Sequence[tuple[str, Sequence[Any]]] = ()
@@ -51,29 +52,29 @@ class Page:
 
 
 class Channels(Protocol):
-    """A system's client where Spark runs. Made for each task as ``function(arguments, secrets)``."""
+    """A system's client where Spark runs. Each task makes its own as ``function(arguments, secrets)``."""
 
     def pages(self, channel: str, at: At, *, most: Callable[[], int]) -> Iterator[Page]:
-        """What the channel has from a place on, page by page, without an end; the caller stops.
+        """The rows of the channel from a place on, page by page, without an end; the caller stops.
 
-        :param most: how many rows are wanted still; no page has more.
+        :param most: returns how many rows are still wanted; no page may have more.
         """
 
     def is_past(self, place: str, other: str) -> bool:
         """Whether one place of a channel lies behind another."""
 
     def batch(self, rows: Sequence[Sequence[Any]]) -> Any:
-        """Rows as a ``RecordBatch`` of Arrow, in the columns of the source."""
+        """Rows as an Arrow ``RecordBatch``, in the columns of the source."""
 
 
 class ChannelError(ValueError):
-    """A channel cannot be read as it has to be."""
+    """A channel cannot be read as its range requires."""
 
 
 class ChannelRead:
-    """One reading of one channel: rows page by page, and then where it came to.
+    """One reading of one channel: rows page by page, and afterwards the end that the reading reached.
 
-    :param piece: ``channel``; ``at``, where it is read from; and ``end``, if it is known.
+    :param piece: ``channel``; ``at``, the place to read from; and ``end``, if the end is known.
     :param arguments: of the read: ``name`` of the source, ``max_records`` of a channel, ``idle_seconds``, and
         ``on_data_loss``.
     """
@@ -96,12 +97,12 @@ class ChannelRead:
         self._sleep = sleep
         self._count = 0
         self.end: dict[str, Any] = {}
-        """Where it has come to: an :data:`At`, ``first``, the place of its first row, and ``gap`` if rows were gone.
-        Nothing before it has come there."""
+        """The end that this reading reached: an :data:`At`, with ``first``, the place of its first row, and ``gap`` if
+        rows were gone. Empty until all pages were read."""
         self._first: str | None = None
 
     def pages(self) -> Iterator[list[Sequence[Any]]]:
-        """The rows, to be asked for until there are no more."""
+        """The pages of rows; the caller must read all of them."""
         return self._late() if self._given is None else self._exact(self._given)
 
     def _late(self) -> Iterator[list[Sequence[Any]]]:
@@ -133,8 +134,8 @@ class ChannelRead:
         self.end = self._told(end, gap=gap)
 
     def _exact(self, end: At) -> Iterator[list[Sequence[Any]]]:
-        """Its rows lie in the stream one after the other, and whoever reads them again finds as many, or knows that he
-        does not."""
+        """Read exactly up to the given end. Rows lie in the channel one after the other, so a second reading finds the
+        same number of rows, or detects a difference."""
         wanted = end["rows"] - self._at["rows"]
         if wanted:
             for page in self._channels.pages(self._channel, self._at, most=lambda: wanted - self._count or 1):
@@ -170,10 +171,10 @@ class ChannelRead:
 def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     """Read one range of a source of channels, by executors.
 
-    :param arguments: ``name``, ``schema`` (as DDL), ``client`` (``module:function`` that makes :class:`Channels`), what
-        that needs, ``secrets`` (names of what it is given beside), ``groups`` (for each partition of Spark the pieces
-        that it reads, one after the other), ``ends`` (a folder of this attempt that driver and executors see), and what
-        :class:`ChannelRead` and :func:`told` need.
+    :param arguments: ``name``, ``schema`` (as DDL), ``client`` (``module:function`` that makes :class:`Channels`), the
+        client's own arguments, ``secrets`` (names of the secrets that the client is given besides), ``groups`` (for
+        each Spark partition the pieces that it reads, one after the other), ``ends`` (a folder of this attempt that
+        driver and executors see), and the arguments of :class:`ChannelRead` and :func:`told`.
     """
     groups = arguments["groups"]
     if arguments["ends"] is None and any("end" not in piece for group in groups for piece in group):
@@ -183,7 +184,7 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
             frame=spark.createDataFrame([], arguments["schema"]), ended=lambda: told(arguments, ends={})
         )  # fmt: skip
     given = {name: secret(f"{arguments['name']}/{name}") for name in arguments["secrets"]}
-    # A partition of Spark for each group; a filter or a limit is never pushed below it.
+    # One Spark partition for each group; Spark never pushes a filter or a limit below ``mapInArrow``.
     frame = spark.range(0, len(groups), 1, len(groups)).mapInArrow(
         partial(_read_groups, dict(arguments), given), arguments["schema"]
     )
@@ -191,7 +192,7 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
 
 
 def read_here(arguments: Mapping[str, Any], secrets: Mapping[str, str]) -> tuple[list[Sequence[Any]], dict[str, Any]]:
-    """The same in this process and without Spark: all rows, and what is told of them."""
+    """Read the range in this process, without Spark: all rows, and what :func:`told` makes of them."""
     channels, rows, ends = _client(arguments, secrets), list[Sequence[Any]](), dict[str, Any]()
     for group in arguments["groups"]:
         for piece in group:
@@ -203,8 +204,8 @@ def read_here(arguments: Mapping[str, Any], secrets: Mapping[str, str]) -> tuple
 
 
 def told(arguments: Mapping[str, Any], *, ends: Mapping[str, At]) -> dict[str, Any]:
-    """What the planner is told: where each channel has come to, where something was gone, and what it had said of
-    channels that nobody has to read.
+    """The values that the planner is told: the end of each channel, the channels that have gaps, and the planner's own
+    facts about channels that need no reading.
 
     :raises ChannelError: if a channel was not read to its end.
     """
@@ -231,7 +232,7 @@ def told(arguments: Mapping[str, Any], *, ends: Mapping[str, At]) -> dict[str, A
 def _ended(arguments: Mapping[str, Any]) -> dict[str, Any]:
     folder = arguments["ends"]
     if folder is None:
-        # Whoever has read a channel has counted, and failed if it was not as planned.
+        # Each task that read a channel has counted its rows, and failed if the count was not as planned.
         pieces = (piece for group in arguments["groups"] for piece in group)
         return told(arguments, ends={piece["channel"]: piece["end"] for piece in pieces})
     found = told(arguments, ends=channel_ends.all_of(folder))
@@ -242,7 +243,7 @@ def _ended(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def _read_groups(
     arguments: Mapping[str, Any], secrets: Mapping[str, str], batches: Iterator[Any]
 ) -> Iterator[Any]:  # fmt: skip
-    """Runs on an executor: the rows of its groups, by their numbers."""
+    """Runs on an executor: read the rows of the groups whose numbers Spark hands over."""
     channels = _client(arguments, secrets)
     for batch in batches:
         for number in batch.column(0).to_pylist():
@@ -253,14 +254,14 @@ def _read_groups(
 def _read_piece(channels: Channels, piece: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterator[Any]:
     folder, channel = arguments["ends"], piece["channel"]
     known = None if folder is None else channel_ends.get(folder, channel)
-    # Without the mark of a gap, which is told already: what is missing may be missing again.
+    # The known end has no mark of a gap, which is told already: the missing rows may be missing again.
     end = piece.get("end") if known is None else known
     one = ChannelRead(channels, piece if end is None else {**piece, "end": end}, arguments)
     for rows in one.pages():
         yield channels.batch(rows)
     if folder is None:
         return
-    # Its last act: whoever dies before has chosen nothing.
+    # Choosing the end is the task's last act: a task that dies earlier has chosen nothing.
     chosen = channel_ends.choose(folder, channel, one.end)
     if (chosen["rows"], chosen.get("after")) != (one.end["rows"], one.end.get("after")):
         raise ChannelError(

@@ -1,5 +1,5 @@
-"""What a job says of rows that are not to be in its tables: what is expected of them, where those go that are refused,
-and what is forgotten."""
+"""A job's checks of rows: the expectations on the rows of its tables, the stage that refused rows go to, and the rows
+that are forgotten."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 FAIL, DEAD_LETTER, DROP = "fail", "dead_letter", "drop"
 ACTIONS = (FAIL, DEAD_LETTER, DROP)
-"""What becomes of a row that is refused. The first one stands of what several expectations say of one row: a row is
-not dropped, and no batch goes on, because of an expectation that would have let it."""
+"""The actions for a row that is refused, the strongest first. If several expectations refuse one row, the strongest of
+their actions applies: an expectation that would drop the row, or let the batch go on, never overrides another one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Expectation:
     """A condition that each row of a table has to meet.
 
-    :param condition: SQL of Spark's over the columns of what the transform returned. A row of which it is false, or
-        null, is refused.
+    :param condition: a Spark SQL expression over the columns that the transform returned. A row is refused if the
+        condition is false or null for the row.
     :param action: one of :data:`ACTIONS`.
-    :param stage: name of the stage whose rows it is about.
+    :param stage: name of the stage whose rows the condition applies to.
     """
 
     condition: str
@@ -30,12 +30,12 @@ class Expectation:
 
 @dataclass(frozen=True, kw_only=True)
 class Forgotten:
-    """Rows that were asked to be erased: whoever computes them again leaves them out.
+    """Rows that a user asked to erase: every batch or replay that computes them again leaves them out.
 
-    :param condition: SQL of Spark's; a row of which it is true is left out.
-    :param number: of the entry that says so, for messages: the condition itself is personal.
-    :param mark: by which the output says that it has left them out.
-    :param stages: names of the stages whose rows it is about; empty for all of the batch's tables.
+    :param condition: a Spark SQL expression; rows for which it is true are left out.
+    :param number: number of the entry that records the request, for messages: the condition itself is personal data.
+    :param mark: the mark by which the output records that the rows were left out.
+    :param stages: names of the stages that the request applies to; empty for all of the batch's tables.
     """
 
     condition: str
@@ -46,13 +46,13 @@ class Forgotten:
 
 @dataclass(frozen=True, kw_only=True)
 class Checks:
-    """All of it, of one job.
+    """All checks of one job.
 
-    :param expectations: of all stages.
-    :param letters: name of the stage to which refused rows go; None if there is none.
-    :param max_rows: so many dead letters a batch may have; None for any number.
-    :param max_share: likewise, of all the rows that were looked at, from 0 to 1.
-    :param forgotten: what is left out, before anything is expected of it.
+    :param expectations: the expectations of all stages.
+    :param letters: name of the stage to which refused rows go; None if the job has none.
+    :param max_rows: how many dead letters a batch may have; None for any number.
+    :param max_share: the largest share of dead letters among all checked rows, from 0 to 1; None for any share.
+    :param forgotten: the rows to leave out, before any expectation is checked.
     """
 
     expectations: tuple[Expectation, ...] = ()
@@ -63,16 +63,16 @@ class Checks:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Checks:
-        """Of what ``dataclasses.asdict`` made of it, by way of JSON."""
+        """Restore checks from the values that ``dataclasses.asdict`` made, by way of JSON."""
         expectations = tuple(Expectation(**one) for one in values["expectations"])
         forgotten = tuple(Forgotten(**{**one, "stages": tuple(one["stages"])}) for one in values["forgotten"])
         return cls(**{**values, "expectations": expectations, "forgotten": forgotten})
 
     def of(self, stage: str) -> list[Expectation]:
-        """What is expected of the rows of a stage; what counts first comes first."""
+        """The expectations on the rows of a stage, the strongest action first."""
         own = [one for one in self.expectations if one.stage == stage]
         return sorted(own, key=lambda one: ACTIONS.index(one.action))
 
     def forgotten_of(self, stage: str) -> list[Forgotten]:
-        """What is left out of a stage."""
+        """The requests whose rows are left out of a stage."""
         return [one for one in self.forgotten if not one.stages or stage in one.stages]

@@ -1,11 +1,12 @@
-"""Sessions of a Spark Connect server by their ids: how one process ends what another one runs there."""
+"""Sessions of a Spark Connect server by their ids: how one process ends the operations that another process runs
+there."""
 
 from __future__ import annotations
 
 from typing import Any
 
 CLOSED = "SESSION_CLOSED"
-"""What a server answers who uses a session that was closed. It never opens an id again that it has closed."""
+"""The server's answer to any use of a closed session. A server never opens an id again that it has closed."""
 
 _SECONDS = 30.0
 _ROUNDS = 20
@@ -13,11 +14,11 @@ _NOWHERE = "microbatch_closed"
 
 
 class RemoteSession:
-    """A session of a server, whoever opened it, and whether or not it is open yet.
+    """A session of a server, no matter which process opened it, and whether or not it is open yet.
 
-    :param url: of the server, with the token.
-    :param session: its id.
-    :param user: whose it is; a server knows sessions by both.
+    :param url: URL of the server, with the token.
+    :param session: id of the session.
+    :param user: the session's user; a server knows sessions by user and id.
     """
 
     def __init__(self, url: str, *, session: str, user: str) -> None:
@@ -36,13 +37,14 @@ class RemoteSession:
         self._who: dict[str, Any] = {"session_id": session, "user_context": proto.UserContext(user_id=user)}
 
     def end(self) -> None:
-        """End the session and all that runs in it. When this returns no statement that was sent there, and none that
-        still comes, changes a table.
+        """End the session and everything that runs in it. After the return, no statement that was sent to the session,
+        and none that arrives later, changes a table.
 
-        :raises RuntimeError: if what runs there would not end.
+        :raises RuntimeError: if operations of the session do not end.
         :raises grpc.RpcError: if the server does not answer.
         """
-        # A request may arrive late, between the last look and the close: its names lead nowhere from here on.
+        # A request may arrive late, between the last interrupt and the close: from here on, names in it resolve to
+        # nothing.
         pair = self._proto.KeyValue(key="spark.sql.defaultCatalog", value=_NOWHERE)
         setting = self._proto.ConfigRequest.Set(pairs=[pair])
         request = self._proto.ConfigRequest(operation=self._proto.ConfigRequest.Operation(set=setting), **self._who)
@@ -52,11 +54,12 @@ class RemoteSession:
         self.close()
 
     def interrupt(self, tag: str | None = None) -> int:
-        """End what runs in the session, and wait until it has ended. Opens the session if it is not open.
+        """End the operations that run in the session, and wait until they have ended. Opens the session if it is not
+        open.
 
-        :param tag: only operations that carry it; None ends all.
-        :return: how many were interrupted.
-        :raises RuntimeError: if they would not end.
+        :param tag: only operations that carry this tag; None ends all.
+        :return: how many operations were interrupted.
+        :raises RuntimeError: if operations do not end.
         :raises grpc.RpcError: if the server does not answer.
         """
         import grpc  # type: ignore[import-untyped,unused-ignore]
@@ -84,14 +87,15 @@ class RemoteSession:
         raise RuntimeError(f"the client of session {self._who['session_id']} goes on starting operations")
 
     def close(self) -> None:
-        """Close it: whatever its client sends from now on is refused.
+        """Close the session: the server refuses all later requests of its client.
 
         :raises grpc.RpcError: if the server does not answer.
         """
         self._is_closed(self._stub.ReleaseSession, self._proto.ReleaseSessionRequest(**self._who))
 
     def _wait_for(self, operation: str) -> None:
-        """An interrupted operation is not over yet: its tasks may still write. Its answers are, when it is."""
+        """Wait until an interrupted operation is over: its tasks may still write until the stream of its answers
+        ends."""
         import grpc  # type: ignore[import-untyped,unused-ignore]
 
         again = self._proto.ReattachExecuteRequest(operation_id=operation, **self._who)

@@ -1,8 +1,8 @@
-"""A stage as text that PostgreSQL's ``COPY … FROM STDIN`` takes as it is: one line a row, columns apart by tabs,
-``\\N`` for null (https://www.postgresql.org/docs/current/sql-copy.html#SQL-COPY-TEXT-FORMAT).
+"""Writes a stage as text that PostgreSQL's ``COPY … FROM STDIN`` takes unchanged: one line per row, columns separated
+by tabs, ``\\N`` for null (https://www.postgresql.org/docs/current/sql-copy.html#SQL-COPY-TEXT-FORMAT).
 
-Spark makes each value's text, on all its cores, so that whoever loads the stage only passes bytes on: it needs neither
-Spark nor a decoder, and the database's credentials stay off the cluster.
+Spark makes the text of each value, on all its cores, so that the loader of the stage only passes bytes on: the loader
+needs neither Spark nor a decoder, and the database's credentials stay off the cluster.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructField
 
 DELETED = "_deleted"
-"""The column that says of a change whether its key is deleted."""
+"""The column that tells whether a change deletes its key."""
 
 _AS_THEY_ARE = ("boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
 _LONGEST_NAME = 63
@@ -33,13 +33,14 @@ _ZONED = "yyyy-MM-dd HH:mm:ss.SSSSSSxxxxx"
 
 
 def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[str]:
-    """Write the rows of a batch as lines for ``COPY``, and beside them the columns.
+    """Write the rows of a batch as lines for ``COPY``, and the columns beside them.
 
-    :param frame: what the transform returned.
-    :param arguments: ``path`` (must not exist), ``remove_nul`` (leave the character NUL out, which PostgreSQL's text
-        cannot have), ``columns`` (the names it must have; empty: any), ``needed`` (names that it must have among
-        others), ``delete_when`` (SQL: which rows delete their key; None if none does).
-    :return: JSON lines, as :func:`airflow_provider_microbatch.runtime.write.write` has them.
+    :param frame: the frame that the transform returned.
+    :param arguments: ``path`` (must not exist), ``remove_nul`` (whether to leave out the character NUL, which
+        PostgreSQL's text cannot have), ``columns`` (the names that the frame must have; empty: any), ``needed`` (names
+        that the frame must have among others), ``delete_when`` (SQL condition of rows that delete their key; None if no
+        row does).
+    :return: JSON lines, as :func:`airflow_provider_microbatch.runtime.write.write` returns them.
     :raises BatchFailure: if a column is missing, is one too many, or has a name or type that cannot be written.
     """
     from pyspark.sql import functions as F
@@ -87,7 +88,8 @@ def _cell(field: StructField, *, remove_nul: bool) -> Column:
     if kind in ("date", "timestamp_ntz"):
         return _years(column.cast("string"), F.year(column))
     if kind == "timestamp":
-        # With its offset: without it, the hour that a session's zone has twice would be ambiguous.
+        # Write the offset from UTC: without the offset, the hour that occurs twice in the session's zone would be
+        # ambiguous.
         return _years(F.date_format(column, _ZONED), F.year(column))
     if kind in ("array", "struct", "map", "variant"):
         text = F.to_json(column, _JSON)
@@ -102,7 +104,7 @@ def _kind(type: DataType) -> str:
 
 
 def _escaped(text: Column) -> Column:
-    """A text as COPY reads it back. The backslash first: it begins what the others become."""
+    """The text with COPY's escapes. The backslash is escaped first, since the other escapes begin with a backslash."""
     from pyspark.sql import functions as F
 
     for plain, written in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r")):
@@ -111,7 +113,8 @@ def _escaped(text: Column) -> Column:
 
 
 def _years(text: Column, year: Column) -> Column:
-    """PostgreSQL has neither Spark's sign before a year of five digits, nor a year 0: the one before 1 is 1 BC."""
+    """The text with the year as PostgreSQL takes it: without Spark's sign before a year of five digits, and without a
+    year 0, since the year before 1 is 1 BC."""
     from pyspark.sql import functions as F
 
     before_christ = F.concat(

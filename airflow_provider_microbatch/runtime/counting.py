@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 PATIENCE = 2.0
-"""Seconds to wait for a count once Spark has ended the write: Spark delivers counts from a thread of its own."""
+"""Seconds to wait for a count once Spark has ended the write: Spark delivers counts from a separate thread."""
 
-_DELIVERY = 0.05  # seconds in which a count of the transform's own actions has come
+_DELIVERY = 0.05  # seconds within which a count of the transform's own actions arrives
 
 
 class RowCount:
     """The number of rows that pass through a frame during its first action; with Spark Connect, during the write.
 
-    A frame that is used several times in one query is counted by one of its uses. A column that nobody selects is
+    A frame that is used several times in one query is counted by one of its uses. A column that no query selects is
     still read: Spark does not prune columns through an observation.
 
-    :param columns: rows in which all of these are null are counted, too; none, none.
-    :param conditions: SQL by name; the rows of which it is true are counted, too.
+    :param columns: rows in which all of these columns are null are counted separately; no such count if empty.
+    :param conditions: SQL conditions by name; the rows that meet each condition are counted separately.
     """
 
     def __init__(self, columns: Sequence[str] = (), conditions: Mapping[str, str] | None = None) -> None:
@@ -39,7 +39,7 @@ class RowCount:
         self._waiter: threading.Thread | None = None
 
     def on(self, frame: DataFrame) -> DataFrame:
-        """The same rows, counted while they pass."""
+        """The frame with the same rows, counted while they pass."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
 
@@ -50,7 +50,8 @@ class RowCount:
             counted.append(F.count(F.when(empty, 1)).alias("empty"))
         counted += [F.count(F.when(F.expr(sql), 1)).alias(name) for name, sql in self._conditions.items()]
         if "connect" in type(frame).__module__:
-            # By name alone: its client raises if one Observation is found twice in a query, as in a join with itself.
+            # Observe by name alone: Spark Connect's client raises if one Observation occurs twice in a query, as in a
+            # self-join.
             return frame.observe(self._name, *counted)
         self._observation = Observation(self._name)
         observed = frame.observe(self._observation, *counted)
@@ -60,15 +61,15 @@ class RowCount:
         return observed
 
     def spoil(self, *, since: float) -> None:
-        """Called before the action that shall be counted: if one has been counted already, such as a ``first()`` in
-        the transform, its number may be that of a part of the rows and is not used.
+        """Discard a count that exists before the action that shall be counted: a count of an earlier action, such as a
+        ``first()`` in the transform, may cover only a part of the rows.
 
         :param since: when the transform returned, by ``time.monotonic``.
         """
         self._spoilt = self.get(patience=max(0.0, since + _DELIVERY - time.monotonic())) is not None
 
     def written(self, frame: DataFrame) -> None:
-        """Called when ``frame``, of which the counted one is a part or the whole, has been written."""
+        """Take the counts after the write of ``frame``, which contains the counted frame as a part or the whole."""
         if self._waiter is not None:
             return
         info: Any = frame.executionInfo
@@ -77,23 +78,24 @@ class RowCount:
                 self._metrics = dict(pairs)
 
     def get(self, *, patience: float = PATIENCE) -> int | None:
-        """The count; None if it is spoilt, or if Spark did not deliver it in ``patience`` seconds, as for a frame that
-        was not used."""
+        """The count; None if the count is spoilt, or if Spark did not deliver it within ``patience`` seconds, as for a
+        frame that was not used."""
         if self._waiter is not None:
             self._waiter.join(patience)
         rows = self._metrics.get("rows")
         return None if rows is None or self._spoilt else int(rows)
 
     def empty(self) -> int:
-        """How many of the rows of :meth:`get`, which is asked first, have nothing in any of the columns."""
+        """How many of the rows that :meth:`get` counts are null in all the columns. Call :meth:`get` first."""
         return int(self._metrics.get("empty") or 0)
 
     def of(self, condition: str) -> int | None:
-        """How many of the rows of :meth:`get`, which is asked first, meet a condition; None if nobody knows."""
+        """How many of the rows that :meth:`get` counts meet a condition; None if the number is unknown. Call
+        :meth:`get` first."""
         found = None if self._spoilt else self._metrics.get(condition)
         return None if found is None else int(found)
 
     def _look(self) -> None:
-        # Of a frame that Spark has found out to be empty before it ran there are no counts, and PySpark fails.
+        # If Spark finds a frame to be empty before running it, there are no counts, and PySpark raises.
         with suppress(Exception):
             self._metrics = self._observation.get

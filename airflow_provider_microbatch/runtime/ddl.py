@@ -1,6 +1,8 @@
-"""Columns as Spark's DDL (``id long, name string NOT NULL``), read without a JVM: PySpark asks its own for that.
+"""Parses columns written as Spark's DDL (``id long, name string NOT NULL``) without a JVM, which PySpark's own parser
+needs.
 
-Syntax: https://spark.apache.org/docs/latest/sql-ref-datatypes.html, and the JSON that ``StructType.fromJson`` takes.
+Syntax: https://spark.apache.org/docs/latest/sql-ref-datatypes.html. The result is the JSON that ``StructType.fromJson``
+takes.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ _TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)*`)|('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.
 def parse_columns(text: str) -> dict[str, Any]:
     """The columns as JSON values.
 
-    :raises ValueError: for what this does not understand; it names the place.
+    :raises ValueError: if the text cannot be parsed; the message names the place.
     """
     parser = _Parser(text)
     fields = parser.fields(end=None)

@@ -1,4 +1,4 @@
-"""Reads exactly what a plan has of a Delta table. Runs where Spark runs: Spark Connect's API only."""
+"""Reads exactly the planned files and changes of a Delta table. Runs where Spark runs: Spark Connect's API only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _FILE = "regexp_replace(_metadata.file_path, '^file:/+', 'file:///')"
-"""The file that a row is of: Spark writes an address with one slash here and with three there."""
+"""The file that a row comes from: Spark writes its address with one slash in some places and with three in others."""
 
 
 def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
@@ -21,11 +21,11 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
 
     :param arguments: ``name``, ``path`` (the table's folder), ``schema`` (as JSON), ``partition_by``, ``plain``
         (Parquet files: ``path``, ``url`` and values of their ``partition``), ``versions`` (with the ``urls`` of files
-        that are read of the table as it is then), ``changes`` (first and last of versions whose change feed is read),
-        ``told`` (what is handed back), and for a change feed ``as_inserts``: version and time (milliseconds since the
-        epoch) of files' rows.
+        to read from the table as of each version), ``changes`` (first and last version of each part of the change
+        feed), ``told`` (handed back unchanged), and for a change feed ``as_inserts``: version and time (milliseconds
+        since the epoch) for the rows of files.
     :return: the rows.
-    :raises ValueError: if Spark lacks Delta where it takes it, or a file is not in its version.
+    :raises ValueError: if Spark lacks Delta where it is needed, or a file is not in its version.
     """
     from pyspark.sql.types import StructType
 
@@ -47,15 +47,15 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
 
 
 def _plain(spark: SparkSession, schema: StructType, arguments: Mapping[str, Any]) -> DataFrame:
-    """Parquet files, each with the values of its partition, which it does not have itself."""
+    """Parquet files, each joined with the values of its partition, which the file itself does not hold."""
     from pyspark.sql.functions import broadcast, col, expr, lit, raise_error, when
     from pyspark.sql.types import BooleanType, StringType, StructField, StructType
 
     files, partition_by = arguments["plain"], arguments["partition_by"]
     own = StructType([column for column in schema.fields if column.name not in partition_by])
-    # A threshold below the number of paths makes Spark start a job only to list files that are known already.
+    # A threshold below the number of paths makes Spark start a job only to list files that are already known.
     spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.threshold", NO_LISTING_JOB)
-    # Else the names of folders would be looked at for columns once more.
+    # Without the option, Spark would look for partition columns in the names of folders.
     reader = _complete(spark.read.format("parquet").schema(own)).option("recursiveFileLookup", "true")
     frame = reader.load(["file://" + literally(file["path"]) for file in files])
     if not partition_by:
@@ -83,7 +83,7 @@ def _plain(spark: SparkSession, schema: StructType, arguments: Mapping[str, Any]
 def _version(
     spark: SparkSession, arguments: Mapping[str, Any], schema: StructType, part: Mapping[str, Any]
 ) -> DataFrame:
-    """Files of the table as it is at a version: what Delta's reader has of them."""
+    """The files of a part of the plan, read from the table as of a version by Delta's reader."""
     from pyspark.sql.functions import expr
 
     frame = _delta(spark, arguments, {"versionAsOf": str(part["version"])})
@@ -120,7 +120,7 @@ def _delta(spark: SparkSession, arguments: Mapping[str, Any], options: Mapping[s
     reader = _complete(spark.read.format("delta").options(**options))
     try:
         frame = reader.load("file://" + arguments["path"])
-        frame.schema  # noqa: B018 - by Spark Connect, this is what asks for it
+        frame.schema  # noqa: B018 - Spark Connect loads the table only here
     except Exception as error:
         if "DATA_SOURCE_NOT_FOUND" in str(error) or "delta.DefaultSource" in str(error):
             raise ValueError(
@@ -132,7 +132,8 @@ def _delta(spark: SparkSession, arguments: Mapping[str, Any], options: Mapping[s
 
 
 def _complete(reader: DataFrameReader) -> DataFrameReader:
-    """A file that is gone or torn fails the attempt: none is left out without a word, however the session is set."""
+    """Make a file that is gone or torn fail the attempt: Spark must not skip a file silently, however the session is
+    set."""
     return reader.option("ignoreMissingFiles", "false").option("ignoreCorruptFiles", "false")
 
 

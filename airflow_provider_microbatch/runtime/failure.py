@@ -1,4 +1,4 @@
-"""Where a batch failed, and the part of the traceback that helps the person who has to mend it."""
+"""Finds where a batch failed, and the part of the traceback that helps a person to mend the batch."""
 
 from __future__ import annotations
 
@@ -11,57 +11,58 @@ from pathlib import Path
 from airflow_provider_microbatch.runtime.masking import mask
 
 TRACEBACK_LIMIT = 60_000
-"""Characters of a traceback that are reported; the end of it is kept, where the error is."""
+"""Characters of a traceback that are reported: its last ones, since the error stands at the end."""
 
 _FOREIGN = ("pyspark", "py4j", "airflow_provider_microbatch")
 _JVM = re.compile(r"\n+JVM stacktrace:\n[^\n]*(?:\n(?:\s+at |\s+\.\.\. |Caused by: )[^\n]*)*")
 _QUERY = re.compile(r"\n*== SQL[^\n]*==\n.*?\n[ \t]*\^+(?=\n|$)", re.DOTALL)
-"""Where Spark quotes, in an error, the part of a condition that it could not compute."""
+"""The part of an error in which Spark quotes a condition that it could not compute."""
 _READING = ("FAILED_READ_FILE", "CANNOT_READ", "MALFORMED_RECORD", "PATH_NOT_FOUND")
 _SQLSTATES = tuple(
     (re.compile(rf"\bSQLSTATE: (?:{states})\b"), origin)
     for states, origin in (
-        # A value that cannot be computed with: a number out of range, a second row of a scalar subquery, a key twice, a
-        # malformed record of csv; and what a query raises itself (raise_error, assert_true).
+        # A value that cannot be computed with (a number out of range, a second row of a scalar subquery, a duplicate
+        # key, a malformed record of csv), and errors that a query raises itself (raise_error, assert_true).
         (r"2[123]\w{3}|KD000|P0001", "data"),
-        # A function of the user's that is none of Python's.
+        # A function of the user's that is not a Python function.
         ("39000", "transform"),
-        # A right that is missing; a format, a setting or a catalog that this Spark lacks; a path that is in the way, or
-        # that cannot be renamed. Another day, or on another cluster, the same rows can be written.
+        # A missing privilege; a format, a setting or a catalog that this Spark lacks; a path that is in the way or
+        # cannot be renamed. On another day, or on another cluster, the same rows can be written.
         ("42501|42K02|42K03|42K04|42616|42P08", "write"),
-        # Spark's analysis: a column twice, a type that the format does not have, no column beside the partitions'.
+        # Spark's analysis: a duplicate column, a type that the format lacks, no column besides the partition columns.
         (r"42\w{3}|0A\w{3}|KD005", "result"),
     )
 )
-"""Whose fault it is by what Spark's error says of its kind; the first that is found. What says nothing of it (I/O, a
-full disk, memory, a lost executor, a bug of Spark's) is not the batch's fault."""
+"""The origin of a failure by the SQLSTATE in Spark's error; the first match counts. An error without a match (I/O, a
+full disk, memory, a lost executor, a bug in Spark) is not the batch's fault."""
 
 _GONE = ("Py4JNetworkError", "RetriesExceeded")
 _GONE_CLASS = "[INVALID_HANDLE.SESSION_"
 _UNAVAILABLE = "UNAVAILABLE"
-"""What a driver or a server that went away looks like, in whatever phase: errors of PySpark and Py4J, an error class of
-Spark's, and a status of gRPC."""
+"""With the names above: how the loss of a driver or a server appears in any phase, as errors of PySpark and Py4J, as an
+error class of Spark, and as a gRPC status."""
 
 
 class BatchFailure(Exception):
     """A batch cannot go on.
 
-    :param origin: whose fault it is: ``transform``; ``read`` (a source), ``data`` (a value that cannot be computed
-        with), ``result`` (columns that cannot be written as they are), ``write`` (the stage) or ``runtime`` (all
-        else, a cluster that went away included).
+    :param origin: whose fault the failure is: ``transform``; ``read`` (a source), ``data`` (a value that cannot be
+        computed with), ``result`` (columns that cannot be written as they are), ``write`` (the stage) or ``runtime``
+        (all else, including a lost cluster).
     :param error: one paragraph for a person.
-    :param traceback: what to look at; for a transform, the user's frames only.
+    :param traceback: the traceback to look at; for a transform, the user's frames only.
     """
 
     def __init__(self, origin: str, error: str, traceback: str = "") -> None:
-        # Masked where it comes from: it is logged by the driver, written to the stage, told to the task and stored.
+        # Mask the texts at their origin: they are logged by the driver, written to the stage, told to the task and
+        # stored.
         self.error = mask(error)
         self.traceback = mask(traceback)
         super().__init__(self.error)
         self.origin = origin
 
     def hide_queries(self) -> None:
-        """Leave out what Spark quotes of conditions: one by which a row is forgotten says of whom."""
+        """Leave out the conditions that Spark quotes: the condition of a forget request names the person to forget."""
         self.error = _QUERY.sub("", self.error)
         self.traceback = _QUERY.sub("", self.traceback)
 
@@ -93,7 +94,7 @@ def trimmed_traceback(error: BaseException) -> str:
     link: traceback.TracebackException | None = story
     while link is not None:
         link.stack = traceback.StackSummary.from_list([frame for frame in link.stack if not _foreign(frame.filename)])
-        # What Py4J raised inside PySpark says the same once more, in a hundred lines.
+        # Py4J's error inside PySpark repeats the same text in a hundred lines.
         link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
     return _without_jvm("".join(story.format()))
 
@@ -105,7 +106,7 @@ def _foreign(filename: str) -> bool:
 
 
 def _without_jvm(text: str) -> str:
-    """Without the server's Java stack, which Spark Connect puts behind its messages."""
+    """The text without the server's Java stack, which Spark Connect appends to its messages."""
     return _JVM.sub("", text)
 
 
@@ -115,7 +116,8 @@ def _describe(error: BaseException) -> str:
 
 
 def _origin(error: BaseException, origin: str) -> str:
-    """Spark is lazy: what is wrong with a file or with a function of the user's may surface only while it writes."""
+    """The origin that an error has. Spark is lazy: an error in a file or in a function of the user's may surface only
+    during the write."""
     text = f"{type(error).__name__}: {error}"
     told = next((found for states, found in _SQLSTATES if states.search(text)), None)
     if told is None and any(map(_is_of_who_is_gone, _chain(error))):
@@ -130,8 +132,9 @@ def _origin(error: BaseException, origin: str) -> str:
 
 
 def _is_of_who_is_gone(error: BaseException) -> bool:
-    """By what the error is. Its text may quote a value of the data, which could say anything of the cluster: its batch
-    would fail for ever, and never be the batch's fault."""
+    """Whether the error means that the driver or the server went away, by the error's type. The text alone cannot tell:
+    it may quote a value of the data that mentions a lost cluster, and that batch would fail for ever without ever being
+    at fault."""
     if type(error).__module__.partition(".")[0] in _FOREIGN and (
         type(error).__name__ in _GONE or str(error).startswith(_GONE_CLASS)
     ):
@@ -143,7 +146,7 @@ def _is_of_who_is_gone(error: BaseException) -> bool:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error, and those that it came of. PySpark hides the one of gRPC behind its own."""
+    """The error and the errors that caused it. PySpark hides gRPC's error behind its own."""
     link: BaseException | None = error
     seen = set[int]()
     while link is not None and id(link) not in seen:

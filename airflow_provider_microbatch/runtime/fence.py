@@ -1,8 +1,8 @@
-"""The fence as Spark's side sees it: a file beside the stage, looked for by Spark's own file system, or by this process
-where it sees the stage as Spark's driver does.
+"""The fence as Spark's side sees it: a file beside the stage. Spark's own file system looks for the file, or this
+process does where it sees the stage as Spark's driver does.
 
-Publish decides who wins, without this file. It only makes a zombie end early: a driver that nobody can reach any more,
-on another host or behind a broken network, stops burning the cluster and refilling a stage that was dropped.
+Publish decides between attempts without this file. The file only makes a zombie end early: a driver that is out of
+reach, on another host or behind a broken network, stops burning the cluster and refilling a stage that was dropped.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("microbatch")
 
 POLL_SECONDS = 5.0
-"""How long a fenced attempt runs on at most. A look costs a file status and no job; by Spark Connect it takes 30 ms."""
+"""How long a fenced attempt runs on at most. A look costs a file status and no job; with Spark Connect it takes 30
+ms."""
 
 
 class FencedFailure(BatchFailure):
-    """A later attempt has fenced this one: what it would write is nobody's, its error report included."""
+    """A later attempt has fenced this attempt, so nothing that this attempt would write counts, not even its error
+    report."""
 
     def __init__(self, path: str | None) -> None:
         super().__init__("runtime", f"a later attempt has taken its place, as {path} says")
@@ -38,8 +40,8 @@ class Fence:
     """One attempt's fence.
 
     :param spark: the session of the attempt.
-    :param path: the file that fences it, in Spark's form; None: nothing ever does.
-    :param options: with which Spark reaches it.
+    :param path: the file that fences the attempt, in Spark's form; None if nothing ever fences it.
+    :param options: the options with which Spark reaches the file.
     """
 
     def __init__(self, spark: SparkSession, path: str | None, *, options: Mapping[str, str] = NONE) -> None:
@@ -49,23 +51,27 @@ class Fence:
         self._fenced = False
 
     def check(self) -> None:
-        """:raises FencedFailure: if the file is there."""
+        """Check that no later attempt has fenced this attempt.
+
+        :raises FencedFailure: if the file exists.
+        """
         if self._look():
             raise FencedFailure(self._path)
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Look again and again while the block runs; interrupt its Spark jobs when the file appears.
+        """Look for the file periodically while the block runs; interrupt the block's Spark jobs when the file appears.
 
-        :raises FencedFailure: in place of whatever the interrupted block raised.
+        :raises FencedFailure: in place of any error that the interrupted block raised.
         """
         if self._path is None:
             yield
             return
         tag = f"microbatch-fence-{id(self)}"
         done = threading.Event()
-        # A session of Connect is its opener's, who may use it for more, so only the own operations may be stopped.
-        # Classic Spark keeps tags by thread and would stop nothing by one, but its driver is this attempt's.
+        # The opener of a Connect session may use it for other work, so only this attempt's own operations may be
+        # stopped. Classic Spark keeps tags by thread, so interrupting by tag would stop nothing, but its driver belongs
+        # to this attempt.
         shared = type(self._spark).__module__.startswith("pyspark.sql.connect")
         interrupt = partial(self._spark.interruptTag, tag) if shared else self._spark.interruptAll
 
@@ -73,7 +79,7 @@ class Fence:
             while not done.wait(POLL_SECONDS):
                 if self._look():
                     log.error("this attempt is fenced by %s: stopping its Spark jobs", self._path)
-                    # Again until the block ends: it may be between two jobs.
+                    # Interrupt again until the block ends: the block may be between two jobs.
                     while not done.wait(0.2):
                         interrupt()
 
@@ -102,11 +108,12 @@ class Fence:
                 return self._fenced
             try:
                 # Resolving the table looks for the file. Reading it would be a job, which waits for a free core, and
-                # this attempt may have them all. Named twice: for one path alone Spark also looks whether a streaming
-                # query has written it, and where it is not there logs a stack trace, at each look of a healthy task.
+                # this attempt may hold all cores. The path is given twice: for a single path Spark also looks whether a
+                # streaming query has written it, and logs a stack trace if the path is missing, at each look of a
+                # healthy task.
                 reader = self._spark.read.options(**self._options)
                 self._fenced = bool(reader.text([self._path, self._path]).columns)
             except PySparkException as error:
-                # Not there; or it cannot be looked at, and then publish decides.
+                # The file is missing, or Spark cannot look for it; publish decides then.
                 log.debug("no fence at %s: %s", self._path, error)
         return self._fenced

@@ -1,4 +1,4 @@
-"""Reads exactly the files of a plan. Runs where Spark runs: Spark Connect's API only."""
+"""Reads exactly the planned files. Runs where Spark runs: Spark Connect's API only."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ _PARTITION_VALUE = re.compile(
     re.DOTALL,
 )
 FILE = "_metadata.file_path"
-"""Spark's hidden column: the file that a row was read from."""
+"""Spark's hidden column with the file that a row was read from."""
 NO_LISTING_JOB = str(2**31 - 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadResult:
-    """What a reader returns.
+    """The result of a reader.
 
     :param frame: the range's rows.
-    :param learned: JSON values for the source's planning half, such as an inferred schema; it pins them.
-    :param told: JSON values for the source's planning half: what was read; it compares them with what was to be read.
-    :param columns: those of which a row that the schema fits has one. Rows in which all are null are counted.
-    :param ended: called once the stage is written; what it returns is told too, such as where a range has ended that
-        was read without an end.
-    :param absent: why the range has no frame for a transform, for people: it holds nothing, and no schema is known.
-    :param refused: a column of the frame that holds the text of rows that do not parse, and is null in all others. Only
-        where dead letters are kept: they get these rows, and the transform gets neither them nor the column.
-    :param place: SQL that says where a row lies, such as its file; empty if nothing does.
+    :param learned: JSON values for the source's planning half, such as an inferred schema; the planning half pins them.
+    :param told: JSON values for the source's planning half about what was read, to compare with the plan.
+    :param columns: columns of which a row that fits the schema has at least one value. Rows without any are counted.
+    :param ended: called once the stage is written; returns values to add to ``told``, such as the end that was reached
+        in a range without a planned end.
+    :param absent: why a transform gets no frame for the range, for people: the range is empty, and no schema is known.
+    :param refused: a column of the frame that holds the text of rows that do not parse, and is null in all other rows.
+        Set only where dead letters are kept: these rows go there, and the transform gets neither rows nor column.
+    :param place: a SQL expression for the place of a row, such as its file; empty if there is none.
     """
 
     frame: DataFrame
@@ -54,7 +54,8 @@ class ReadResult:
 
 @contextmanager
 def _naming_ways_on(arguments: Mapping[str, Any]) -> Iterator[None]:
-    """Spark names a folder's value that does not fit its column, and no way out."""
+    """Add the ways out to Spark's error about a folder's value that does not fit its column: Spark names the value
+    alone."""
     try:
         yield
     except Exception as error:
@@ -77,15 +78,16 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     :param spark: the session.
     :param arguments: ``name``, ``format``, ``schema`` (DDL) or ``schema_json`` (pinned) or neither (inferred),
         ``partitions_json`` (partition columns beyond the schema, pinned), ``options``, ``groups`` (each with ``paths``
-        and ``base_path``, one set of partition columns a group), names of Hadoop's settings that are ``secrets``,
-        ``left_out`` (planned files that were gone) and ``as_found`` (those that have changed since, as
-        they were found: path, size, mtime and, of an object, ETag), ``keeps_refused`` (whether rows that do not parse
-        are told).
-    :return: the rows; column order is the schema's, partition columns it does not name last. ``learned`` has ``schema``
-        or ``partitions`` when they were not known before and a file was read. Files that hold nothing teach no schema:
-        an inferred one without a column of the files' own would take all columns from every later batch.
-    :raises ValueError: naming the source, for a schema that does not parse, new partition columns, or rows of which no
-        column can be inferred, or a folder whose value does not fit its column.
+        and ``base_path``, one set of partition columns a group), ``secrets`` (names of Hadoop's settings that are
+        secrets), ``left_out`` (planned files that were gone), ``as_found`` (files that have changed since the plan, as
+        they were found: path, size, mtime and, of an object, ETag) and ``keeps_refused`` (whether rows that do not
+        parse are told).
+    :return: the rows; columns are in the schema's order, followed by partition columns that the schema does not name.
+        ``learned`` has ``schema`` or ``partitions`` if they were not known before and a file was read. Files that hold
+        nothing teach no schema: a schema inferred without any column of the files' own would drop all columns from
+        every later batch.
+    :raises ValueError: naming the source, for a schema that does not parse, for new partition columns, for rows of
+        which no column can be inferred, or for a folder whose value does not fit its column.
     """
     with _naming_ways_on(arguments):
         return _read(spark, arguments)
@@ -131,24 +133,26 @@ def _read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
 
 
 def stream(spark: SparkSession, arguments: Mapping[str, Any]) -> DataFrame:
-    """The files of a source as a stream: which of them a batch reads is in the query's checkpoint.
+    """The files of a source as a stream. The query's checkpoint holds which files a batch reads.
 
-    :param arguments: as of :func:`read`, and ``path`` (what the source lists) and ``tag`` (options that name it).
+    :param arguments: those of :func:`read`, and ``path`` (the folder that the source lists) and ``tag`` (options that
+        name the source).
     """
     schema = _declared(arguments)
     assert schema is not None, "a stream of files has the schema that its pipeline was checked for"
     reader = spark.readStream.format(arguments["format"]).schema(schema)
     for key, value in {**arguments["options"], **arguments["tag"]}.items():
         reader = reader.option(key, value)
-    # As in a read: neither may leave out rows without a word.
+    # As in a read, Spark must not skip a missing or torn file silently.
     reader = reader.option("ignoreMissingFiles", "false").option("ignoreCorruptFiles", "false")
     return reader.load("file://" + literally(arguments["path"]))
 
 
 def _hold_a_column(spark: SparkSession, arguments: Mapping[str, Any]) -> bool:
-    """Whether files give a column that their folders give too; False if they are empty.
+    """Whether the files themselves hold a column, when the columns of their folders are disregarded; False if the files
+    are empty.
 
-    :raises ValueError: if there are rows, but nothing to infer a column from.
+    :raises ValueError: if the files hold rows from which no column can be inferred.
     """
     paths = [path for group in arguments["groups"] for path in group["paths"]]
     without_folders = {"paths": paths, "base_path": None}
@@ -165,13 +169,13 @@ def _hold_a_column(spark: SparkSession, arguments: Mapping[str, Any]) -> bool:
 
 
 def _filled(arguments: Mapping[str, Any], schema: StructType) -> tuple[str, ...]:
-    """Columns that come out of a file: what does not fit the schema, and a column that the file has by another name or
-    not at all, Spark reads as null, without a word."""
+    """The columns that come out of a file. Spark silently reads a value as null if it does not fit the schema, or if
+    the file names its column differently or lacks the column."""
     return _own_columns(arguments, schema.fieldNames())
 
 
 def _own_columns(arguments: Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
-    """Those that are neither of the folders nor where Spark puts the text that did not fit."""
+    """The names that are neither columns of the folders nor the column in which Spark puts text that did not fit."""
     other = {_corrupt_column(arguments)}
     for group in arguments["groups"]:
         if group["base_path"] is not None:
@@ -182,7 +186,7 @@ def _own_columns(arguments: Mapping[str, Any], names: Sequence[str]) -> tuple[st
 
 
 def _corrupt_column(arguments: Mapping[str, Any]) -> str:
-    """Where Spark puts the text of a row that does not fit the schema, if the schema has that column."""
+    """The column in which Spark puts the text of a row that does not fit the schema, if the schema has that column."""
     given = {key.lower(): value for key, value in arguments["options"].items()}
     return str(given.get("columnnameofcorruptrecord", "_corrupt_record"))
 
@@ -194,14 +198,15 @@ def _with_text(schema: StructType, column: str) -> StructType:
 
 
 def told(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """What a read of these arguments has read once it has ended well: Spark reads each file whole, or fails."""
+    """The values for the planning half after a successful read with these arguments: Spark reads each file whole, or
+    fails."""
     files = sum(len(group["paths"]) for group in arguments["groups"])
     as_found = [list(one) for one in arguments.get("as_found", ())]
     return {"files": files, "left_out": list(arguments.get("left_out", ())), "as_found": as_found}
 
 
 def joined(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What a read of a whole range would have told, of what reads of its splits told."""
+    """The values that a read of a whole range would have told, made of the values that the reads of its splits told."""
     return {
         "files": sum(one["files"] for one in told),
         "left_out": [path for one in told for path in one["left_out"]],
@@ -212,7 +217,7 @@ def joined(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _read_group(
     spark: SparkSession, arguments: Mapping[str, Any], group: Mapping[str, Any], schema: StructType | None
 ) -> DataFrame:
-    # A threshold below the number of paths makes Spark start a job only to list files that are known already.
+    # A threshold below the number of paths makes Spark start a job only to list files that are already known.
     spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.threshold", NO_LISTING_JOB)
     reader = spark.read.format(arguments["format"])
     if schema is not None:
@@ -220,33 +225,36 @@ def _read_group(
     for key, value in arguments["options"].items():
         reader = reader.option(key, value)
     if arguments.get("keeps_refused"):
-        # Named, as a session may be set to another; and a row is refused by all its columns, whichever are selected.
+        # Name the column, since a session may be set to another one. Without column pruning, all columns of a row
+        # decide whether it is refused, whichever are selected.
         reader = reader.option("columnNameOfCorruptRecord", _corrupt_column(arguments)).option("mode", "PERMISSIVE")
         reader = reader.option("columnPruning", "false")
-    # A file that goes while it is read fails the attempt, and the next one plans without it or reads it in the archive.
-    # Else Spark would leave it out without a word, whatever the session is set to.
+    # A file that disappears during the read fails the attempt, and the next attempt plans without the file or reads it
+    # in the archive. Otherwise Spark could skip the file silently, depending on the session's settings.
     reader = reader.option("ignoreMissingFiles", "false")
-    # So with one that cannot be read whole: the batch would be committed with a part of its rows.
+    # Likewise for a file that cannot be read whole: the batch would be committed with a part of its rows.
     reader = reader.option("ignoreCorruptFiles", "false")
     if group["base_path"] is None:
         reader = reader.option("recursiveFileLookup", "true")
     else:
         reader = reader.option("basePath", _url(group["base_path"]))
     for setting in arguments.get("secrets", ()):
-        # As an option of this reader alone it reaches Hadoop's file system, and no setting of the session shows it.
+        # As an option of this reader alone, the secret reaches Hadoop's file system, and no setting of the session
+        # shows it.
         reader = reader.option(setting, secret(f"{arguments['name']}/{setting}"))
     return reader.load([_url(literally(path)) for path in group["paths"]])
 
 
 def _url(path: str) -> str:
-    """A path as Spark is given it: a local one is not looked for on the session's own file system."""
+    """A path as Spark is given it: a local path is not looked for on the session's default file system."""
     return path if "://" in path else "file://" + path
 
 
 def literally(path: str) -> str:
-    """The path with the characters of Hadoop's globs escaped: else the name ``a*.json`` would read ``ab.json`` too.
+    """The path with the characters of Hadoop's globs escaped: without escapes the name ``a*.json`` would read
+    ``ab.json`` too.
 
-    Spark's own switch for that, the option ``__globPaths__``, is lost by Spark Connect (it lower-cases option names).
+    Spark Connect loses Spark's own option for this, ``__globPaths__``, since it lower-cases option names.
     """
     return _GLOB_CHARACTERS.sub(r"\\\g<0>", path)
 
@@ -281,7 +289,7 @@ def _with_fields(schema: StructType, more: StructType | None) -> StructType:
 
 
 def _ordered(frame: DataFrame, names: list[str]) -> DataFrame:
-    """The frame's columns in this order: Spark moves partition columns to the end, in batches that have them."""
+    """The frame with its columns in this order: Spark moves partition columns to the end, in batches that have them."""
     if frame.columns == names:
         return frame
     return frame.select(*("`" + name.replace("`", "``") + "`" for name in names))

@@ -1,5 +1,5 @@
-"""What becomes of a batch's frames between its sources and its sinks, where one function does not say it all: a flow of
-transforms, unions and repartitions, as a pipeline of a job graph has it."""
+"""Runs a flow of transforms, unions and repartitions, which takes a batch's frames from its sources to its sinks in
+place of a single function, as a pipeline of a job graph needs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Call = Callable[[FlowNode, Batch], "DataFrame"]
-"""Calls the function of a node with what it is given."""
+"""Calls the transform of a node with the batch that the node is given."""
 
 
 def run_flow(flow: Flow, batch: Batch, call: Call) -> dict[str, DataFrame]:
-    """The frame for each stage, by its name. A stage has none if nothing that flows into it has a frame in this batch:
-    its sources have never had data, and nobody knows a schema of none.
+    """The frame for each stage, by the stage's name. A stage has none if no input of it has a frame in this batch: its
+    sources have never had data, and no schema is known for them.
 
-    :param flow: nodes in an order in which each comes after what flows into it.
+    :param flow: nodes in an order in which each node follows its inputs.
     :param batch: with a frame for each source.
     :param call: calls a transform.
     """
@@ -44,13 +44,14 @@ def _divided(frame: DataFrame, partitions: int | None) -> DataFrame:
 
 
 def _union(frames: Mapping[str, DataFrame]) -> DataFrame:
-    """By name: columns of two sources are seldom in one order. A column that one of them lacks is an error of Spark."""
+    """Union the frames by column name: columns of two sources are seldom in one order. A column that a frame lacks is
+    an error of Spark."""
     return reduce(lambda one, other: one.unionByName(other), frames.values())
 
 
 def _given(batch: Batch, frames: Mapping[str, Any], absent: Mapping[str, str]) -> Batch:
-    """The batch as a transform in the flow sees it: in the place of the sources is what flows into it. A wish for
-    another batch is the whole batch's."""
+    """The batch as a transform in the flow sees it: its sources are the inputs of the node. A request for another batch
+    counts for the whole batch."""
     sources = Frames(absent=absent)
     sources.update(frames)
     return dataclasses.replace(batch, sources=sources)

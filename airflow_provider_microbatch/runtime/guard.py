@@ -1,5 +1,5 @@
-"""Each call to a Spark Connect server is held back while it would tell a stranger the token (see :mod:`.listening`): a
-server may die, and its port be taken, in the middle of an attempt, whose client then calls again and again."""
+"""Holds back each call to a Spark Connect server that would tell another user the token (see :mod:`.listening`): in the
+middle of an attempt, a server may die and its port be taken, while the attempt's client goes on calling."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from airflow_provider_microbatch.runtime.listening import refusal
 
 
 class StrangerError(grpc.RpcError):  # type: ignore[misc,unused-ignore]
-    """To its client a server whose port somebody else has is a server that is away."""
+    """Another user has the server's port. The client sees the same error as for a server that is unavailable."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"StatusCode.UNAVAILABLE: {why}")
         self._why = why
 
     def code(self) -> Any:
-        """As gRPC has it."""
+        """The status code, as gRPC names it."""
         return grpc.StatusCode.UNAVAILABLE
 
     def details(self) -> str:
-        """As gRPC has it."""
+        """The reason, as gRPC names it."""
         return self._why
 
     def trailing_metadata(self) -> tuple[()]:
-        """As gRPC has it; the server said nothing."""
+        """Empty, as gRPC has it for a server that did not answer."""
         return ()
 
 
@@ -35,16 +35,19 @@ class Guard(
     grpc.UnaryStreamClientInterceptor,  # type: ignore[misc,unused-ignore]
     grpc.StreamUnaryClientInterceptor,  # type: ignore[misc,unused-ignore]
 ):
-    """Looks who listens before anything is sent.
+    """Checks which user listens before anything is sent.
 
-    :param url: of the server, with the token.
+    :param url: URL of the server, with the token.
     """
 
     def __init__(self, url: str) -> None:
         self._url = url
 
     def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
-        """:raises StrangerError: if another user would hear it."""
+        """Pass the call on, unless another user would receive it.
+
+        :raises StrangerError: if another user would receive the call.
+        """
         if why := refusal(self._url):
             raise StrangerError(why)
         return continuation(details, request)

@@ -1,4 +1,5 @@
-"""Reads exactly what a plan has of an Iceberg table. Runs where Spark runs: Spark Connect's API only."""
+"""Reads exactly the planned files and snapshots of an Iceberg table. Runs where Spark runs: Spark Connect's API
+only."""
 
 from __future__ import annotations
 
@@ -15,16 +16,16 @@ if TYPE_CHECKING:
 def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     """Read one range.
 
-    :param arguments: ``name``, ``address`` (of the table's metadata file), ``columns`` (the name that each
-        has there, and the one that it has in the range), ``files`` of ``snapshot``, ``runs`` of snapshots (the id
-        before the first, None if there is none, and the id of the last), and what is ``told`` back.
+    :param arguments: ``name``, ``address`` (of the table's metadata file), ``columns`` (for each column its name in
+        that file and its name in the range), ``files`` of ``snapshot``, ``runs`` of snapshots (the id before the first,
+        None if there is none, and the id of the last), and ``told`` (handed back unchanged).
     :return: the rows.
     :raises ValueError: if Spark lacks Iceberg.
     """
     from pyspark.sql.functions import col
 
     pairs: list[tuple[str, str]] = [(name, then) for name, then in arguments["columns"]]
-    # A snapshot that is read as it was has the names of then.
+    # A snapshot that is read as of its time has the column names of that time.
     as_then = [(then, then) for _, then in pairs]
     frames = []
     if arguments["files"]:
@@ -45,7 +46,7 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
 def _load(spark: SparkSession, arguments: Mapping[str, Any], options: Mapping[str, str]) -> DataFrame:
     try:
         frame = spark.read.format("iceberg").options(**options).load(arguments["address"])
-        frame.schema  # noqa: B018 - by Spark Connect, this is what asks for it
+        frame.schema  # noqa: B018 - Spark Connect loads the table only here
     except Exception as error:
         if "DATA_SOURCE_NOT_FOUND" in str(error) or "iceberg.DefaultSource" in str(error):
             raise ValueError(
@@ -58,7 +59,7 @@ def _load(spark: SparkSession, arguments: Mapping[str, Any], options: Mapping[st
 
 
 def _named(frame: DataFrame, pairs: Sequence[tuple[str, str]]) -> DataFrame:
-    """The columns of the range."""
+    """The frame with the column names of the range."""
     from pyspark.sql.functions import col
 
     return frame.select(*(col(_quoted(name)).alias(then) for name, then in pairs))

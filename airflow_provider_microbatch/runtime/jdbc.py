@@ -16,9 +16,10 @@ _NONE = "1 = 0"
 def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     """Read one range.
 
-    :param arguments: ``url``, ``user``, ``options`` of the driver, ``password_setting`` (of the session that has the
-        password; none is no error: the driver may find one by itself), ``table`` (quoted), ``texts`` (columns
-        that are read as texts), ``predicates``, each of which is a partition, and what is ``told``.
+    :param arguments: ``url``, ``user``, ``options`` of the driver, ``password_setting`` (name of the session's setting
+        that has the password; a missing setting is no error, since the driver may find a password by itself), ``table``
+        (quoted), ``texts`` (columns to read as texts), ``predicates`` (one for each Spark partition), and ``told``
+        (handed back unchanged).
     """
     properties = {**arguments["options"], "driver": "org.postgresql.Driver"}
     if arguments["user"]:

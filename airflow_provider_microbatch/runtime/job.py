@@ -1,6 +1,6 @@
 """The plan of one attempt, as a file that the driver reads (JSON, UTF-8).
 
-It says exactly which ranges to read, what to call, and where to write. It never holds a secret.
+The job says exactly which ranges to read, what to call, and where to write. It never holds a secret.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from airflow_provider_microbatch.runtime.checks import Checks
 from airflow_provider_microbatch.runtime.streaming_job import Streaming
 
 JOB_VERSION = 5
-"""A runtime of version 1, as a server that was started before has it, leaves manifests that nobody could publish."""
+"""A runtime of version 1, as in a warm server that was started earlier, leaves manifests that cannot be published."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Requirements:
-    """What a reader or a writer needs beside Spark and this runtime. It travels with each job.
+    """The needs of a reader or a writer beyond Spark and this runtime. They travel with each job.
 
-    :param modules: names of Python modules or packages, of top level, that are installed where the task runs.
+    :param modules: names of top-level Python modules or packages that are installed where the task runs.
     :param packages: Maven coordinates, ``group:artifact:version``.
     :param jars: paths or addresses of jars.
     """
@@ -37,7 +37,7 @@ class Requirements:
                 raise ValueError(f"{kind}={names!r} of what a reader or writer requires is no tuple of names.")
 
     def __or__(self, other: Requirements) -> Requirements:
-        """Of both, each once."""
+        """The requirements of both, each once."""
         return Requirements(
             modules=_once(*self.modules, *other.modules),
             packages=_once(*self.packages, *other.packages),
@@ -50,7 +50,7 @@ def _once(*names: str) -> tuple[str, ...]:
 
 
 NOTHING = Requirements()
-"""Spark and this runtime are enough."""
+"""The requirements of a reader or writer for which Spark and this runtime are enough."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,9 +62,9 @@ class Read:
         ``learned`` (a dict of JSON values handed back to the source's planning half, or empty) among others.
     :param arguments: JSON values.
     :param requires: what the reader needs.
-    :param amount: how much there is in the range, for people; empty if nobody knows.
-    :param joins: ``module:function``; called with a list of what readers of all splits of a range told, returns what
-        the reader of the range would have told. Empty: of a range that is read by splits nothing is told.
+    :param amount: the size of the range, for people; empty if unknown.
+    :param joins: ``module:function``; called with a list of what the readers of all splits of a range told, returns
+        what a reader of the whole range would have told. Empty: nothing is told of a range that is read by splits.
     """
 
     reader: str
@@ -80,9 +80,9 @@ class Stage:
 
     :param writer: ``module:function``; called as ``function(frame, arguments)``.
     :param arguments: JSON values; ``path`` and ``format`` at least for file sinks.
-    :param report: folder, in Spark's form, into which manifest, result or traceback are written by Spark.
+    :param report: folder, in Spark's form, into which Spark writes the manifest, result or traceback.
     :param reserved_columns: columns that the user's frame must not have.
-    :param fence: a file, in Spark's form, that is there once a later attempt has fenced this one; None if the sink
+    :param fence: a file, in Spark's form, that exists once a later attempt has fenced this attempt; None if the sink
         mirrors no fence.
     :param requires: what the writer needs.
     """
@@ -98,16 +98,16 @@ class Stage:
 @dataclass(frozen=True, kw_only=True)
 class Subtask:
     """A split of the batch's only source that is read, transformed and written by itself, into a folder below the
-    stage, with a manifest of its own.
+    stage, with its own manifest.
 
-    :param name: of the folder: the same for each attempt that reads the same split in the same way.
-    :param split: the split's id, as its source tells it; for people.
+    :param name: name of the folder: the same for each attempt that reads the same split in the same way.
+    :param split: the split's id, as its source gives it; for people.
     :param source: name of the source.
-    :param read: how it is read.
-    :param stage: where its output goes.
-    :param made_of: a digest of what else its output is made of: the plan, the code, the settings.
-    :param done: ``{"result", "files"}`` of the manifest of an attempt before, which had finished it: its output is
-        there. None: it is still to be run.
+    :param read: how the split is read.
+    :param stage: where the subtask's output goes.
+    :param made_of: a digest of the other things that determine the output: the plan, the code, the settings.
+    :param done: ``{"result", "files"}`` of the manifest of an earlier attempt that finished the subtask, whose output
+        exists. None if the subtask is still to run.
     """
 
     name: str
@@ -133,13 +133,13 @@ class Transform:
 
 @dataclass(frozen=True, kw_only=True)
 class FlowNode:
-    """One place of a :class:`Flow`.
+    """One node of a :class:`Flow`.
 
-    :param name: under which what flows on has its frame; no other node and no source has it.
-    :param inputs: names of sources, and of nodes before this one, that flow into it.
+    :param name: name of the node's frame for the nodes behind it; no other node and no source has this name.
+    :param inputs: names of sources, and of earlier nodes, that flow into this node.
     :param transform: called with a batch whose ``sources`` are the inputs' frames; None passes the rows on, those of
         several inputs as their union.
-    :param partitions: into so many the result is repartitioned; None leaves it as it is.
+    :param partitions: number of partitions into which the result is repartitioned; None leaves the result as it is.
     """
 
     name: str
@@ -150,11 +150,12 @@ class FlowNode:
 
 @dataclass(frozen=True, kw_only=True)
 class Flow:
-    """What becomes of the sources' frames, in place of one function.
+    """A graph of nodes that turns the sources' frames into the stages' frames, in place of one function.
 
-    :param nodes: each after what flows into it.
+    :param nodes: the nodes, each after its inputs.
     :param outputs: the source or node whose frame is written, by the name of the stage.
-    :param partitions: into so many the frame of a source is repartitioned, by its name, before anything takes it.
+    :param partitions: by the name of a source, the number of partitions into which its frame is repartitioned before
+        any node takes it.
     """
 
     nodes: tuple[FlowNode, ...]
@@ -162,8 +163,8 @@ class Flow:
     partitions: Mapping[str, int] = field(default_factory=dict)
 
     def divided(self, parallelism: Mapping[str, int]) -> Flow:
-        """The same with the rows divided as a batch was planned, by the names of sources and nodes: code of now may say
-        otherwise, and a retry or a replay divides as the first attempt did."""
+        """The flow with the parallelism that the batch was planned with, by the names of sources and nodes: the code
+        may have changed since, and a retry or a replay divides the rows as the first attempt did."""
         nodes = tuple(dataclasses.replace(node, partitions=parallelism.get(node.name)) for node in self.nodes)
         own = {node.name for node in nodes}
         partitions = {name: count for name, count in parallelism.items() if name not in own}
@@ -182,14 +183,16 @@ class Job:
     :param watermark_ms: pinned in the offset log.
     :param conf: pinned SQL settings, set on the session before anything is read.
     :param transform: None passes a single source through as it is.
-    :param sources: by name; none where subtasks read the only one.
-    :param stages: where to write, by the name under which the transform returns what is written there; the only one of
-        a pipeline with a single sink has the empty name.
-    :param absent: sources that have no frame in this batch, by name, and why: they have had no data yet, and no schema.
-    :param identity: whose batch it is, as JSON values that the manifest repeats.
-    :param subtasks: of a batch that is run split by split, in order; their output is what the only stage consists of.
-    :param streaming: of a stateful pipeline, which has no sources but these streams.
-    :param checks: which rows are not to be in the tables; None if all are.
+    :param sources: the reads by source name; empty where subtasks read the only source.
+    :param stages: where to write, by the name under which the transform returns the frame for the stage; the only stage
+        of a pipeline with a single sink has the empty name.
+    :param absent: for sources that have no frame in this batch, the reason by name: they have had no data yet, and have
+        no schema.
+    :param identity: the identity of the batch, as JSON values that the manifest repeats.
+    :param subtasks: the subtasks of a batch that is run split by split, in order; the only stage consists of their
+        output.
+    :param streaming: the streams of a stateful pipeline, which has no other sources.
+    :param checks: which rows the tables must not get; None if they get all rows.
     """
 
     pipeline: str
@@ -210,18 +213,18 @@ class Job:
 
     @property
     def tables(self) -> dict[str, Stage]:
-        """The stages that the transform returns the rows of: all but that of the dead letters."""
+        """The stages whose rows the transform returns: all but the stage of the dead letters."""
         letters = None if self.checks is None else self.checks.letters
         return {name: stage for name, stage in self.stages.items() if name != letters}
 
     @property
     def stage(self) -> Stage:
-        """The first one: there the job says that it failed, and there it looks whether it is fenced."""
+        """The first stage: the job writes its failure there, and looks there for its fence."""
         return next(iter(self.stages.values()))
 
     @property
     def requires(self) -> Requirements:
-        """What its readers and its writers need."""
+        """The requirements of all readers and writers of the job."""
         found = NOTHING
         for stage in self.stages.values():
             found |= stage.requires
@@ -230,7 +233,7 @@ class Job:
         return found
 
     def alone(self, subtask: Subtask) -> Job:
-        """The job of one of its subtasks."""
+        """The job that runs one subtask alone."""
         return dataclasses.replace(
             self, sources={subtask.source: subtask.read}, stages={"": subtask.stage}, subtasks=()
         )
@@ -240,7 +243,7 @@ class Job:
         values = {"version": JOB_VERSION, **dataclasses.asdict(self)}
         for name in ("streaming", "checks"):
             if values[name] is None:
-                del values[name]  # no other job says so: a warm engine of before runs it as ever
+                del values[name]  # left out where unused, so that an older warm server still runs the job
         return json.dumps(values, ensure_ascii=False)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Reads exactly the offsets of a plan. Runs where Spark runs: Spark Connect's API only."""
+"""Reads exactly the planned offsets of a Kafka source. Runs where Spark runs: Spark Connect's API only."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     """Read the pieces of one range of a Kafka source, by Spark's own connector.
 
     :param spark: the session.
-    :param arguments: ``name``, ``layers`` (each with one piece of a partition at most: first offset and end, by topic
-        and partition), ``left_out`` (pieces of the range that are gone), ``headers``, ``options``, and the names of
-        options that are ``secrets``.
+    :param arguments: ``name``, ``layers`` (each with at most one piece of a partition: first offset and end, by topic
+        and partition), ``left_out`` (pieces of the range that are gone), ``headers``, ``options``, and ``secrets``
+        (names of options that are secrets).
     :return: the records, with the columns of Spark's connector.
     :raises ValueError: if Spark lacks the connector, or was not handed a secret.
     """
@@ -55,7 +55,8 @@ def _layer(
         "startingOffsets": json.dumps(starts),
         "endingOffsets": json.dumps(ends),
         "includeHeaders": str(arguments["headers"]).lower(),
-        # What went since the plan fails the attempt, and the next one says so, or goes on without it by name.
+        # Records that are gone since the plan fail the attempt; the next attempt names them, and fails or goes on
+        # without them.
         "failOnDataLoss": "true",
     }
     try:

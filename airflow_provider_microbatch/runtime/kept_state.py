@@ -1,6 +1,6 @@
-"""Rows of the state that a stateful pipeline keeps, read by Spark's state reader.
+"""Reads rows of the state that a stateful pipeline keeps, by Spark's state reader.
 
-The reader wants a checkpoint: it is shown one that holds one committed batch, and the state by a link.
+The reader needs a checkpoint: a temporary one holds one committed batch, and a link to the state.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _SIDES = ("left", "right")
 
 @dataclass(frozen=True, kw_only=True)
 class StateOfBatch:
-    """What a batch has left to the next one.
+    """The state that a batch has left to the next batch.
 
     :param batch_id: the batch.
-    :param query_id: Spark's.
+    :param query_id: id of Spark's query.
     :param state: the folder of all attempts' state.
-    :param ids: which files are the batch's: Spark's ``stateUniqueIds``.
-    :param conf: what the state was made with.
-    :param watermark_ms: of the next batch, milliseconds since the epoch.
+    :param ids: Spark's ``stateUniqueIds``, which tell the batch's files.
+    :param conf: the settings that the state was made with.
+    :param watermark_ms: watermark of the next batch, milliseconds since the epoch.
     """
 
     batch_id: int
@@ -47,10 +47,10 @@ class StateOfBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class StateStore:
-    """What one operator keeps under one name: of a join, one of its sides.
+    """The rows that one operator keeps under one name; for a join, the rows of one side.
 
-    :param operator: its number in the query, from 0 on.
-    :param name: Spark's name of the operator, and of the store where it has several.
+    :param operator: number of the operator in the query, from 0 on.
+    :param name: Spark's name of the operator, and of the store where the operator has several.
     :param frame: columns ``key``, ``value`` and ``partition_id``.
     """
 
@@ -60,11 +60,11 @@ class StateStore:
 
     @property
     def columns(self) -> Sequence[str]:
-        """Of the key."""
+        """The columns of the key."""
         return list(self._fields("key").names)
 
     def rows(self, keys: Mapping[str, str]) -> DataFrame:
-        """Those whose key has these values, by the name of the column and as text."""
+        """The rows whose key has these values, given as text by the name of the column."""
         from pyspark.sql import functions as F
 
         found = self.frame
@@ -73,7 +73,7 @@ class StateStore:
         return found
 
     def oldest_event(self) -> str | None:
-        """The oldest time in it, as Spark writes it; None if no column is one."""
+        """The oldest time in the store, as Spark writes it; None if no column holds a time."""
         from pyspark.sql import functions as F
 
         times = [F.min(path) for part in ("key", "value") for path in _times(self._fields(part), part)]
@@ -101,12 +101,12 @@ def _times(struct: StructType, path: str) -> Iterator[str]:
 
 @contextmanager
 def opened(batch: StateOfBatch) -> Iterator[Sequence[StateStore]]:
-    """The state of a batch until the ``with`` block ends; only read."""
+    """The state of a batch until the ``with`` block ends, for reading only."""
     with (
         tempfile.TemporaryDirectory(prefix="microbatch-state-") as temporary,
         own_session("microbatch state", {**batch.conf, **state_settings()}) as spark,
     ):
-        # The reader's stores ask a coordinator, which is there only once somebody has asked for streams.
+        # The reader's stores ask a coordinator, which Spark starts at the first access to ``spark.streams``.
         assert not spark.streams.active
         folder = str(Path(temporary) / "checkpoint")
         write_committed(
@@ -139,5 +139,5 @@ def _stores(spark: SparkSession, folder: str, batch_id: int) -> Iterator[StateSt
 
 
 def as_json(frame: DataFrame, *, rows: int) -> list[Any]:
-    """At most so many rows as JSON values, as Spark writes them."""
+    """At most ``rows`` rows as JSON values, as Spark writes them."""
     return [json.loads(line) for line in frame.limit(rows).toJSON().collect()]

@@ -1,4 +1,4 @@
-"""Reads shards of Kinesis, by boto3: where Spark runs, and by its client where batches are planned too.
+"""Reads shards of Kinesis by boto3, where Spark runs; the planner uses the same client.
 
 Calls and their limits: https://docs.aws.amazon.com/kinesis/latest/APIReference/API_GetRecords.html
 """
@@ -19,21 +19,21 @@ SCHEMA = (
     "approximateArrivalTimestamp timestamp"
 )
 SKEW_MS = 5 * 60 * 1000
-"""So far may the clock here be from that of Kinesis."""
+"""The largest difference, milliseconds, that is allowed for between the clock here and the clock of Kinesis."""
 MOST = 10_000
-"""Records that one request can give."""
+"""The most records that one request can return."""
 
 _BUSY = ("ProvisionedThroughputExceededException", "LimitExceededException", "KMSThrottlingException")
 T = TypeVar("T")
 
 
 def client(arguments: Mapping[str, Any], secrets: Mapping[str, str]) -> Any:
-    """A client of boto3. What is given neither here nor there it looks for as it always does: in the environment, in
-    its files, at the instance.
+    """A client of boto3. Values that are in neither argument boto3 takes from its usual places: the environment, its
+    files, the instance.
 
     :param arguments: ``region``, ``endpoint`` and ``timeout``, seconds; the first two may be None.
     :param secrets: arguments of boto3's session by their names, such as ``aws_secret_access_key``.
-    :raises ModuleNotFoundError: if there is no boto3.
+    :raises ModuleNotFoundError: if boto3 is not installed.
     """
     try:
         import boto3
@@ -55,14 +55,16 @@ def client(arguments: Mapping[str, Any], secrets: Mapping[str, str]) -> Any:
 def _client_of_the_process(
     region: str | None, endpoint: str | None, timeout: float, secrets: tuple[tuple[str, str], ...]
 ) -> Any:
-    """A worker of Spark's reads many partitions, and to make a client takes longer than to read one."""
+    """The client, made once a process: a Spark worker reads many partitions, and making a client takes longer than
+    reading one."""
     return client({"region": region, "endpoint": endpoint, "timeout": timeout}, dict(secrets))
 
 
 def patiently(call: Callable[[], T], *, timeout: float, sleep: Callable[[float], None] = time.sleep) -> T:
-    """What the call answers. Of a stream that others read too a request is refused now and then, and asked again.
+    """The answer of the call. Kinesis now and then refuses a request for a stream with other readers; the request is
+    then repeated.
 
-    :param timeout: seconds after which it is not.
+    :param timeout: seconds after which a refusal is raised.
     """
     from botocore.exceptions import ClientError
 
@@ -78,13 +80,14 @@ def patiently(call: Callable[[], T], *, timeout: float, sleep: Callable[[float],
 
 
 def code_of(error: Any) -> str:
-    """The name of what a request was refused with."""
+    """The error code with which a request was refused."""
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
 def iterator_of(kinesis: Any, stream: str, shard: str, at: At, *, inclusive: bool) -> str:
-    """An iterator over the shard: from the record at the place on, or behind it.
+    """An iterator over the shard, from the record at the place on, or from the record behind it.
 
+    :param inclusive: whether the iterator begins with the record at the place.
     :raises botocore.exceptions.ClientError: if Kinesis refuses.
     """
     asked: dict[str, Any] = {"ShardIteratorType": "TRIM_HORIZON"}
@@ -112,7 +115,7 @@ class Shards:
         )
 
     def pages(self, channel: str, at: At, *, most: Callable[[], int]) -> Iterator[Page]:
-        """Read from the last record on that was read: that it is still there shows that what followed is too."""
+        """Read from the last record that was read: if that record still exists, the records behind it exist too."""
         from botocore.exceptions import ClientError
 
         here, iterator, checked = dict(at), self._iterator(channel, at), "after" not in at
@@ -131,7 +134,7 @@ class Shards:
             if not checked and (records or at_tip or iterator is None):
                 checked, is_there = True, bool(records) and records[0]["SequenceNumber"] == at["after"]
                 gap = not is_there and self._may_lack(at, now_ms=asked_ms)
-            # Of a place that is gone Kinesis may begin before it.
+            # If the record at the place is gone, Kinesis may begin before the place.
             new = [one for one in records if not self._is_read(one["SequenceNumber"], here)]
             if new:
                 here = {"after": new[-1]["SequenceNumber"]}
@@ -146,7 +149,7 @@ class Shards:
                 return
 
     def is_past(self, place: str, other: str) -> bool:
-        """Sequence numbers of a shard grow."""
+        """Whether one sequence number is behind another: sequence numbers of a shard grow."""
         return int(place) > int(other)
 
     def batch(self, rows: Sequence[Sequence[Any]]) -> Any:
@@ -159,7 +162,7 @@ class Shards:
         return pa.RecordBatch.from_arrays(arrays, names=names)
 
     def _may_lack(self, at: At, *, now_ms: int) -> bool:
-        """Whether something that came after the last look may have come and gone."""
+        """Whether records may have arrived and expired since the last look."""
         seen = at.get("seen")
         return seen is None or seen - SKEW_MS < now_ms - self._retention_ms
 
@@ -181,7 +184,7 @@ class Shards:
                 raise ChannelError(f"stream {self._stream}, {channel}: is not there any more: {error}") from error
             if code_of(error) != "InvalidArgumentException" or "after" not in at:
                 raise
-        # The record is gone. What is read is skipped by its number.
+        # The record is gone. Records that were read already are skipped by their numbers.
         return ask({})
 
     def _records(self, iterator: str, most: int) -> Any:

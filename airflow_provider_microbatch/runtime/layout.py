@@ -1,10 +1,10 @@
-"""Names below a stage on which the runtime, which writes them, and the sinks, which read them, agree."""
+"""Names below a stage. The runtime writes them, and the sinks read them."""
 
 MANIFEST = "_manifest"
-"""The stage is complete: a folder of one text file with one JSON object a line."""
+"""A folder of one text file with one JSON object a line; it exists once the stage is complete."""
 
 SCHEMA = "_schema"
 """The columns of a stage table, once Spark knows them: ``{"schema": …, "columns": [[name, type], …]}``."""
 
 ERROR = "_error"
-"""Why the job failed, in the same form."""
+"""The reason of the job's failure, in the form of the manifest."""

@@ -17,22 +17,22 @@ UNPARSED, REFUSED = "unparsed", "refused"
 """Values of the column ``kind``: a record of a source that is no row of its schema; a row of the result."""
 
 COLUMNS = ("batch", "kind", "source", "sink", "place", "reason", "raw", "columns", "read_at")
-"""Of the table: ``batch`` is lane and id, as in ``live/7``; ``source`` is where the row comes from, by name (of
-several, all that it may come from); ``sink`` whose rows it was to be among; ``place`` its file, or whatever else says
-where it lay; ``raw`` the record as it was read, or the row of the result as JSON with ``columns`` as its schema;
-``read_at`` the batch's timestamp."""
+"""Columns of the table: ``batch`` is lane and id, as in ``live/7``; ``source`` is the name of the row's source (if the
+pipeline has several, the names of all); ``sink`` is the name of the sink that the row was meant for; ``place`` is the
+row's file, or another description of its place; ``raw`` is the record as it was read, or the row of the result as JSON
+with ``columns`` as its schema; ``read_at`` is the batch's timestamp."""
 
 _LONGEST = 300
-"""Characters of an example."""
+"""Length of an example, in characters, at most."""
 _WORD, _DIGIT = re.compile(r"[^\W\d_]"), re.compile(r"\d")
 
 
 def unparsed(frame: DataFrame, job: Job, *, source: str, column: str, place: str) -> DataFrame:
-    """The letters of a source.
+    """The dead letters of a source.
 
-    :param frame: all its rows, before the transform.
-    :param column: the one that has the text of rows that do not parse.
-    :param place: SQL that says where a row lies; may be empty.
+    :param frame: all rows of the source, before the transform.
+    :param column: the column that has the text of rows that do not parse.
+    :param place: a SQL expression for the place of a row; may be empty.
     """
     from pyspark.sql import functions as F
 
@@ -51,11 +51,11 @@ def unparsed(frame: DataFrame, job: Job, *, source: str, column: str, place: str
 
 
 def refused(frame: DataFrame, job: Job, *, stage: str, columns: list[str], reason: Column, place: str) -> DataFrame:
-    """The letters of a table.
+    """The dead letters of a table.
 
-    :param frame: the rows that it does not get.
-    :param columns: those that the transform returned.
-    :param place: SQL that says where a row lies, if the frame knows it; may be empty.
+    :param frame: the rows that the table does not get.
+    :param columns: the columns that the transform returned.
+    :param place: a SQL expression for the place of a row, if the frame knows it; may be empty.
     """
     from pyspark.sql import functions as F
 
@@ -105,8 +105,8 @@ def _letter(
 
 
 def shape(raw: str) -> str:
-    """The form of a record without what it says: letters become ``x`` and digits ``9``. Of a JSON object the names
-    stay. Errors are stored and logged, and quote nobody's data."""
+    """The form of a record without its content: letters become ``x`` and digits ``9``, and a JSON object keeps its
+    names. Errors are stored and logged, and must not quote personal data."""
     try:
         value = json.loads(raw)
     except ValueError:
@@ -146,7 +146,7 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
         if not part["paths"]:
             continue
         reader = spark.read.format(part["format"]).options(**part["options"]).option("basePath", part["base"])
-        # A letter that cannot be read must not be taken for one that says nothing.
+        # A letter that cannot be read must fail the read, not count as an empty row.
         reader = reader.option("mode", "FAILFAST").option("ignoreCorruptFiles", "false")
         rows = reader.option("ignoreMissingFiles", "false").schema(f"{kinds}, lane string, batch_id bigint")
         own = (F.col("lane") == part["lane"]) & (F.col("batch_id") == part["batch_id"])

@@ -1,8 +1,8 @@
-"""Which sockets of this machine listen, and whose they are, as Linux tells it.
+"""The listening sockets of this machine and their users, as Linux reports them.
 
-By netlink (sock_diag(7)), which goes through the listening sockets alone: some 50 microseconds. ``/proc/net/tcp`` has
-the same and goes through all places for connections too: milliseconds, at each call to a server. Where the kernel
-answers no netlink, as in a sandbox, the files are read.
+The sockets are listed by netlink (sock_diag(7)), which goes through the listening sockets alone: some 50 microseconds.
+``/proc/net/tcp`` has the same data, but goes through all places for connections too: milliseconds, at each call to a
+server. Where the kernel does not answer netlink, as in a sandbox, the files are read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LISTENS = 10  # TCP_LISTEN
 _SOCK_DIAG, _BY_FAMILY = 4, 20  # NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY
 _REQUEST_DUMP = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
 _ERROR, _DONE = 2, 3
-_INTERRUPTED = 0x10  # NLM_F_DUMP_INTR: something changed meanwhile, and may be missing
+_INTERRUPTED = 0x10  # NLM_F_DUMP_INTR: the sockets changed during the dump, and some may be missing
 _HEADER = struct.Struct("=IHHII")
 _ASKED = struct.Struct("=BBBxI48x")
 _FOUND = struct.Struct("=B3x")
@@ -29,11 +29,11 @@ _SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Listener:
-    """A socket that listens.
+    """A listening socket.
 
-    :param address: in the network's order; 4 or 16 bytes.
+    :param address: in the network's byte order; 4 or 16 bytes.
     :param port: its port.
-    :param uid: the user it belongs to.
+    :param uid: id of the user that the socket belongs to.
     """
 
     address: bytes
@@ -42,10 +42,10 @@ class Listener:
 
 
 def listeners() -> list[Listener]:
-    """Those of this network namespace; none where nobody tells."""
+    """The listening sockets of this network namespace; empty where the system does not report them."""
     try:
         return [found for family in (socket.AF_INET, socket.AF_INET6) for found in _by_netlink(family)]
-    except (OSError, AttributeError, struct.error):  # another system; no netlink, or none that was understood
+    except (OSError, AttributeError, struct.error):  # another system, no netlink, or an answer that is not understood
         return [found for table in TABLES for found in _by_table(table)]
 
 
@@ -84,6 +84,6 @@ def _by_table(table: Path) -> Iterator[Listener]:
 
 
 def _packed(address: str) -> bytes:
-    """An address as the kernel prints it, in words of 32 bits of this machine's order, in the network's order."""
+    """An address in the network's byte order, from the kernel's text: words of 32 bits in this machine's byte order."""
     words = (address[start : start + 8] for start in range(0, len(address), 8))
     return b"".join(int(word, 16).to_bytes(4, sys.byteorder) for word in words)

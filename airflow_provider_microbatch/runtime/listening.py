@@ -1,8 +1,9 @@
-"""Who listens at a port of this machine, before a token is sent there in plain text.
+"""Checks which user listens at a port of this machine, before a token is sent there in plain text.
 
-A token goes to the loopback address without TLS. While its server is down anybody with a login may listen in its place,
-hear the token, and use it when the server is back. Linux tells whose a listening socket is. Where it does not (another
-system, a port that is forwarded from outside this network namespace) nothing is known, and nothing is refused.
+A token goes to the loopback address without TLS. While its server is down, any user with a login may listen in its
+place, receive the token, and use it when the server is back. Linux tells which user a listening socket belongs to.
+Where Linux cannot tell (another system, a port that is forwarded from outside this network namespace), nothing is
+refused.
 """
 
 from __future__ import annotations
@@ -14,27 +15,27 @@ from urllib.parse import urlsplit
 from airflow_provider_microbatch.runtime.listeners import listeners
 
 PORT = 15002
-"""Spark Connect's own default."""
+"""Spark Connect's default port."""
 
 TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
-"""The environment variable of the token where the URL has none."""
+"""The environment variable that has the token if the URL has none."""
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _HEARING = {
     ipaddress.ip_address(text).packed
     for text in ("127.0.0.1", "0.0.0.0", "::1", "::", "::ffff:127.0.0.1", "::ffff:0.0.0.0")
 }
-"""Who listens at one of these hears, or may hear, what is sent to the loopback address."""
+"""Addresses whose listeners receive, or may receive, data that is sent to the loopback address."""
 _ROOT = 0
-"""Hears everything anyway; a container's ports are often forwarded by it."""
+"""Root can read all traffic anyway, and often forwards a container's ports."""
 
 
 def refusal(url: str) -> str | None:
     """Why nothing that needs a token may be sent to a Spark Connect server now.
 
     :param url: ``sc://host:port/;name=value…``.
-    :return: for a person, without the token; None if no token would be sent, or it would be sent with TLS or to another
-        machine, or if who listens is this user, or is not known.
+    :return: the reason for a person, without the token; None if no token would be sent, if it would be sent with TLS or
+        to another machine, or if the listener is this user or unknown.
     """
     address = urlsplit(url)
     pairs = (part.partition("=") for part in url.partition("/;")[2].split(";"))
@@ -56,8 +57,8 @@ def refusal(url: str) -> str | None:
 
 
 def stranger_at(port: int) -> int | None:
-    """The id of a user who listens at this port of the loopback address and is neither this one nor root; None if there
-    is none, or nobody knows."""
+    """The id of a user, neither this user nor root, who listens at this port of the loopback address; None if there is
+    no such user, or the users are unknown."""
     trusted = {_ROOT, os.geteuid()}
     heard = (found for found in listeners() if found.port == port and found.address in _HEARING)
     return next((found.uid for found in heard if found.uid not in trusted), None)

@@ -1,5 +1,5 @@
-"""The file that spark-submit is given. It is copied out of the package before: beside the runtime's other modules, its
-folder on ``sys.path`` would let them shadow modules of the user (``batch``, ``files``)."""
+"""The file that spark-submit is given. It is copied out of the package before the launch: if it lay beside the
+runtime's other modules, its folder on ``sys.path`` would let them shadow modules of the user (``batch``, ``files``)."""
 
 import sys
 

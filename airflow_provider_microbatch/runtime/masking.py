@@ -1,7 +1,8 @@
-"""Secrets in texts that are stored or logged: errors quote URLs, options and settings, and logs are kept for long.
+"""Hides secrets in texts that are stored or logged: errors quote URLs, options and settings, and logs are kept for
+long.
 
-Patterns find what looks like a secret, on the driver too. Where Airflow runs, its face adds Airflow's own masker, which
-knows the secrets of the connections and variables that were used.
+Patterns find texts that look like a secret, on the driver too. Where Airflow runs, the Airflow face adds Airflow's own
+masker, which knows the secrets of the connections and variables that were used.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ _more: Callable[[str], str] = _nothing_more
 
 
 def mask(text: str) -> str:
-    """The text with everything that looks like a secret hidden. Masked twice it is as if it was masked once."""
+    """The text with everything that looks like a secret hidden. Masking a text twice gives the same text as masking it
+    once."""
     for pattern, hidden in _PATTERNS:
         text = pattern.sub(hidden, text)
     return _more(text)
@@ -56,10 +58,11 @@ def mask_by(more: Callable[[str], str]) -> None:
 
 
 def refusal(name: str, value: object) -> str | None:
-    """Why an option or setting must not be written into a definition, or None: definitions are stored and shown.
+    """Why an option or setting must not be written into a definition, since definitions are stored and shown; None if
+    it may.
 
-    :param name: of the option.
-    :param value: of it; never in what is returned.
+    :param name: name of the option.
+    :param value: value of the option; never part of the returned text.
     """
     if _NAME.search(name):
         field = "login" if _LOGIN.search(name) else "extra" if _EXTRA.search(name) else "password"

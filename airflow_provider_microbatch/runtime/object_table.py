@@ -1,4 +1,4 @@
-"""Reading a table of files in a bucket with Spark: the files that its manifests name, and no others."""
+"""Reads a table of files in a bucket with Spark: the files that its manifests name, and no others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MANIFESTS = "_symlink_format_manifest"
-"""A folder of the table. As Delta calls the one of its own such manifests, so that people know it."""
+"""A folder of the table. Delta gives such manifests the same name, so that people recognise the folder."""
 
 FORMATS = ("parquet", "json", "csv", "orc")
 _NOTHING = "nothing."
@@ -28,15 +28,17 @@ def read_table(
 ) -> DataFrame:
     """The rows of a ``FileSink`` in a bucket, as they are published now, with the columns ``lane`` and ``batch_id``.
 
-    Of each batch there are all rows or none. What is published later is not in the frame; what a replay puts out while
-    it is read stays readable for the janitor's grace period.
+    The frame has all rows of a batch or none. Rows that are published later are not in the frame; rows that a replay
+    replaces during the read stay readable for the janitor's grace period.
 
     :param spark: a session whose ``s3a`` reaches the bucket.
     :param path: ``s3a://bucket/folder``, or any scheme that the session's Hadoop knows.
-    :param format: of the files; None: as they are called.
-    :param schema: as DDL; needed while the table has no rows, and for formats that tell none. None: Spark infers it.
-    :param options: of Spark's reader; also such as ``fs.s3a.bucket.lake.access.key``.
-    :raises ValueError: if nothing is published and no schema is given; or for a format that is none of a FileSink's.
+    :param format: format of the files; None takes it from their names.
+    :param schema: as DDL; needed while the table has no rows, and for formats that hold no schema. None: Spark infers
+        it.
+    :param options: options of Spark's reader; also settings such as ``fs.s3a.bucket.lake.access.key``.
+    :raises ValueError: if nothing is published and no schema is given; or if the format is not one that a FileSink
+        writes.
     """
     from pyspark.sql import functions as F
 
@@ -51,7 +53,7 @@ def read_table(
     reader = spark.read.format(chosen).options(**options)
     if schema is not None:
         reader = reader.schema(schema)
-    # Else the folders' values would be columns, of types that are guessed from them.
+    # Without the option, the folders' values would be columns, of types that Spark guesses from them.
     rows = reader.option("recursiveFileLookup", "true").load(files)
     where = F.col("_metadata.file_path")
     return rows.select(
@@ -62,9 +64,9 @@ def read_table(
 
 
 def format_of(file: str) -> str:
-    """The format of a file that a FileSink's Spark has written, by its name.
+    """The format of a file that Spark has written for a FileSink, by the file's name.
 
-    :raises ValueError: if the name tells none.
+    :raises ValueError: if the name does not tell the format.
     """
     parts = file.rpartition("/")[2].split(".")
     found = next((part for part in reversed(parts) if part in FORMATS), None)
@@ -74,10 +76,11 @@ def format_of(file: str) -> str:
 
 
 def is_nothing(address: str) -> bool:
-    """Whether an address in a manifest is that of a file which is there only because a manifest names one at least."""
+    """Whether an address in a manifest is that of an empty placeholder file: a manifest must name at least one file."""
     return "/_nothing/" in address or address.rpartition("/")[2].startswith(_NOTHING)
 
 
 def _as_asked(address: str, top: str) -> str:
-    """The address by the scheme that the table was asked for: manifests say ``s3://``, which Hadoop calls ``s3a://``."""
+    """The address with the scheme that the user gave for the table: manifests have ``s3://``, which Hadoop calls
+    ``s3a://``."""
     return f"{top.partition('://')[0]}://{address.partition('://')[2]}"

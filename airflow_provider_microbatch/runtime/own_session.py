@@ -1,4 +1,4 @@
-"""A Spark of this process alone, for commands that look at rows: nothing of it is open to the network."""
+"""A Spark session of this process alone, for commands that look at rows. It opens nothing to the network."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _PRIVATE = {
 
 @contextmanager
 def own_session(name: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
-    """A session until the ``with`` block ends, and its Spark with it.
+    """A session until the ``with`` block ends, which also stops its Spark.
 
-    :param name: of the application.
-    :param settings: more of Spark's; an empty one is left out.
+    :param name: name of the application.
+    :param settings: further settings of Spark; a setting with an empty value is left out.
     """
     from pyspark.sql import SparkSession
 
-    # Functions that Spark calls in workers of Python come from where this process finds them.
+    # Spark's Python workers find functions where this process finds them.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     builder = SparkSession.builder.master("local[*]").appName(name)

@@ -1,4 +1,4 @@
-"""The first rows of a range, read by a Spark of this process as a batch would read them."""
+"""Reads the first rows of a range in this process, by a Spark of its own, as a batch would read them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def first_rows(read: Read, *, rows: int, conf: Mapping[str, str], given: Mapping[str, str]) -> Iterator[DataFrame]:
-    """A frame of at most so many rows of a range, until the ``with`` block ends, and its Spark with it.
+    """A frame of at most ``rows`` rows of a range until the ``with`` block ends, which also stops its Spark.
 
-    :param read: what is read; what it requires is fetched when Spark starts.
-    :param rows: so many.
+    :param read: the range; packages and jars that the read requires are fetched when Spark starts.
+    :param rows: the number of rows.
     :param conf: SQL settings that the batch pins.
     :param given: secrets of the reader.
     """
@@ -33,7 +33,7 @@ def first_rows(read: Read, *, rows: int, conf: Mapping[str, str], given: Mapping
             pin(spark, conf)
             secrets.give(given)
             module, _, function = read.reader.partition(":")
-            # As it would arrive: by the job file.
+            # Arguments arrive as they would by the job file.
             arguments = json.loads(json.dumps(read.arguments))
             yield getattr(importlib.import_module(module), function)(spark, arguments).frame.limit(rows)
         finally:

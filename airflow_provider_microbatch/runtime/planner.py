@@ -1,7 +1,7 @@
 """A process that has PySpark and no JVM, and plans for one Python data source: it keeps the reader as long as it lives.
 
-It is asked by lines of JSON on its standard input and answers on its standard output, a line each. It ends when its
-input does: with whoever started it, however that ends.
+Questions arrive as lines of JSON on standard input; answers leave on standard output, a line each. The process ends
+when its input does, and so ends with its parent process, however the parent ends.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _start(reader: StreamReader, question: Mapping[str, Any]) -> Position:
 
 
 def _rows(found: Any) -> Iterator[Any]:
-    """One row; of a record batch its rows."""
+    """The row itself, or the rows of a record batch."""
     if hasattr(found, "to_pylist"):
         yield from ([*row.values()] for row in found.to_pylist())
     else:
@@ -48,9 +48,9 @@ def _rows(found: Any) -> Iterator[Any]:
 
 
 def main() -> int:
-    """Serve until nobody asks any more."""
+    """Answer questions until standard input ends."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    # What the user's code prints is no answer.
+    # Keep the prints of the user's code out of the answers.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     opening = json.loads(sys.stdin.readline() or "null")
     if opening is None:
@@ -62,7 +62,7 @@ def main() -> int:
             if reader is None:
                 reader = open_reader(opening)
             question = json.loads(line)
-            # Rows are for people; an offset that is no JSON cannot be recorded, in Spark neither.
+            # Rows are for people; an offset that is not JSON cannot be recorded, not even by Spark.
             answer = json.dumps(
                 {"answer": answered(reader, question)}, default=str if question["do"] == "rows" else None
             )

@@ -1,6 +1,6 @@
-"""What a user writes to have something of their own polled, and how Spark reads its ranges.
+"""Defines the base class for a user's own polled source, and reads its ranges in Spark.
 
-This half travels: where Spark runs, ``from airflow_provider_microbatch import PollingSource`` is the class below.
+This module travels: where Spark runs, ``from airflow_provider_microbatch import PollingSource`` is the class below.
 """
 
 from __future__ import annotations
@@ -19,57 +19,57 @@ if TYPE_CHECKING:
 
 
 class PollingSource(ABC):
-    """Base of a source that is polled: a frozen dataclass of the user's, whose fields are JSON values.
+    """Base of a source that is polled: the user's subclass is a frozen dataclass whose fields are JSON values.
 
-    Offsets are JSON values of any form: a number, a text, a list, an object with texts as keys. A range is what lies
-    after ``start`` up to ``end``, and for ever the same rows: it is planned, recorded, and read then, again after a
-    crash, and again by a replay. All but :meth:`read` and :meth:`partitions` is asked where Airflow runs; these two
-    where Spark runs. None of it may change anything anywhere, except for :meth:`commit`.
+    Offsets are JSON values of any form: a number, a text, a list, an object with texts as keys. A range is everything
+    after ``start`` up to ``end``, and must hold the same rows for ever: a range is planned, recorded, and read then,
+    again after a crash, and again by a replay. :meth:`read` and :meth:`partitions` are called where Spark runs, all
+    other methods where Airflow runs. No method may change anything anywhere, except :meth:`commit`.
     """
 
     schema: str
-    """The columns that rows have, as Spark's DDL: ``"id long, name string"``. A field, a property or a constant."""
+    """The columns of the rows, as Spark's DDL: ``"id long, name string"``. A field, a property or a constant."""
 
     travels: ClassVar[bool] = True
-    """Whether the module, or the package that it is in, is sent to Spark with each batch; False if it is installed
-    there."""
+    """Whether the class's module, or the package that contains it, is sent to Spark with each batch; False if it is
+    installed there."""
 
     def initial_offset(self) -> Any:
-        """Where the first batch begins. Asked until that is planned, which it is at once, with or without data: what it
-        answers then is recorded. None is "before anything"."""
+        """The offset at which the first batch begins. Called until the first batch is planned, which happens at once,
+        with or without data; the offset is recorded then. None means "before anything"."""
         return None
 
     @abstractmethod
     def latest_offset(self, start: Any, limit: Any) -> Any:
-        """Where the next range ends; ``start`` if there is nothing after it.
+        """The end of the next range; ``start`` if there is nothing after it.
 
         :param start: where the range begins.
         :param limit: a :class:`~airflow_provider_microbatch.sources.ReadLimit`: ``limit.rows`` and ``limit.bytes`` are
-            the most that the range should have, or None. To heed them is a kindness to whoever runs the pipeline; a
-            range has at least one row, whatever they say.
+            the most that the range should have, or None. Heeding them is optional and a kindness to the user of the
+            pipeline; a range has at least one row, whatever the limits.
         """
 
     @abstractmethod
     def read(self, start: Any, end: Any) -> Iterable[Mapping[str, Any] | Sequence[Any]]:
-        """The rows after ``start`` up to ``end``: mappings by column (what the schema does not name is left out, and
-        what a row does not have is null), or sequences in the schema's order."""
+        """The rows after ``start`` up to ``end``: mappings by column (keys that the schema does not name are left out,
+        and columns that a row lacks are null), or sequences in the schema's order."""
 
     def partitions(self, start: Any, end: Any) -> Sequence[tuple[Any, Any]] | None:
-        """Ranges that make up the range, which Spark's executors read beside each other, each by :meth:`read`. None:
-        Spark's driver reads the range as a whole. Executors need pyarrow."""
+        """Ranges that make up the range, which Spark's executors read in parallel, each by :meth:`read`. None: Spark's
+        driver reads the range as a whole. Executors need pyarrow."""
         return None
 
     def commit(self, end: Any) -> None:  # noqa: B027
-        """What lies up to ``end`` is in the table. May be said twice, and said late."""
+        """Called when the rows up to ``end`` are in the table. May be called twice, and late."""
 
     def count(self, start: Any, end: Any) -> int | None:
-        """How many rows lie in a range, if that is known without reading them. Lag and pace are told by it,
-        and a read that gives fewer fails. Of :meth:`partitions` it is asked where Spark runs."""
+        """The number of rows in a range, if it is known without reading them. Lag and pace are computed from it, and a
+        read that gives fewer rows fails. For the ranges of :meth:`partitions` it is called where Spark runs."""
         return None
 
     def is_after(self, offset: Any, other: Any) -> bool | None:
-        """Whether ``offset`` lies after ``other``, neither of which is None; None if it cannot be told. By default
-        numbers can be compared, and nothing else."""
+        """Whether ``offset`` lies after ``other``, neither of which is None; None if the order is unknown. By default
+        only numbers can be compared."""
         numbers = (int, float)
         if isinstance(offset, bool) or not isinstance(offset, numbers) or not isinstance(other, numbers):
             return None
@@ -80,16 +80,16 @@ class PollingSource(ABC):
         return False
 
     def check(self) -> None:
-        """Raise if the source cannot be used at all. By default it is asked where it stands."""
+        """Raise if the source cannot be used at all. By default, call :meth:`latest_offset` from the initial offset."""
         self.latest_offset(self.initial_offset(), NO_LIMIT)
 
     def requirements(self) -> Requirements:
-        """What :meth:`read` needs where Spark runs: by default the module that the class is in, or its package."""
+        """The requirements of :meth:`read` where Spark runs: by default the module of the class, or its package."""
         return Requirements(modules=(type(self).__module__.partition(".")[0],) if self.travels else ())
 
 
 class _NoLimit:
-    """A limit that limits nothing; the runtime does not have the planner's."""
+    """A limit without bounds; the planner's ``ReadLimit`` does not travel with the runtime."""
 
     rows = bytes = splits = None
 
@@ -101,7 +101,7 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     """Read one range of a polled source.
 
     :param arguments: ``name``, ``source`` (``module:Class``), ``fields``, ``schema``, ``start`` and ``end``.
-    :raises ValueError: naming the source, for rows or a schema that do not fit.
+    :raises ValueError: naming the source, if rows or schema do not fit.
     """
     from pyspark.sql.types import StructType
 
@@ -137,7 +137,7 @@ def pieces_of(arguments: Mapping[str, Any], schema: Any) -> list[Any]:
 
 
 def rows_of(arguments: Mapping[str, Any], piece: Any, schema: Any) -> Iterator[tuple[Any, ...]]:
-    """The rows of one of them. Runs on an executor."""
+    """The rows of one partition. Runs on an executor."""
     source, read = revived(arguments), 0
     for row in in_columns(source.read(*piece), schema, name=arguments["name"]):
         yield row
@@ -148,7 +148,7 @@ def rows_of(arguments: Mapping[str, Any], piece: Any, schema: Any) -> Iterator[t
 
 
 def short(who: str, read: int, rows: int, start: Any, end: Any) -> str:
-    """What is wrong with a read that gave fewer rows than the range has, for people."""
+    """The error text for a read that gave fewer rows than the range has."""
     return (
         f"{who}.read({start}, {end}) gave {read:,} rows, and count says {rows:,}. Where the API answers in pages, read "
         "all of them; where the count is none of rows, return None."

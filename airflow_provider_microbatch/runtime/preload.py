@@ -1,8 +1,8 @@
-"""Classes of Spark that every batch needs, loaded while Python imports PySpark: spark-submit's Java has started Python
-by then and waits for it, with a core of its own.
+"""Loads classes of Spark that every batch needs while Python imports PySpark: by then spark-submit's Java has started
+Python and waits for it, so that a core is free.
 
-Before Spark's context is begun and not beside it: two threads that initialise classes of Scala may wait for each other
-for ever. On a failure a class is loaded when it is needed, as without this.
+The classes are loaded before Spark's context is begun and not beside it: two threads that initialise classes of Scala
+may wait for each other for ever. If loading a class fails here, the class is loaded when it is needed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CLASSES = (
 def preload() -> threading.Thread | None:
     """Begin to load; None where no Java waits, as in a process that starts its own.
 
-    :return: to be joined before Spark's context is begun.
+    :return: the thread, to be joined before Spark's context is begun.
     """
     port, secret = os.environ.get(_PORT), os.environ.get(_SECRET)
     if not port or not secret:

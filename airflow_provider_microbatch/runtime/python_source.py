@@ -37,5 +37,5 @@ def pieces_of(arguments: Mapping[str, Any], schema: Any) -> Sequence[Any]:
 
 
 def rows_of(arguments: Mapping[str, Any], piece: Any, schema: Any) -> Iterator[Any]:
-    """The rows of one of them. Runs on an executor, with a reader of its own."""
+    """The rows of one partition. Runs on an executor, with its own reader."""
     return open_reader(arguments, schema).rows(piece)

@@ -1,5 +1,5 @@
-"""Reads a planned range by partitions that Python functions read on executors: a batch data source of Spark's, which
-Spark Connect has too. Needs pyarrow where they run, as every data source in Python does."""
+"""Reads a planned range by partitions that Python functions read on executors, as a batch data source of Spark's, which
+Spark Connect has too. Executors need pyarrow, as for every Python data source."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RANGE = "range"
 
 
 class RangeSource(DataSource):
-    """The range that its one option says, as JSON: which functions are called, and with what."""
+    """The range that the only option describes as JSON: which functions are called, and with which arguments."""
 
     @classmethod
     def name(cls) -> str:
@@ -39,7 +39,7 @@ class RangeSource(DataSource):
 class Piece(InputPartition):
     """One partition.
 
-    :param value: what the range's functions know it by; anything that can be pickled.
+    :param value: the partition as the range's functions know it; anything that can be pickled.
     """
 
     def __init__(self, value: Any) -> None:
@@ -47,7 +47,7 @@ class Piece(InputPartition):
 
 
 class RangeReader(DataSourceReader):
-    """Asks for the partitions once, and for the rows of each where Spark has it read.
+    """Computes the partitions once, and reads the rows of each partition where Spark runs it.
 
     :param range: ``pieces`` and ``rows`` (``module:function``), and ``arguments`` for both.
     """
@@ -58,7 +58,7 @@ class RangeReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         pieces = _loaded(self._range["pieces"])(self._range["arguments"], self._schema)
-        # Of none Spark would make one by itself, and have it read.
+        # Without any partition, Spark would make one by itself, and read it.
         return [Piece((piece,)) for piece in pieces] or [Piece(None)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -71,10 +71,11 @@ def frame_of(
 ) -> DataFrame:
     """The rows of a range.
 
-    :param pieces: ``module:function``, called with the arguments and the schema; what it returns are partitions.
-    :param rows: ``module:function``, called with the arguments, a partition and the schema; an iterator over rows.
+    :param pieces: ``module:function``, called with the arguments and the schema; returns the partitions.
+    :param rows: ``module:function``, called with the arguments, a partition and the schema; returns an iterator over
+        rows.
     :param arguments: JSON values.
-    :param schema: of the rows.
+    :param schema: schema of the rows.
     """
     spark.dataSource.register(RangeSource)
     option = json.dumps({"pieces": pieces, "rows": rows, "arguments": dict(arguments), "schema": schema.jsonValue()})

@@ -1,7 +1,7 @@
-"""Divides the rows of a batch: those that its tables get, dead letters, and those that are dropped.
+"""Divides the rows of a batch into rows for its tables, dead letters, and dropped rows.
 
-A row is divided by a column that is computed once for a write; the dead letters are a write of their own. So each row
-is in one of them as long as it is computed alike twice, and where counts say that it was not the batch fails.
+A column that is computed once for a write divides the rows; the dead letters are a second write. So each row is in
+exactly one of the writes as long as both compute the row alike; if counts show a difference, the batch fails.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 VERDICT = "_microbatch_verdict"
-"""A column: the number of the expectation that refuses the row; null if none does. No table gets it."""
+"""A column with the number of the expectation that refuses the row; null if none does. No table gets the column."""
 
 UNPARSED_ROWS = "unparsed"
-"""What a count of a source's rows calls those that do not parse."""
+"""Name, in the counts of a source's rows, of the rows that do not parse."""
 
 EXAMPLES = 3
-"""Rows that an error shows the form of."""
+"""Number of rows whose form an error shows."""
 
 log = logging.getLogger("microbatch")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Unparsed:
-    """Of one source, the rows with the text of those that do not parse."""
+    """All rows of one source, with a column that has the text of rows that do not parse."""
 
     frame: DataFrame
     column: str
@@ -45,11 +45,11 @@ class _Unparsed:
 
 @dataclass(kw_only=True)
 class _Judged:
-    """Of one stage.
+    """The rows of one stage with their verdicts.
 
     :param frame: the rows, with the verdict of each.
-    :param counts: of them, by verdict, while they are written.
-    :param rows: by verdict, once that is known; under the empty name all.
+    :param counts: counts of the rows by verdict, taken during the write.
+    :param rows: number of rows by verdict, once known; the empty name stands for all rows.
     """
 
     frame: DataFrame
@@ -60,14 +60,14 @@ class _Judged:
     rows: dict[str, int] = field(default_factory=dict)
 
     def among(self, action: str) -> int:
-        """How many rows had that done to them."""
+        """How many rows the action was applied to."""
         return sum(self.rows[str(number)] for number, one in enumerate(self.expected) if one.action == action)
 
 
 class Refusing:
-    """What is not to be in the tables of one attempt.
+    """The rows of one attempt that must not get into its tables.
 
-    :param job: with :attr:`Job.checks`, or without: then all rows are.
+    :param job: if :attr:`Job.checks` is None, the tables get all rows.
     """
 
     def __init__(self, job: Job) -> None:
@@ -81,13 +81,14 @@ class Refusing:
         self._rows_of: dict[str, int] = {}
 
     def take_unparsed(self, source: str, frame: DataFrame, *, column: str, place: str, counts: RowCount) -> DataFrame:
-        """Keep the rows of a source that do not parse from the transform.
+        """Withhold from the transform those rows of a source that do not parse.
 
-        :param frame: all its rows, which are counted.
-        :param column: has the text of those that do not; empty if all do, or fail the batch.
-        :param place: SQL that says where a row lies.
-        :param counts: of them, by :func:`counts_of`.
-        :return: the others.
+        :param frame: all rows of the source, which are counted.
+        :param column: the column with the text of rows that do not parse; empty if there are no such rows, or if they
+            fail the batch.
+        :param place: a SQL expression for the place of a row.
+        :param counts: counts of the rows, by :func:`counts_of`.
+        :return: the other rows.
         """
         if place:
             self._places[source] = place
@@ -97,9 +98,10 @@ class Refusing:
         return frame.where(f"{_quoted(column)} IS NULL").drop(column)
 
     def divide(self, stage: str, frame: DataFrame) -> DataFrame:
-        """The rows of a stage that its table gets. Nothing has been written yet when all have been asked for.
+        """The rows of a stage that its table gets. The caller divides all stages before it writes the first.
 
-        :raises BatchFailure: naming the condition that Spark cannot compute, or that is no condition.
+        :raises BatchFailure: naming the expectation, or the forget request, whose condition Spark cannot compute or is
+            not boolean.
         """
         from pyspark.sql import functions as F
 
@@ -130,7 +132,8 @@ class Refusing:
 
     @contextmanager
     def _naming_forgotten(self, number: int, stage: str) -> Iterator[None]:
-        """Its words, and those of Spark, which quotes them, say of whom something was asked to be forgotten."""
+        """Name the forget request by its number: its condition, and Spark's error, which quotes it, would name the
+        person."""
         try:
             yield
         except Exception as error:
@@ -143,10 +146,10 @@ class Refusing:
             ) from None
 
     def written(self, stage: str, frame: DataFrame) -> None:
-        """Called when a stage is written.
+        """Count the rows of a stage after its write.
 
-        :param frame: what was.
-        :raises BatchFailure: if there is a row that was to fail the batch.
+        :param frame: the frame that was written.
+        :raises BatchFailure: if an expectation with the action ``fail`` refuses a row.
         """
         judged = self._judged.get(stage)
         if judged is None:
@@ -162,10 +165,10 @@ class Refusing:
             raise self._failure(judged, failing, stage)
 
     def letters(self, *, all_read: bool) -> DataFrame | None:
-        """The dead letters, when all tables are written; None if there are none, for certain.
+        """The dead letters, once all tables are written; None if there are certainly none.
 
-        :param all_read: each row of the sources has been read by the tables' queries, which tells whether one did not
-            parse. A transform may leave rows unread, which may not parse either.
+        :param all_read: whether the tables' queries have read every row of the sources, and so counted all rows that do
+            not parse. A transform may leave rows unread, and some of these may not parse.
         """
         if self._checks.letters is None:
             return None
@@ -183,9 +186,10 @@ class Refusing:
         return None if frame is None else self._letters.on(frame)
 
     def letters_written(self, frame: DataFrame) -> None:
-        """Called when they are.
+        """Count the dead letters after their write.
 
-        :raises BatchFailure: if they are more than a batch may have, or not those that the tables did not get.
+        :raises BatchFailure: if there are more dead letters than a batch may have, or if they are not the rows that the
+            tables did not get.
         """
         self._letters.written(frame)
         names = list(self._job.sources)
@@ -204,11 +208,12 @@ class Refusing:
 
     @property
     def rows(self) -> int:
-        """Dead letters."""
+        """Number of dead letters."""
         return self._rows
 
     def figures(self) -> dict[str, Any]:
-        """For the result: how many rows were refused, by what; nothing if nothing was expected."""
+        """Figures for the result: how many rows were refused, and by which expectation; empty if the job checks
+        nothing."""
         if self._job.checks is None or not (self._judged or self._checks.letters):
             return {}
         refused = [
@@ -242,8 +247,8 @@ class Refusing:
         )
 
     def _place_in(self, frame: DataFrame) -> str:
-        """Where the rows of a result lay, if Spark still knows: as long as each is made of one row of the only
-        source."""
+        """The SQL expression for the place of a result's row, if Spark can still compute it: only while each row is
+        made of one row of the only source."""
         place = next(iter(self._places.values()), "") if len(self._job.sources) == 1 else ""
         if place:
             from pyspark.sql import functions as F
@@ -251,7 +256,7 @@ class Refusing:
             try:
                 with quiet():
                     frame.select(F.expr(place)).schema  # noqa: B018
-            except Exception:  # whatever Spark says of a column that is not there
+            except Exception:  # any of Spark's errors about a missing column
                 return ""
         return place
 
@@ -301,33 +306,33 @@ class Refusing:
 
 
 def counts_of(columns: Sequence[str], refused: str) -> RowCount:
-    """Counts the rows of a source.
+    """Counts of the rows of a source.
 
-    :param columns: rows in which all are null are counted.
-    :param refused: has the text of those that do not parse, which are counted too; may be empty.
+    :param columns: rows in which all of these are null are counted separately.
+    :param refused: the column with the text of rows that do not parse, which are counted too; may be empty.
     """
     if not refused:
         return RowCount(columns)
-    # With the text: a row that does not parse has something in a column.
+    # Include the text column: a row that does not parse is not an empty row.
     return RowCount((*columns, refused), {UNPARSED_ROWS: f"{_quoted(refused)} IS NOT NULL"})
 
 
 def _fails(rule: Expectation) -> Column:
-    """What is unknown is not met, as in Delta Live Tables."""
+    """Whether the expectation refuses a row. A null condition counts as not met, as in Delta Live Tables."""
     from pyspark.sql import functions as F
 
     return ~F.coalesce(F.expr(rule.condition), F.lit(False))
 
 
 def _check(frame: DataFrame, condition: str) -> None:
-    """As a filter it may be neither an aggregate nor anything but a boolean, and its columns have to be there."""
+    """Check that the condition can be a filter: boolean, without aggregates, and over columns that exist."""
     from pyspark.sql import functions as F
 
     frame.where(F.expr(condition)).schema  # noqa: B018
 
 
 def _counted_again(frame: DataFrame, names: list[str]) -> dict[str, int | None]:
-    """Where Spark has not delivered what it counted while it wrote."""
+    """Count the rows by a query where Spark has not delivered the counts of the write."""
     from pyspark.sql import functions as F
 
     log.warning("Spark told no counts of the rows that were refused: they are counted by a query of its own")
@@ -346,11 +351,12 @@ def _examples(frame: DataFrame, column: str) -> str:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """PySpark logs what Spark says of a query before anybody can catch it, with words of the query: of a condition that
-    is personal, or of a question whose answer may be no."""
+    """Silence PySpark's log of query errors: PySpark logs Spark's error, which quotes the query, before a caller can
+    catch the error. The quoted condition may be personal, or the query may be a probe that is allowed to fail."""
     from pyspark.logger import PySparkLogger
 
-    # By PySpark's own call: a plain logger of that name would be PySpark's from then on, and takes not what it is told.
+    # Get them by PySpark's own call: PySpark would use a plain logger of that name from then on, and pass it arguments
+    # that it does not take.
     loggers = [PySparkLogger.getLogger(f"{kind}QueryContextLogger") for kind in ("SQL", "DataFrame")]
     before = [logger.disabled for logger in loggers]
     for logger in loggers:
@@ -363,7 +369,7 @@ def quiet() -> Iterator[None]:
 
 
 def _condition_of(error: Exception) -> str:
-    """Spark's name of what is wrong: its text would quote the condition."""
+    """Spark's name for the error: its text would quote the condition."""
     ask = getattr(error, "getCondition", None) or getattr(error, "getErrorClass", None)
     return str((ask() if callable(ask) else None) or type(error).__name__)
 

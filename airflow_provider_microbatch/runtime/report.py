@@ -1,7 +1,7 @@
-"""What a job leaves beside its data: ``_manifest`` when the stage is complete, ``_error`` when it is not.
+"""The report that a job leaves beside its data: ``_manifest`` when the stage is complete, ``_error`` when it is not.
 
-Both are folders of text files with one JSON object a line. They lie where the data lies and never on the driver's own
-disk: Spark writes them, or this process, into the stage that Spark has made where this process sees it.
+Both are folders of text files with one JSON object a line. They lie beside the data and never on the driver's own disk:
+Spark writes them, or, where this process sees the stage that Spark has made, this process does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 NONE: Mapping[str, str] = MappingProxyType({})
-"""No options: Spark reaches the folder as it is."""
+"""No options, for a folder that Spark reaches without any."""
 
 
 def write_manifest(
@@ -32,11 +32,11 @@ def write_manifest(
     *,
     options: Mapping[str, str] = NONE,
 ) -> None:
-    """Write the manifest: ``{"result": …}`` and the lines of ``listing``. Its one file appears at once, by a rename, so
-    that a manifest is never read in half.
+    """Write the manifest: ``{"result": …}`` and the lines of ``listing``. The manifest's only file appears at once, by
+    a rename, so that a reader never reads half a manifest.
 
-    :param options: with which Spark reaches the folder.
-    :raises FileExistsError: if the stage has one already.
+    :param options: the options with which Spark reaches the folder.
+    :raises FileExistsError: if the stage has a manifest already.
     """
     path = f"{folder}/{MANIFEST}"
     if listing is None or isinstance(listing, list):
@@ -54,7 +54,7 @@ def write_error(
 ) -> None:
     """Write why the job failed, for the orchestrator and for a person.
 
-    :param options: as of :func:`write_manifest`.
+    :param options: as for :func:`write_manifest`.
     """
     _write(_line(spark, report), f"{folder}/{ERROR}", mode="overwrite", options=options)
 
@@ -62,7 +62,7 @@ def write_error(
 def write_schema(spark: SparkSession, folder: str, schema: StructType, *, options: Mapping[str, str] = NONE) -> None:
     """Write the columns of a stage table: in Spark's JSON form, and as names and types for a statement.
 
-    :param options: as of :func:`write_manifest`.
+    :param options: as for :func:`write_manifest`.
     """
     columns = [[field.name, field.dataType.simpleString()] for field in schema.fields]
     told = {"schema": schema.jsonValue(), "columns": columns}

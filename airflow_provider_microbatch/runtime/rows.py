@@ -1,4 +1,4 @@
-"""Rows of plain Python in the columns of a schema."""
+"""Converts rows of plain Python to the columns of a schema."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
 
 def in_columns(rows: Iterable[Any], schema: StructType, *, name: str) -> Iterator[tuple[Any, ...]]:
-    """Each row as a tuple in the schema's order. A whole number in a column of floating point numbers is one: JSON
-    knows no other difference between ``1`` and ``1.0`` than how it was written.
+    """Each row as a tuple in the schema's order. An integer in a column of floating point numbers becomes a float: JSON
+    does not distinguish ``1`` from ``1.0`` other than by spelling.
 
     :param rows: mappings by column, or sequences in the schema's order.
-    :param name: of the source, for errors.
-    :raises ValueError: for what is no row of the schema.
+    :param name: name of the source, for errors.
+    :raises ValueError: if a value is not a row of the schema.
     """
     fractional = [field.dataType.typeName() in ("double", "float") for field in schema.fields]
     for row in rows:

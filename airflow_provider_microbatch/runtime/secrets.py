@@ -1,4 +1,4 @@
-"""Secrets that readers need. They come beside the job, which is stored and shown, and are kept in memory alone."""
+"""Secrets that readers need. They travel beside the job, which is stored and shown, and are kept in memory alone."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 FILE = "secrets.json"
-"""Beside the job file, of mode 0600: a name for each."""
+"""Name of the file beside the job file, of mode 0600, with the secrets by name."""
 
 _given: dict[str, str] = {}
 
 
 def give(secrets: Mapping[str, str]) -> None:
-    """Say which there are in this process."""
+    """Replace the secrets of this process."""
     _given.clear()
     _given.update(secrets)
 
 
 def take_file(job: Path) -> None:
-    """Take those that lie beside a job file, if any do, and remove them from the disk."""
+    """Take the secrets that lie beside a job file, if any, and remove their file from the disk."""
     path = job.with_name(FILE)
     if path.is_file():
         give(json.loads(path.read_text(encoding="utf-8")))
@@ -27,7 +27,10 @@ def take_file(job: Path) -> None:
 
 
 def secret(name: str) -> str:
-    """:raises ValueError: if whoever launched this has not handed it over."""
+    """The secret of this name.
+
+    :raises ValueError: if the launcher has not handed the secret over.
+    """
     if name not in _given:
         raise ValueError(
             f"the secret {name!r} was not handed to Spark: the engine that launched this cannot hand over secrets"

@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BOOT = "spark.microbatch.boot"
-"""A server that this package has started says by this setting on which machine, since when: see :func:`boot_id`."""
+"""The setting by which a server that this package has started names its machine and boot: see :func:`boot_id`."""
 
 
 def boot_id() -> str:
-    """The running kernel: processes of one see the same state of a file system. Empty where that cannot be told."""
+    """The id of the running kernel: processes with the same id see the same state of a file system. Empty if
+    unknown."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -39,8 +40,8 @@ def open_session() -> SparkSession:
     loading = preload()
     from pyspark.sql import SparkSession
 
-    # PySpark imports pandas, if it is there, at its first call that passes a list: so that is done while Java starts
-    # the context. Only pandas: it imports nothing of PySpark, so neither thread can wait for ever for the other's.
+    # PySpark imports pandas, if installed, at its first call that passes a list, so import pandas while Java starts the
+    # context. Pandas imports nothing of PySpark, so neither thread can wait for ever for the other's imports.
     threading.Thread(target=_import_pandas, daemon=True, name="pandas").start()
     if loading is not None:
         loading.join()
@@ -48,8 +49,8 @@ def open_session() -> SparkSession:
 
 
 def _prefer_installed_pyspark() -> None:
-    """Take PySpark from the folder it is installed in, and not from the zip of the same in that folder, which
-    spark-submit puts first: Python keeps no bytecode of a zip, so a driver would compile all of PySpark again."""
+    """Import PySpark from the folder in which it is installed, and not from the zip in that folder, which spark-submit
+    puts first: Python keeps no bytecode for a zip, so a driver would compile all of PySpark again."""
     home = Path(os.environ.get("SPARK_HOME", ""))
     zipped = str(home / "python" / "lib" / "pyspark.zip")
     is_installed = home.name == "pyspark" and str(home.parent) in sys.path and (home / "sql" / "session.py").is_file()
@@ -63,8 +64,9 @@ def _import_pandas() -> None:
 
 
 def folder_beside_driver(spark: SparkSession, address: str) -> Path | None:
-    """The folder that Spark has just made at ``address``, if this process sees it exactly as Spark's driver does: it is
-    on the driver's host, and the folder is there. Elsewhere a shared file system may show an older state of it.
+    """The folder that Spark has just made at ``address``, if this process sees the folder exactly as Spark's driver
+    does: this process is on the driver's host, and the folder exists. On another host, a shared file system may show an
+    older state.
 
     :param address: a ``file:`` URL.
     """
@@ -73,7 +75,7 @@ def folder_beside_driver(spark: SparkSession, address: str) -> Path | None:
 
 
 def path_beside_driver(spark: SparkSession, address: str) -> Path | None:
-    """The path, there or not, if this process is on the host of Spark's driver and so has the same local files.
+    """The path, which need not exist, if this process is on the host of Spark's driver and so has the same local files.
 
     :param address: a ``file:`` URL.
     """
@@ -88,8 +90,8 @@ def _is_beside_driver(spark: Any) -> bool:
         return True  # the driver's JVM is this process's own
     if spark.client.host not in ("localhost", "127.0.0.1", socket.gethostname()):
         return False
-    # A forwarded port looks local too; the kernel's id does not, nor the driver's own address: only one of this host
-    # can be bound. Any host has a loopback address.
+    # A forwarded port looks local too, but the kernel's id tells, and so does the driver's own address: only an address
+    # of this host can be bound. Any host has a loopback address.
     told = spark.conf.get(BOOT, None)
     if told:
         return bool(told == boot_id())
@@ -105,10 +107,10 @@ def _is_beside_driver(spark: Any) -> bool:
 
 
 def loses_rows(name: str, value: object) -> str | None:
-    """Why an option of a reader, or a setting of SQL, would have batches committed with a part of their rows, and what
+    """Why an option of a reader, or a SQL setting, would let batches be committed with a part of their rows, and what
     to do instead; None if it would not.
 
-    :param name: of the option or setting, which Spark reads in any case.
+    :param name: name of the option or setting; Spark ignores its case.
     """
     if name.lower().rpartition(".")[2] != "ignorecorruptfiles" or str(value).strip().lower() == "false":
         return None
@@ -121,12 +123,13 @@ def loses_rows(name: str, value: object) -> str | None:
 
 
 def pin(spark: SparkSession, conf: Mapping[str, str]) -> None:
-    """Set the batch's SQL settings. One that Spark allows at start only is left, with a warning if it differs."""
+    """Set the batch's SQL settings. A setting that Spark takes at start only stays as it is, with a warning if it
+    differs."""
     from pyspark.errors import PySparkException
 
     set_all = getattr(spark.conf, "_set_all", None)
     if conf and set_all is not None:
-        # By Spark Connect: one call to the server in place of one for each.
+        # With Spark Connect: one call to the server for all settings.
         with contextlib.suppress(PySparkException):
             set_all(dict(conf), silent=False)
             return
@@ -136,7 +139,7 @@ def pin(spark: SparkSession, conf: Mapping[str, str]) -> None:
         except PySparkException as error:
             if spark.conf.get(key, None) == value:
                 continue
-            # Neither the value nor Spark's message, which quotes it: settings may hold secrets.
+            # Log neither the value nor Spark's message, which quotes it: settings may hold secrets.
             log.warning(
                 "Spark refuses the setting %s (%s). If it may be set at start only, give it to spark-submit, or to the "
                 "server, instead",

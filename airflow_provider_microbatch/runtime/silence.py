@@ -1,8 +1,8 @@
-"""A Spark Connect server that accepts what it is told and does not answer: a frozen JVM, a host that was lost without a
-word. No call of PySpark's client has a deadline, and one that runs a statement can have none.
+"""Detects a Spark Connect server that accepts calls and does not answer: a frozen JVM, or a host that was lost without
+notice. No call of PySpark's client has a deadline, and a call that runs a statement can have none.
 
-Not by gRPC's keepalive: Spark's server permits one ping in five minutes, and ends the connection of who sends more
-while a statement says nothing. A question that it answers may come as often as one likes.
+gRPC's keepalive does not help: Spark's server permits one ping in five minutes, and ends the connection of a client
+that sends more while a statement is quiet. Questions that the server answers may be sent as often as needed.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Any
 import grpc  # type: ignore[import-untyped,unused-ignore]
 
 ASK_SECONDS = 15.0
-"""How often a server is asked whether it is there."""
+"""Seconds between two questions to the server."""
 
 SILENT_SECONDS = 60.0
-"""A server that has not answered for so long is given up. One that collects garbage is silent for less than that."""
+"""Seconds without an answer after which a server is given up. A server that collects garbage is silent for less."""
 
 CLOSE_SECONDS = 5.0
-"""How long the end of a session, or of a statement that is over, is waited for: the server forgets both by itself."""
+"""Seconds to wait for the end of a session, or of a statement that is over: the server forgets both by itself."""
 
 
 class Watch:
-    """Asks a session's server now and then whether it is there.
+    """Asks a session's server periodically whether it answers.
 
-    :param spark: a session of Spark Connect, of which nothing was asked yet.
+    :param spark: a session of Spark Connect that has not been used yet.
     :param on_silence: called once, in a thread, when the server has not answered.
     """
 
@@ -51,7 +51,7 @@ class Watch:
         threading.Thread(target=self._ask, daemon=True, name="silence").start()
 
     def end(self) -> None:
-        """Ask no more, and end the session if the server answers soon."""
+        """Stop asking, and end the session if the server answers soon."""
         with self._asking:
             self._over.set()
         if not self.is_silent:
@@ -61,7 +61,7 @@ class Watch:
     def _ask(self) -> None:
         while not self._over.wait(ASK_SECONDS):
             with self._asking:
-                # A call on a channel that is closed kills the process.
+                # A call on a closed channel kills the process.
                 if self._over.is_set():
                     return
                 answer = self._stub.Config.future(self._question, metadata=self._metadata, timeout=SILENT_SECONDS)
@@ -76,8 +76,8 @@ class Calls(
     grpc.UnaryUnaryClientInterceptor,  # type: ignore[misc,unused-ignore]
     grpc.UnaryStreamClientInterceptor,  # type: ignore[misc,unused-ignore]
 ):
-    """The calls of a client that runs statements, so that none of them outlasts a server that has fallen silent: the
-    short ones get a deadline, those that wait for a statement can be ended."""
+    """The calls of a client that runs statements, so that no call outlasts a server that has fallen silent: short calls
+    get a deadline, and calls that wait for a statement can be ended."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -85,7 +85,7 @@ class Calls(
         self._running: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def end(self) -> None:
-        """End what runs, and what still comes."""
+        """End all running calls, and all later ones."""
         with self._lock:
             self._ended = True
             running = list(self._running)
@@ -93,9 +93,10 @@ class Calls(
             call.cancel()
 
     def close(self, client: Any) -> None:
-        """End all, and close the client: it waits for the threads it calls in, none of which waits for long.
+        """End all calls, and close the client, which waits for the threads of its calls: none of them waits for long.
 
-        Nothing is left to wait for an answer, neither when the session is collected nor when Python ends.
+        After the return no thread waits for an answer, neither when the session is garbage-collected nor when Python
+        ends.
         """
         self.end()
         close, client.close = client.close, lambda: None
@@ -103,18 +104,18 @@ class Calls(
         close()
 
     def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
-        """As gRPC has it."""
+        """Give the call a deadline; called by gRPC."""
         timeout = details.timeout
         if self._ended:
             timeout = 0
         elif timeout is None and details.method.endswith("/ReleaseExecute"):
             timeout = CLOSE_SECONDS
         elif timeout is None:
-            timeout = ASK_SECONDS + SILENT_SECONDS + 1  # silence is found, and can be told, before
+            timeout = ASK_SECONDS + SILENT_SECONDS + 1  # the watch finds and reports silence earlier
         return continuation(details._replace(timeout=timeout), request)
 
     def intercept_unary_stream(self, continuation: Any, details: Any, request: Any) -> Any:
-        """As gRPC has it."""
+        """Register the call, so that :meth:`end` can cancel it; called by gRPC."""
         call = continuation(details, request)
         with self._lock:
             self._running.add(call)
@@ -125,5 +126,5 @@ class Calls(
 
 
 def has_not_answered() -> str:
-    """What to tell of a server that was given up."""
+    """The words of an error about a server that was given up."""
     return f"has not answered for {SILENT_SECONDS:g} seconds"

@@ -1,4 +1,4 @@
-"""Statements of SQL, one after the other: how the orchestrator speaks to a catalog that lives behind Spark."""
+"""Runs SQL statements, one after the other: the orchestrator's way to a catalog that lives behind Spark."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 PROBE_SECONDS = 10.0
-"""How long to wait for a connection."""
+"""Seconds to wait for a connection."""
 
 RETRIES = 6
-"""Tries of a call to a server that was there and does not answer any more; together they take half a minute."""
+"""Tries of a call to a server that was reachable and does not answer any more; together they take half a minute."""
 
 
 class StatementFailure(Exception):
-    """A statement failed; those after it were not run.
+    """A statement failed; the statements behind it were not run.
 
-    :param condition: Spark's error condition, such as ``TABLE_OR_VIEW_NOT_FOUND``; empty if it has none.
+    :param condition: Spark's error condition, such as ``TABLE_OR_VIEW_NOT_FOUND``; empty if the error has none.
     :param error: one paragraph for a person.
     """
 
@@ -39,8 +39,8 @@ class StatementFailure(Exception):
 def run(spark: SparkSession, statements: Sequence[str]) -> list[list[dict[str, Any]]]:
     """Run statements in a session of any kind.
 
-    :return: the rows of each, by column.
-    :raises StatementFailure: at the first that fails.
+    :return: the rows of each statement, by column.
+    :raises StatementFailure: at the first statement that fails.
     """
     from pyspark.errors import PySparkException
 
@@ -55,14 +55,14 @@ def run(spark: SparkSession, statements: Sequence[str]) -> list[list[dict[str, A
 
 
 def run_by_connect(url: str, statements: Sequence[str], *, session: str, user: str) -> list[list[dict[str, Any]]]:
-    """Run statements in a session of their own on a Spark Connect server. Starts no JVM.
+    """Run statements in a new session on a Spark Connect server. Starts no JVM.
 
     :param url: ``sc://host:port``.
-    :param session: its id, chosen by the caller, who can end it by that; it is closed in the end.
-    :param user: whose it is.
-    :raises StatementFailure: at the first that fails, or if the server cannot be reached, or falls silent.
+    :param session: id of the session, chosen by the caller, so that the caller can end the session; closed at the end.
+    :param user: the session's user.
+    :raises StatementFailure: at the first statement that fails, or if the server cannot be reached, or falls silent.
     """
-    # Not by a builder: that would make this session, or Connect, the whole process's.
+    # Not by a builder: a builder would make this session, or Connect mode, global to the process.
     from pyspark.errors import PySparkException
     from pyspark.sql.connect.client import DefaultChannelBuilder
     from pyspark.sql.connect.client.retries import DefaultPolicy
@@ -81,7 +81,7 @@ def run_by_connect(url: str, statements: Sequence[str], *, session: str, user: s
         spark = ConnectSession(connection=builder)
     except PySparkException as error:
         raise StatementFailure("", f"the Spark Connect server {url} cannot be used: {_first_lines(error)}") from error
-    # PySpark's own would try for ten minutes, with a task that says nothing.
+    # PySpark's own policy would retry for ten minutes, while the task logs nothing.
     spark.client.set_retry_policies([DefaultPolicy(max_retries=RETRIES, max_backoff=2000)])
     watch = Watch(spark, on_silence=calls.end)
     try:
@@ -98,9 +98,9 @@ def run_by_connect(url: str, statements: Sequence[str], *, session: str, user: s
 
 
 def end_by_connect(url: str, *, session: str, user: str) -> None:
-    """End what :func:`run_by_connect` of another process began; see :meth:`RemoteSession.end`.
+    """End the statements that :func:`run_by_connect` began in another process; see :meth:`RemoteSession.end`.
 
-    :raises StatementFailure: if nobody can tell whether it has ended.
+    :raises StatementFailure: if it is unknown whether they have ended.
     """
     import grpc  # type: ignore[import-untyped,unused-ignore]
 
@@ -124,7 +124,8 @@ def _check(url: str) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """PySpark logs every refused statement with the JVM's stack, also "there is no such table", which is an answer."""
+    """Silence PySpark's log of refused statements: PySpark logs each with the JVM's stack, even "there is no such
+    table", which is a valid answer."""
     from pyspark.logger import PySparkLogger
 
     noise = PySparkLogger.getLogger("SQLQueryContextLogger")

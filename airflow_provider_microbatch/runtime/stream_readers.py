@@ -1,4 +1,4 @@
-"""A stream reader of a Python data source, old or new, simple or not, asked without a streaming query."""
+"""Stream readers of Python data sources, old or new, simple or not, used without a streaming query."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ Position = dict[str, Any]
 
 
 class StreamReader(ABC):
-    """What is asked of either kind of reader. A position is what the reader's own methods return."""
+    """The common interface to both kinds of reader. A position is an offset as the reader's own methods return it."""
 
     @abstractmethod
     def initial(self) -> Position:
-        """Where a new stream begins."""
+        """The position at which a new stream begins."""
 
     def check(self) -> None:
-        """Whatever shows that the reader can be asked, and reads nothing: what lies at the beginning may be gone by
-        now, or be all there ever was."""
+        """Raise if the reader cannot be used, without reading anything: data at the initial position may be gone by
+        now, or be all the data there ever was."""
         self.initial()
 
     @abstractmethod
     def latest(self, start: Position, *, rows: int | None = None, bytes: int | None = None) -> Position:
-        """Where the range that begins there ends, under the reader's own limit and these."""
+        """The end of the range that begins at ``start``, under the reader's own limit and the given limits."""
 
     @abstractmethod
     def pieces(self, start: Position, end: Position) -> Sequence[Any]:
@@ -40,11 +40,14 @@ class StreamReader(ABC):
 
     @abstractmethod
     def commit(self, end: Position) -> None:
-        """What lies up to ``end`` is in the table."""
+        """Tell the reader that the rows up to ``end`` are in the table."""
 
 
 class PartitionedReader(StreamReader):
-    """:param reader: a ``DataSourceStreamReader``."""
+    """Wraps a reader with partitions.
+
+    :param reader: a ``DataSourceStreamReader``.
+    """
 
     def __init__(self, reader: Any) -> None:
         self._reader = reader
@@ -59,7 +62,7 @@ class PartitionedReader(StreamReader):
             self._reader.latestOffset()
 
     def latest(self, start: Position, *, rows: int | None = None, bytes: int | None = None) -> Position:
-        # As Spark 4.2 tells the signatures apart: before, there were neither a start nor limits.
+        # Tell the signatures apart as Spark 4.2 does: older readers take neither a start nor limits.
         found: Position
         if inspect.signature(self._reader.latestOffset).parameters:
             found = self._reader.latestOffset(start, self._limit(rows, bytes))
@@ -89,8 +92,8 @@ class PartitionedReader(StreamReader):
 
 
 class SimpleReader(StreamReader):
-    """Reads to find out where a range ends, and reads the range again when it is recorded: its rows are those that are
-    read again after a crash.
+    """Reads once to find the end of a range, and reads the range again when it is recorded: the batch gets the rows of
+    the second reading, as a reading after a crash would.
 
     :param reader: a ``SimpleDataSourceStreamReader``.
     """
@@ -105,7 +108,7 @@ class SimpleReader(StreamReader):
     def latest(self, start: Position, *, rows: int | None = None, bytes: int | None = None) -> Position:
         found, end = self._reader.read(start)
         if end == start and next(iter(found), None) is not None:
-            # As Spark says too: these rows would be read again and again.
+            # As in Spark, an error: these rows would be read again and again.
             raise ValueError(f"read({start}) gave rows, and an end that is its start: it must lie behind the rows")
         position: Position = end
         return position
@@ -122,25 +125,25 @@ class SimpleReader(StreamReader):
 
 @dataclass
 class ReadAllAvailable:
-    """As of Spark 4.2, for classes that are written for it and run on a Spark of before."""
+    """The class of Spark 4.2, for readers that are written for it and run on an older Spark."""
 
 
 @dataclass
 class ReadMaxRows:
-    """Likewise."""
+    """As :class:`ReadAllAvailable`."""
 
     max_rows: int
 
 
 @dataclass
 class ReadMaxBytes:
-    """Likewise."""
+    """As :class:`ReadAllAvailable`."""
 
     max_bytes: int
 
 
 def _limits() -> Any:
-    """The module with the limits that the reader knows."""
+    """The module of the limits that the reader knows."""
     try:
         return importlib.import_module("pyspark.sql.streaming.datasource")
     except ModuleNotFoundError:  # before Spark 4.2
@@ -162,7 +165,7 @@ def open_reader(arguments: Mapping[str, Any], schema: Any = None) -> StreamReade
     """The reader of the user's data source.
 
     :param arguments: as for :func:`data_source`, and ``schema`` (as DDL) if the user gave one.
-    :param schema: as Spark has it; None where there is no Spark to ask.
+    :param schema: the schema as Spark has it; None where no Spark runs.
     """
     from pyspark.errors import PySparkNotImplementedError
 

@@ -1,6 +1,6 @@
 """Runs one planned batch by Spark's own streaming engine, which keeps the state of its operators.
 
-Not for Spark Connect: the query's plan tells the order of its sources, and only the driver's own JVM shows it.
+Not for Spark Connect: only the driver's own JVM shows the query's plan, which has the order of its sources.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SOURCE = "microbatchsource"
 """Option of a stream that names its source in the query's plan."""
 
 SNAPSHOT_EVERY = 10
-"""Batches between two whole uploads of RocksDB; those between upload what they changed."""
+"""Batches between two full uploads of RocksDB; the batches between them upload their changes."""
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _STATE = "spark.sql.streaming.stateStore."
@@ -59,12 +59,13 @@ def open_streams(
 def run_query(
     spark: SparkSession, job: Job, result: DataFrame, write: Callable[[DataFrame], None]
 ) -> tuple[dict[str, Any], bool, dict[str, Any]]:
-    """Run the batch as one of a streaming query, which ends with it.
+    """Run the batch as the only batch of a streaming query.
 
-    :param result: what the transform made of the streams.
+    :param result: the frame that the transform made of the streams.
     :param write: called once, with the batch's rows.
-    :return: what the next batch goes on from; whether Spark asks for one without data; the query's progress.
-    :raises BatchFailure: as the transform or the write do.
+    :return: the state that the next batch continues from; whether Spark asks for a batch without data; the query's
+        progress.
+    :raises BatchFailure: as the transform or the write does.
     """
     streaming = job.streaming
     assert streaming is not None
@@ -76,7 +77,8 @@ def run_query(
         )
     before = streaming.before
     with failing_as("runtime"):
-        # The first batch changes all that there is; and a query took its snapshots when it liked.
+        # The first batch changes all state anyway; a state taken over from a streaming query has its snapshots at other
+        # batches.
         is_first = before is None or before.get("since") == job.batch_id
         _keep_state_by_ids(spark, whole=is_first or (job.batch_id + 1) % SNAPSHOT_EVERY == 0)
         conf = dict(before["conf"]) if before is not None else _pinned_by_spark(spark)
@@ -144,8 +146,8 @@ def _run(streaming: Streaming, job: Job, result: DataFrame, write: Callable[[Dat
 
 
 def close_state(spark: SparkSession) -> None:
-    """Close the state of this process before it ends. Spark leaves RocksDB open, and a JVM that ends beneath RocksDB's
-    own threads may be aborted by them, after everything was written."""
+    """Close the state of this process before it ends. Spark leaves RocksDB open, and RocksDB's own threads may abort a
+    JVM that ends beneath them, after everything was written."""
     try:
         jvm: Any = spark._jvm
         jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()
@@ -154,18 +156,18 @@ def close_state(spark: SparkSession) -> None:
 
 
 def state_settings() -> dict[str, str]:
-    """Settings of a session that keeps state by ids, or reads it."""
-    # Files of state bear ids of their attempt: two attempts of one batch overwrite nothing of each other.
+    """Settings of a session that keeps state by ids, or reads such state."""
+    # Names of state files have an id of their attempt: two attempts of one batch never overwrite each other's files.
     return {PROVIDER: ROCKSDB, _STATE + "checkpointFormatVersion": "2"}
 
 
 def _keep_state_by_ids(spark: SparkSession, *, whole: bool) -> None:
     settings = {
         **state_settings(),
-        # The upload of a whole snapshot is otherwise left to a thread that runs each minute: a driver of one
-        # batch would end before, and the changes to be read would grow with history.
+        # Spark otherwise leaves the upload of a full snapshot to a thread that runs each minute: a driver of one batch
+        # would end earlier, and the changes to read would grow with history.
         _STATE + "rocksdb.changelogCheckpointing.enabled": str(not whole).lower(),
-        # That thread deletes what it takes for old, and what another attempt's commit names may look so.
+        # The same thread deletes files that it takes for old, and may delete files that another attempt's commit names.
         "spark.sql.streaming.minBatchesToRetain": _NEVER,
     }
     for key, value in settings.items():
@@ -173,8 +175,8 @@ def _keep_state_by_ids(spark: SparkSession, *, whole: bool) -> None:
 
 
 def _pinned_by_spark(spark: SparkSession) -> dict[str, str]:
-    """What Spark itself would pin in its first entry: a key that an entry lacks falls to what was the default before
-    that key was there."""
+    """The settings that Spark itself would pin in its first entry. If an entry lacks a key, Spark falls back to the
+    default from before the key existed."""
     jvm: Any = spark._jvm
     session: Any = spark._jsparkSession
     for name in _METADATA_CLASSES:
@@ -193,14 +195,14 @@ def _pinned_by_spark(spark: SparkSession) -> dict[str, str]:
                 log.debug("%s.apply takes no %s: %s", name, conf, type(error).__name__)
                 continue
             pinned: dict[str, str | None] = json.loads(found.json())["conf"]
-            # One that Spark keeps under another name in the query's session is none's there yet.
+            # Spark reads some pinned settings under another name in the query's session, where they have no value yet.
             return {key: str(spark.conf.get(key)) if value is None else value for key, value in pinned.items()}
     raise RuntimeError(f"Spark {spark.version} has no OffsetSeqMetadata that this package knows")
 
 
 def _in_order(result: DataFrame, streams: Mapping[str, Stream]) -> tuple[list[str], list[str]]:
-    """Names of sources by their position in the query, from left to right: each use, as an entry of the log has them;
-    and each relation once, by which Spark numbers the sources' own logs."""
+    """Names of sources by their position in the query, from left to right: first each use, as an entry of the offset
+    log has them; second each relation once, in the order by which Spark numbers the sources' own logs."""
     leaves = result._jdf.queryExecution().analyzed().collectLeaves()
     seen: list[Any] = []
     uses, once = [], []
@@ -211,7 +213,7 @@ def _in_order(result: DataFrame, streams: Mapping[str, Stream]) -> tuple[list[st
             continue
         options = leaf.dataSource().options() if kind == "StreamingRelation" else leaf.extraOptions()
         name = options.get(SOURCE)
-        if hasattr(name, "getOrElse"):  # of Scala's map
+        if hasattr(name, "getOrElse"):  # an option of Scala's map
             name = name.get() if name.isDefined() else None
         if name not in streams:
             raise BatchFailure(
@@ -227,7 +229,8 @@ def _in_order(result: DataFrame, streams: Mapping[str, Stream]) -> tuple[list[st
 
 
 def _asks_for_another(query: Any, commit: Mapping[str, Any], job: Job) -> bool:
-    """Spark's own rule: an operator has rows to let go of, or a timeout, once the watermark is that of the commit."""
+    """Whether Spark's own rule asks for another batch: an operator has rows to emit or remove, or a timeout, at the
+    watermark of the commit."""
     watermark = commit["nextBatchWatermarkMs"]
     try:
         last = query._jsq.streamingQuery().lastExecution()
@@ -250,7 +253,7 @@ def _figures(progress: Any, names: Sequence[str]) -> dict[str, Any]:
     ]
     rows = dict.fromkeys(names, 0)
     for name, one in zip(names, values.get("sources", ()), strict=False):
-        rows[name] = max(rows[name], one.get("numInputRows") or 0)  # one that is used twice is there twice
+        rows[name] = max(rows[name], one.get("numInputRows") or 0)  # a source that is used twice occurs twice
     return {
         "stateOperators": operators,
         "numRowsDroppedByWatermark": sum(one["numRowsDroppedByWatermark"] or 0 for one in operators),

@@ -1,6 +1,6 @@
-"""The checkpoint folder of one attempt, in Spark's bytes: it holds one planned batch and the commit before it, so that
-Spark's streaming engine runs exactly that. Formats: ``OffsetSeqLog`` v1, ``CommitLog`` v2, ``FileStreamSourceLog`` v1.
-"""
+"""The checkpoint folder of one attempt, in Spark's bytes. The folder holds one planned batch and the commit before it,
+so that Spark's streaming engine runs exactly this batch. Formats: ``OffsetSeqLog`` v1, ``CommitLog`` v2,
+``FileStreamSourceLog`` v1."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ def write_folder(
     timestamp_ms: int,
     conf: Mapping[str, str],
 ) -> None:
-    """Make the folder. What is there of an earlier life of it is an error: an attempt runs once.
+    """Make the folder. A folder that exists already is an error: an attempt runs once.
 
-    :param uses: in the order in which the query's plan has its sources; one that it uses twice is there twice.
-    :param streams: the same, each relation of the plan once: by that Spark numbers the sources' own logs.
-    :param conf: what the query's state was made with, or will be.
-    :raises FileExistsError: if the folder is there.
+    :param uses: streams in the order of the query's plan; a stream that the plan uses twice occurs twice.
+    :param streams: streams in the order of the plan's relations, each relation once: Spark numbers the sources' own
+        logs by it.
+    :param conf: the settings that the query's state was, or will be, made with.
+    :raises FileExistsError: if the folder exists.
     """
     folder = Path(streaming.folder)
     state = Path(streaming.state)
@@ -51,7 +52,7 @@ def write_folder(
         for name, text in stream.log.items():
             _write(folder / "sources" / str(position) / name, text)
     ends = [stream.end or _VOID for stream in uses]
-    # Last: with it the batch is planned, for Spark.
+    # Written last: for Spark, the batch is planned once this entry exists.
     _write(folder / "offsets" / str(batch_id), "\n".join(["v1", line, *ends]))
 
 
@@ -65,9 +66,9 @@ def write_committed(
     ids: Mapping[str, Any],
     conf: Mapping[str, str],
 ) -> None:
-    """Make a folder that holds one batch, committed: what Spark's state reader needs. The state stays where it is.
+    """Make a folder that holds one committed batch, as Spark's state reader needs it. The state stays where it is.
 
-    :raises FileExistsError: if the folder is there.
+    :raises FileExistsError: if the folder exists.
     """
     path = Path(folder)
     path.mkdir()
@@ -84,7 +85,7 @@ def _commit(watermark_ms: int, ids: Mapping[str, Any]) -> str:
 
 
 def read_commit(folder: str, batch_id: int) -> dict[str, Any]:
-    """What Spark's commit of the batch says: ``nextBatchWatermarkMs`` and ``stateUniqueIds``.
+    """The content of Spark's commit of the batch: ``nextBatchWatermarkMs`` and ``stateUniqueIds``.
 
     :raises ValueError: if Spark wrote another version, which names no files of state.
     """
@@ -97,7 +98,7 @@ def read_commit(folder: str, batch_id: int) -> dict[str, Any]:
 
 
 def remove_folder(folder: str) -> None:
-    """Remove it and not what its link leads to. What is not there is no error."""
+    """Remove the folder, but not the target of its link. A missing folder is no error."""
     link = Path(folder) / "state"
     if link.is_symlink():
         link.unlink()

@@ -1,4 +1,5 @@
-"""What an attempt of a stateful batch is told beside its job: which streams to open, and from which state to go on."""
+"""The part of a job that an attempt of a stateful batch needs: which streams to open, and from which state to
+continue."""
 
 from __future__ import annotations
 
@@ -9,15 +10,15 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Stream:
-    """How the runtime opens one source as a stream, and the planned range in the words of Spark's own source.
+    """How the runtime opens one source as a stream, and the planned range in the form of Spark's own source.
 
     :param reader: ``module:function``; called as ``function(spark, arguments)``, returns a streaming DataFrame reader's
         frame. The option :data:`SOURCE` names the source in the query's plan.
     :param arguments: JSON values.
-    :param start: where the range begins, as the entry before the batch's would say; None before anything.
-    :param end: where it ends.
+    :param start: where the range begins, in the form of an offset entry; None before anything.
+    :param end: where the range ends.
     :param log: entries of the source's own log that Spark looks for, by file name.
-    :param told: what the source's planning half is told of the read, as of :class:`~.files.ReadResult`.
+    :param told: values about the read for the source's planning half, as in :class:`~.files.ReadResult`.
     """
 
     reader: str
@@ -32,14 +33,14 @@ class Stream:
 class Streaming:
     """Has Spark's streaming engine run exactly the planned batch, by a checkpoint folder of the attempt's own.
 
-    :param folder: of the attempt alone, in the orchestrator's and the driver's file system; not there yet.
-    :param state: the folder that all attempts share: each writes files under ids of its own there.
+    :param folder: the attempt's own folder, in the orchestrator's and the driver's file system; must not exist yet.
+    :param state: the folder that all attempts share: each attempt writes files there under its own ids.
     :param query_id: Spark's query id.
-    :param output_mode: Spark's, ``append`` or ``update``.
-    :param sources: by name.
-    :param before: what the batch goes on from, as the attempt that made the batch before has told (``ids``, ``conf``,
-        ``nextWatermarkMs``, and ``since``: where a streaming query has kept the state before, our first batch, which
-        uploads a whole snapshot); None for the first one, which begins with empty state.
+    :param output_mode: Spark's output mode, ``append`` or ``update``.
+    :param sources: the streams by source name.
+    :param before: the state that the batch continues from, as the attempt of the batch before has told it (``ids``,
+        ``conf``, ``nextWatermarkMs``, and, if a streaming query kept the state earlier, ``since``: our first batch,
+        which uploads a full snapshot); None for the first batch, which begins with empty state.
     """
 
     folder: str
@@ -51,6 +52,6 @@ class Streaming:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Streaming:
-        """Of the JSON values that a job has of it."""
+        """Restore the object from the JSON values of a job."""
         sources = {name: Stream(**stream) for name, stream in values["sources"].items()}
         return cls(**{**values, "sources": sources})

@@ -1,6 +1,6 @@
-"""A batch that is run split by split. Each subtask is a small job, whose manifest is the last thing that it writes:
-what has one is finished, and an attempt after this one need not run it again. The batch's own manifest comes after all
-of theirs and lists their files as those of one stage."""
+"""Runs a batch split by split. Each subtask is a small job that writes its manifest last: a subtask with a manifest is
+finished, and a later attempt need not run it again. The batch's own manifest is written after all subtasks' manifests,
+and lists their files as files of one stage."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Done = tuple[Mapping[str, Any], Sequence[str]]
 def run_subtasks(
     job: Job, run: Callable[[Subtask], Done], *, load: Callable[[str], Callable[..., Any]]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Run those subtasks that no attempt before has finished, in order.
+    """Run those subtasks that no earlier attempt has finished, in order.
 
-    :param run: runs one, and leaves its manifest.
+    :param run: runs one subtask, and leaves its manifest.
     :param load: finds a function by ``module:function``.
     :return: the result of the batch, and the lines of its manifest.
-    :raises BatchFailure: if one fails, or if they do not fit together.
+    :raises BatchFailure: if a subtask fails, or if the subtasks' results do not fit together.
     """
     results, lines = list[Mapping[str, Any]](), list[str]()
     taken = sum(subtask.done is not None for subtask in job.subtasks)
@@ -48,9 +48,9 @@ def run_subtasks(
 def merged(
     job: Job, results: Sequence[Mapping[str, Any]], *, load: Callable[[str], Callable[..., Any]]
 ) -> dict[str, Any]:
-    """The result of the batch: figures are added up, so that they are those of all its rows, whoever has read them.
+    """The result of the batch. Figures are sums over all its rows, no matter which attempt has read them.
 
-    :param results: of the subtasks, in their order.
+    :param results: results of the subtasks, in their order.
     """
     names = list(dict.fromkeys(subtask.source for subtask in job.subtasks))
     taken = [result for subtask, result in zip(job.subtasks, results, strict=True) if subtask.done is not None]

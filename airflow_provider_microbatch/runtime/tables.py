@@ -1,4 +1,4 @@
-"""Writing a stage table: files of the declared schema, or of the query's, which is then told."""
+"""Writes a stage table: files of the declared schema, or of the query's schema, which is reported then."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[str]:
     """Write the rows of a batch as a stage table.
 
-    :param frame: what the transform returned.
+    :param frame: the frame that the transform returned.
     :param arguments: those of :func:`airflow_provider_microbatch.runtime.write.write`, and ``table`` (its name),
         ``schema`` (DDL, or None) and ``columns_of_result`` (whether the table is made of the result's columns alone).
-    :return: the listing of its files.
+    :return: the listing of the stage's files.
     :raises BatchFailure: if the rows do not fit the declared schema.
     """
     if arguments["schema"] is not None:
         frame = _conformed(frame, arguments["schema"], arguments["table"])
     listing = files.write(frame, arguments)
-    # Before the manifest: a stage that is complete has told its schema.
+    # Write the schema before the manifest: a complete stage must have its schema.
     report.write_schema(frame.sparkSession, arguments["path"], frame.schema)
     return listing
 
@@ -40,5 +40,5 @@ def _conformed(frame: DataFrame, schema: str, table: str) -> DataFrame:
             f"table {table} has the columns {', '.join(declared.fieldNames())}; the transform's result has "
             f"{', '.join(extra)} too. Drop it in the transform, or add it to the sink's schema",
         )
-    # Spark's own rules: by name, in the declared order, widened where that loses nothing, else an error.
+    # Spark's own rules: by name, in the declared order, widened where that is lossless, else an error.
     return frame.to(declared)

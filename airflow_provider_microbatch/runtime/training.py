@@ -1,4 +1,4 @@
-"""The transform whose classes a class archive holds: what batches usually ask of Spark."""
+"""The transform whose classes a class archive holds: it uses what batches usually need of Spark."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def transform(batch: Batch) -> DataFrame:
     rows = batch.sources["rows"]
     frames = []
     for name in FORMATS:
-        path = tempfile.mkdtemp()  # below the folder that whoever trains removes
+        path = tempfile.mkdtemp()  # below the folder that the trainer removes
         rows.write.mode("append").format(name).save(path)
         frames.append(batch.spark.read.schema(rows.schema).format(name).load(path))
     shout = F.udf(lambda text: text.upper(), "string")

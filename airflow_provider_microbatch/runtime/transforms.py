@@ -1,4 +1,4 @@
-"""What a table is partitioned by, as Spark computes it of a column: whole numbers from 1970 on in UTC, whatever the
+"""Computes a table's partition values from a column in Spark: integers counted from 1970 on in UTC, whatever the
 session's time zone (https://iceberg.apache.org/spec/#partition-transforms)."""
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ _DAY, _HOUR = 86_400_000_000, 3_600_000_000
 
 
 def column(frame: DataFrame, transform: str, name: str) -> Column:
-    """A column whose values are alike where the partitions are.
+    """A column whose values are equal exactly where rows belong to the same partition.
 
     :param transform: ``identity``, ``year``, ``month``, ``day`` or ``hour``.
-    :raises BatchFailure: if the frame has no such column, or one of another type.
+    :raises BatchFailure: if the frame has no such column, or the column has another type.
     """
     from pyspark.sql import functions as F
 
@@ -36,7 +36,7 @@ def column(frame: DataFrame, transform: str, name: str) -> Column:
         raise BatchFailure("result", f"the table is partitioned by {transform}({name}), and {name} is a {kind}")
     days = {
         "date": quoted,
-        # Of whole numbers: a division of Spark's rounds, and a cast to a date goes by the session's time zone.
+        # By integers: Spark's division rounds, and a cast to a date uses the session's time zone.
         "timestamp": f"date_from_unix_date(int({_floored(f'unix_micros({quoted})', _DAY)}))",
         "timestamp_ntz": f"cast({quoted} AS date)",
     }[kind]

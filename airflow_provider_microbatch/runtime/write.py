@@ -1,5 +1,5 @@
-"""Writing a stage of files, and listing what was written. Spark's own file system does both, wherever it is; where the
-stage is a folder that this process sees as Spark's driver does, it is listed without a Spark job."""
+"""Writes a stage of files, and lists the written files. Spark's own file system does both, wherever the stage lies;
+where the stage is a folder that this process sees as Spark's driver does, the files are listed without a Spark job."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _TIMES = "spark.sql.parquet.outputTimestampType"
 def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[str]:
     """Write the rows of a batch as files.
 
-    :param frame: what the transform returned.
-    :param arguments: ``path`` (must not exist), ``format``, ``partition_by``, ``options``, and what
-        :func:`~airflow_provider_microbatch.runtime.access.options_of` asks for.
+    :param frame: the frame that the transform returned.
+    :param arguments: ``path`` (must not exist), ``format``, ``partition_by``, ``options``, and the arguments of
+        :func:`~airflow_provider_microbatch.runtime.access.options_of`.
     :return: JSON lines, ``{"file": path below the stage, "bytes": n}`` for each data file: a list, or one column
         ``value``.
     :raises BatchFailure: if a column to partition by is missing.
@@ -40,7 +40,7 @@ def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[st
             f"{', '.join(frame.columns)}",
         )
     writer = frame.write.format(arguments["format"]).mode("error")
-    # The batch's own manifest says that a stage is complete; an empty marker file would be published with it.
+    # The batch's own manifest marks a stage as complete; an empty marker file would be published with the data.
     writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
     writer = writer.options(**arguments.get("options", {}), **options_of(arguments))
     if partition_by:
@@ -51,14 +51,15 @@ def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[st
 
 
 def write_marked(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[str]:
-    """Write the rows of a batch as files in which each row says whose it is, and tell the columns: for a table whose
-    readers know files by a log, in which others may merge them.
+    """Write the rows of a batch as files in which each row names its batch, and report the columns. Used for a table
+    whose readers know files by a log, and in which other programs may merge files.
 
-    :param frame: what the transform returned.
-    :param arguments: those of :func:`write`, and ``constants``: further columns, by name, with the value of all rows;
-        ``groups``: by whose values the rows of a file are alike, in place of ``partition_by``: folder → transform and
-        column (:mod:`airflow_provider_microbatch.runtime.transforms`). The files keep these columns.
-    :return: the listing of its files.
+    :param frame: the frame that the transform returned.
+    :param arguments: those of :func:`write`, and ``constants``: further columns, by name, with one value for all rows;
+        ``groups``, in place of ``partition_by``: folder → transform and column
+        (:mod:`airflow_provider_microbatch.runtime.transforms`), whose values are equal for all rows of a file. The
+        files keep these columns.
+    :return: the listing of the stage's files.
     :raises BatchFailure: if a column to group by is missing, or has another type.
     """
     from pyspark.sql import functions as F
@@ -70,7 +71,7 @@ def write_marked(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | 
     groups = {name: transforms.column(marked, *how) for name, how in arguments.get("groups", {}).items()}
     conf = marked.sparkSession.conf
     before = conf.get(_TIMES) or "INT96"
-    # In 96 bits times are nanoseconds to others, who merge files: those end in the year 2262, and wrap around.
+    # Other programs, which merge files, read 96-bit times as nanoseconds: these end in the year 2262, and wrap around.
     conf.set(_TIMES, "TIMESTAMP_MICROS")
     try:
         if groups:
@@ -79,7 +80,7 @@ def write_marked(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | 
             listing = write(marked, arguments)
     finally:
         conf.set(_TIMES, before)
-    # Before the manifest: a stage that is complete has told its columns.
+    # Write the columns before the manifest: a complete stage must have its columns.
     report.write_schema(marked.sparkSession, arguments["path"], marked.schema, options=options_of(arguments))
     return listing
 

@@ -1,1 +1,1 @@
-"""What keeps checkpoints and tables in order beside the batches: the janitor, checks, and commands that change logs."""
+"""Maintenance of checkpoints and tables beside the batches: the janitor, checks, and commands that change logs."""

@@ -1,7 +1,8 @@
-"""The janitor: what listeners and dying processes left undone is done in bounded time, whoever was killed when.
+"""The janitor finishes, in bounded time, the work that listeners and dying processes left undone, whichever process was
+killed at which moment.
 
-It works from the checkpoint alone. Its list of work is the leases, which name every unfinished attempt, and the stages
-that the sinks have; so a run costs what is left to do, not what was ever done.
+The janitor works from the checkpoint alone. Its list of work is the leases, which name every unfinished attempt, and
+the stages in the sinks; so the cost of a run depends on the work that is left, not on the history.
 """
 
 from __future__ import annotations
@@ -38,23 +39,24 @@ from airflow_provider_microbatch.upkeep.janitor_report import JanitorReport
 log = logging.getLogger(__name__)
 
 GRACE_SECONDS = 60 * 60.0
-"""How long output that a replay put out is kept for readers that opened it before."""
+"""Seconds for which output that a replay replaced is kept, for readers that opened it earlier."""
 
 
 class Janitor:
-    """Cleans up after dead attempts of one checkpoint. Never touches a live one, nor published data.
+    """Cleans up after dead attempts of one checkpoint. Never touches a live attempt, nor published data.
 
-    Every step can be repeated: killed anywhere, the next run goes on. The steps for a dead attempt are: take the next
-    epoch, so that it loses should it wake up; stop its Spark; drop its stage; record its end; tell the hooks. What is
-    published and not committed is the next run's to commit. A published replay is answered here.
+    Every step can be repeated: if the janitor is killed anywhere, its next run continues. The steps for a dead attempt
+    are: take the next epoch, so that the attempt loses should it wake up; stop its Spark; drop its stage; record its
+    end; call the hooks. A published and uncommitted batch is left to the pipeline's next run, which commits it. The
+    clears that a published replay was made for are answered here.
 
-    :param checkpoint: what to clean up.
-    :param sinks: sinks at hand, as in a DAG that has the pipeline: looked for stages in beside those that the
-        checkpoint has on record, and taken in place of what is on record in the same form.
-    :param hooks: job status hooks at hand, taken in the same way.
+    :param checkpoint: the checkpoint to clean up.
+    :param sinks: sinks at hand, as in a DAG that has the pipeline: searched for stages beside the sinks that the
+        checkpoint has on record, and used in place of those on record that have the same form.
+    :param hooks: job status hooks at hand, used in the same way.
     :param engine_of: finds an engine, to ask whether an attempt runs and to stop it.
     :param grace_seconds: how long replaced output is kept.
-    :param dry_run: say what would be done, and write nothing.
+    :param dry_run: report the actions, and write nothing.
     :param clock_ms: the time, milliseconds since the epoch.
     """
 
@@ -79,7 +81,8 @@ class Janitor:
         self._own = ""
 
     def run(self) -> JanitorReport:
-        """Do all there is to do. An attempt that cannot be cleaned up is reported, and the others are.
+        """Do all outstanding work. An attempt that cannot be cleaned up is reported, and the other attempts are cleaned
+        up.
 
         :raises CheckpointError: if the checkpoint cannot be read at all, or a command is changing it.
         """
@@ -88,7 +91,7 @@ class Janitor:
         name = identity.pipeline if identity is not None else None
         report = JanitorReport(location=self._checkpoint.location, pipeline=name or "", dry_run=self._dry_run)
         if name is None:
-            return report  # no batch of this package was ever planned here
+            return report  # this package has never planned a batch here
         own = self._own = identity.query_id if identity is not None else ""
         sinks = self._sinks(report)
         for key, epoch in self._work(sinks, report):
@@ -117,7 +120,7 @@ class Janitor:
         return report
 
     def _drop_kept(self, sinks: Sequence[OpenSink], report: JanitorReport) -> None:
-        """Finished subtasks that wait for a next attempt go when there will be none."""
+        """Drop finished subtasks that are kept for a later attempt, once there will be no later attempt."""
         try:
             kept = {key for sink in sinks if sink.subtasks is not None for key in sink.subtasks.kept(self._own)}
             for key in sorted(kept.union(self._checkpoint.subtasks.batches())):
@@ -130,8 +133,9 @@ class Janitor:
             self._failed("finished splits", error, report)
 
     def _failed(self, what: str, error: Exception, report: JanitorReport) -> None:
-        """One thing that cannot be cleaned up, whatever its record makes this code raise, keeps nobody from the rest:
-        others may have written the record, and a sink's library raises what it likes."""
+        """Report one thing that cannot be cleaned up, whatever error its record raises here, so that the rest is
+        cleaned up all the same: another program may have written the record, and a sink's library may raise any
+        error."""
         if isinstance(error, (MicroBatchError, OSError)):
             report.add("failed", what, str(error))
             return
@@ -139,7 +143,7 @@ class Janitor:
         report.add("failed", what, f"{type(error).__name__}: {error}")
 
     def _work(self, sinks: Sequence[OpenSink], report: JanitorReport) -> list[tuple[BatchKey, int]]:
-        """Batch and epoch of all attempts that may need something."""
+        """Batch and epoch of all attempts that may need work."""
         found = set(self._checkpoint.leases.unfinished())
         for sink in sinks:
             try:
@@ -182,7 +186,7 @@ class Janitor:
             end = self._answer(attempt, candidates, report) or self._found_dead(attempt)
         self._clear_away(attempt, end, candidates, report)
         if is_open and end.state != "succeeded" and not self._dry_run:
-            # A process that only slept may have published until its stage was gone; now it cannot.
+            # A process that only slept may have published until its stage was dropped; from now on it cannot.
             if self._waits_for_commit(attempt, candidates, report):
                 return
             end = self._answer(attempt, candidates, report) or end
@@ -196,12 +200,13 @@ class Janitor:
         return True
 
     def _answer(self, attempt: Attempt, sinks: Sequence[OpenSink], report: JanitorReport) -> AttemptEnd | None:
-        """How the attempt ended if it was a replay that died after its publish: the clears that it was made for are
-        answered then. Nobody else would do that, should their run have been deleted. None if it was none."""
+        """The end of the attempt if it was a replay that died after its publish: the clears that the replay was made
+        for are answered here, since nothing else would answer them if their runs had been deleted. None if it was no
+        such replay."""
         checkpoint, key = self._checkpoint, attempt.key
         found = self._published_in(attempt, sinks, partly=True) if self._is_over(key) else None
         if found is not None and not self._dry_run:
-            # Died between two tables: nobody else has to go on with a replay, and its stage is dropped after this.
+            # The replay died between two tables: nothing else continues a replay, and its stage is dropped after this.
             found[0].finish(expected_on_record(checkpoint, key, tables=checkpoint.tables.following_moves))
             found = self._published_in(attempt, sinks)
         if found is None:
@@ -230,7 +235,7 @@ class Janitor:
         return published_in(self._checkpoint, attempt, sinks, tables=tables, partly=partly)
 
     def _is_over(self, key: BatchKey) -> bool:
-        """Whether no run will commit the batch: it is committed, or was, and retention has removed it."""
+        """Whether no run will commit the batch: it is committed, or was committed and removed by retention."""
         return self._is_removed(key) or self._checkpoint.lane(key.lane).commit_of(key.id) is not None
 
     def _is_removed(self, key: BatchKey) -> bool:
@@ -253,14 +258,15 @@ class Janitor:
             try:
                 sinks[0].fence(attempt.batch, epoch, by=told)
             except Exception as error:
-                # It only spares Spark work: the attempt's epoch fences it.
+                # The mark only spares Spark work: the epoch fences the attempt.
                 self._failed(f"the fence mark of {what}", error, report)
             engine = self._engine_of(str(attempt.handle.get("engine")))
             try:
                 if engine is not None and engine.cancel(attempt.handle):
                     report.add("Spark stopped", what, str(attempt.handle.get("tag")))
             except HandleError as error:
-                # It will never be another one. The attempt is fenced; what else there is of it goes all the same.
+                # The handle will never become valid. The attempt is fenced; the rest of it is cleared away all the
+                # same.
                 report.add("refused", what, str(error))
         for sink in staged:
             if drop_stage(self._checkpoint, sink, attempt):
@@ -286,9 +292,10 @@ class Janitor:
             report.add("failed", what, "a job status hook failed, or cannot be called from here; see the log")
 
     def _fence(self, attempt: Attempt) -> bool:
-        """See that there is a later epoch than the dead attempt's: it may only seem dead, and then it loses.
+        """Make sure that there is a later epoch than the dead attempt's: the attempt may only seem dead, and loses
+        then.
 
-        The epoch right after it, and no other: a later one could fence a run that has just begun.
+        Only the epoch right after the attempt's is taken: a later epoch could fence a run that has just begun.
 
         :return: False if such a run was faster.
         """
@@ -306,8 +313,8 @@ class Janitor:
         return True
 
     def _found_dead(self, attempt: Attempt) -> AttemptEnd:
-        """How an attempt ended whose process could not say it: what Airflow saw of its task comes first, what it saw of
-        the run after."""
+        """The end of an attempt whose process could not record it. Airflow's observation of its task comes first,
+        Airflow's observation of its run second."""
         name = attempt.handle.get("engine")
         says = "does not say that it runs" if self._engine_of(str(name)) else "cannot be asked from here"
         error = f"found dead by the janitor: its lease has run out, and the engine {name} {says}"
@@ -320,7 +327,7 @@ class Janitor:
         )  # fmt: skip
 
     def _without_entry(self, key: BatchKey, epoch: int, sinks: Sequence[OpenSink], report: JanitorReport) -> None:
-        """A lease whose epoch was never taken, or a stage of an attempt that retention has removed."""
+        """Clean up a lease whose epoch was never taken, or a stage of an attempt that retention has removed."""
         what = f"{key} attempt {epoch}"
         leases = self._checkpoint.leases
         if leases.remaining_seconds(key, epoch, parked=True) > 0:
@@ -339,12 +346,13 @@ class Janitor:
         if not self._dry_run:
             leases.forget(key, epoch)
             if epoch in self._checkpoint.attempts.epochs.all(key):
-                # Taken since this looked, by a process that slept: without a lease nobody would find it, nor call its
-                # hooks again.
+                # A process that slept has taken the epoch meanwhile: without a lease, the attempt would never be found,
+                # nor its hooks called again.
                 leases.renew(key, epoch)
 
     def _owners(self) -> tuple[str, str]:
-        """Whose stages are looked for: this checkpoint's, and those of before anybody said whose a stage is."""
+        """The checkpoint ids whose stages are looked for: this checkpoint's, and the empty id of stages from versions
+        that recorded none."""
         return (self._own, "")
 
     def _sink_of(self, attempt: Attempt) -> OpenSink | None:

@@ -1,4 +1,4 @@
-"""What a run of the janitor did."""
+"""The report of a run of the janitor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PROBLEMS = ("failed", "refused")
 
 @dataclass(frozen=True, kw_only=True)
 class Action:
-    """One thing that was done, or was left alone.
+    """One action, or one thing that was left alone.
 
     :param kind: ``stage dropped``, ``Spark stopped``, ``attempt ended``, ``clear answered``, ``replaced output
         removed``, ``finished splits removed``, ``retention applied``; left alone: ``alive``, ``waits for its commit``,
@@ -33,11 +33,11 @@ class Action:
 
 @dataclass(kw_only=True)
 class JanitorReport:
-    """All of it, in the order it was done.
+    """All actions of a run, in their order.
 
     :param location: the checkpoint.
     :param pipeline: its pipeline.
-    :param dry_run: nothing was done, only found.
+    :param dry_run: whether actions were only found, and not done.
     """
 
     location: str
@@ -46,24 +46,25 @@ class JanitorReport:
     actions: list[Action] = field(default_factory=list)
 
     def add(self, kind: str, what: str, why: str) -> None:
-        """Note and log one action. Secrets are hidden: the report is kept in XCom."""
+        """Record and log one action. Secrets are hidden: the report is kept in XCom."""
         what, why = mask(what), mask(why)
         self.actions.append(Action(kind=kind, what=what, why=why))
         level = logging.WARNING if kind in _PROBLEMS else logging.INFO
         log.log(level, "%s%s: %s (%s)", "would be " if self.dry_run else "", kind, what, why)
 
     def of(self, kind: str) -> list[str]:
-        """What one kind of action was done to."""
+        """The attempts or files that one kind of action was applied to."""
         return [action.what for action in self.actions if action.kind == kind]
 
     @property
     def problems(self) -> list[str]:
-        """What was left undone, and why."""
+        """The work that was left undone, with the reasons."""
         return [f"{action.what}: {action.why}" for action in self.actions if action.kind in _PROBLEMS]
 
     @property
     def failed(self) -> bool:
-        """Something could not be cleaned up, and the next run tries again; or it was refused, and people must look."""
+        """Whether something could not be cleaned up, which the next run tries again, or was refused, which a person
+        must look at."""
         return bool(self.problems)
 
     def to_dict(self) -> dict[str, Any]:

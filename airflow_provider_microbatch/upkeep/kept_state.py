@@ -1,4 +1,4 @@
-"""The state that a stateful pipeline keeps, as its checkpoint tells."""
+"""Finds the state that a stateful pipeline keeps, by its checkpoint."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_provider_microbatch.upkeep.commands.site import Recorded
 
 @dataclass(frozen=True, kw_only=True)
 class KeptState:
-    """What a committed batch left.
+    """The state that a committed batch left.
 
     :param key: the batch.
     :param state: its state, as the reader takes it.
@@ -29,11 +29,11 @@ class KeptState:
 
 
 def kept_state(checkpoint: Checkpoint, batch_id: int | None = None) -> KeptState:
-    """The state after a committed batch: of the attempt whose output is published. Reads only.
+    """The state after a committed batch, left by the attempt whose output is published. Reads only.
 
-    :param batch_id: the batch; None: the newest that is committed.
-    :raises CheckpointError: if there is no such batch, or it has kept no state, or where the checkpoint lies no Spark
-        of this host finds its files.
+    :param batch_id: the batch; None: the newest committed batch.
+    :raises CheckpointError: if there is no such batch, if it has kept no state, or if no Spark of this host finds files
+        where the checkpoint lies.
     """
     lane = checkpoint.lane(LIVE)
     number = lane.commit_log.latest_id() if batch_id is None else batch_id

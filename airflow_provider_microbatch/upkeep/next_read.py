@@ -1,4 +1,4 @@
-"""What the next batch would read of one source, found out without leaving anything behind."""
+"""Finds the range that the next batch would read of one source, without leaving a trace."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from airflow_provider_microbatch.upkeep.commands.site import Recorded
 
 @dataclass(frozen=True, kw_only=True)
 class NextRead:
-    """A range of one source that is planned, or would be if a run came now.
+    """A range of one source that is planned, or would be planned by a run now.
 
     :param batch: the batch.
-    :param is_planned: it is in the offset log.
+    :param is_planned: whether the batch is in the offset log.
     :param start: where the range begins; None before the source's first position.
-    :param end: where it ends; equal to ``start`` if nothing is new.
-    :param read: how the runtime reads it; None if there is nothing to read.
+    :param end: where the range ends; equal to ``start`` if nothing is new.
+    :param read: how the runtime reads the range; None if there is nothing to read.
     :param absent: why there is nothing to read; None if nothing is new.
-    :param conf: the settings that the batch pins, or the next one would.
-    :param secrets: what the reader needs beside the job, by ``<source>/<name>``.
+    :param conf: the settings that the batch pins, or the next batch would pin.
+    :param secrets: secrets that the reader needs beside the job, by ``<source>/<name>``.
     """
 
     batch: BatchKey
@@ -45,15 +45,15 @@ class NextRead:
 
 
 def next_read(store: Store, name: str | None, *, lane: str, names: tuple[str, ...] = ()) -> NextRead:
-    """The range of a source in the batch that is planned and not committed, else in the next one. Sources may write
-    when they plan: here it goes into a draft, and the store is only read.
+    """The range of a source in the planned and uncommitted batch, or else in the next batch. Sources may write when
+    they plan: a draft takes these writes, and the store is only read.
 
-    :param store: of the checkpoint.
-    :param name: of the source; None: the only one.
-    :param lane: whose next batch is asked about.
-    :param names: of the sources, for a v1 log that Spark alone has written.
-    :raises MaintenanceError: if there is no such source on record, or its range has an end that is known only after
-        reading: reading it is an attempt's.
+    :param store: store of the checkpoint.
+    :param name: name of the source; None: the only source.
+    :param lane: the lane of the batch.
+    :param names: names of the sources, for a v1 log that Spark alone has written.
+    :raises MaintenanceError: if no such source is on record, or if the end of its range is known only after reading,
+        which only an attempt may do.
     :raises SourceError: if the source cannot be asked.
     :raises BrokenLogError: if the logs contradict each other.
     """
@@ -61,7 +61,7 @@ def next_read(store: Store, name: str | None, *, lane: str, names: tuple[str, ..
     arguments = Recorded(checkpoint).arguments()
     recorded = {checkpoint.names.of(old): {old: found} for old, found in arguments.get("sources", {}).items()}
     name = _chosen(name, list(recorded), where=store.location)
-    # The others are not asked: one that is away is in nobody's way here.
+    # The other sources are not asked: an unavailable source does no harm here.
     source = OpenedSources.on_record({"sources": recorded[name]}, checkpoint=checkpoint, lane=lane, clock_ms=now_ms)
     position = read_position(checkpoint.lane(lane))
     key = BatchKey(lane, position.batch_id)

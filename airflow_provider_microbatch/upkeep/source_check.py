@@ -1,4 +1,5 @@
-"""Whether the sources' own logs can still tell what the batches have read, for ``microbatch check`` and ``repair``."""
+"""Checks whether the sources' own logs can still tell what the batches have read, for ``microbatch check`` and
+``repair``."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from airflow_provider_microbatch.upkeep.commands.site import Recorded
 
 
 def check_sources(checkpoint: Checkpoint) -> list[Finding]:
-    """What is damaged of the sources' own logs, one finding a source, with the ways on. A source that cannot be loaded
-    here is left out."""
+    """Findings about damage to the sources' own logs, one finding a source, with the ways on. A source that cannot be
+    loaded here is left out."""
     found = []
     try:
         recorded = Recorded(checkpoint)
@@ -26,7 +27,7 @@ def check_sources(checkpoint: Checkpoint) -> list[Finding]:
                 found += [*_look(checkpoint, source, name), *_torn(checkpoint, source, name)]
                 found += [*_forgotten(checkpoint, source, name), *_not_read(checkpoint, source, name)]
     except (CheckpointError, DefinitionError):
-        pass  # what is wrong with the logs of the batches, or with definitions, is told by others
+        pass  # other checks report errors in the batches' logs and in definitions
     return found
 
 
@@ -48,7 +49,7 @@ def _not_read(checkpoint: Checkpoint, source: OpenSource, name: str) -> Iterator
     try:
         what = source.not_read()
     except (SourceError, CheckpointError):
-        return  # told of the source, or of its log
+        return  # another finding reports the source, or its log
     if what is not None:
         message, _, way = what.partition(". ")
         where = checkpoint.source_log(name).location
@@ -56,7 +57,8 @@ def _not_read(checkpoint: Checkpoint, source: OpenSource, name: str) -> Iterator
 
 
 def has_committed(checkpoint: Checkpoint) -> bool:
-    """Whether any lane has: then what a source has learned of its data is what the rows in the table are like."""
+    """Whether any lane has a committed batch: then the facts that a source has learned from its data describe rows in
+    the table."""
     return any(checkpoint.lane(lane).commit_log.latest_id() is not None for lane in checkpoint.lanes())
 
 

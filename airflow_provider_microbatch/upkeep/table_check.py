@@ -1,4 +1,4 @@
-"""Whether the table has what the logs say: for ``microbatch check``. Reads only."""
+"""Checks whether the table has the batches that the logs record, for ``microbatch check``. Reads only."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
 from airflow_provider_microbatch.upkeep.commands.site import Recorded, tables_of
 
 SAMPLE = 20
-"""So many batches are asked for without being told to ask for all: half of them the newest."""
+"""Number of batches that are looked up unless all are asked for: half of them the newest."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableCheck:
-    """What a look at the table found.
+    """The result of a look at the table.
 
     :param findings: empty if all is well.
-    :param asked: so many batches were asked for.
-    :param of: of so many that the table should have.
-    :param unasked: why the table, or a part of it, was not asked; None if it was.
+    :param asked: how many batches were looked up.
+    :param of: how many batches the table should have.
+    :param unasked: why the table, or a part of it, was not looked at; None if it was.
     """
 
     findings: Sequence[Finding]
@@ -46,9 +46,11 @@ class TableCheck:
 
 
 def check_table(checkpoint: Checkpoint, *, everything: bool) -> TableCheck:
-    """Ask the sinks on record for committed batches, and look whether somebody else is at the place of the next one.
+    """Look up committed batches in the sinks on record, and check whether a foreign batch is at the place of the next
+    batch.
 
-    :param everything: ask for all, and also sinks that it takes a server to ask; else for some, where it is cheap.
+    :param everything: look up all batches, and ask also sinks that need a server; else a sample, in sinks that are
+        cheap to ask.
     """
     committed = list(_committed(checkpoint))
     recorded = Recorded(checkpoint)
@@ -65,7 +67,7 @@ def check_table(checkpoint: Checkpoint, *, everything: bool) -> TableCheck:
         reason = f"it takes a server to ask {', '.join(dear)}; --table does"
         return TableCheck(findings=[], asked=0, of=len(committed), unasked=reason)
     if not all(sink.definition.keeps_batches for sink in sinks):
-        # Each batch replaces the table: only the last one of all can be in it.
+        # Each batch replaces the table: only the very last batch can be in it.
         committed = committed[-1:] if all(key.lane == LIVE for key in committed) else []
     chosen = committed if everything else sample(committed)
     findings = [finding for key in chosen for finding in _look(checkpoint, recorded, key, inside=everything)]
@@ -75,11 +77,11 @@ def check_table(checkpoint: Checkpoint, *, everything: bool) -> TableCheck:
 
 
 def _strays(checkpoint: Checkpoint, table: OpenSink) -> Iterator[Finding]:
-    """What readers of the table see beside its batches."""
+    """Findings about things that readers of the table see beside its batches."""
     try:
         found = table.strays(checkpoint.tables)
     except (SinkError, CheckpointError):
-        return  # told of the batches that it has
+        return  # the look at its batches reports the error
     for stray in found:
         yield Finding(
             kind="stray",
@@ -91,7 +93,7 @@ def _strays(checkpoint: Checkpoint, table: OpenSink) -> Iterator[Finding]:
 
 
 def sample(keys: Sequence[BatchKey]) -> list[BatchKey]:
-    """The newest, and others evenly spread over the rest, always the same."""
+    """The newest batches, and a constant choice of others, evenly spread over the rest."""
     newest = keys[-(SAMPLE // 2) :]
     rest = keys[: len(keys) - len(newest)]
     step = max(len(rest) // (SAMPLE // 2), 1)
@@ -99,7 +101,7 @@ def sample(keys: Sequence[BatchKey]) -> list[BatchKey]:
 
 
 def _committed(checkpoint: Checkpoint) -> Iterator[BatchKey]:
-    """Committed batches, the live lane's last; those that were set aside are looked up when they are asked for."""
+    """Committed batches, the live lane's last; those that were set aside are recognised when they are looked up."""
     for name in reversed(checkpoint.lanes()):
         lane = checkpoint.lane(name)
         planned = set(lane.offset_log.ids())
@@ -111,10 +113,10 @@ def _look(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey, *, inside: 
     try:
         commit, batch = lane.commit_log.get(key.id), planned_identity(checkpoint, key)
         if commit is None or batch is None or (commit.epoch is None and not commit.set_aside):
-            return  # of a streaming query, which wrote to a table of its own
+            return  # of a streaming query, which wrote to its own table
         by_hand = commit.set_aside and not commit.failure
         if by_hand or is_aside(checkpoint, key, commit):
-            return  # nothing of it is in the table, and the log says so
+            return  # the table has nothing of the batch, as the log records
         failed: list[tuple[OpenSink, SinkError]] = []
         asked = replace(expected(checkpoint, batch), tables=checkpoint.tables.following_moves)
         for sink in sinks:
@@ -127,11 +129,11 @@ def _look(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey, *, inside: 
                         yield from _look_inside(checkpoint, sink, asked, found)
                     return
             except SinkError as error:
-                failed.append((sink, error))  # it may be in another one
-        # Whether another table is away, or was dropped long ago, tells nothing of this batch.
+                failed.append((sink, error))  # another sink may have the batch
+        # If another table is unavailable, or was dropped long ago, that tells nothing about this batch.
         wrote = recorded.sinks_of(key)
     except CheckpointError:
-        return  # the logs' own findings tell it
+        return  # the logs' own findings report the error
     told = next((error for sink, error in failed if sink in wrote), None)
     if isinstance(told, ForeignBatchError):
         repair = "Choose one of the ways on; a clear of its task is refused until then."
@@ -144,7 +146,7 @@ def _look(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey, *, inside: 
     repair = _back(checkpoint, key)
     away = next(filter(None, (sink.seems_away(asked.tables) for sink in wrote)), None)
     if away is not None:
-        # It may be in there: run again it would be in two tables.
+        # The unavailable table may have the batch: run again, the batch would be in two tables.
         message = str(told or f"batch {key} is committed, and {away}")
         repair = "Bring the table back, then check again."
     elif told is None and (left := _unrecorded(asked_for, asked)) is not None:
@@ -187,14 +189,15 @@ def _of_two_attempts(checkpoint: Checkpoint, sink: OpenSink, asked: ExpectedBatc
 
 
 def _look_inside(checkpoint: Checkpoint, sink: OpenSink, asked: ExpectedBatch, found: Manifest) -> Iterator[Finding]:
-    """Whether the batch's files are those that its manifest names, and of the attempt that was published last."""
+    """Findings where the batch's files differ from those that its manifest names, or do not come from the attempt that
+    was published last."""
     key, told = asked.key, list[str]()
     for table in sink.tables:
         part = found_in(table, asked)
         differs = None if part is None else table.damage(asked, part)
         if differs is not None:
             told.append(f"batch {key} in {table.location()} is not what was published ({differs}).")
-    # An adopted one counts as older than all attempts of this checkpoint.
+    # An adopted batch counts as older than all attempts of this checkpoint.
     later = [epoch for epoch in checkpoint.attempts.epochs.all(key) if 0 < found.epoch < epoch]
     ends = {epoch: checkpoint.attempts.ended(key, epoch) for epoch in later}
     published = [epoch for epoch, end in ends.items() if end is not None and end.state == "succeeded"]
@@ -213,8 +216,8 @@ def _look_inside(checkpoint: Checkpoint, sink: OpenSink, asked: ExpectedBatch, f
 
 
 def _look_at_next(checkpoint: Checkpoint, sinks: Sequence[OpenSink]) -> Iterator[Finding]:
-    """In the sinks of today: the places of batches that are planned and of the live lane's next one, and what lies
-    behind that."""
+    """Look in today's sinks at the places of planned batches and of the live lane's next batch, and behind that
+    place."""
     newest = checkpoint.offset_log.latest_id()
     following = BatchKey(LIVE, 0 if newest is None else newest + 1)
     for sink in sinks:
@@ -233,9 +236,9 @@ def _look_at_next(checkpoint: Checkpoint, sinks: Sequence[OpenSink]) -> Iterator
                     message=str(error),
                     repair="Choose one of the ways on; until then the pipeline plans nothing.",
                 )
-                break  # what else there is has the same cause
+                break  # further findings would have the same cause
             except (SinkError, CheckpointError):
-                continue  # told of the batches that it has
+                continue  # the look at its batches reports the error
 
 
 def _uncommitted(checkpoint: Checkpoint) -> Iterator[BatchKey]:

@@ -1,2 +1,3 @@
-"""Changing a checkpoint by command: repair, rewind, set-offset. A plan is data; the dry run prints it, and applying it
-does exactly that. Every step can be repeated, so a command that was killed is finished by the next one."""
+"""Commands that change a checkpoint: repair, rewind, set-offset. A plan is data; the dry run prints the plan, and
+applying it does exactly the same. Every step can be repeated, so the next command finishes a command that was
+killed."""

@@ -1,4 +1,4 @@
-"""Adopt: a person says that what is in the table under a batch's number is that batch's output."""
+"""Adopt: a person states that the output in the table under a batch's number is the output of this batch."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from airflow_provider_microbatch.upkeep.commands.site import Recorded, check_sta
 
 
 def plan_adopt(drafting: Drafting, key: BatchKey, *, allow_skip: bool = False) -> Plan:
-    """The plan after which the table's batch counts as this checkpoint's. The next run commits it without running it.
+    """The plan that makes the table's batch count as this checkpoint's. The next run commits the batch without running
+    it.
 
-    Only a batch that is planned can adopt: its range is what is not read then, and a person can look at it.
+    Only a planned batch can adopt: its range is what the pipeline then does not read, and a person can look at the
+    range.
 
-    :param allow_skip: adopt also what nothing proves to be made of the very data that is planned.
-    :raises MaintenanceError: if it is not planned, or nothing is in the table under its number.
+    :param allow_skip: adopt even if nothing proves that the output was made of exactly the planned data.
+    :raises MaintenanceError: if the batch is not planned, or the table has nothing under its number.
     """
     checkpoint = drafting.checkpoint
     recorded = Recorded(checkpoint)
@@ -74,7 +76,8 @@ def plan_adopt(drafting: Drafting, key: BatchKey, *, allow_skip: bool = False) -
 
 
 def _differences(recorded: Recorded, key: BatchKey, ranges: Ranges, manifest: Manifest) -> Iterator[str]:
-    """What does not prove that the output was made of the very data that is planned. As much of it is no proof."""
+    """The reasons why it is not proved that the output was made of exactly the planned data. An equal amount of data is
+    no proof."""
     told = manifest.made_of
     for name in ranges.ends:
         if ranges.starts.get(name) == ranges.ends[name]:
@@ -97,7 +100,7 @@ def _differences(recorded: Recorded, key: BatchKey, ranges: Ranges, manifest: Ma
 
 
 def _other_data(name: str, amount: Mapping[str, int], result: Mapping[str, Any]) -> str:
-    """That the output was made of other data, and of how much where that is known."""
+    """The text that the output was made of other data, and of how much, where that is known."""
     planned = " and ".join(f"{count} {word}" for word, count in amount.items()) or "other data"
     told = result.get("read")
     read = told.get(name) if isinstance(told, Mapping) else None

@@ -1,4 +1,5 @@
-"""Apply a plan: only while nobody is alive, and so that a kill at any moment leaves what the next command finishes."""
+"""Applies a plan: only while no attempt is alive, and in such a way that the next command can finish it after a kill at
+any moment."""
 
 from __future__ import annotations
 
@@ -38,10 +39,10 @@ class Applier:
     :param store: the checkpoint's store.
     :param engine_of: asked whether an attempt whose lease has run out still runs.
     :param clock_ms: the time, milliseconds since the epoch.
-    :param told: locations beside the checkpoint's that the user has named: the other side of a copy.
+    :param told: locations that the user has named besides the checkpoint's own: the other side of a copy.
     :param typed: the command as the user has typed it, without the location.
-    :param despite_audits: go on while a stage waits for its audits. Nobody is at it: a later commit finds its attempt
-        fenced, or publishes it, as where its lease had run out.
+    :param despite_audits: go on while a stage waits for its audits. No process works on such a stage: a later commit
+        finds its attempt fenced, or publishes the stage, as if the lease had run out.
     """
 
     def __init__(
@@ -62,17 +63,18 @@ class Applier:
         self._typed = typed
         self._despite_audits = despite_audits
         self.given_up: Maintenance | None = None
-        """What :meth:`finish` has found killed before its first step, of which nothing was done and nothing will be."""
+        """The command that :meth:`finish` found killed before its first step: none of its steps was done, and none will
+        be."""
 
     def unfinished(self) -> Maintenance | None:
-        """What a killed command left, or None. Reads only."""
+        """The command that was killed before its end, or None. Reads only."""
         return self._checkpoint.maintenance.unfinished()
 
     def finish(self) -> Maintenance | None:
-        """Finish what a killed command left; None if there is nothing. One that was killed before it had seen that
-        nobody was alive is not finished, but given up: see :attr:`given_up`.
+        """Finish a killed command; None if there is none. A command that was killed before it had checked that no
+        attempt was alive is not finished, but given up: see :attr:`given_up`.
 
-        :raises MaintenanceError: if that command is not dead, somebody is at a batch, or the record holds what no
+        :raises MaintenanceError: if that command is not dead, an attempt is alive, or the record holds steps that no
             command plans here.
         """
         left = self.unfinished()
@@ -85,7 +87,8 @@ class Applier:
                 f"it was killed, run this again in {seconds:.0f} s, and it is finished first."
             )
         if not self._checkpoint.maintenance.allow(left, steps=False):
-            # Killed before it saw that nobody was alive: what it planned is of a checkpoint that went on since.
+            # The command was killed before it had checked that no attempt was alive: the checkpoint has changed since
+            # its plan.
             self._checkpoint.maintenance.end(left, outcome="not applied: killed", ended_ms=self._clock_ms())
             self.given_up = left
             return None
@@ -96,8 +99,8 @@ class Applier:
         return left
 
     def finishable(self) -> Maintenance | None:
-        """The killed command that :meth:`finish` would finish, as far as that can be told without doing it: its steps
-        are tried on a draft. None if there is none, or it may not come to its end. Reads only."""
+        """The killed command that :meth:`finish` would finish, as far as a trial of its steps on a draft can tell. None
+        if there is no killed command, or it might not reach its end. Reads only."""
         maintenance, draft = self._checkpoint.maintenance, Draft(self._store)
         try:
             left = maintenance.unfinished()
@@ -113,12 +116,11 @@ class Applier:
         return left
 
     def give_up(self, *, by: str) -> str | None:
-        """Give up what a killed command left, at the word of a person: none of its steps is done any more, and runs
-        begin again.
+        """Give up a killed command at a person's request: none of its steps is done any more, and runs begin again.
 
         :param by: user and host.
-        :return: which command that was; None if there was none.
-        :raises MaintenanceError: if it is alive.
+        :return: the command that was given up; None if there was none.
+        :raises MaintenanceError: if the command is alive.
         """
         maintenance = self._checkpoint.maintenance
         try:
@@ -126,7 +128,8 @@ class Applier:
         except CorruptEntryError:
             left = None
         if left is not None and maintenance.held_seconds(left.number) == 0:
-            # Before its end: after it nobody would say what the files under the other name are.
+            # Before the command's end is recorded: after that, nothing would tell what the files under the other name
+            # are.
             say_begun(self._store, left)
         number = maintenance.give_up(by=by, ended_ms=self._clock_ms())
         if number is None:
@@ -135,17 +138,17 @@ class Applier:
         return told or f"the command of {maintenance.where(number)}"
 
     def steps_of(self, left: Maintenance) -> tuple[Step, ...]:
-        """The steps of what a killed command left. :raises MaintenanceError: if they are not done from a record."""
+        """The steps of a killed command. :raises MaintenanceError: if its record must not be executed."""
         return read_steps(left, self._store, told=self._told)
 
     def apply(self, make: Callable[[], Plan], *, by: str, shown: Plan) -> None:
-        """Do what was shown.
+        """Do the steps that were shown.
 
-        :param make: makes the plan again, when nobody can change the checkpoint any more.
+        :param make: makes the plan again, once nothing else can change the checkpoint any more.
         :param by: user and host.
         :param shown: the plan that the user has seen.
-        :raises MaintenanceError: if somebody is at a batch, another command is at the checkpoint, or the plan would be
-            another one by now; nothing was changed then.
+        :raises MaintenanceError: if an attempt is alive, another command changes the checkpoint, or the plan would be
+            different by now; nothing was changed then.
         """
         self._check_nobody_alive()
         steps = [step_to_dict(step) for step in shown.steps]
@@ -153,7 +156,7 @@ class Applier:
             command=shown.command, by=by, started_ms=self._clock_ms(), steps=steps
         )  # fmt: skip
         try:
-            # A run that had looked before the marker was there may have begun at that moment. From here on none does.
+            # A run that had looked before the marker existed may have begun at that moment. From here on no run begins.
             self._check_nobody_alive()
             if not make().does_as(shown):
                 raise MaintenanceError(
@@ -171,14 +174,16 @@ class Applier:
 
     def _do(self, begun: Maintenance, steps: Sequence[Step]) -> None:
         maintenance = self._checkpoint.maintenance
-        # What moves many files takes long enough for a backup of its middle. Restored before the sign of life that
-        # follows, which shows no other, it has put some back: they are moved again, after that sign.
+        # Moving many files takes long enough for a backup in the middle. If that backup is restored before the next
+        # sign of life, which does not reveal it, some files are back at their old place: hence each move runs again,
+        # after that sign.
         twice = (again for step in steps for again in ((step, step) if isinstance(step, Move) else (step,)))
         for done, step in enumerate(twice):
             self._check_held(begun)
             try:
-                # Taken for dead while it slept, it may have been finished by another, or the checkpoint restored from a
-                # backup of before it. What came since is not its own.
+                # While this process slept, another may have taken the command for dead and finished it, or the
+                # checkpoint may have been restored from an earlier backup. Files that were written since are not this
+                # command's.
                 over = maintenance.is_over(begun)
                 held = over or maintenance.hold(begun.number)
                 if held and not over:
@@ -187,7 +192,7 @@ class Applier:
                         step.apply(self._store, is_over=partial(maintenance.is_over, begun))
                     else:
                         step.apply(self._store)
-                    # It may have slept in the step.
+                    # This process may have slept within the step.
                     since_ms = maintenance.over_since_ms(begun)
                     over = since_ms is not None
                     if since_ms is not None and isinstance(step, Write):
@@ -202,7 +207,8 @@ class Applier:
                 if self._is_over(begun):
                     raise MaintenanceError(f"{self._finished_by_another(begun)} {error}") from error
                 if not done and isinstance(error, MaintenanceError) and isinstance(step, Write):
-                    # A run that had looked before the marker was there has planned at that moment. It owns the file.
+                    # A run that had looked before the marker existed has planned at that moment. The file belongs to
+                    # the run.
                     maintenance.end(begun, outcome=f"not applied: {error}", ended_ms=self._clock_ms())
                     raise MaintenanceError(f"{error} Nothing was done. Run it again.") from error
                 raise MaintenanceError(
@@ -213,7 +219,7 @@ class Applier:
             if over:
                 raise self._finished_by_another(begun)
             self._check_held(begun)
-            # A backup that was taken within the step knows no sign of after it.
+            # A backup that was taken within the step lacks the signs of life after the step.
             if not held or not maintenance.hold(begun.number):
                 raise self._not_held(begun)
         self._check_held(begun)
@@ -221,8 +227,8 @@ class Applier:
             raise self._not_held(begun)
 
     def _check_held(self, begun: Maintenance) -> None:
-        """With the rest of its steps alone, or said to be applied, a command would be half done for good where a backup
-        of before the others was restored."""
+        """Check that no backup from before some of the steps was restored: the command would do only its remaining
+        steps, or be recorded as applied, and stay half done for good."""
         if not self._checkpoint.maintenance.is_held(begun):
             raise self._not_held(begun)
 
@@ -236,7 +242,7 @@ class Applier:
         )
 
     def _is_over(self, begun: Maintenance) -> bool:
-        """Whether it is known to be over; the checkpoint may be out of reach."""
+        """Whether the command is known to be over; False also if the checkpoint is out of reach."""
         with suppress(MicroBatchError):
             return self._checkpoint.maintenance.is_over(begun)
         return False

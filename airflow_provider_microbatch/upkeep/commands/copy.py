@@ -1,4 +1,4 @@
-"""Copy: a checkpoint moves to another place, of whatever kind, and the pipeline goes on there."""
+"""Copy: a checkpoint moves to another place, of any kind, and the pipeline goes on there."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from airflow_provider_microbatch.upkeep.commands.site import alive, check_no_sta
 
 
 def plan_copy(drafting: Drafting, *, target: str) -> Plan:
-    """The plan that moves the checkpoint to ``target``. Its id moves along, so what it has put into tables stays its.
+    """The plan that moves the checkpoint to ``target``. Its id moves along, so its batches in tables stay its own.
 
     :param target: location of the new place.
-    :raises CheckpointError: if there is nothing to move, something is at ``target``, or it is of the same place.
+    :raises CheckpointError: if there is nothing to move, if ``target`` is not empty, or if one place lies in the other.
     """
     checkpoint, place = drafting.checkpoint, open_store(target)
     here, there = checkpoint.location, place.location
@@ -37,7 +37,7 @@ def plan_copy(drafting: Drafting, *, target: str) -> Plan:
     unfit = place.unfit()
     if unfit is not None:
         raise MaintenanceError(f"nothing is copied: {unfit}")
-    # Whoever sleeps since before its lease ran out asks the old place whether it may publish.
+    # A process that has slept since before its lease ran out asks the old place whether it may publish.
     attempts = checkpoint.attempts.epochs
     for key in sorted({key for key, _ in checkpoint.leases.unfinished()}):
         if attempts.all(key):
@@ -66,10 +66,10 @@ def is_done(move: Move) -> bool:
 
 
 def go_on(store: Store, move: Move, *, engine_of: EngineOf) -> None:
-    """Bring a move to its end whose command was given up at the moment at which the checkpoint left. Nobody begins
-    anything at the old place any more, so it needs no command there.
+    """Finish a move whose command was given up at the moment at which the checkpoint left. No run begins at the old
+    place any more, so the move needs no command there.
 
-    :raises MaintenanceError: if somebody is still at a batch.
+    :raises MaintenanceError: if an attempt is still alive.
     """
     busy = alive(Checkpoint(store), engine_of)
     if busy:

@@ -1,4 +1,4 @@
-"""Copy the files of a checkpoint from one store to another."""
+"""Copies the files of a checkpoint from one store to another."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from airflow_provider_microbatch.stores import Store
 
 _METADATA = "metadata"
 _OF_THE_PLACE = frozenset({"leases", "maintenance", "repaired", "streaming", _METADATA})
-"""Who is alive there, what attempts show Spark, what was done there; and ``metadata``, which comes last."""
+"""Files of the place itself: leases, folders that attempts show to Spark, and commands that ran there; and
+``metadata``, which is copied last."""
 
 _GOING = "microbatch/retained/"
-"""What somebody was about to remove there."""
+"""Entries that a process at the old place was about to remove."""
 
 
 def copy_checkpoint(
     source: Store, target: Store, *, is_over: Callable[[], bool], changed: Mapping[str, str] | None = None
 ) -> bool:
-    """Copy what is not there yet, ``metadata`` last: half a copy is refused by everybody, Spark too.
+    """Copy the files that are missing in the target, ``metadata`` last: every reader refuses half a copy, Spark too.
 
-    :param is_over: whether nobody wants the copy any more; asked before each file.
+    :param is_over: whether the copy is no longer wanted; asked before each file.
     :param changed: files that have another content in the copy, by path.
-    :return: whether it is whole.
-    :raises MaintenanceError: if something else is there.
+    :return: whether the copy is complete.
+    :raises MaintenanceError: if the target has another file at a path.
     """
     names = [name for name in source.list("") if name not in _OF_THE_PLACE]
     for path in [path for name in sorted(names) for path in files_below(source, name)]:
@@ -47,7 +48,7 @@ def files_below(store: Store, path: str) -> Iterator[str]:
 
 
 def is_file(store: Store, path: str) -> bool:
-    """Whether there are bytes; a folder has none, and a store may refuse to look for some."""
+    """Whether the path has bytes; a folder has none, and a store may refuse to read a folder."""
     try:
         return store.get(path) is not None
     except CheckpointError:

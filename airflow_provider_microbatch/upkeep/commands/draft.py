@@ -1,4 +1,4 @@
-"""A draft of a checkpoint: reads go to the store below, writes stay in memory. A plan is tried out on it."""
+"""A draft of a checkpoint: reads go to the store below, writes stay in memory. Commands try a plan out on it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from airflow_provider_microbatch.stores import Store, Versioned
 
 
 class Changes:
-    """What was drafted: ``files`` by path from the top, None for what was deleted; ``names`` by folder."""
+    """The drafted changes: ``files`` by path from the top, None for deleted files; ``names`` by folder."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes | None] = {}
@@ -23,9 +23,9 @@ class Changes:
 
 
 class Draft(Store):
-    """A store over another one that nothing is ever written to.
+    """A store over another store. Nothing is ever written to the store below.
 
-    :param base: what lies below.
+    :param base: the store below.
     """
 
     def __init__(self, base: Store, *, _changes: Changes | None = None, _folder: str = "") -> None:
@@ -34,33 +34,33 @@ class Draft(Store):
         self._folder = _folder
 
     def changes(self) -> dict[str, bytes | None]:
-        """What was drafted so far, by path from the top; None for what was deleted."""
+        """The changes that were drafted so far, by path from the top; None for deleted files."""
         return dict(self._changes.files)
 
     @property
     def location(self) -> str:
-        """The address of what lies below: a draft has none of its own."""
+        """The address of the store below: a draft has no address of its own."""
         return self._base.scoped(self._folder.rstrip("/")).location if self._folder else self._base.location
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        """As a store does it, in memory."""
+        """Put the file in memory, as a store would."""
         if self.get(path) is not None:
             return False
         self._changes.put(self._folder + path, data)
         return True
 
     def get(self, path: str) -> bytes | None:
-        """The bytes as they would be."""
+        """The bytes as they would be after the drafted changes."""
         full = self._folder + path
         return self._changes.files[full] if full in self._changes.files else self._base.get(full)
 
     def get_versioned(self, path: str) -> Versioned | None:
-        """The bytes as they would be, with a digest."""
+        """The bytes as they would be after the drafted changes, with a digest."""
         data = self.get(path)
         return None if data is None else Versioned.of(data)
 
     def compare_and_put(self, path: str, data: bytes, *, version: str) -> str | None:
-        """As a store does it, in memory."""
+        """Replace the file in memory, as a store would."""
         there = self.get_versioned(path)
         if there is None or there.version != version:
             return None
@@ -68,21 +68,21 @@ class Draft(Store):
         return Versioned.of(data).version
 
     def list(self, folder: str) -> list[str]:
-        """Names as they would be."""
+        """Names as they would be after the drafted changes."""
         full = (self._folder + folder).rstrip("/")
         names = {*self._base.list(full), *self._changes.names.get(full, ())}
         gone = self._changes.files
         return sorted(name for name in names if gone.get(f"{full}/{name}" if full else name, b"") is not None)
 
     def folders(self, folder: str) -> Sequence[str]:
-        """Names of folders as they would be."""
+        """Names of folders as they would be after the drafted changes."""
         full = (self._folder + folder).rstrip("/")
         prefix = f"{full}/" if full else ""
         files = {*self._base.list(full)}.difference(self._base.folders(full))
         return [name for name in self.list(folder) if name not in files and prefix + name not in self._changes.files]
 
     def delete(self, path: str) -> bool:
-        """As a store does it, in memory."""
+        """Delete the file in memory, as a store would."""
         if self.get(path) is None:
             return False
         self._changes.files[self._folder + path] = None
@@ -93,14 +93,14 @@ class Draft(Store):
         return self._base.now_ms()
 
     def modified_ms(self, path: str) -> int | None:
-        """When it was written; what is only drafted, now."""
+        """When the file was written; now for a file that is only drafted."""
         full = self._folder + path
         if full not in self._changes.files:
             return self._base.modified_ms(full)
         return None if self._changes.files[full] is None else self.now_ms()
 
     def cut_off(self, path: str) -> Sequence[bytes]:
-        """What lies below: nothing that is drafted is cut off."""
+        """The cut-off files of the store below: drafted changes are never cut off."""
         return self._base.cut_off(self._folder + path)
 
     def scoped(self, folder: str) -> Draft:

@@ -19,10 +19,10 @@ def encoded_offsets(drafting: Drafting, lane: str, entry: OffsetEntry) -> bytes:
 
 
 def encoded_position_commit(drafting: Drafting, entry: OffsetEntry, *, planned: bytes, since: int) -> bytes:
-    """The commit entry of an offset entry that only sets the position, as bytes: nothing of it is in the table.
+    """The commit entry, as bytes, of an offset entry that only sets the position: no row of it is in the table.
 
     :param planned: the offset entry as bytes.
-    :param since: the first of the numbers that are passed over in a row, by whomever.
+    :param since: the first of the consecutive ids that are passed over, by any command.
     """
     return encode_commit(
         CommitEntry(

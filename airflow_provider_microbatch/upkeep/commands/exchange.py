@@ -1,4 +1,4 @@
-"""Export and import: copies of a checkpoint that a streaming query, or a pipeline, goes on from."""
+"""Export and import: copies of a checkpoint from which a streaming query, or a pipeline, goes on."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _IDENTITY = "microbatch/identity"
 
 
 def plan_export(drafting: Drafting, *, target: str, allow_skip: bool = False) -> Plan:
-    """The plan that makes ``target`` a checkpoint that a streaming query goes on from, exactly.
+    """The plan that makes ``target`` a checkpoint from which a streaming query goes on exactly.
 
     :param target: location of the copy.
-    :param allow_skip: the ranges of batches that are set aside may be lost: no query reads them.
-    :raises CheckpointError: if the checkpoint is broken, Spark would not take it, or something is at ``target``.
+    :param allow_skip: accept that the ranges of batches that are set aside are lost: no query reads them.
+    :raises CheckpointError: if the checkpoint is broken, Spark would not take it, or ``target`` is not empty.
     """
     checkpoint = drafting.checkpoint
     _check_sound(checkpoint)
@@ -39,7 +39,7 @@ def plan_export(drafting: Drafting, *, target: str, allow_skip: bool = False) ->
             "absolute path."
         )
     _check_aside(drafting, allow_skip=allow_skip)
-    hand_over(Checkpoint(Draft(drafting.store), sources=drafting.sources))  # tried out: what it refuses is said now
+    hand_over(Checkpoint(Draft(drafting.store), sources=drafting.sources))  # tried out, so that a refusal comes now
     position = read_position(checkpoint.lane(LIVE))
     if position.planned is not None:
         _check_unpublished(checkpoint, position.batch_id)
@@ -70,11 +70,12 @@ def plan_export(drafting: Drafting, *, target: str, allow_skip: bool = False) ->
 
 
 def plan_import(drafting: Drafting, *, source: str, pipeline: str) -> Plan:
-    """The plan that makes the drafted location, where nothing is yet, the checkpoint of ``pipeline``.
+    """The plan that makes the drafted location, which is still empty, the checkpoint of ``pipeline``.
 
     :param source: location of a streaming query's checkpoint, or of an export; only read.
-    :param pipeline: name of the pipeline that goes on from it.
-    :raises CheckpointError: if it is broken, another pipeline's, or of a query whose state no pipeline goes on from.
+    :param pipeline: name of the pipeline that goes on from the copy.
+    :raises CheckpointError: if the source is broken, belongs to another pipeline, or keeps state that no pipeline can
+        go on from.
     """
     check_name(pipeline, what="pipeline")
     store = open_store(source)
@@ -117,7 +118,8 @@ def _check_sound(checkpoint: Checkpoint) -> None:
 
 
 def _check_aside(drafting: Drafting, *, allow_skip: bool) -> None:
-    """A query takes a batch that is set aside for one that is done."""
+    """Check that no batch is set aside, or that skipping is allowed: a query takes a batch that is set aside for
+    done."""
     checkpoint = drafting.checkpoint
     aside = [f"{lane}/{number}" for lane in checkpoint.lanes() for number in all_aside(checkpoint, lane)]
     if not aside:
@@ -139,7 +141,7 @@ def _check_empty(store: Store) -> None:
 
 
 def _check_unpublished(checkpoint: Checkpoint, number: int) -> None:
-    """Spark runs a batch that is planned and not committed."""
+    """Check that a planned and uncommitted batch is not in the table: Spark would run it again."""
     try:
         found = Recorded(checkpoint).everywhere(BatchKey(LIVE, number))
     except MicroBatchError:

@@ -1,4 +1,4 @@
-"""State that goes along: from a streaming query to a pipeline, and back."""
+"""Hands state over from a streaming query to a pipeline, and back."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _AGAIN = "Begin a checkpoint and a table of their own, which read from the begin
 
 
 def entries_for_query(drafting: Drafting, position: Position) -> dict[str, str]:
-    """The entries that a streaming query goes on from, by path, in Spark's words: its commit names the files of state
-    of the attempt whose output is published, its offsets the settings that the state was made with. None of a
+    """The entries that a streaming query goes on from, by path, in Spark's form: its commit entry names the state files
+    of the attempt whose output is published, its offset entries the settings that the state was made with. Empty for a
     checkpoint without state.
 
-    :raises CheckpointError: if nobody tells which files these are.
+    :raises CheckpointError: if nothing tells which files these are.
     """
     checkpoint = drafting.checkpoint
     if not checkpoint.keeps_state:
@@ -54,7 +54,7 @@ def entries_for_query(drafting: Drafting, position: Position) -> dict[str, str]:
         read = lane.offset_log.read(kept)
         assert read is not None, "it is the newest that is planned, or committed"
         entry, data = read
-        # What ran it is known by the entry as it is here.
+        # The batch's identity in the table is made of the entry as it is in this checkpoint.
         pinned = replace(entry, conf={**entry.conf, **state["conf"]}, stands_for=entry.stands_for or digest_of(data))
         found[f"offsets/{kept}"] = lane.offset_log.encoded(pinned).decode()
     handed = replace(
@@ -70,9 +70,9 @@ def entries_for_query(drafting: Drafting, position: Position) -> dict[str, str]:
 
 
 def check_state_of_query(drafting: Drafting, origin: Checkpoint, position: Position) -> None:
-    """See that a pipeline can go on from the state that lies in ``origin``, and say what it has to be.
+    """Check that a pipeline can go on from the state in ``origin``, and note what the pipeline needs for that.
 
-    :raises CheckpointError: if it cannot.
+    :raises CheckpointError: if no pipeline can go on from the state.
     """
     if not origin.keeps_state:
         return

@@ -1,4 +1,4 @@
-"""The steps of ``microbatch copy``: copy everything, leave the old place, open the new one."""
+"""The steps of ``microbatch copy``: copy everything, leave the old place, open the new place."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from airflow_provider_microbatch.upkeep.commands.copying import is_file
 _METADATA = "metadata"
 _MAINTENANCE = "maintenance"
 _ROUNDS = 5
-"""So often what somebody writes or takes back meanwhile is copied after. Nobody who is alive does."""
+"""Number of rounds in which files that a process writes or takes back meanwhile are copied again. No live process
+does."""
 
 
 def moving_files(store: Store) -> Iterator[str]:
-    """Paths of all that moves along, but for ``metadata``, which comes last. What stays says who does what at the place
-    itself: the commands that have not ended, and what somebody was about to remove."""
+    """Paths of all files that move along, except ``metadata``, which is copied last. Files about the place itself stay:
+    commands that have not ended, and entries that a process was about to remove."""
     for name in sorted(store.list("")):
         if name == _MAINTENANCE:
             yield from _ended_commands(store)
@@ -51,13 +52,13 @@ def _below(store: Store, path: str) -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class _OfAMove:
-    """What the steps of one move have in common, in the order in which they are written down.
+    """The fields that all steps of one move share, in the order in which they are stored.
 
-    :param source: the place the checkpoint leaves.
-    :param target: the place it comes to.
-    :param checkpoint: its id.
+    :param source: the place that the checkpoint leaves.
+    :param target: the place that the checkpoint moves to.
+    :param checkpoint: id of the checkpoint.
     :param by: user and host.
-    :param at_ms: when it was planned, milliseconds since the epoch, UTC.
+    :param at_ms: when the move was planned, milliseconds since the epoch, UTC.
     :param why: the reason, for people.
     """
 
@@ -71,21 +72,21 @@ class _OfAMove:
 
 @dataclass(frozen=True, kw_only=True)
 class CopyTo(_OfAMove):
-    """Copy all that moves along, entry by entry, and look at each of them again at the new place. Nobody can begin
-    anything there: it says that the checkpoint is on its way, and has no ``metadata``."""
+    """Copy all files that move along, entry by entry, and read each entry again at the new place. No run can begin at
+    the new place: it records that the checkpoint is on its way, and has no ``metadata``."""
 
     kind: ClassVar[str] = "copy to"
 
     @property
     def what(self) -> str:
-        """What it is done to, for people."""
+        """The place that the step changes, for people."""
         return self.target
 
     def apply(self, store: Store, *, is_over: Callable[[], bool]) -> None:
-        """Copy what is not there yet. Nothing where the new place is open: the command, or another one beside it, has
-        come that far, and what is there and not here has been written since.
+        """Copy the files that are missing or differ. Do nothing if the new place is open: this command, or another
+        process of it, has come that far, and files that are only there were written since.
 
-        :raises MaintenanceError: if something else is there, or somebody writes at one of the places.
+        :raises MaintenanceError: if another checkpoint was copied there, or a process writes at one of the places.
         """
         target = open_store(self.target)
         arrive(target, move_of(self))
@@ -101,7 +102,8 @@ class CopyTo(_OfAMove):
         )
 
     def _is_same(self, store: Store, target: Store, is_over: Callable[[], bool]) -> bool:
-        """Copy what is missing and remove what is no more; whether nothing was to be done."""
+        """Copy missing files and remove files that are gone at the old place. Return whether there was nothing to
+        do."""
         is_same, paths = True, list(moving_files(store))
         for path in paths:
             data, there = store.get(path), target.get(path)
@@ -120,7 +122,7 @@ class CopyTo(_OfAMove):
                     target.delete_if(path, data)
                 return False
         for path in {*moving_files(target)}.difference(paths):
-            # A plan that came late, and was taken back by who made it, may have been copied in between.
+            # An offset entry that a process wrote late, and took back, may have been copied in between.
             there = target.get(path)
             if there is not None and store.get(path) is None and not is_over():
                 target.delete_if(path, there)
@@ -129,9 +131,9 @@ class CopyTo(_OfAMove):
 
 
 def _came_late(store: Store, target: Store, path: str, data: bytes) -> bool:
-    """Whether a file that was just copied is one too many: its process slept before the put, and the place may be in
-    use by now, and have removed what it has no use for. If it slept after the put, another has finished the copy with
-    this very file, and who goes on there needs it."""
+    """Whether a file that was just copied must be removed again. If this process slept before the put, the new place
+    may be in use by now, and may have removed the file as unneeded. If this process slept after the put, another
+    process has finished the copy with this very file, and the pipeline needs the file there."""
     if store.get(path) != data:
         return True
     opened_ms, written_ms = target.modified_ms(f"{_MAINTENANCE}/{ARRIVED}"), target.modified_ms(path)
@@ -140,27 +142,27 @@ def _came_late(store: Store, target: Store, path: str, data: bytes) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Leave(_OfAMove):
-    """Say at the old place that the checkpoint has gone. From here on nobody goes on there, whatever becomes of the
+    """Record at the old place that the checkpoint has left. From here on no run begins there, whatever becomes of the
     command."""
 
     kind: ClassVar[str] = "leave"
 
     @property
     def what(self) -> str:
-        """What it is done to, for people."""
+        """The place that the step changes, for people."""
         return self.source
 
     def apply(self, store: Store, *, is_over: Callable[[], bool]) -> None:
-        """Say it, unless it is said.
+        """Record the move, unless it is recorded already.
 
-        :raises MaintenanceError: if it was said of another place; or the command was given up at this moment.
+        :raises MaintenanceError: if a move to another place is recorded, or the command was given up at this moment.
         """
         path, data = f"{_MAINTENANCE}/{MOVED}", move_of(self).encoded()
         is_new = store.put_if_absent(path, data)
         if not is_new and store.get(path) != data:
             raise MaintenanceError(f"{store.location}/{path} says that it has moved elsewhere.")
-        # Not taken back: whoever has read it may be opening the new place by now. What went on here since the command
-        # was given up is copied after.
+        # The record is not taken back: a process that has read it may be opening the new place by now. Entries that
+        # were written here since the command was given up are copied later.
         if is_new and is_over():
             raise MaintenanceError(
                 f"{store.location} has left for {self.target} although its copy was given up. Type it again, and it "
@@ -170,20 +172,20 @@ class Leave(_OfAMove):
 
 @dataclass(frozen=True, kw_only=True)
 class Open(_OfAMove):
-    """Let the new place be used."""
+    """Let runs use the new place."""
 
     kind: ClassVar[str] = "open"
 
     @property
     def what(self) -> str:
-        """What it is done to, for people."""
+        """The place that the step changes, for people."""
         return self.target
 
     def apply(self, store: Store, *, is_over: Callable[[], bool]) -> None:
-        """Open it, unless it is open.
+        """Open the new place, unless it is open.
 
-        :raises MaintenanceError: if the old place does not say that the checkpoint has gone there; or the new one, that
-            it is on its way there.
+        :raises MaintenanceError: if the old place does not record a move to the new place, or the new place does not
+            record that the checkpoint is on its way there.
         """
         target, move = open_store(self.target), move_of(self)
         if store.get(f"{_MAINTENANCE}/{MOVED}") != move.encoded():
@@ -203,19 +205,19 @@ MOVING = (CopyTo, Leave, Open)
 
 
 def move_of(step: MovingStep) -> Move:
-    """What a step is part of."""
+    """The move that a step is part of."""
     return Move(source=step.source, target=step.target, checkpoint=step.checkpoint, by=step.by, at_ms=step.at_ms)
 
 
 def is_open(target: Store) -> bool:
-    """Whether the new place may be used."""
+    """Whether runs may use the new place."""
     return target.get(f"{_MAINTENANCE}/{ARRIVED}") is not None
 
 
 def arrive(target: Store, move: Move) -> None:
-    """Say at the new place that the checkpoint is on its way.
+    """Record at the new place that the checkpoint is on its way.
 
-    :raises MaintenanceError: if something else is there.
+    :raises MaintenanceError: if another checkpoint was copied there.
     """
     path, data = f"{_MAINTENANCE}/{ARRIVING}", move.encoded()
     if not target.put_if_absent(path, data) and target.get(path) != data:

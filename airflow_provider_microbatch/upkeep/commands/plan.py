@@ -1,4 +1,4 @@
-"""A plan: what a command will do to a checkpoint, as data."""
+"""A plan: the changes that a command will make to a checkpoint, as data."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from airflow_provider_microbatch.upkeep.commands.steps import (
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Something that is wrong and that the plan leaves as it is.
+    """A fault that the plan leaves as it is.
 
     :param where: the file or folder.
     :param what: what is wrong and what is at stake.
@@ -45,12 +45,12 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Steps in the order they are done.
+    """Steps in the order in which they are done.
 
-    :param command: as it was typed, without the location.
+    :param command: the command as it was typed, without the location.
     :param steps: empty if there is nothing to do.
-    :param problems: what is left.
-    :param notes: what a person should know before saying yes.
+    :param problems: faults that stay.
+    :param notes: what a person should know before agreeing.
     """
 
     command: str
@@ -59,8 +59,8 @@ class Plan:
     notes: tuple[str, ...] = ()
 
     def does_as(self, other: Plan) -> bool:
-        """Whether both do the same and leave the same. What is told of a problem may name a folder to be made, which is
-        a new one each time."""
+        """Whether both plans do the same steps and leave the same problems. Texts of problems are not compared: they
+        may name a folder to be made, which is a new one each time."""
         left, also_left = ([problem.where for problem in plan.problems] for plan in (self, other))
         return left == also_left and replace(self, problems=()) == replace(other, problems=())
 
@@ -75,13 +75,13 @@ class Plan:
 
 
 class Drafting:
-    """Makes a plan by doing each step to a draft, so that the next one is planned on top of it, and the outcome can be
-    looked at before anything is written.
+    """Makes a plan by applying each step to a draft, so that the next step is planned on top of it, and the outcome can
+    be checked before anything is written.
 
     :param store: the checkpoint.
     :param sources: names in the order of the pipeline, for a v1 log that Spark wrote.
-    :param command: as it was typed, without the location.
-    :param at_ms: the time, milliseconds since the epoch; names the folder of what is set aside.
+    :param command: the command as it was typed, without the location.
+    :param at_ms: the time, milliseconds since the epoch; names the folder of files that are moved away.
     :param by: user and host.
     """
 
@@ -100,35 +100,36 @@ class Drafting:
 
     @property
     def store(self) -> Draft:
-        """The draft as it is by now."""
+        """The draft with all steps so far."""
         return self._draft
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """The drafted checkpoint as it is by now; a fresh one, since one that was asked before remembers."""
+        """The drafted checkpoint with all steps so far; a new object each time, since a checkpoint caches what it has
+        read."""
         return Checkpoint(self._draft, sources=self.sources)
 
     @property
     def trail(self) -> Mapping[str, Any]:
-        """What an entry that was made by hand says of its origin."""
+        """The origin that an entry made by hand records."""
         return {"command": self.command, "by": self.by, "at_ms": self.at_ms}
 
     def set_aside(self, path: str, why: str) -> None:
-        """Plan to move a file away, if it is there."""
+        """Plan to move a file away, if it exists."""
         data = self._draft.get(path)
         if data is not None:
             self._do(SetAside(path=path, target=f"{self._aside}/{path}", sha256=digest(data), why=why))
 
     def set_aside_late(self, path: str, why: str) -> None:
-        """Plan to move a file away that is not there yet, and may come while the steps are done."""
+        """Plan to move away a file that does not exist yet, and may appear while the steps are done."""
         self._steps.append(SetAsideLate(path=path, target=f"{self._aside}/{path}.late", why=why))
 
     def write(self, path: str, data: bytes, why: str, *, after: str | None = None) -> None:
-        """Plan to write a file that is not there; see :class:`Write`."""
+        """Plan to write a file that does not exist; see :class:`Write`."""
         self._do(Write(path=path, text=data.decode(), why=why, after=after))
 
     def through(self, action: Callable[[], object], why: str) -> None:
-        """Plan what ``action`` does to the draft, which somebody else than a command knows how to do."""
+        """Plan the changes that ``action`` makes to the draft; code outside the commands defines ``action``."""
         before = self._draft.changes()
         action()
         changed = {path: data for path, data in self._draft.changes().items() if before.get(path, b"") != data}
@@ -141,37 +142,37 @@ class Drafting:
                 self._steps.append(SetAside(path=path, target=f"{self._aside}/{path}", sha256=digest(was), why=why))
 
     def keep(self, step: Keep) -> None:
-        """Plan that a source keeps a range, if it would give anything of it up."""
+        """Plan that a source keeps a range, if the source would otherwise give up any of it."""
         before = self._draft.changes()
         step.apply(self._draft)
         if self._draft.changes() != before:
             self._steps.append(step)
 
     def sweep(self) -> None:
-        """Plan to move away what lies in the store and is no use."""
+        """Plan to move away useless files of the store."""
         for litter in self._store.litter():
             folder, _, name = litter.path.rpartition("/")
             target = f"{self._aside}/{folder}{'/' if folder else ''}{name.removeprefix('.')}"
             self._steps.append(Sweep(path=litter.path, target=target, why=litter.why))
 
     def step(self, step: Move | End | Fence) -> None:
-        """Plan a step that is made already."""
+        """Plan a step that is constructed already."""
         self._do(step)
 
     def elsewhere(self, step: DropOutput | DropStage | Copy | MovingStep) -> None:
-        """Plan what changes something else than this checkpoint, and so cannot be drafted."""
+        """Plan a step that changes something outside this checkpoint, and so cannot be drafted."""
         self._steps.append(step)
 
     def problem(self, where: str, what: str, remedy: str) -> None:
-        """Say that something stays as it is."""
+        """Record a problem that the plan leaves."""
         self._problems.append(Problem(where=where, what=what, remedy=remedy))
 
     def note(self, text: str) -> None:
-        """Say something to whoever decides."""
+        """Add a note for the person who decides."""
         self._notes.append(text)
 
     def plan(self) -> Plan:
-        """The plan as it is by now."""
+        """The plan with all steps so far."""
         return Plan(
             command=self.command,
             steps=tuple(self._steps),

@@ -1,4 +1,4 @@
-"""Say of a source's name that it is the new one of a source that there was, or that of a source that is really new."""
+"""Records that a source's name is the new name of a known source, or the name of a new source."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from airflow_provider_microbatch.upkeep.commands.steps import Move, Write
 
 
 def plan_rename_source(drafting: Drafting, *, old: str, new: str) -> Plan:
-    """The plan after which source ``old`` is called ``new``, in all lanes: its position, log and state are the same.
+    """The plan after which source ``old`` is called ``new``, in all lanes, with the same position, log and state.
 
-    :raises MaintenanceError: if there is no ``old``, ``new`` is a source of its own, or was the name of another.
+    :raises MaintenanceError: if there is no ``old``, if ``new`` is a source of its own, or if ``new`` was another's
+        name.
     """
     for name in (old, new):
         check_name(name, what="source")
@@ -40,7 +41,7 @@ def plan_rename_source(drafting: Drafting, *, old: str, new: str) -> Plan:
             f"{checkpoint.location} has a source {new!r} that has read something: two positions cannot be made one. "
             f"If it is the same and what it has read is doubled, `microbatch rewind` takes that out first."
         )
-    if new in names.former() and names.of(new) != old:  # its own name of before it may have again
+    if new in names.former() and names.of(new) != old:  # a source may have its own former name again
         raise MaintenanceError(
             f"source {new!r} of {checkpoint.location} was renamed to {names.of(new)!r}, which its older entries mean "
             "by it: whatever is called so now would be taken for that one, and every run be refused. Use a name that "
@@ -50,11 +51,11 @@ def plan_rename_source(drafting: Drafting, *, old: str, new: str) -> Plan:
     number = max(numbers(store.list(RENAMED)), default=-1) + 1
     record = encode_record({"old": old, "new": new, **drafting.trail})
     begun = f"{RENAMED}/{number}{BEGUN}"
-    # First: given up half way, what was moved would be taken for a source that has been read under the new name.
+    # Written first: if the rename is given up half way, moved files would count as a source read under the new name.
     drafting.write(begun, record, f"until it is done no run begins, neither under {old!r} nor under {new!r}")
     for folder in ("microbatch/sources", *(["sources"] if identity.format == "v2" else [])):
         _move(drafting, f"{folder}/{old}", f"{folder}/{new}")
-    # Last: before it everybody sees the old name.
+    # Written last: until this entry exists, every run sees the old name.
     why = f"source {old!r} is called {new!r} from now on, in older entries too"
     drafting.write(f"{RENAMED}/{number}", record, why, after=begun)
     drafting.note(f"the pipeline has to name it {new!r} from now on.")
@@ -62,8 +63,9 @@ def plan_rename_source(drafting: Drafting, *, old: str, new: str) -> Plan:
 
 
 def _check_nothing_forgotten(checkpoint: Checkpoint, name: str) -> None:
-    """What a source has noted outside of the checkpoint, it has under this name: under another one nobody would find
-    that this checkpoint was restored, and what later batches have taken would be read by none."""
+    """Check that the source does not find the checkpoint restored. The source keeps its notes outside the checkpoint
+    under this name: under another name, the restore would go unnoticed, and no batch would read what later batches had
+    taken."""
     source = Recorded(checkpoint).source(name, lane=LIVE)
     why = None if source is None else source.forgotten()
     if why is not None:
@@ -71,8 +73,8 @@ def _check_nothing_forgotten(checkpoint: Checkpoint, name: str) -> None:
 
 
 def check_not_half_renamed(checkpoint: Checkpoint) -> None:
-    """What reads the sources' own logs, or plans from them, would take those of a source that lies under two names for
-    damaged, or for another one's.
+    """Check that no rename was given up half way: readers of the sources' own logs, and planners, would take the log of
+    a source that lies under two names for damaged, or for another source's.
 
     :raises MaintenanceError: naming the way on, if a rename was given up half way.
     """
@@ -82,7 +84,7 @@ def check_not_half_renamed(checkpoint: Checkpoint) -> None:
 
 
 def take_back_half_rename(drafting: Drafting) -> None:
-    """Plan that a rename that was given up half way is as if it was never begun: its files go back where they were."""
+    """Plan to undo a rename that was given up half way: its files go back to their former place."""
     half = _half(drafting)
     if half is None:
         return
@@ -100,17 +102,18 @@ def take_back_half_rename(drafting: Drafting) -> None:
             return
     for folder in folders:
         _move(drafting, f"{folder}/{half.new}", f"{folder}/{half.old}")
-    # Last: killed before it, the next repair goes on.
+    # Done last: if the command is killed earlier, the next repair continues.
     drafting.set_aside(half.path, f"source {half.old!r} is not called {half.new!r}: that was given up")
 
 
 def _half(drafting: Drafting) -> HalfRename | None:
-    """The rename that was given up half way. What says so may be torn, which stops everybody: its command's record has
-    it whole. Without that it is set aside if nothing lies under a name that no batch has read of: nothing was moved."""
+    """The rename that was given up half way. Its entry may be torn, which stops every run: the command's record has the
+    entry whole. Without the record, the entry is moved away if nothing lies under a name that no batch has read from,
+    since nothing was moved then."""
     checkpoint, store = drafting.checkpoint, drafting.store
     path = checkpoint.names.torn()
     if path is None:
-        with suppress(CorruptEntryError):  # of a later version; `verify_all` tells it
+        with suppress(CorruptEntryError):  # of a later version; `verify_all` reports it
             return checkpoint.names.half()
         return None
     text = checkpoint.maintenance.written(path)
@@ -137,8 +140,9 @@ def _half(drafting: Drafting) -> HalfRename | None:
 
 
 def _has_read(checkpoint: Checkpoint, name: str) -> bool:
-    """Whether a batch has read of a source of that name. Nothing is renamed to one: so its files are its own, and what
-    says that a rename was begun came late, of a process that slept until that was given up, and died."""
+    """Whether a batch has read from a source of this name. No source is renamed to such a name: so the files are the
+    source's own, and the entry of the rename came late, from a process that slept until the rename was given up, and
+    died."""
     return name in checkpoint.read_names()
 
 
@@ -149,7 +153,8 @@ def _move(drafting: Drafting, path: str, target: str) -> None:
 
 
 def _differs(drafting: Drafting, folder: str, target: str) -> tuple[str, str] | None:
-    """A file below ``folder`` for which there is another one below ``target``."""
+    """The path of a file below ``folder``, and of a different file at its place below ``target``; None if none
+    differs."""
     store = drafting.store
     for path in files_below(store, folder):
         there = f"{target}{path.removeprefix(folder)}"
@@ -159,10 +164,10 @@ def _differs(drafting: Drafting, folder: str, target: str) -> tuple[str, str] | 
 
 
 def plan_add_source(drafting: Drafting, *, name: str) -> Plan:
-    """The plan after which ``name`` is known to be a new source, whatever other one has vanished: it begins at its
-    beginning.
+    """The plan after which ``name`` is known to be a new source, even if another source has vanished. The new source is
+    read from its beginning.
 
-    :raises MaintenanceError: if older entries mean another source by it.
+    :raises MaintenanceError: if older entries mean another source by the name.
     """
     check_name(name, what="source")
     check_not_half_renamed(drafting.checkpoint)
@@ -184,7 +189,7 @@ def plan_add_source(drafting: Drafting, *, name: str) -> Plan:
 
 
 def _known(drafting: Drafting) -> dict[str, bool]:
-    """Sources of the checkpoint, and whether they have read something."""
+    """Sources of the checkpoint, and whether batches have read anything from them."""
     checkpoint = drafting.checkpoint
     identity, newest = checkpoint.identity(), checkpoint.offset_log.latest()
     known = dict.fromkeys(identity.sources if identity is not None else (), False)
@@ -198,15 +203,15 @@ def _known(drafting: Drafting) -> dict[str, bool]:
 
 
 def _copies(checkpoint: Checkpoint) -> list[str]:
-    """Names that have a log, and nothing but another source's: what a rename has left that died when it came late. A
-    batch that has read of a source names it."""
+    """Names whose log is only a copy of another source's log: a rename whose process came late and died has left it.
+    Names of sources that batches have read from are in the batches' entries, and are no copies."""
     names, own = checkpoint.names, checkpoint.read_names()
     return [name for name in names.with_log() if name not in own and any(names.is_copy(name, of) for of in own)]
 
 
 def say_begun(store: Store, left: Maintenance) -> None:
-    """Say of a rename that is given up that it was begun, if the version that began it did not: repair takes it back
-    then, and nobody plans before. One that has moved nothing yet needs no such word."""
+    """Record that a rename which is given up was begun, if the version that began it has not: repair then takes the
+    rename back, and no run plans before. A rename that has moved nothing yet needs no record."""
     moved = [str(step.get("target")) for step in left.steps if step.get("step") == Move.kind]
     said = left.steps[-1] if left.steps else {}
     folder, _, number = str(said.get("path")).rpartition("/")

@@ -1,4 +1,4 @@
-"""Repair: mend what can be mended without losing or doubling a row, and say what cannot."""
+"""Repair: mend everything that can be mended without losing or doubling a row, and report everything else."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _IDENTITY = "microbatch/identity"
 
 
 GIVEN_UP_SECONDS = 60 * 60.0
-"""A retention that has said what it removes needs seconds for it. One that is younger than this is not given up."""
+"""Age in seconds below which a retention is not given up: removing the recorded entries takes only seconds."""
 
 
 def plan_repair(drafting: Drafting, *, give_up: bool = False) -> Plan:
-    """Everything that can be repaired, and what is left as a problem.
+    """The plan of all possible repairs; everything else is left as a problem.
 
-    :param drafting: of the checkpoint.
-    :param give_up: a person says that retention which has not ended is dead.
+    :param drafting: the draft of the checkpoint.
+    :param give_up: a person states that a retention which has not ended is dead.
     :raises CheckpointError: if the storage itself cannot be read.
     """
     _mend_metadata(drafting)
@@ -69,7 +69,8 @@ def plan_repair(drafting: Drafting, *, give_up: bool = False) -> Plan:
 
 
 def _mend_metadata(drafting: Drafting) -> None:
-    """Spark needs the file, whatever id is in it. Batches in tables are known by it, and attempts have it on record."""
+    """Write a missing or torn ``metadata``. Spark needs the file, with any id; batches in tables are known by the id,
+    which attempts have on record."""
     store = drafting.store
     data = store.get(_METADATA)
     if data is None:
@@ -92,7 +93,7 @@ def _mend_metadata(drafting: Drafting) -> None:
 
 
 def _recorded_id(drafting: Drafting) -> str | None:
-    """The id by which the newest attempt that says one has known its batch."""
+    """The checkpoint id in the batch identity of the newest attempt that records one."""
     checkpoint = drafting.checkpoint
     epochs = checkpoint.attempts.epochs
     for lane in sorted(epochs.lanes(), key=lambda name: name != LIVE):
@@ -104,7 +105,8 @@ def _recorded_id(drafting: Drafting) -> str | None:
 
 
 def _mend_identity(drafting: Drafting) -> None:
-    """Whose checkpoint it is stands in every entry of ours too."""
+    """Write a missing or torn identity from the newest offset entry of this package, since each of them names the
+    pipeline."""
     try:
         drafting.checkpoint.identity()
     except UnknownVersionError:
@@ -131,9 +133,9 @@ def _mend_identity(drafting: Drafting) -> None:
 
 
 def _put_back(drafting: Drafting, lane: str) -> None:
-    """Plans that are missing in the log, and lie under a hidden name: a process that was to remove its own plan was
-    killed when it had moved another one's, to look at it. By its digest an attempt knows which one is the batch's; any
-    other is a plan that was never made, or taken back."""
+    """Put back offset entries that are missing in the log, and lie under a hidden name: a process that was to remove
+    its own entry was killed after it had moved another process's entry, to look at it. An attempt knows the batch's
+    entry by its digest; any other entry was never planned, or was taken back."""
     checkpoint = drafting.checkpoint
     folder = "offsets" if lane == LIVE else f"lanes/{lane}/offsets"
     planned, committed = checkpoint.lane(lane).offset_log.ids(), set(checkpoint.lane(lane).commit_log.ids())
@@ -151,8 +153,9 @@ def _put_back(drafting: Drafting, lane: str) -> None:
 
 
 def _mend_tables(drafting: Drafting) -> None:
-    """By which id a table is known it tells itself, as long as it is there. While it may be away its torn id stays: it
-    keeps whoever would ask an empty folder for the table's batches from doing so."""
+    """Move away torn entries with the ids of tables: a table tells its id itself, as long as the table is there. While
+    the table may be away, its torn entry stays: the entry keeps runs from looking for the table's batches in an empty
+    folder."""
     tables = drafting.checkpoint.tables
     for name, told in list(tables.unreadable()):
         if isinstance(told, UnknownVersionError):
@@ -172,7 +175,7 @@ def _mend_tables(drafting: Drafting) -> None:
 
 
 def _known_by(drafting: Drafting, told: str) -> list[OpenSink]:
-    """Sinks that look for their table by the entry of which this was told."""
+    """Sinks that look for their table by the torn entry whose error is ``told``."""
     found = []
     with suppress(MaintenanceError):
         for sink in Recorded(drafting.checkpoint).usable():
@@ -184,7 +187,8 @@ def _known_by(drafting: Drafting, told: str) -> list[OpenSink]:
 
 
 def _mend_sources(drafting: Drafting, recorded: Recorded) -> None:
-    """What a source has learned of its data it learns again, as long as no rows are in the table that may differ."""
+    """Move away torn entries of facts that sources have learned from their data: sources learn them again, as long as
+    the table has no rows that may differ."""
     checkpoint = drafting.checkpoint
     if has_committed(checkpoint):
         return
@@ -196,8 +200,9 @@ def _mend_sources(drafting: Drafting, recorded: Recorded) -> None:
 
 
 def _give_up_retention(drafting: Drafting) -> None:
-    """The word of who was killed before it removed what it had said, or half of it, and that nobody says again since
-    the pipeline keeps more: it keeps people from going back to what is still there."""
+    """Move away the record of a retention whose process was killed before it had removed all the recorded entries, and
+    which no later retention repeats because the pipeline keeps more now: the record keeps users from going back to
+    entries that are still there."""
     checkpoint = drafting.checkpoint
     for lane in checkpoint.lanes():
         for name, said_ms in checkpoint.horizons.removing(lane):
@@ -208,7 +213,7 @@ def _give_up_retention(drafting: Drafting) -> None:
                 continue
             drafting.problem(
                 checkpoint.horizons.where(lane, name),
-                # The moment, and not how long ago that was: a plan that is made again has to be the same one.
+                # The moment, and not its age: a plan that is made again has to be the same.
                 f"somebody has begun to remove old entries at {_utc(said_ms)}, and may be alive.",
                 f"Wait until it has ended. If it was killed, say this again after {_utc(may_be_dead_ms + 999)}.",
             )

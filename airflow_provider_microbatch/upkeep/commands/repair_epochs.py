@@ -1,4 +1,4 @@
-"""Repair of attempts, leases and replays: what only tells who did what, and fences."""
+"""Repair of attempts, leases and replays: records that only tell which attempt did what, and that fence."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from airflow_provider_microbatch.upkeep.commands.site import Recorded
 from airflow_provider_microbatch.upkeep.commands.steps import End, Fence
 
 _MOST_MISSING = 1_000
-"""So many epochs of a batch are replaced at most: a file may have any number for its name."""
+"""Missing epochs of a batch that are replaced at most: a stray file may have any number as its name."""
 
 
 def repair_attempts(drafting: Drafting) -> None:
-    """Every epoch can be read, and every attempt without an end has a lease, by which the janitor finds it."""
+    """Plan that every epoch can be read, and that every attempt without an end has a lease, by which the janitor finds
+    it."""
     _mend(
         drafting,
         "attempts",
@@ -51,7 +52,8 @@ def repair_attempts(drafting: Drafting) -> None:
 
 
 def repair_replays(drafting: Drafting, recorded: Recorded) -> None:
-    """Requests can be read, and one that was answered says so: else the batch would run once more."""
+    """Plan that requests can be read, and that an answered request records its answer: without it the batch would run
+    again."""
     _mend(
         drafting,
         "replays",
@@ -78,8 +80,8 @@ def repair_replays(drafting: Drafting, recorded: Recorded) -> None:
 
 
 def withdraw_requests(drafting: Drafting, key: BatchKey, *, why: str) -> None:
-    """Plan that nobody waits for a replay of the batch, and none was answered. The requests stay, so that their numbers
-    are never given out again: an answer that comes late would be taken for that of a later request."""
+    """Plan that no request for a replay of the batch is open, and none was answered. The requests stay, so that their
+    numbers are never given out again: a late answer would otherwise count for a later request."""
     replays = drafting.checkpoint.replays
     ended = replays.epochs.ends(key)
     for epoch in replays.epochs.all(key):
@@ -90,17 +92,17 @@ def withdraw_requests(drafting: Drafting, key: BatchKey, *, why: str) -> None:
 
 
 def is_beyond(drafting: Drafting, key: BatchKey) -> bool:
-    """Whether the batch is not in the log, and it is not retention that took it."""
+    """Whether the batch is missing in the log for another reason than retention."""
     ids = drafting.checkpoint.lane(key.lane).offset_log.ids()
     return key.id not in ids and key.id >= min(ids, default=0)
 
 
 def fence_attempts(drafting: Drafting, key: BatchKey, *, why: str, also_ended: bool = False) -> None:
-    """Plan to end the attempts of a batch that is planned anew. Its process may only sleep, and what it has read is no
-    longer what the log says: with a later epoch there it can neither publish nor commit. Where the later one begins,
-    the batch's new life does: failures of before do not count.
+    """Plan to end the attempts of a batch that is planned anew. The process of such an attempt may only sleep, and what
+    it has read no longer agrees with the log: a later epoch keeps it from publishing and committing. The batch's new
+    life begins with the later epoch: earlier failures do not count.
 
-    :param also_ended: begin a new life where all attempts have ended too, if one of them has failed.
+    :param also_ended: begin a new life also where all attempts have ended, if one of them has failed.
     """
     epochs = drafting.checkpoint.attempts.epochs
     began, ended = epochs.all(key), epochs.ends(key)
@@ -121,8 +123,8 @@ def fence_attempts(drafting: Drafting, key: BatchKey, *, why: str, also_ended: b
 
 
 def fence_ahead(drafting: Drafting, key: BatchKey, *, why: str) -> None:
-    """Plan to take the epoch after the newest one, and nothing else: the attempts of before are ended by who ends dead
-    attempts, and can only neither publish nor commit any more."""
+    """Plan to take the epoch after the newest one, and nothing else: the earlier attempts can neither publish nor
+    commit any more, and are ended later, as all dead attempts are."""
     epoch = drafting.checkpoint.attempts.epochs.all(key)[-1] + 1
     drafting.step(
         Fence(
@@ -154,7 +156,8 @@ def _mend(
     placeholder: Callable[[BatchKey, int], Mapping[str, Any]],
     end: Mapping[str, Any] | None = None,
 ) -> None:
-    """An epoch never comes back: attempts that fence by it would share it. So what is torn or missing is replaced."""
+    """Plan to replace torn or missing epochs. An epoch must never be given out again: the attempts that fence by it
+    would share it."""
     for lane in epochs_of().lanes():
         for number in epochs_of().ids(lane):
             key = BatchKey(lane, number)

@@ -1,6 +1,7 @@
-"""Repair of a lane: offset log and commit log agree again, no row lost or doubled. The sink is asked what it has.
+"""Repair of a lane: offset log and commit log agree again, with no row lost or doubled. The sink is asked for its
+batches.
 
-What cannot be repaired so is left as it is, and said, with what is at stake.
+Anything that cannot be repaired in this way stays as it is, and is reported with the consequences.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ _RESTORE = "Restore it from a backup of the checkpoint."
 
 
 class _Stuck(Exception):
-    """Nothing more can be repaired in this lane; why is among the problems."""
+    """Nothing more can be repaired in this lane; the reason is among the problems."""
 
 
 class LaneRepair:
     """Plans the repair of one lane.
 
     :param drafting: takes the steps.
-    :param recorded: tells what is in the sink.
+    :param recorded: tells which batches the sink has.
     :param name: the lane.
     """
 
@@ -59,7 +60,7 @@ class LaneRepair:
         self._folder = "" if name == LIVE else f"lanes/{name}/"
 
     def run(self) -> None:
-        """Plan all there is to do."""
+        """Plan all repairs of the lane."""
         try:
             self._mend_subtasks()
             self._mend_resolutions()
@@ -89,12 +90,12 @@ class LaneRepair:
         return BatchKey(self._name, number)
 
     def _published(self, number: int) -> Published | None:
-        """The batch where it can be committed: in all of its tables, and of one attempt."""
+        """The batch if it can be committed: all of its tables have it, of one attempt."""
         found = self._recorded.published(self._key(number))
         return None if found is None or not self._recorded.is_of_one_attempt(found) else found
 
     def _is_in(self, number: int) -> str:
-        """The tables that have the batch, or what was published of it; empty if none has."""
+        """The tables that have the batch, or a part of it; empty if none has."""
         return " and ".join(one.sink.location() for one in self._recorded.everywhere(self._key(number)))
 
     def _mend_subtasks(self) -> None:
@@ -104,7 +105,7 @@ class LaneRepair:
                 self._drafting.set_aside(f"subtasks/{path}", "torn; its split is read again")
 
     def _mend_resolutions(self) -> None:
-        """Where a batch with a late end has ended, and that is torn or gone: the entry after it begins there, and its
+        """Mend torn or missing resolved ends of batches with a late end: the next entry begins there, and the batch's
         own commit entry has what its reader told."""
         log, resolutions = self._lane.offset_log, self._drafting.checkpoint.resolutions
         ids, committed = log.ids(), frozenset(self._lane.commit_log.ids())
@@ -140,8 +141,8 @@ class LaneRepair:
             self._drafting.write(f"resolved/{self._name}/{number}/{digest}", encode_resolution(found), why)
 
     def _mend_published_end(self, number: int, entry: OffsetEntry, digest: str) -> None:
-        """A batch that is in the table and not committed ends where what is there does, whatever an attempt chose when
-        a restored backup had forgotten that: nobody could ever commit it."""
+        """Resolve a published and uncommitted batch to the end of its published output, whichever attempt was chosen
+        after the restore of a backup that lacked the choice: otherwise the batch could never be committed."""
         published = self._published(number) if entry.late and not entry.unresolved else None
         manifest = None if published is None else published.manifest
         ends = None if manifest is None else self._ends_told(entry, entry.late, manifest.result)
@@ -155,7 +156,8 @@ class LaneRepair:
         return _unreadable(self._lane.commit_log, number) is not None
 
     def _ends_after(self, number: int, entry: OffsetEntry) -> dict[str, Offset | None] | None:
-        """Where the entry after it begins, in the sources of which nobody knows; None if that does not tell."""
+        """The starts of the next entry, for the sources whose end is unresolved; None if the next entry does not tell
+        them."""
         after = _readable(self._lane.offset_log, number + 1)
         if after is None or not after.starts or is_position(after):
             return None
@@ -164,7 +166,7 @@ class LaneRepair:
     def _ends_told(
         self, entry: OffsetEntry, names: Iterable[str], result: Mapping[str, Any]
     ) -> dict[str, Offset | None] | None:
-        """Where the sources say that it ended, by what their readers told; None if one cannot say."""
+        """The ends that the sources derive from what their readers told; None if a source cannot derive its end."""
         read, ends = told(self._drafting.checkpoint, result), dict[str, Offset | None]()
         for name in names:
             source = self._recorded.source(name, lane=self._name) if name in read else None
@@ -180,7 +182,8 @@ class LaneRepair:
         return ends
 
     def _mend_newest_offsets(self) -> None:
-        """An entry at the end that is torn, or that nothing leads to, is planned again if its batch got nowhere."""
+        """Move away a newest entry that is torn, or that a gap separates from the older ones, so that its batch is
+        planned again; but only if the batch was neither committed nor published."""
         while True:
             log = self._lane.offset_log
             ids = log.ids()
@@ -188,7 +191,7 @@ class LaneRepair:
                 break
             newest = ids[-1]
             torn = _unreadable(log, newest)
-            # With only the one before missing, its range is known from its neighbours; that is mended later.
+            # If only the entry before is missing, its neighbours tell its range; that is mended later.
             apart = newest > 0 and len(ids) > 1 and newest - 1 not in ids and newest - 2 not in ids
             if torn is None and not apart:
                 break
@@ -212,11 +215,11 @@ class LaneRepair:
             )
 
     def _mend_older_offsets(self) -> None:
-        """The range of an entry that its successor follows begins and ends where its neighbours say."""
+        """Rebuild a torn or missing entry that has a successor: its neighbours tell where its range begins and ends."""
         ids = self._lane.offset_log.ids()
         if not ids:
             return
-        # Listed once: what is mended in the loop is only the number that it is at.
+        # Listed once: the loop mends only the number that it is at.
         there = frozenset(ids)
         for number in range(ids[0], ids[-1]):
             log = self._lane.offset_log
@@ -244,9 +247,10 @@ class LaneRepair:
             )
 
     def _take_back_half_beginning(self) -> None:
-        """A log that a command was to begin at a later number, and that has not the two entries by then that anybody
-        goes on from. They say that nothing was read, so nothing is lost with them; what lies before the first was never
-        there, and an entry made up for it would be planned as a batch, at a number that the table has for another's."""
+        """Take back a beginning of the log at a later number that a command left half done, without the two whole
+        entries that the pipeline goes on from. These entries record that nothing was read, so nothing is lost with
+        them. No entry existed before the first one, and an entry made up for it would be planned as a batch, at a
+        number under which the table has another checkpoint's batch."""
         ids, committed = self._lane.offset_log.ids(), self._lane.commit_log.ids()
         whole = [number for number in ids if number in committed]
         if not ids or ids[0] == 0 or len(ids) > 2 or len(whole) > 1 or not set(committed) <= set(ids):
@@ -256,12 +260,13 @@ class LaneRepair:
             return
         why = "a command was to begin the log here and was given up half way; nothing was read, and the log is empty"
         for number in reversed(ids):
-            # In this order: offsets without a commit entry are taken back again, where this is given up too.
+            # In this order: if this command is given up too, offsets without a commit entry are taken back again.
             self._set_aside_commit(number, why)
             self._drafting.set_aside(f"{self._folder}offsets/{number}", why)
 
     def _mend_beginning(self) -> None:
-        """Nobody goes on from one entry that has none before it. It says where that one ended."""
+        """Rebuild the missing entry before the log's only entry, whose starts tell where the missing entry ended: no
+        run goes on from a single entry."""
         log = self._lane.offset_log
         ids = log.ids()
         after = _readable(log, ids[0]) if len(ids) == 1 and ids[0] > 0 else None
@@ -277,9 +282,9 @@ class LaneRepair:
         starts = {name: before.ends.get(name) if before else None for name in ends}
         ran = newest_identity(self._drafting.checkpoint, self._key(number))
         entry = replace(
-            # Where it ended is known now, whether or not that was late, as it may be of the entry after it.
+            # The end is known now, even if it was late, as the end of the next entry may be.
             after, ends=ends, starts=starts, late=(), resolved_by=None, run=None, extra=by_hand(self._drafting.trail),
-            # What ran the lost entry, and may be in the table, is known by its digest.
+            # A batch that ran by the lost entry, and may be in the table, is known by that entry's digest.
             stands_for=ran.digest if ran else None,
             batch_timestamp_ms=(before or after).batch_timestamp_ms,
             watermark_ms=before.watermark_ms if before else 0,
@@ -288,7 +293,8 @@ class LaneRepair:
         return encoded_offsets(self._drafting, self._name, entry)
 
     def _mend_commits(self) -> None:
-        """A commit entry that is lost is written again if the sink has the batch; one for nothing is set aside."""
+        """Write a lost commit entry again if the sink has the batch; move away a commit entry that is not of a planned
+        and published batch."""
         offset_ids, commit_ids = self._lane.offset_log.ids(), self._lane.commit_log.ids()
         if not offset_ids:
             if commit_ids:
@@ -317,7 +323,8 @@ class LaneRepair:
             self._set_aside_commit(number, f"batch {number} was never planned and is not in the table")
         for number in offset_ids:
             torn = self._wrong_commit(number) if number in committed else "missing"
-            # The newest batch may be open; and of the first one kept, retention may have taken the commit entry.
+            # The newest batch may be open, and retention may have removed the commit entry of the first batch that is
+            # kept.
             may_lack = number == newest or number == offset_ids[0] > 0
             if torn is None or (may_lack and number not in committed):
                 continue
@@ -329,7 +336,7 @@ class LaneRepair:
                 self._set_aside_commit(number, f"{torn}, and batch {number} is not in the table: it runs again")
 
     def _wrong_commit(self, number: int) -> str | None:
-        """Why the commit entry is none of the batch that is planned, or None."""
+        """Why the commit entry is not that of the planned batch, or None."""
         if _unreadable(self._lane.commit_log, number) is not None:
             return "torn"
         commit = self._lane.commit_log.get(number)
@@ -347,7 +354,7 @@ class LaneRepair:
         for name, end in entry.ends.items():
             source = self._recorded.source(name, lane=self._lane.name)
             if source is not None:
-                with suppress(CorruptEntryError):  # of its own log; that is another finding
+                with suppress(CorruptEntryError):  # of the source's own log; another finding reports it
                     described[name] = source.in_words(starts.get(name), end)
         attempt = self._drafting.checkpoint.attempts.get(self._key(number), found.manifest.epoch)
         commit = CommitEntry(
@@ -366,7 +373,8 @@ class LaneRepair:
         )
 
     def _take_back_plans(self) -> None:
-        """One batch at most may be planned and not committed. The others run after it, planned anew."""
+        """Take back all open plans but the first: at most one batch may be planned and not committed. The later batches
+        are planned anew after it."""
         offset_ids, commit_ids = self._lane.offset_log.ids(), set(self._lane.commit_log.ids())
         open_ids = [number for number in offset_ids if number not in commit_ids]
         if open_ids and open_ids[0] == offset_ids[0] > 0 and len(offset_ids) > 1:
@@ -391,7 +399,8 @@ class LaneRepair:
             )
 
     def _take_back_late_plan(self) -> None:
-        """A batch that does not follow the one before it was planned while a command changed the log."""
+        """Take back a newest plan that does not follow the batch before: it was planned while a command changed the
+        log."""
         newest = self._lane.offset_log.latest_id()
         if newest is None or newest in self._lane.commit_log.ids():
             return
@@ -421,7 +430,7 @@ class LaneRepair:
 def _unreadable(log: MetadataLog[E], number: int) -> str | None:
     """Why the entry cannot be read, or None.
 
-    :raises UnknownVersionError: if it is not torn, but of a version that this package does not read.
+    :raises UnknownVersionError: if the entry is not torn, but of a version that this package does not read.
     """
     try:
         log.get(number)

@@ -1,4 +1,4 @@
-"""Rewind: the log ends after batch N again, and what came later is planned anew, of the same data."""
+"""Rewind: the log ends after batch N again, and the later batches are planned anew, of the same data."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from airflow_provider_microbatch.upkeep.commands.steps import DropOutput, DropSt
 
 
 def plan_rewind(drafting: Drafting, *, lane: str, to: int, drop_output: bool, allow_skip: bool = False) -> Plan:
-    """The plan after which batch ``to`` is the newest one.
+    """The plan after which batch ``to`` is the newest batch.
 
     Attempts of the later batches stay on record, ended and fenced: their epochs are never given out again. Source logs
-    stay too: the later batches read what they read before, from wherever it is now.
+    stay too: the new batches read the data that the later batches read, from wherever it is now.
 
     :param lane: the lane.
-    :param to: the batch; -1 for none at all.
+    :param to: the batch; -1 for no batch at all.
     :param drop_output: take the later batches out of the table.
-    :param allow_skip: read again what is there, and lose what is there no more: where a source's own log is damaged,
-        where the source is set to go on without what is gone, or where the checkpoint was restored and the source gives
-        up what is committed.
+    :param allow_skip: read again the data that still exists, and lose the data that does not: where a source's own log
+        is damaged, where the source is set to go on without missing data, or where the checkpoint was restored and the
+        source gives up committed data.
     :raises MaintenanceError: if a row would be lost or doubled.
     """
     check_not_half_renamed(drafting.checkpoint)
@@ -53,7 +53,7 @@ class _Rewind:
     def plan(self) -> Plan:
         offset_ids, commit_ids = self._lane.offset_log.ids(), self._lane.commit_log.ids()
         known = sorted({number for number in (*offset_ids, *commit_ids) if number > self._to})
-        # First: what retention took of the logs is in the table too, and is not of after a backup.
+        # First: batches that retention has removed from the logs are in the table too, and are not later than a backup.
         self._check_position(offset_ids, commit_ids)
         self._lost = self._of_another_life()
         for told in self._recorded.unusable():
@@ -69,18 +69,19 @@ class _Rewind:
         self._check_readable(later, commit_ids)
         self._keep(later)
         unfinished = {number: self._unfinished(BatchKey(self._name, number)) for number in later}
-        # First of all: an attempt that sleeps would publish behind the back of what takes its batch out.
+        # First of all: an attempt that sleeps could otherwise publish after its batch was taken out.
         for number in reversed(later):
             fence_attempts(self._drafting, BatchKey(self._name, number), why="its batch was rewound", also_ended=True)
             self._drop_stages(unfinished[number])
         self._drop(later)
         why = f"later than batch {self._to}" if self._to >= 0 else "everything is read again"
-        # Commits first, from the newest on: killed in between, no batch is committed that the offset log lacks.
+        # Commits first, from the newest on: if the command is killed in between, no batch is committed that the offset
+        # log lacks.
         for number in reversed(later):
             self._drafting.set_aside(f"{self._folder}commits/{number}", why)
         for number in reversed(later):
             self._drafting.set_aside(f"{self._folder}offsets/{number}", why)
-            # Who asked for the batch again gets it: it runs again.
+            # A replay that was requested is done by this: the batch runs again.
             withdraw_requests(self._drafting, BatchKey(self._name, number), why="its batch is planned again")
             self._drafting.set_aside(f"adopted/{self._name}/{number}", "its batch is planned again")
             self._take_back_late(number, unfinished[number], was_committed=number in commit_ids)
@@ -91,7 +92,8 @@ class _Rewind:
         return self._drafting.plan()
 
     def _take_back_late(self, number: int, unfinished: list[Attempt], *, was_committed: bool) -> None:
-        """An attempt that slept may publish and commit after the plan was made, and before it is fenced."""
+        """Plan to take back the output and the commit entry of attempts that slept: they may publish and commit after
+        the plan was made, and before they are fenced."""
         key, why = BatchKey(self._name, number), "its attempt may have gone on while the command began"
         for attempt in unfinished if self._drop_output else ():
             sink, identity = self._recorded.sink_of(attempt), attempt.identity
@@ -117,7 +119,7 @@ class _Rewind:
         try:
             numbers = [number for number in self._recorded.batches(self._name) if number > self._to]
         except (MaintenanceError, SinkError):
-            return {}  # what is in the logs is asked for by itself
+            return {}  # batches in the logs are looked up one by one
         found = {number: self._recorded.of_another_life(BatchKey(self._name, number)) for number in numbers}
         lost = {
             number: kept
@@ -133,8 +135,9 @@ class _Rewind:
         return lost
 
     def _check_given_up(self, lost: list[int]) -> None:
-        """What a source has given up nobody reads again, and no log says what it was. What it noted beside the files
-        tells, but for what a version took that left no note."""
+        """Check that the lost batches can be read again: data that a source has given up cannot be, and no log tells
+        what it was. A source's notes beside the files tell, except for data that was taken by a version that left no
+        notes."""
         sources = self._recorded.arguments().get("sources", {})
         cleaning = [name for name, values in sources.items() if Source.from_dict(values).gives_up]
         for name in map(self._checkpoint.names.of, cleaning):
@@ -178,7 +181,8 @@ class _Rewind:
             )
 
     def _check_letters(self, later: list[int]) -> None:
-        """A batch that runs again has its rows and dead letters anew: those of before would be in the table twice."""
+        """Check that no dead letters of the later batches were run again: a batch that runs again produces its rows and
+        dead letters anew, and the table would have these rows twice."""
         by = taken(self._checkpoint)
         found = [by[key] for number in later if (key := BatchKey(self._name, number)) in by]
         if found and self._name != LETTERS:
@@ -191,7 +195,8 @@ class _Rewind:
             )
 
     def _check_kept(self) -> None:
-        """Retention may be at it: what it has announced it removes, whenever it wakes up."""
+        """Check that no retention is under way at these batches: it removes what it has announced, whenever its process
+        wakes up."""
         before, where = self._checkpoint.horizons.highest(self._name), self._lane.offset_log.location
         if self._to <= before and before > 0:
             told = (
@@ -207,7 +212,8 @@ class _Rewind:
             raise MaintenanceError(told)
 
     def _check_files(self, first: int) -> None:
-        """Entries are moved away one by one. One that stayed behind would be taken for a batch whose output is gone."""
+        """Check that the entries are separate files, since they are moved away one by one: an entry that stayed behind
+        would count as a batch whose output is gone."""
         for entries in (self._lane.offset_log, self._lane.commit_log):
             if entries.is_compacted(first):
                 raise MaintenanceError(
@@ -217,7 +223,7 @@ class _Rewind:
                 )
 
     def _check_readable(self, later: list[int], commit_ids: list[int]) -> None:
-        """What was committed has to be read a second time."""
+        """Check that everything the later batches have committed can be read a second time."""
         for number in later:
             key = BatchKey(self._name, number)
             try:
@@ -261,12 +267,12 @@ class _Rewind:
                     self._drafting.note(f"of what batch {key} read in source {name!r}, {gone}.")
 
     def _kept_end(self, name: str) -> Offset | None:
-        """Where the source is, once the lane has been rewound."""
+        """The position of the source, once the lane has been rewound."""
         entry = self._lane.offset_log.get(self._to) if self._to >= 0 else None
         return None if entry is None else entry.ends.get(name)
 
     def _newest_end(self, name: str) -> Offset | None:
-        """How far the newest batch whose entry can be read goes."""
+        """The end of the source in the newest entry that can be read; None if no entry can."""
         for number in reversed(self._lane.offset_log.ids()):
             with suppress(CheckpointError):
                 entry = self._lane.offset_log.get(number)
@@ -274,8 +280,8 @@ class _Rewind:
         return None
 
     def _find_damaged(self) -> dict[str, OpenSource]:
-        """Sources whose own log can no longer tell what the later batches read. What of that is still in the source is
-        planned anew."""
+        """Sources whose own log can no longer tell what the later batches read. The data that is still in such a source
+        is planned anew."""
         found = {}
         for name in self._recorded.source_names():
             source, kept = self._recorded.source(name, lane=self._name), self._kept_end(name)
@@ -302,7 +308,7 @@ class _Rewind:
         return found
 
     def _keep(self, later: list[int]) -> None:
-        """What was released to be cleaned, and is not yet, is read again: from now on nothing of it is due."""
+        """Plan that sources keep data that was released for cleaning and not cleaned yet, since it is read again."""
         for number in later:
             try:
                 entry = self._lane.offset_log.get(number)
@@ -366,12 +372,13 @@ class _Rewind:
             try:
                 found.append(attempts.get(key, epoch))
             except CheckpointError:
-                continue  # torn: its process could not publish it either
+                continue  # torn: the attempt's process could not publish either
         return [attempt for attempt in found if attempt is not None]
 
     def _drop_stages(self, fenced: list[Attempt]) -> None:
-        """An attempt that has passed the fence already, and sleeps before its publish, finds nothing to publish: else
-        the batch's place would be taken by what no log knows, and no batch of this number could ever be published."""
+        """Plan to drop the stages of attempts that have passed the fence and sleep before their publish. Such a publish
+        would put a batch that no log knows at the batch's place, and no batch of this number could ever be
+        published."""
         for attempt in fenced:
             sink = self._recorded.sink_of(attempt)
             tables = () if sink is None else sink.tables

@@ -1,4 +1,4 @@
-"""Set a source's position by hand: one more batch, which reads nothing and says so."""
+"""Set a source's position by hand: by one more batch, which reads nothing and records that."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def plan_set_offset(
 
     :param lane: the lane.
     :param source: name of the source.
-    :param offset: its position, as its own offsets look; None for before anything.
-    :param allow_skip: what lies between may be lost.
-    :param allow_reread: what was read already may be read and published again.
-    :raises MaintenanceError: if the logs are not ready for it, or it would lose or double rows and nobody allowed that.
-    :raises SourceError: if the offset is none of the source's.
+    :param offset: the position, in the form of the source's offsets; None for before anything.
+    :param allow_skip: accept that the data in between is lost.
+    :param allow_reread: accept that data that was read already is read and published again.
+    :raises MaintenanceError: if the logs are not ready for it, or if rows would be lost or doubled without permission.
+    :raises SourceError: if the offset is not one of the source's.
     """
     checkpoint = drafting.checkpoint
     check_not_half_renamed(checkpoint)
@@ -61,7 +61,8 @@ def plan_set_offset(
     number, folder = position.batch_id, "" if lane == LIVE else f"lanes/{lane}/"
     why = f"the next batch begins source {source!r} at {_show(offset)}, after {_show(before)}"
     entry = _entry(drafting, position, source, offset)
-    # First of all: where a run has planned at this moment the command has done nothing yet, and can end so.
+    # First of all: if a run has planned at this moment, the command has not done anything yet, and can end without
+    # effect.
     before_it = f"{folder}commits/{number - 1}" if number > 0 else None
     planned = encoded_offsets(drafting, lane, entry)
     drafting.write(f"{folder}offsets/{number}", planned, why, after=before_it)
@@ -73,7 +74,8 @@ def plan_set_offset(
 
 
 def _check_aside(checkpoint: Checkpoint, lane: str, opened: OpenSource, source: str, offset: Offset | None) -> None:
-    """A batch that is set aside stays replayable: what is read again before it is run would come twice."""
+    """Check that no set-aside batch has a range behind ``offset``: the batch stays replayable, so rows that are read
+    again before its replay would come twice."""
     log = checkpoint.lane(lane).offset_log
     for number in all_aside(checkpoint, lane):
         entry = log.get(number)
@@ -88,8 +90,8 @@ def _check_aside(checkpoint: Checkpoint, lane: str, opened: OpenSource, source: 
 
 
 def _check_table(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) -> None:
-    """A plan looks at its own place and at what lies behind it, and refuses what nobody knows there. Once this command
-    has counted over the place, nobody would look at it again, and what is read again would be there a second time."""
+    """Check, as a plan does, that the table has no unknown batch at the next number or behind it. Once this command has
+    used up the number, no later plan would look there, and the rows that are read again would be in the table twice."""
     for sink in recorded.usable():
         try:
             sink.contains(expected_next(checkpoint, key))
@@ -119,7 +121,7 @@ def _check_direction(
                 f"what source {source!r} has after {_show(before)} up to {_show(offset)}{figures} would never be read. "
                 "Allow that with --allow-skip."
             )
-        # `source.commit` of a later end must not take away what no batch has read.
+        # `source.commit` of a later end must not remove data that no batch has read.
         drafting.keep(Keep(source=source, lane=lane, start=before, end=offset, why="what is skipped stays where it is"))
         drafting.note(f"lost to the table: source {source!r} after {_show(before)} up to {_show(offset)}{figures}.")
     if after is not True:

@@ -1,4 +1,5 @@
-"""What a checkpoint tells of its pipeline when nobody has the DAG file: sources, sinks, who is alive."""
+"""The pipeline as its checkpoint records it, for commands without the DAG file: sources, sinks, and attempts that are
+alive."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ from airflow_provider_microbatch.sources import OpenSource, Source
 class Published:
     """A batch as the sink has it.
 
-    :param manifest: what is published.
-    :param sink: the sink it is in.
+    :param manifest: manifest of the published batch.
+    :param sink: the sink that has the batch.
     """
 
     manifest: Manifest
@@ -42,10 +43,10 @@ class Published:
 
 
 class Recorded:
-    """The pipeline as its attempts ran it. A sink on record that cannot be used from here (of a class that is gone, or
-    that nobody trusts) is in the way only of who has to ask it.
+    """The pipeline as its attempts ran it. A sink on record that cannot be used from here (its class is gone, or is not
+    trusted) only stops commands that have to ask this sink.
 
-    :param checkpoint: where the definitions lie.
+    :param checkpoint: the checkpoint that has the definitions.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -53,13 +54,14 @@ class Recorded:
         self._tables = checkpoint.tables.following_moves
 
     def published(self, key: BatchKey) -> Published | None:
-        """The batch in the table, or None: it is in no sink that any attempt has ever written to, or in some of its
-        tables only. What another checkpoint, or another plan, put at its place is not the batch.
+        """The batch in the table, or None: no sink that any attempt has ever written to has the batch, or only some of
+        its tables have it. Output of another checkpoint, or of another plan, at the batch's place is not the batch.
 
-        :raises MaintenanceError: if no pipeline is on record, so that nobody knows the sink; or if a sink that an
-            attempt of the batch wrote to cannot be asked from here.
+        :raises MaintenanceError: if no pipeline is on record, so that the sink is unknown; or if a sink that an attempt
+            of the batch wrote to cannot be asked from here.
         :raises SinkError: if the sink cannot tell.
-        :raises CorruptEntryError: if that is since an entry cannot be read, of a table's id or of an attempt.
+        :raises CorruptEntryError: if the sink cannot tell because an entry, of a table's id or of an attempt, cannot be
+            read.
         """
         batch = expected_on_record(self._checkpoint, key, tables=self._tables)
         unknown: SinkError | CorruptEntryError | None = None
@@ -67,7 +69,7 @@ class Recorded:
             try:
                 manifest = found_in(sink, batch)
             except (SinkError, CorruptEntryError) as error:
-                unknown = error  # it may be in another one
+                unknown = error  # another sink may have the batch
                 continue
             if manifest is not None and not self.is_part(sink, manifest):
                 return Published(manifest=manifest, sink=sink)
@@ -78,8 +80,9 @@ class Recorded:
         return None
 
     def is_part(self, sink: OpenSink, found: Manifest) -> bool:
-        """Whether the attempt that made what ``sink`` has wrote to more tables than this one is of: to those of a
-        definition of before, or of after it. That all of these have the batch says nothing of the others."""
+        """Whether the attempt that made the batch in ``sink`` wrote to more tables than those of this sink: to those of
+        an earlier or later definition. If all tables of this sink have the batch, that tells nothing about the other
+        tables."""
         try:
             attempt = self._checkpoint.attempts.get(found.key, found.epoch)
         except CheckpointError:
@@ -89,20 +92,20 @@ class Recorded:
 
     def is_of_one_attempt(self, found: Published) -> bool:
         """Whether all tables of the sink have the batch of the attempt that was found: a replay may have been cut off
-        between two of them."""
+        between two tables."""
         batch = expected_on_record(self._checkpoint, found.manifest.key, tables=self._tables)
         return is_of_one_attempt(found.sink, batch, found.manifest)
 
     def everywhere(self, key: BatchKey) -> list[Published]:
-        """The batch in each table that has it, in the order in which they are published, whether or not the other
-        tables of their sink have it. Empty if it is nowhere; raises as :meth:`published`, which asks for all of it.
-        """
+        """The batch in each table that has it, in the order in which the tables are published, whether or not the other
+        tables of the sink have it. Empty if no table has it; raises as :meth:`published`, which looks for the whole
+        batch."""
         whole = self.published(key)
         sinks = self.usable() if whole is None else [whole.sink, *self.usable()]
         batch = expected_on_record(self._checkpoint, key, tables=self._tables)
         found = list[Published]()
         for sink in sinks:
-            # A table beside those that have it already is another one, or a copy that nobody goes by any more.
+            # A table besides those that have the batch already is another table, or a copy that readers no longer use.
             if found and not any(_is_one(table, one.sink) for table in sink.tables for one in found):
                 continue
             for table in sink.tables:
@@ -112,12 +115,13 @@ class Recorded:
         return found
 
     def whatever_is_at(self, key: BatchKey) -> list[Published]:
-        """What the sinks have under the batch's number, whosever it is.
+        """The batches in the sinks under this number, of any checkpoint.
 
         :raises MaintenanceError: if no pipeline is on record, or a sink cannot be asked from here.
         """
         found = list[Published]()
-        # A table may be that of two definitions, as where another one was added to it later: the one of more counts.
+        # A table may belong to two definitions, if a second table was added later: the definition with more tables
+        # counts.
         for one in sorted(_at(key, self.sinks(), self._tables), key=lambda one: -len(one.sink.tables)):
             known = [table for other in found for table in other.sink.tables]
             if not all(any(_is_one(table, other) for other in known) for table in one.sink.tables):
@@ -125,10 +129,10 @@ class Recorded:
         return found
 
     def of_another_life(self, key: BatchKey) -> list[Published]:
-        """What this checkpoint published under the number by a plan that it does not know any more, in each table: it
-        was restored from an older backup. Empty if there is nothing of the kind."""
+        """The batch in each table that this checkpoint published under the number by a plan that it no longer knows,
+        since it was restored from an older backup. Empty if there is none."""
         own = self._checkpoint.identity()
-        # Attempts may be on record that the logs know nothing of: of a backup's files these alone were put back.
+        # Attempts may be on record that the logs do not know, if a restore put back attempts alone.
         is_planned = self._checkpoint.lane(key.lane).offset_log.has(key.id)
         made_here = [
             found
@@ -140,8 +144,8 @@ class Recorded:
         return [] if made_here and is_planned and self.everywhere(key) else made_here
 
     def of_another_here(self, key: BatchKey) -> Published | None:
-        """What another checkpoint published under the number while it lay where this one lies now. It was moved away,
-        or removed, and what the table has of it stands in no log. None if there is nothing of the kind."""
+        """The batch that another checkpoint published under the number while it lay at this checkpoint's location. That
+        checkpoint was moved away or removed, and no log has the batch. None if there is no such batch."""
         own = self._checkpoint.identity()
         for found in _at(key, tables_of(self.usable()), self._tables):
             made = found.manifest.identity
@@ -152,15 +156,15 @@ class Recorded:
         return None
 
     def batches(self, lane: str) -> list[int]:
-        """Ids that something is published under in any sink that can be asked, whosever it is, ascending.
+        """Ids under which any sink that can be asked has a batch, of any checkpoint, ascending.
 
         :raises SinkError: if a sink cannot tell.
         """
         return sorted({number for sink in self.usable() for number in sink.batches(lane, self._tables)})
 
     def sinks_of(self, key: BatchKey) -> list[OpenSink]:
-        """Those usable sinks that attempts of the batch wrote to; all, if that is not known. It is in no other, unless
-        somebody has moved or copied the table."""
+        """The usable sinks that attempts of the batch wrote to; all usable sinks, if that is unknown. No other sink has
+        the batch, unless a user has moved or copied the table."""
         names = self._definitions_of(key)
         wrote = [sink.definition for name, sink in self._usable.items() if names is None or name in names]
         return [sink for sink in self.usable() if sink.definition in wrote]
@@ -175,8 +179,8 @@ class Recorded:
         return found
 
     def usable(self) -> list[OpenSink]:
-        """Those sinks that can be used from here, each once. Today's comes first: of a table that was copied it is that
-        one that readers go by.
+        """The sinks that can be used from here, each once. The current sink comes first: if a table was copied, readers
+        use the current sink's table.
 
         :raises MaintenanceError: if none is on record.
         """
@@ -189,13 +193,13 @@ class Recorded:
         return found
 
     def unusable(self) -> list[str]:
-        """What is the matter with the sinks that cannot be used from here, in words, each with its definition."""
+        """For each sink that cannot be used from here, the definition and the reason, in words."""
         return [self._unusable[name] for name in sorted(self._unusable)]
 
     def sink_of(self, attempt: Attempt) -> OpenSink | None:
-        """The sink that the attempt wrote to; None if that is not on record.
+        """The sink that the attempt wrote to; None if it is not on record.
 
-        :raises MaintenanceError: if it cannot be used from here.
+        :raises MaintenanceError: if the sink cannot be used from here.
         """
         name = attempt.definition or ""
         self._check_usable(self._unusable.keys() & {name})
@@ -211,7 +215,7 @@ class Recorded:
 
     @cached_property
     def _loaded(self) -> tuple[dict[str, OpenSink], dict[str, str]]:
-        """Sinks, and what is the matter with those that cannot be used, by the names of their definitions."""
+        """The usable sinks, and the reasons why the others cannot be used, by the names of their definitions."""
         found: dict[str, OpenSink] = {}
         refused: dict[str, str] = {}
         definitions, newest = self._checkpoint.definitions, self._newest_definition()
@@ -225,7 +229,7 @@ class Recorded:
         return found, refused
 
     def _newest_definition(self) -> str | None:
-        """What the attempt ran that began last, of all lanes; None if none is on record."""
+        """The definition that the attempt that began last ran, of all lanes; None if none is on record."""
         attempts = self._checkpoint.attempts
         lanes = ((lane, attempts.epochs.ids(lane)) for lane in attempts.epochs.lanes())
         begun = [found for lane, ids in lanes if (found := self._newest_attempt(lane, ids)) is not None]
@@ -252,7 +256,7 @@ class Recorded:
             )
 
     def _definitions_of(self, key: BatchKey) -> set[str] | None:
-        """Definitions that attempts of the batch ran; None if that is not known, so that it may be any."""
+        """Definitions that attempts of the batch ran; None if they are unknown, so that any definition is possible."""
         attempts, found = self._checkpoint.attempts, set[str]()
         for epoch in attempts.epochs.all(key):
             try:
@@ -262,12 +266,12 @@ class Recorded:
             if attempt is not None and attempt.definition is not None:
                 found.add(attempt.definition)
             elif attempt is None or not attempt.is_fence:
-                return None  # of before pipelines were on record
+                return None  # from a version that recorded no pipelines
         return found or None
 
     def source(self, name: str, *, lane: str) -> OpenSource | None:
-        """The source beside the checkpoint, as the lane reads it; None if the newest attempt on record had none of that
-        name."""
+        """The source, opened with the checkpoint, as the lane reads it; None if the newest attempt on record had no
+        source of that name."""
         sources = self.arguments(of_letters=lane == LETTERS).get("sources", {}).items()
         recorded = {self._checkpoint.names.of(one): found for one, found in sources}.get(name)
         if recorded is None:
@@ -276,13 +280,14 @@ class Recorded:
         return OpenedSources(defined, checkpoint=self._checkpoint, lane=lane, clock_ms=now_ms).open(name)
 
     def source_names(self) -> list[str]:
-        """Names of the pipeline's sources, as they are called now."""
+        """Current names of the pipeline's sources."""
         return [self._checkpoint.names.of(name) for name in self.arguments().get("sources", {})]
 
     def arguments(self, *, of_letters: bool = False) -> Mapping[str, Any]:
-        """Arguments of the pipeline as the newest attempt that can be read ran it; empty if there is none.
+        """Arguments of the pipeline as the newest readable attempt ran it; empty if there is none.
 
-        :param of_letters: of the pipeline that runs its dead letters again, which has these as its source.
+        :param of_letters: whether to return those of the pipeline that runs the dead letters again, with the letters as
+            its source.
         """
         attempts, definitions = self._checkpoint.attempts, self._checkpoint.definitions
         lanes = (lane for lane in attempts.epochs.lanes() if (lane == LETTERS) == of_letters)
@@ -298,7 +303,7 @@ class Recorded:
                     if found is not None:
                         arguments: Mapping[str, Any] = found["arguments"]
                         return arguments
-        # No attempt was ever opened: then a plan that was refused has left the pipeline.
+        # No attempt was ever opened: a plan that was refused may have left the pipeline.
         left = [definitions.get(name) for name in definitions.names()]
         return next((found["arguments"] for found in left if found is not None), {})
 
@@ -314,13 +319,13 @@ def _is_one(table: OpenSink, other: OpenSink) -> bool:
 
 
 def tables_of(sinks: Sequence[OpenSink]) -> list[OpenSink]:
-    """Their tables, each once."""
+    """The tables of the sinks, each once."""
     found = {str(table.definition.to_dict()): table for sink in sinks for table in sink.tables}
     return list(found.values())
 
 
 def alive(checkpoint: Checkpoint, engine_of: EngineOf, *, parked: bool = True) -> list[str]:
-    """Everybody who is at a batch, in words: a lease that runs, or an engine that says so.
+    """All attempts that are alive, in words: their lease runs, or their engine reports that they run.
 
     :param parked: count a stage that waits for its audits.
     :raises EngineError: if an engine cannot be asked.
@@ -344,16 +349,19 @@ def _sign(checkpoint: Checkpoint, key: BatchKey, epoch: int, engine_of: EngineOf
     try:
         attempt = checkpoint.attempts.get(key, epoch)
         if attempt is not None:
-            # However long it has been an orphan: a command fences it, and stops nothing.
+            # However long the attempt has been an orphan: a command fences it, and stops nothing.
             return sign_of_life(checkpoint, attempt, engine_of, parked=parked, orphan_seconds=math.inf)
         seconds = checkpoint.leases.remaining_seconds(key, epoch, parked=parked)
     except CheckpointError:
-        return None  # torn: what cannot be read is what `repair` is for, and its holder could not read it either
+        return None  # torn: `repair` mends unreadable entries, and the holder could not read its entry either
     return f"it is being opened, its lease runs for another {seconds:.0f} s" if seconds > 0 else None
 
 
 def check_no_state(checkpoint: Checkpoint) -> None:
-    """:raises MaintenanceError: if it would be left behind, and whoever goes on would begin with none."""
+    """Check that the checkpoint keeps no state, which a command would leave behind.
+
+    :raises MaintenanceError: if it keeps state: the pipeline that goes on would begin without any.
+    """
     if checkpoint.keeps_state:
         raise MaintenanceError(
             f"{checkpoint.location} keeps state of its batches (stateful=True), which cannot be taken along. Nothing "
@@ -362,10 +370,10 @@ def check_no_state(checkpoint: Checkpoint) -> None:
 
 
 def check_stateless(checkpoint: Checkpoint, recorded: Recorded) -> None:
-    """See that no batch keeps state before one is counted that no run makes: it would keep none, and the next one would
-    have nothing to go on from.
+    """Check that the pipeline keeps no state, before a batch is counted that no run makes: such a batch would keep no
+    state, and the next batch could not continue.
 
-    :raises MaintenanceError: if batches do, or are to.
+    :raises MaintenanceError: if batches keep state, or are to keep it.
     """
     if checkpoint.keeps_state or recorded.arguments().get("stateful"):
         raise MaintenanceError(

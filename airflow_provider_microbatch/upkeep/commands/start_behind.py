@@ -1,4 +1,5 @@
-"""Start behind: a checkpoint counts on behind what the table holds, so that its batches meet nobody else's."""
+"""Start behind: a checkpoint counts on behind the batches that the table holds, so that its batches never meet another
+checkpoint's."""
 
 from __future__ import annotations
 
@@ -18,20 +19,21 @@ from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.site import Recorded, check_stateless
 
 _MOST_MISSING = 10_000
-"""So many numbers in a row may be missing in a table at most, before one that it has: each gets entries in the logs."""
+"""How many consecutive numbers may be missing in a table, at most, before a number that it has: each gets entries in
+the logs."""
 
 _HIGHEST = 2**63 - 1
-"""Of a batch id: Spark's is a signed number of 64 bits."""
+"""The highest batch id: Spark's batch ids are signed numbers of 64 bits."""
 
 
 def plan_start_behind(drafting: Drafting, *, allow_reread: bool) -> Plan:
-    """The plan after which the next batch of the live lane has a number that the table has nothing of. The batches in
-    between read nothing and say so, as those of ``set-offset``.
+    """The plan after which the next batch of the live lane has a number under which the table has nothing. The batches
+    in between read nothing and record that, as those of ``set-offset`` do.
 
-    :param allow_reread: what batches read may be read again that this checkpoint made after the backup it was restored
-        from, or that another one made while it lay here.
-    :raises MaintenanceError: if nobody knows the table, a batch is planned, or rows would be doubled unasked.
-    :raises SinkError: if the table cannot tell what it holds.
+    :param allow_reread: accept that data is read again that was read by batches of this checkpoint after the backup it
+        was restored from, or by batches of another checkpoint while it lay here.
+    :raises MaintenanceError: if the table is unknown, a batch is planned, or rows would be doubled without permission.
+    :raises SinkError: if the table cannot tell which batches it holds.
     """
     checkpoint = drafting.checkpoint
     identity = checkpoint.identity()
@@ -45,11 +47,11 @@ def plan_start_behind(drafting: Drafting, *, allow_reread: bool) -> Plan:
         )
     recorded = Recorded(checkpoint)
     check_stateless(checkpoint, recorded)
-    recorded.sinks()  # it takes all of them to know what the table holds
+    recorded.sinks()  # raises unless all sinks can be asked
     held = [number for number in recorded.batches(LIVE) if number >= position.batch_id]
     if not held:
         return drafting.plan()
-    # A log that begins here begins at the first number: what lies before that need not be counted.
+    # A log that begins here begins at the first held number: the numbers before it need not be counted.
     _check_counted(recorded, checkpoint.tables, held if position.latest is None else [position.batch_id - 1, *held])
     _check_reread(drafting, recorded, held, allow_reread=allow_reread)
     drafting.note(
@@ -57,7 +59,7 @@ def plan_start_behind(drafting: Drafting, *, allow_reread: bool) -> Plan:
         "there comes to that number too: then this pipeline needs a table of its own."
     )
     drafting.note("it reads all that its sources have after its own position, whether or not it is in the table.")
-    # One before is enough for a log that begins here: the newest entry and the one before it are verified by every run.
+    # A log that begins here needs only one entry before: every run verifies just the newest two entries.
     first = position.batch_id if position.latest is not None else max(held[-1] - 1, 0)
     why = f"the table has batches of this number or later ones: nothing is read before batch {held[-1] + 1}"
     entry = _entry(drafting, position, identity.sources)
@@ -72,10 +74,11 @@ def plan_start_behind(drafting: Drafting, *, allow_reread: bool) -> Plan:
 
 
 def _check_counted(recorded: Recorded, tables: KnownTables, held: Sequence[int]) -> None:
-    """A folder may have any number for its name.
+    """Check that the numbers in the table were counted up to: a stray folder may have any number as its name.
 
-    :param held: what the table holds, after the newest number here if there is one.
-    :raises MaintenanceError: naming the folder, if nobody has counted up to it, or no batch has such a number.
+    :param held: numbers that the table holds, after the newest number here if there is one.
+    :raises MaintenanceError: naming the folder, if no pipeline can have counted up to it, or no batch can have such a
+        number.
     """
     missing, after = max(((upper - lower - 1, upper) for lower, upper in pairwise(held)), default=(0, held[-1]))
     if missing > _MOST_MISSING:
@@ -110,7 +113,8 @@ def _check_reread(drafting: Drafting, recorded: Recorded, held: Sequence[int], *
 def _check_reread_of_another(
     drafting: Drafting, recorded: Recorded, keys: Sequence[BatchKey], *, allow_reread: bool
 ) -> None:
-    """A pipeline whose checkpoint was moved, or removed, begins a new one at the old place: it has read nothing."""
+    """Check for batches of another checkpoint at this place: if a pipeline's checkpoint was moved or removed, the
+    pipeline begins a new checkpoint at the old place, and that checkpoint has read nothing."""
     others = ((key.id, recorded.of_another_here(key)) for key in keys)
     found = [(number, one.manifest.identity) for number, one in others if one is not None]
     if not found:

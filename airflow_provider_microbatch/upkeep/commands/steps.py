@@ -1,4 +1,4 @@
-"""The steps that a plan is made of. Each can be done again: done twice it is as if it was done once."""
+"""The steps that a plan is made of. Each step can be repeated: doing it twice has the same effect as doing it once."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from airflow_provider_microbatch.upkeep.commands.moving import MOVING, MovingSte
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
 
 IsOver = Callable[[], bool]
-"""Whether nothing of the command that a step is of is to be done any more: its process may have slept, and another have
-finished it, or given it up, or restored the checkpoint from a backup. Asked before each change but the first of a step,
-which follows such a look."""
+"""Whether the step's command must not do anything any more: while its process slept, another may have finished it, or
+given it up, or the checkpoint was restored from a backup. Asked before each change of a step except the first, which
+directly follows such a check."""
 
 
 def _not_over() -> bool:
-    """A draft is nobody's but the command's."""
+    """Always False, for a draft: no other process changes it."""
     return False
 
 
 def digest(data: bytes) -> str:
-    """SHA-256, by which a step knows the bytes that it was planned for."""
+    """The SHA-256 by which a step recognises the bytes that it was planned for."""
     return hashlib.sha256(data).hexdigest()
 
 
 def _move(store: Store, path: str, target: str, is_over: IsOver) -> None:
-    """Copy first, then delete: killed in between, the file is there twice and never gone.
+    """Copy first, then delete: if the process is killed in between, the file exists twice and is never lost.
 
-    :raises MaintenanceError: if something else is at the target.
+    :raises MaintenanceError: if the target is another file.
     """
     data = store.get(path)
     if data is None or is_over():
@@ -50,7 +50,7 @@ def _move(store: Store, path: str, target: str, is_over: IsOver) -> None:
     try:
         is_new = store.put_if_absent(target, data)
         if is_new and is_over() and store.get(path) == data:
-            store.delete_if(target, data)  # it came late, or nobody needs it: what goes on has the file where it was
+            store.delete_if(target, data)  # late, or not needed: the pipeline has the file at its old place
         if is_new or store.get(target) == data:
             _remove_copied(store, path, target, data, is_over)
             return
@@ -62,8 +62,8 @@ def _move(store: Store, path: str, target: str, is_over: IsOver) -> None:
 
 
 def _leave_one(store: Store, path: str, target: str, data: bytes) -> None:
-    """After a change without an answer, of a command that is over: it may be done. Nobody does the rest of it: two
-    copies would count for two sources, and none is lost."""
+    """Leave exactly one copy, after a change without an answer by a command that is over. The change may have happened,
+    and no process does its rest: two copies would count as two sources, and no copy would be a loss."""
     if store.get(path) == data:
         store.delete_if(target, data)
     if store.get(target) != data:
@@ -71,12 +71,12 @@ def _leave_one(store: Store, path: str, target: str, data: bytes) -> None:
 
 
 def _remove_copied(store: Store, path: str, target: str, data: bytes, is_over: IsOver) -> None:
-    """Remove what was copied to ``target``.
+    """Remove the file that was copied to ``target``.
 
-    Whoever does it may sleep before it deletes, until the command is over: what has the name by then is of the next
-    life, and stays. By its bytes alone that is not always told: a file that was put back, or restored, is the same one.
-    It is gone from both places then, and is put back. Also who is not late looks: of two that move a file to and fro
-    each deletes the other's copy, and the one that deletes last sees it.
+    The process may sleep before it deletes, until the command is over: a file that has the name by then belongs to the
+    next life, and must stay. The bytes alone do not always tell: a file that was put back, or restored, has the same
+    bytes. Such a file is gone from both places then, and is put back. A process that is not late checks too: if two
+    processes move a file to and fro, each deletes the other's copy, and the process that deletes last sees it.
     """
     if not is_over() and store.delete_if(path, data) and store.get(target) != data:
         store.put_if_absent(path if is_over() else target, data)
@@ -84,11 +84,11 @@ def _remove_copied(store: Store, path: str, target: str, data: bytes, is_over: I
 
 @dataclass(frozen=True, kw_only=True)
 class SetAside:
-    """Move a file of the checkpoint away. Nothing is ever deleted.
+    """Move a file of the checkpoint away. The file is never deleted.
 
     :param path: the file.
-    :param target: where it goes.
-    :param sha256: of its content; another content is not touched.
+    :param target: where the file goes.
+    :param sha256: digest of its content; a file with other content is not touched.
     :param why: the reason, for people.
     """
 
@@ -101,36 +101,36 @@ class SetAside:
 
     @property
     def what(self) -> str:
-        """What it is done to, for people."""
+        """The object of the step, for people."""
         return self.path
 
     def apply(self, store: Store, *, is_over: IsOver = _not_over) -> None:
-        """Copy first, then delete: killed in between, the file is there twice and never gone.
+        """Copy first, then delete: if the process is killed in between, the file exists twice and is never lost.
 
-        :raises MaintenanceError: if the file is another one than the plan was made for.
+        :raises MaintenanceError: if the file is not the one that the plan was made for.
         """
         data, moved = store.get(self.path), store.get(self.target)
         planned = data is not None and digest(data) == self.sha256
         if moved is None:
             if data is None:
-                return  # a plan that was late, and was taken back by who made it
+                return  # an offset entry that was written late, and taken back by its process
             if not planned:
                 raise MaintenanceError(f"{store.location}/{self.path} was changed since the plan was made.")
             store.put_if_absent(self.target, data)
         elif digest(moved) != self.sha256:
             raise MaintenanceError(f"{store.location}/{self.target} is taken by something else.")
-        # With the copy there and other bytes in its old place, this step and the one after it were done before.
+        # If the copy exists and the old place has other bytes, this step and the next one were done before.
         if data is not None and planned:
             _remove_copied(store, self.path, self.target, data, is_over)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SetAsideLate:
-    """Move a file of the checkpoint away that was not there when the plan was made: a process that slept since before
-    the command, and died right after it wrote the file, could not take it back.
+    """Move away a file of the checkpoint that did not exist when the plan was made: a process that slept since before
+    the command, and died right after it wrote the file, could not take the file back.
 
     :param path: the file.
-    :param target: where it goes.
+    :param target: where the file goes.
     :param why: the reason, for people.
     """
 
@@ -142,12 +142,12 @@ class SetAsideLate:
 
     @property
     def what(self) -> str:
-        """What it is done to, for people."""
+        """The object of the step, for people."""
         return self.path
 
     def apply(self, store: Store, *, is_over: IsOver) -> None:
-        """Move it, whatever it is, and as often as something comes. The process may sleep here until another has
-        finished the command: what is there then belongs to the batch's next life, and stays."""
+        """Move the file away, whatever it is, and as often as one appears. The process may sleep here until another has
+        finished the command: a file that exists then belongs to the batch's next life, and stays."""
         data = store.get(self.path)
         # After the look: no run writes it before the command has ended.
         if data is None or is_over():
@@ -161,12 +161,12 @@ class SetAsideLate:
 
 @dataclass(frozen=True, kw_only=True)
 class Write:
-    """Write a file of the checkpoint that is not there.
+    """Write a file of the checkpoint that does not exist.
 
     :param path: the file.
     :param text: its whole content.
     :param why: the reason, for people.
-    :param after: a file that this one goes on from, as the commit entry of the batch before; None if there is none.
+    :param after: a file that this file follows, as the commit entry of the batch before; None if there is none.
     """
 
     kind: ClassVar[str] = "write"
@@ -178,18 +178,18 @@ class Write:
 
     @property
     def what(self) -> str:
-        """What it is done to, for people."""
+        """The object of the step, for people."""
         return self.path
 
     def take_back_if_late(self, store: Store, *, since_ms: int, was_applied: bool, command: str, by: str) -> None:
-        """Remove what came after the command was over: whoever was to write it slept meanwhile, and the name may be
-        another batch's by now, or nobody want that said any more. It bears the command's trail, so nobody else writes
-        these bytes; what bears none, as ``metadata``, the next command may have written alike.
+        """Remove the file if it was written after the command was over: its writer slept meanwhile, and by now the name
+        may be another batch's, or the file unwanted. The file bears the command's trail, so no other command writes
+        these bytes; a file without a trail, as ``metadata``, stays: the next command may have written it alike.
 
-        :param since_ms: since when the command is over, by the store's clock.
-        :param was_applied: whether another has finished it. What came at that very moment is then one of its steps; of
-            a command that was given up it is one more that was not done.
-        :param command: as it was typed, without the location.
+        :param since_ms: when the command was over, by the store's clock.
+        :param was_applied: whether another process has finished the command. A file written at that very moment is then
+            one of its steps; if the command was given up, the file is a step that must not be done.
+        :param command: the command as it was typed, without the location.
         :param by: user and host.
         """
         data = self.text.encode()
@@ -198,15 +198,15 @@ class Write:
             store.delete_if(self.path, data)
 
     def apply(self, store: Store) -> None:
-        """Put it there.
+        """Write the file, unless it is there.
 
-        :raises MaintenanceError: if something else is there, or what it goes on from is there no more; nothing is
-            written then.
+        :raises MaintenanceError: if another file is there, or the file ``after`` is gone; nothing is written then.
         """
         data = self.text.encode()
         if not store.put_if_absent(self.path, data) and store.get(self.path) != data:
             raise MaintenanceError(f"{store.location}/{self.path} was written since the plan was made.")
-        # After the put: who takes that back looks once more for what goes on from it, so one of the two sees the other.
+        # After the put: a process that takes ``after`` back looks again for files behind it, so one of the two sees the
+        # other.
         if self.after and store.get(self.after) is None:
             store.delete_if(self.path, data)
             raise MaintenanceError(f"{store.location}/{self.after} was taken back since the plan was made.")
@@ -214,10 +214,10 @@ class Write:
 
 @dataclass(frozen=True, kw_only=True)
 class End:
-    """Put an end to an attempt, or to a request for a replay. One that somebody has ended meanwhile is at its end,
-    whoever was first: a janitor that had looked before the command began, a listener or an answer that came late.
+    """End an attempt, or a request for a replay. If it has been ended meanwhile, that end stands, whichever process was
+    first: a janitor that had looked before the command began, or a late listener or answer.
 
-    :param path: the end's file.
+    :param path: file of the end.
     :param text: its whole content.
     :param why: the reason, for people.
     """
@@ -230,20 +230,20 @@ class End:
 
     @property
     def what(self) -> str:
-        """What it is done to, for people."""
+        """The object of the step, for people."""
         return self.path
 
     def apply(self, store: Store) -> None:
-        """Put it there, unless there is an end."""
+        """Write the end, unless there is an end."""
         store.put_if_absent(self.path, self.text.encode())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fence:
-    """Take an epoch, and end it: no attempt before it publishes any more. An epoch that somebody has taken meanwhile is
-    theirs, and the fence comes after it.
+    """Take an epoch, and end it: no earlier attempt can publish any more. An epoch that another process has taken
+    meanwhile stays taken, and the fence takes the next epoch.
 
-    :param path: the file of the epoch that is free when the plan is made.
+    :param path: file of the epoch that is free when the plan is made.
     :param text: its whole content, which no other command writes.
     :param end: content of its end.
     :param why: the reason, for people.
@@ -258,11 +258,11 @@ class Fence:
 
     @property
     def what(self) -> str:
-        """What it is done to, for people."""
+        """The object of the step, for people."""
         return self.path
 
     def apply(self, store: Store) -> None:
-        """Take the first epoch that is free, or was taken by this step before."""
+        """Take the first epoch that is free, or that this step has taken before."""
         data, (folder, _, first) = self.text.encode(), self.path.rpartition("/")
         epoch = int(first)
         while not store.put_if_absent(f"{folder}/{epoch}", data) and store.get(f"{folder}/{epoch}") != data:
@@ -272,13 +272,13 @@ class Fence:
 
 @dataclass(frozen=True, kw_only=True)
 class Keep:
-    """Have a source leave a range where it is. The source says itself what that changes of its own records, at that
-    moment: others may change them while the command is at its steps.
+    """Have a source leave a range where it is. The source computes the changes to its own records when the step is
+    done: others may change these records while the command does its steps.
 
     :param source: name of the source.
-    :param lane: whose range it is.
+    :param lane: the lane of the range.
     :param start: where the range begins; None before anything.
-    :param end: where it ends.
+    :param end: where the range ends.
     :param why: the reason, for people.
     """
 
@@ -292,11 +292,12 @@ class Keep:
 
     @property
     def what(self) -> str:
-        """What it is done to, for people."""
+        """The object of the step, for people."""
         return f"source {self.source!r} after {self.start or 'its beginning'} up to {self.end or 'its beginning'}"
 
     def apply(self, store: Store) -> None:
-        """Have the source do it, if the pipeline on record has it. :raises SourceError: if it cannot."""
+        """Have the source keep the range, if the pipeline on record has the source. :raises SourceError: if it
+        cannot."""
         found = Recorded(Checkpoint(store)).source(self.source, lane=self.lane)
         if found is not None:
             found.keep(self.start, self.end)
@@ -304,15 +305,15 @@ class Keep:
 
 @dataclass(frozen=True, kw_only=True)
 class DropOutput:
-    """Take a batch's published output out of the table, whatever attempt's it is: a replay may have put its own in the
-    place of what the plan saw.
+    """Take a batch's published output out of the table, whichever attempt has written it: a replay may have replaced
+    the output that the plan saw.
 
     :param key: the batch, as ``str(BatchKey)``.
-    :param epoch: the attempt whose output it was when the plan was made.
+    :param epoch: the attempt that had written the output when the plan was made.
     :param sink: definition of the sink.
     :param where: the table's address.
     :param why: the reason, for people.
-    :param identity: whose output it is, as it says itself; None if it bears no identity.
+    :param identity: identity of the batch in the output's manifest; None if the output bears none.
     """
 
     kind: ClassVar[str] = "drop output"
@@ -326,13 +327,13 @@ class DropOutput:
 
     @property
     def what(self) -> str:
-        """What it is done to, for people."""
+        """The object of the step, for people."""
         return f"batch {self.key} of {self.where}"
 
     def apply(self, store: Store, *, is_over: IsOver) -> None:
-        """Have the sink do it, unless it is done.
+        """Have the sink take the output out, unless it is out already.
 
-        :raises SinkError: if it cannot.
+        :raises SinkError: if the sink cannot.
         :raises MaintenanceError: if the command had ended before the output was out.
         """
         identity = None if self.identity is None else BatchIdentity.from_dict(self.identity)
@@ -343,7 +344,7 @@ class DropOutput:
         taken = only(seen, checkpoint=own, tables=tables)
         sink = Sink.from_dict(self.sink).open(SinkContext())
         found = sink.contains(taken)
-        # After the look: what is there once the command has ended is of the batch's next life, or was given back.
+        # After the look: output that is there after the command's end is of the batch's next life, or was given back.
         if found is None or is_over():
             return
         if sink.withdraw(taken, found.epoch) and is_over():
@@ -355,11 +356,11 @@ class DropOutput:
 
 @dataclass(frozen=True, kw_only=True)
 class DropStage:
-    """Remove what an attempt has left to publish. It may have passed the fence before the fence was there.
+    """Remove the stage that an attempt has left to publish: the attempt may have passed the fence before it was there.
 
     :param key: the batch, as ``str(BatchKey)``.
     :param epoch: the attempt.
-    :param checkpoint: whose stage it is; empty for one of before identities.
+    :param checkpoint: id of the stage's checkpoint; empty for a stage from a version without identities.
     :param sink: definition of the sink.
     :param where: the table's address.
     :param why: the reason, for people.
@@ -376,20 +377,20 @@ class DropStage:
 
     @property
     def what(self) -> str:
-        """What it is done to, for people."""
+        """The object of the step, for people."""
         return f"batch {self.key} attempt {self.epoch}, in {self.where}"
 
     def apply(self, store: Store) -> None:
-        """Have the sink do it, unless it is done. :raises SinkError: if it cannot."""
+        """Have the sink drop the stage, unless it is gone. :raises SinkError: if the sink cannot."""
         stage = BatchIdentity.at(BatchKey.parse(self.key), checkpoint=self.checkpoint)
         Sink.from_dict(self.sink).open(SinkContext()).drop_stage(stage, self.epoch)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Copy:
-    """Copy a checkpoint, all but what only concerns the place it lies at.
+    """Copy a checkpoint, except files that only concern the place it lies at.
 
-    :param source: its location.
+    :param source: location of the checkpoint.
     :param target: location of the copy.
     :param sources: names in the order of the pipeline, for a v1 log.
     :param hand_over: complete the copy for a streaming query.
@@ -408,11 +409,11 @@ class Copy:
 
     @property
     def what(self) -> str:
-        """What it is done to, for people."""
+        """The object of the step, for people."""
         return f"{self.source} to {self.target}"
 
     def apply(self, store: Store, *, is_over: IsOver = _not_over) -> None:
-        """Copy what is not there yet. :raises MaintenanceError: if something else is there."""
+        """Copy the files that are missing. :raises MaintenanceError: if the target has another file at a path."""
         is_whole = copy_checkpoint(
             open_store(self.source), open_store(self.target), is_over=is_over, changed=self.changed
         )
@@ -425,7 +426,7 @@ class Move:
     """Move all files below a folder of the checkpoint.
 
     :param path: the folder.
-    :param target: the other one.
+    :param target: the folder that they are moved to.
     :param why: the reason, for people.
     """
 
@@ -437,11 +438,11 @@ class Move:
 
     @property
     def what(self) -> str:
-        """What it is done to, for people."""
+        """The object of the step, for people."""
         return f"{self.path} to {self.target}"
 
     def apply(self, store: Store, *, is_over: IsOver = _not_over) -> None:
-        """Move file by file. :raises MaintenanceError: if something else is at the target."""
+        """Move file by file. :raises MaintenanceError: if the target has another file at a path."""
         for path in list(files_below(store, self.path)):
             _move(store, path, f"{self.target}{path.removeprefix(self.path)}", is_over)
 
@@ -451,7 +452,7 @@ class Sweep:
     """Move a hidden file of the checkpoint's folder away.
 
     :param path: the file.
-    :param target: where it goes.
+    :param target: where the file goes.
     :param why: the reason, for people.
     """
 
@@ -463,19 +464,19 @@ class Sweep:
 
     @property
     def what(self) -> str:
-        """What it is done to, for people."""
+        """The object of the step, for people."""
         return self.path
 
     def apply(self, store: Store) -> None:
-        """Move it, unless it is gone. :raises CheckpointError: if a link leads out of the checkpoint."""
+        """Move the file, unless it is gone. :raises CheckpointError: if a link leads out of the checkpoint."""
         store.move_litter(self.path, self.target)
 
 
 Step = SetAside | SetAsideLate | Write | End | Fence | Keep | DropOutput | DropStage | Copy | Move | Sweep | MovingStep
 
 AskingStep = SetAside | SetAsideLate | DropOutput | Copy | Move | MovingStep
-"""Steps that change more than one thing, or take what cannot be put back. Of a fence the second change is the end of
-the first, and has to follow."""
+"""Steps that make several changes, or a change that cannot be undone, and ask in between. A fence does not ask: its
+second change ends the epoch of the first, and has to follow."""
 
 _KINDS: Mapping[str, type[Step]] = {
     kind.kind: kind
@@ -489,7 +490,7 @@ def step_to_dict(step: Step) -> dict[str, Any]:
 
 
 def step_from_dict(values: Mapping[str, Any]) -> Step:
-    """What :func:`step_to_dict` made. :raises CheckpointError: for a step of another version of this package."""
+    """A step from the values of :func:`step_to_dict`. :raises CheckpointError: for a step that this version lacks."""
     made = _KINDS.get(str(values.get("step")))
     if made is None:
         raise CheckpointError(f"no step {values.get('step')!r} is known here; use the version that began the command.")

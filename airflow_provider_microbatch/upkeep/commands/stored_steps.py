@@ -1,5 +1,5 @@
-"""Steps that a killed command left on record. Others may have written the record: all that it says is looked at before
-any of it is done."""
+"""Reads the recorded steps of a killed command. Another program may have written the record: the whole record is
+checked before any step is done."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ from airflow_provider_microbatch.upkeep.commands.steps import (
 
 _ASIDE = "repaired/"
 DROP_OUTPUT = "--drop-output"
-"""What a command is typed with that takes batches out of a table."""
+"""The option of a command that takes batches out of a table."""
 _TOUCHED = TOP - {"maintenance"}
-"""Where commands change something. Their own records they write, but plan no step for."""
+"""Top-level folders in which steps change files. Commands write their own records, in ``maintenance``, without a
+step."""
 
 
 def read_steps(left: Maintenance, store: Store, *, told: Collection[str]) -> tuple[Step, ...]:
-    """The steps of a command that was killed, if each is one that a command plans for this checkpoint.
+    """The steps of a command that was killed, if each is a step that a command plans for this checkpoint.
 
     :param store: the checkpoint.
-    :param told: locations that the user has named now, beside the checkpoint. None is taken from the record.
+    :param told: locations that the user has named now, besides the checkpoint. No location is taken from the record.
     :raises MaintenanceError: naming the record, if it holds anything else; nothing was done.
     """
     checkpoint = Checkpoint(store)
@@ -54,10 +55,10 @@ def read_steps(left: Maintenance, store: Store, *, told: Collection[str]) -> tup
 
 
 def check_typed(left: Maintenance, steps: Sequence[Step], *, typed: str) -> None:
-    """What is published is taken out of a table only at the word of a person, whatever a record says.
+    """Check that a person has typed this command, if it takes output out of a table: a record alone must never do that.
 
     :param typed: the command that was typed now.
-    :raises MaintenanceError: if it is another one; nothing was done.
+    :raises MaintenanceError: if another command was typed; nothing was done.
     """
     dropped = [step for step in steps if isinstance(step, DropOutput)]
     if dropped and (typed != left.command or DROP_OUTPUT not in typed):
@@ -113,7 +114,7 @@ def _check(step: Step, store: Store, checkpoint: Checkpoint, told: Collection[st
 
 
 def _check_copy(step: Copy, store: Store, told: Collection[str]) -> None:
-    """One side is this checkpoint, the other what the user names at this moment."""
+    """Check that one side of the copy is this checkpoint, and the other side a location that the user names now."""
     here = store.location
     if not ((step.source == here and step.target in told) or (step.target == here and step.source in told)):
         raise MaintenanceError(

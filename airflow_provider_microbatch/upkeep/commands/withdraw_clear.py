@@ -1,4 +1,4 @@
-"""Withdraw a clear that nobody will answer: the run that was cleared has been deleted since."""
+"""Withdraw a clear that no run will answer: the cleared run has been deleted since."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_provider_microbatch.upkeep.commands.steps import End
 
 
 def plan_withdraw_clear(drafting: Drafting, key: BatchKey) -> Plan:
-    """The plan after which no replay of the batch is waited for: its output stays as it is.
+    """The plan after which no replay of the batch is awaited: its output stays as it is.
 
     :raises MaintenanceError: if the batch is not committed.
     """
@@ -31,7 +31,7 @@ def plan_withdraw_clear(drafting: Drafting, key: BatchKey) -> Plan:
         why = f"{by} asked for the batch again, and does not wait any more"
         end = withdrawn(f"microbatch {drafting.command}, by {drafting.by}")
         drafting.step(End(path=f"replays/{key}/{request.epoch}.end", text=encode_record(end).decode(), why=why))
-    with suppress(MicroBatchError):  # nobody needs the table to withdraw a clear
+    with suppress(MicroBatchError):  # a clear can be withdrawn without the table
         recorded = Recorded(checkpoint)
         found = recorded.published(key) if waiting else None
         if found is not None and not recorded.is_of_one_attempt(found):
