@@ -24,7 +24,7 @@ _read_back: ContextVar[bool] = ContextVar("read_back", default=False)
 def is_read_back() -> bool:
     """Whether the definition under construction is read back from a stored form. Checks that concern only its author (a
     credential among its options, say) are not made again then. Refusing the definition now would not undo that it was
-    stored, and nobody could find out any more what an earlier attempt has made, and where."""
+    stored, and then no command could find out what an earlier attempt has made, and where."""
     return _read_back.get()
 
 

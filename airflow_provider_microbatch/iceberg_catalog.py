@@ -78,7 +78,7 @@ class OpenCatalog:
             except MicroBatchError:
                 raise
             except (ValueError, KeyError, ImportError) as error:
-                # Not as its cause: a parser of addresses repeats what it could not parse.
+                # Not chained: an error of an address parser repeats the text, with the secrets in it.
                 raise DefinitionError(
                     f"connection {self._conn_id!r} is none of an Iceberg catalog: {self._without_secrets(error)}"
                 ) from None

@@ -104,7 +104,7 @@ def _is_there(path: str | Path, dir_fd: int | None) -> bool:
 
 
 def is_private(folder: Path) -> bool:
-    """Whether the folder exists, and only this user can access it."""
+    """Whether the path is a folder of this user, without access for the group and others."""
     try:
         found = folder.lstat()  # a link belongs to its maker, wherever it leads
     except OSError:

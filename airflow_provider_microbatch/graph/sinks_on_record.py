@@ -2,8 +2,8 @@
 
 A graph that is changed may split in another way: an edge that joins two parts makes one pipeline of them, and sinks in
 another order give a part another name. The table would then go on under another checkpoint, which reads its sources
-from the start: all rows would be in the table twice. So a job whose sink has changed its pipeline stops, and the user
-has to say what is meant.
+from the start: all rows would be in the table twice. So a pipeline stops if another pipeline of the job has
+written its sink, and the user has to decide.
 """
 
 from __future__ import annotations
