@@ -15,8 +15,8 @@ class DefinitionError(MicroBatchError, ValueError):
 
 
 class UntrustedError(DefinitionError):
-    """A checkpoint or trigger names a class, and that does not suffice to load the class; or a checkpoint names a
-    server, and that does not suffice to speak to the server. The class was not imported, the server not asked."""
+    """A checkpoint or trigger names a class that is not trusted, or a checkpoint names a server that is not trusted.
+    The class was not imported, the server not asked."""
 
 
 class CheckpointError(MicroBatchError):

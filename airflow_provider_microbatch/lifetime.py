@@ -2,7 +2,7 @@
 
 The code that begins a task, look or command (an operator, the sensor's trigger, the janitor, a command) opens a
 :func:`lifetime`. A source or a sink hands the functions that close what it has opened to ``at_end`` of its context; the
-layers in between pass nothing on. A client that is dear to open is :func:`shared` by all lifetimes of the process.
+layers in between pass nothing on. A client that is costly to open is :func:`shared` by all lifetimes of the process.
 """
 
 from __future__ import annotations

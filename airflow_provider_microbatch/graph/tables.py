@@ -129,8 +129,8 @@ def due(
     more tables than may run at once each table has its turn, and a table that is always busy holds up no other.
 
     Pipelines that cannot be asked come last, and take no other pipeline's turn: their tasks fail at once, and tell why.
-    Pipelines that have a batch of the asking run all come before the others: the user who clears the run wants just
-    these batches again, and no later run would make them.
+    All pipelines that have a batch of the asking run are returned, before any other: a user who clears the run wants
+    just these batches again, and no later run would make them.
 
     :param pipelines: each with its checkpoint.
     :param ask: asks whether a pipeline has work.

@@ -19,8 +19,8 @@ class ClearedRuns:
     active run waits for data. Airflow starts the cleared run when the active run ends, so without new data the cleared
     run would stay queued for ever.
 
-    A queued run that has made a batch before was cleared. The log is searched for its batches only while any run is
-    queued, and each entry is read once.
+    A queued run that has made a batch before was cleared. The log is read for the runs that made batches, only while
+    any run is queued, and each entry once.
 
     :param pipeline: a live pipeline; for any other none is found: a run that waits for its data interval has work of
         its own, and does not give way.

@@ -149,8 +149,8 @@ class NewDataTrigger(BaseTrigger):
             return None, False, None
         context = ti.get_template_context()
         run, interval = identity_of(context), wanted_interval(pipeline, context)
-        # The triggerer does not know the run's clear number. A later try may come of a clear, so it counts as one; that
-        # makes only the first question dearer: the whole log is searched for a batch of the run.
+        # The triggerer does not know the run's clear number. A later try may come of a clear, so it counts as one. That
+        # only makes the first question slower: the whole log is searched for a batch of the run.
         run = dataclasses.replace(run, clear_number=max(run.clear_number, run.try_number - 1))
         return run, is_backfill(context), interval
 
