@@ -98,7 +98,7 @@ _LAZY = {
 }
 
 _ON_SPARK = {"PollingSource": "airflow_provider_microbatch.runtime.polling"}
-"""What a name is where Spark runs, which has the runtime alone."""
+"""Modules that the names are loaded from where Spark runs: only the runtime package is installed there."""
 
 
 def __getattr__(name: str) -> Any:

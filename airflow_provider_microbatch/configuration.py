@@ -1,8 +1,7 @@
-"""What Airflow knows and the layers below need: the section ``[microbatch]`` of its configuration, its masker, and its
-connections.
+"""Hand Airflow's configuration (section ``[microbatch]``), its masker and its connections down to the layers below.
 
-Whoever enters the package from Airflow's side, or by the command, hands it down. It is read when it is needed, and not
-before.
+The Airflow face and the ``microbatch`` command call :func:`hand_down` on entry. A value is read when it is needed, and
+not before.
 """
 
 from __future__ import annotations
@@ -27,7 +26,8 @@ def hand_down() -> None:
 
 
 def _mask(text: str) -> str:
-    """By Airflow's masker, which knows the secrets that were looked up; without Airflow nothing was."""
+    """Mask a text by Airflow's masker, which knows the secrets that this process has looked up. A process without
+    Airflow has looked up none, so its texts stay as they are."""
     if "airflow" not in sys.modules:
         return text
     from airflow.sdk.log import redact  # type: ignore[attr-defined,unused-ignore]
@@ -38,7 +38,7 @@ def _mask(text: str) -> str:
 def _connection(conn_id: str) -> Connection:
     """The connection of Airflow's secrets backends, environment or database.
 
-    :raises DefinitionError: if there is none.
+    :raises DefinitionError: if Airflow has no connection of this id.
     """
     from airflow.sdk import BaseHook
     from airflow.sdk.exceptions import AirflowException
@@ -75,10 +75,10 @@ def _names(option: str) -> tuple[str, ...]:
 
 
 def _get(option: str) -> str:
-    """An option as Airflow has it; empty if it is not set.
+    """The value of an option in Airflow's configuration; empty if the option is not set.
 
-    The ``microbatch`` command starts no Airflow, which takes a second and sets up logging of its own, so there the
-    environment and ``airflow.cfg`` are read as they are.
+    The ``microbatch`` command does not import Airflow, which takes a second and sets up logging of its own. In its
+    process the environment and ``airflow.cfg`` are read directly.
     """
     if "airflow" in sys.modules:
         from airflow.sdk import conf

@@ -1,5 +1,5 @@
-"""Connections by their ids, for sources, sinks and stores. Whoever runs in Airflow, or by the command line, says how
-one is found: nothing below these imports Airflow."""
+"""Connections by their ids, for sources, sinks and stores. The Airflow face and the command line say how a connection
+is found: no layer below them imports Airflow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_provider_microbatch.exceptions import DefinitionError
 
 @dataclass(frozen=True, kw_only=True)
 class Connection:
-    """What Airflow keeps under a connection's id. Secrets are in no repr, and belong in no definition, log or entry."""
+    """An Airflow connection. Its secrets are in no repr, and belong in no definition, log or entry."""
 
     conn_id: str
     conn_type: str
@@ -25,20 +25,21 @@ class Connection:
 
 
 Connect = Callable[[str], Connection]
-"""The connection of an id. :raises DefinitionError: if there is none."""
+"""Returns the connection of an id. :raises DefinitionError: if there is no connection of this id."""
 
 _found_by: list[Connect] = []
 
 
 def find_by(connect: Connect) -> None:
-    """Say how connections are found in this process."""
+    """Set the function by which this process finds connections."""
     _found_by[:] = [connect]
 
 
 def connect(conn_id: str) -> Connection:
-    """The connection, as this process finds it. Asked when it is needed, and never kept: secrets change.
+    """The connection of an id, as this process finds it. Call this when the connection is needed, and do not keep the
+    result: secrets change.
 
-    :raises DefinitionError: if there is none, or nobody has said how it is found.
+    :raises DefinitionError: if there is no such connection, or :func:`find_by` was not called in this process.
     """
     if not _found_by:
         raise DefinitionError(

@@ -22,15 +22,15 @@ _read_back: ContextVar[bool] = ContextVar("read_back", default=False)
 
 
 def is_read_back() -> bool:
-    """Whether the definition that is being made was written before. What only concerns who writes one (a credential
-    among its options, say) is not asked again: refused now it would not be unwritten, and nobody could tell any more
-    what an attempt of before has made where."""
+    """Whether the definition under construction is read back from a stored form. Checks that concern only its author (a
+    credential among its options, say) are not made again then. Refusing the definition now would not undo that it was
+    stored, and then no command could find out what an earlier attempt has made, and where."""
     return _read_back.get()
 
 
 @contextlib.contextmanager
 def reading_back() -> Iterator[None]:
-    """Make definitions of what was written before."""
+    """Construct definitions from their stored forms within the block; see :func:`is_read_back`."""
     token = _read_back.set(True)
     try:
         yield
@@ -39,7 +39,7 @@ def reading_back() -> Iterator[None]:
 
 
 def class_path(cls: type) -> str:
-    """``module:Name`` of a class that another process can import."""
+    """The path of a class, ``module:Name``, by which another process can import the class."""
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
@@ -65,18 +65,19 @@ def _revive(value: Any, known: Collection[type]) -> Any:
 
 class Definition:
     """Base of everything a user writes down about a pipeline. Subclasses are frozen dataclasses whose fields are JSON
-    values, definitions, or mappings and lists of these, and whose constructors check and touch nothing."""
+    values, definitions, or mappings and lists of JSON values and definitions. Their constructors check the fields and
+    touch nothing outside."""
 
     version: ClassVar[int] = 1
 
     def classes(self) -> set[type]:
-        """Its class, and those of the definitions in its fields."""
+        """The class of this definition, and the classes of the definitions in its fields."""
         return {type(self)}.union(*(part.classes() for part in self._parts()))
 
     def servers(self) -> set[str]:
-        """Addresses that it speaks to, and that the definitions in its fields do. One that names a server by a field
-        of its own overrides this: what a checkpoint names is spoken to only if somebody else has named it too. Those
-        behind an Airflow connection do not count."""
+        """Addresses of the servers that this definition, and the definitions in its fields, speak to. A subclass that
+        names a server in a field of its own overrides this method: a server that a checkpoint names is spoken to only
+        if the DAG or the settings name the server too. Servers behind an Airflow connection do not count."""
         return set[str]().union(*(part.servers() for part in self._parts()))
 
     def _parts(self) -> Iterator[Definition]:
@@ -106,18 +107,18 @@ class Definition:
         known: Collection[type] = (),
         any_server: bool = False,
     ) -> Self:
-        """Rebuild what :meth:`to_dict` wrote, somewhere where others may have written too.
+        """Rebuild a definition from the form that :meth:`to_dict` wrote, in a place where others can write too.
 
-        :param live: definitions at hand, as in a process that has read the DAG file: one of the same form is returned
-            itself, and nothing is loaded. What is rebuilt may name their servers.
-        :param known: classes at hand; any other is loaded only if it may be, see
+        :param live: definitions at hand, as in a process that has read the DAG file: a live definition of the same form
+            is returned itself, and nothing is loaded. The rebuilt definition may name their servers.
+        :param known: classes at hand; any other class is loaded only if it may be, see
             :func:`~airflow_provider_microbatch.registry.load_stored_class`.
-        :param any_server: it comes from the DAG, through Airflow or this process, and not out of a checkpoint: the
-            servers that it names are the DAG's.
-        :raises UntrustedError: if the class must not be loaded: it was not imported; or if it names a server that
-            neither ``live`` nor the settings do: nothing was sent there.
-        :raises DefinitionError: if the class cannot be imported, is of another kind, of a newer version, or has no such
-            fields as are written there.
+        :param any_server: the form comes from the DAG, through Airflow or this process, and not out of a checkpoint:
+            the servers that the form names are the DAG's.
+        :raises UntrustedError: if the class must not be loaded (the class was not imported), or if the definition names
+            a server that neither ``live`` nor the settings name (nothing was sent there).
+        :raises DefinitionError: if the class cannot be imported, is of another kind or another version, or does not
+            have the fields that are written there.
         """
         if not isinstance(data, Mapping):
             raise DefinitionError(f"{data!r:.100} is no definition.")
@@ -157,7 +158,7 @@ def _made(cls: type[D], data: Mapping[str, Any], known: Collection[type]) -> D:
             return loaded(**revived)
     except DefinitionError:
         raise
-    except Exception as error:  # a constructor of the user's; what it raises is trouble of this definition alone
+    except Exception as error:  # the constructor may be a user's: its error concerns this definition alone
         raise DefinitionError(
             f"{data['class']} cannot be made of {sorted(arguments)}: {type(error).__name__}: {error}"
         ) from error

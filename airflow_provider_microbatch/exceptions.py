@@ -15,8 +15,8 @@ class DefinitionError(MicroBatchError, ValueError):
 
 
 class UntrustedError(DefinitionError):
-    """A checkpoint or trigger names a class that may not be loaded because of that, or a checkpoint a server that may
-    not be spoken to; it was not imported, or asked."""
+    """A checkpoint or trigger names a class that is not trusted, or a checkpoint names a server that is not trusted.
+    The class was not imported, the server not asked."""
 
 
 class CheckpointError(MicroBatchError):
@@ -48,11 +48,12 @@ class SourceRenamedError(CheckpointError):
 
 
 class MaintenanceError(CheckpointError):
-    """A command that changes the checkpoint is refused, or one is at it and keeps everybody else out."""
+    """A command that changes the checkpoint is refused; or such a command is at work and keeps all others out."""
 
 
 class MovedError(MaintenanceError):
-    """The checkpoint has moved to another place, which the message names; or is not all at this one yet."""
+    """The checkpoint has moved to another place, which the message names; or has not moved to this place as a whole
+    yet."""
 
 
 class SourceError(MicroBatchError):
@@ -60,23 +61,23 @@ class SourceError(MicroBatchError):
 
 
 class SourceChangedError(SourceError):
-    """What was planned is no longer what is there: a file vanished, changed or shrank."""
+    """The source no longer holds what was planned: a file vanished, changed or shrank."""
 
 
 class SinkError(MicroBatchError):
-    """A sink refused, or its table is not in a state it can be published to."""
+    """A sink refused, or its table is in a state in which nothing can be published to the table."""
 
 
 class PartlyRemovedError(SinkError):
-    """Some of what was to be removed could not be; the message says why. The rest is gone."""
+    """Some of the output that was to be removed could not be removed; the message says why. The rest is gone."""
 
     removed: tuple[str, ...] = ()
-    """Addresses of what was removed all the same."""
+    """Addresses of the output that was removed."""
 
 
 class ForeignBatchError(SinkError):
-    """What is at a batch's place in the table is not this checkpoint's batch; the message names whose it is, and the
-    ways on."""
+    """The table holds at a batch's place the batch of another checkpoint; the message names the owner and the ways
+    on."""
 
 
 class PublishConflictError(SinkError):
@@ -88,15 +89,17 @@ class EngineError(MicroBatchError):
 
 
 class HandleError(EngineError):
-    """A handle out of a checkpoint is none that its engine writes, so nothing was done with it."""
+    """A handle out of a checkpoint is not of the form that its engine writes, so nothing was done with the handle."""
 
 
 class TransformError(EngineError):
-    """The user's transform failed, and the message is its own traceback; or what it returned cannot be written."""
+    """The user's transform failed, and the message is its traceback; or the result of the transform cannot be
+    written."""
 
 
 class ReadError(EngineError):
-    """Spark could not read what the batch reads, or not compute with it: the batch's own trouble, not the cluster's."""
+    """Spark could not read the batch's data, or not compute with the data: the fault is the batch's, not the
+    cluster's."""
 
 
 class SparkKilledError(EngineError):
@@ -108,15 +111,15 @@ class HookError(MicroBatchError):
 
 
 class AttemptFencedError(MicroBatchError):
-    """A later attempt of the same batch exists, so this one may not go on."""
+    """A later attempt of the same batch exists, so this attempt may not go on."""
 
 
 class OutrunError(AttemptFencedError):
-    """Another attempt was faster at this moment; whoever looks again finds what became of it."""
+    """Another attempt was faster at this moment; a second look finds the outcome of that attempt."""
 
 
 class BatchInProgressError(MicroBatchError):
-    """Another run is alive at the batch, so this one leaves it alone; nothing was written by it."""
+    """Another run is alive at the batch, so this run leaves the batch alone; this run has written nothing."""
 
 
 class ConcurrentPlanError(BatchInProgressError, CheckpointError):
@@ -124,7 +127,7 @@ class ConcurrentPlanError(BatchInProgressError, CheckpointError):
 
 
 class IntervalError(MicroBatchError):
-    """The run has no data interval that the sources could be asked for, or one of them has no clock."""
+    """The run has no data interval to ask the sources for, or one of the sources has no clock."""
 
 
 class NothingInIntervalError(MicroBatchError):
@@ -147,8 +150,8 @@ class BatchSetAsideError(MicroBatchError):
 
 
 class AttemptCanceledError(MicroBatchError):
-    """The attempt was told to stop (``on_kill``); nothing was or will be published by it."""
+    """The attempt was told to stop (``on_kill``); the attempt has published nothing, and will not."""
 
 
 class EnvironmentMismatchError(MicroBatchError):
-    """The installed packages contradict each other; the message has the command that mends it."""
+    """The installed packages contradict each other; the message has the command that mends the installation."""

@@ -1,4 +1,4 @@
-"""What a pipeline expects of its rows, as the user writes it down: checked, and as a job says it."""
+"""Check the expectations that a user writes down for the rows of a pipeline, and translate them for a Spark job."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.runtime.checks import ACTIONS, DEAD_LETTER, Checks, Expectation, Forgotten
 
 Expect = Mapping[str, str | Mapping[str, str]]
-"""``expect`` of a pipeline: what becomes of rows that do not meet a condition, by the condition; of a pipeline with
-several sinks that of each, by the sink's name."""
+"""``expect`` of a pipeline: by the condition, the action for the rows that do not meet the condition. A pipeline with
+several sinks has one such mapping for each sink, by the sink's name."""
 
 _QUOTED = re.compile(
     r"""\b[rR]'[^']*'|\b[rR]"[^"]*"|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`(?:[^`]|``)*`""", re.DOTALL
 )
-"""Texts and names, as Spark's own parser divides them: a backslash in ``r'…'`` is one, and ``\'`` ends no other."""
+"""Texts and names, as Spark's own parser divides them: in ``r'…'`` a backslash is a plain character; in any other text
+``\'`` does not end the text."""
 _CHANGING = re.compile(
     r"\b(rand|randn|random|randstr|uniform|uuid|shuffle|monotonically_increasing_id|spark_partition_id|now|curdate|"
     r"unix_timestamp|current_timestamp|current_date|current_time|localtimestamp)\s*\(|"
@@ -28,17 +29,18 @@ _PROGRAM = re.compile(
     r"\(\s*(?:with|from)\b|\(\s*(?:table|values)\b(?!\s*(?:[\])=<>,\[+*/%|&]|!=|\.\D))",
     re.IGNORECASE,
 )
-"""What calls Java by a name, reads another table, or begins a program. A function's name in quotes could be any."""
+"""Parts of a condition that call Java by a name, read another table, or begin a program. A function's name in quotes
+is among them, since it could be the name of any function."""
 
 
 def check_condition(condition: object, *, what: str) -> str:
-    """What can be said of a condition without Spark. Whether its columns are there Spark says, before anything is
+    """Check a condition as far as possible without Spark. Spark checks whether its columns exist, before anything is
     written.
 
-    :param what: what it is, for messages that must not repeat it.
-    :return: the condition, without blanks around it.
-    :raises DefinitionError: if it is empty, holds a comment, is cut off, answers otherwise whenever it is asked, or
-        asks more than the row: a checkpoint's word for it is one that others may have written.
+    :param what: a description of the condition, for messages, which must not repeat the condition.
+    :return: the condition, without blanks around the text.
+    :raises DefinitionError: if the condition is empty, holds a comment, is cut off, answers differently each time, or
+        asks for more than the row: a condition out of a checkpoint may have been written by others.
     """
     if not isinstance(condition, str) or not condition.strip():
         raise DefinitionError(
@@ -66,10 +68,10 @@ def check_condition(condition: object, *, what: str) -> str:
 
 
 def checked_expect(expect: object, *, sinks: Sequence[str], has_letters: bool, where: str) -> dict[str, dict[str, str]]:
-    """Actions by condition, by the name of the sink; that of a single one is empty.
+    """Actions by condition, by the name of the sink; a single sink has the empty name.
 
-    :param sinks: names of several sinks; empty for a single one.
-    :raises DefinitionError: for anything else, naming the condition.
+    :param sinks: names of several sinks; empty for a single sink.
+    :raises DefinitionError: if ``expect`` is of another form, naming the condition.
     """
     if not isinstance(expect, Mapping):
         raise DefinitionError(f"{where}: expect must be a dict of conditions and actions, not {expect!r}.")
@@ -113,12 +115,12 @@ def checks_of(
     most: float | None,
     forgotten: Sequence[Forgotten] = (),
 ) -> Checks | None:
-    """As a job says it; None if there is nothing to say.
+    """The checks in the form that a Spark job takes; None if there is nothing to check.
 
-    :param expect: as :func:`checked_expect` returns it.
-    :param letters: name of the stage of the dead letters; None if there is none.
+    :param expect: actions by condition, as :func:`checked_expect` returns them.
+    :param letters: name of the stage of the dead letters; None if there is no such stage.
     :param most: ``max_dead_letters``.
-    :param forgotten: what is left out of all tables.
+    :param forgotten: the rows that are left out of all tables.
     """
     expectations = tuple(
         Expectation(condition=condition, action=action, stage=stage)

@@ -1,5 +1,5 @@
-"""What a pipeline of a job graph does between its sources and its sinks, as plain data: transforms, unions and
-repartitions. A pipeline that somebody writes by hand has one function there."""
+"""The flow of a job graph's pipeline between its sources and its sinks, as plain data: transforms, unions and
+repartitions. A pipeline that a user writes by hand has one function in this place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_provider_microbatch.exceptions import DefinitionError
 
 def check_function(transform: object, *, where: str) -> str:
     """:return: the transform.
-    :raises DefinitionError: if it is not of the form ``path/to/file.py:function``.
+    :raises DefinitionError: if the transform is not of the form ``path/to/file.py:function``.
     """
     path, _, function = transform.rpartition(":") if isinstance(transform, str) else ("", "", "")
     if not path.endswith(".py") or not function.isidentifier():
@@ -23,12 +23,12 @@ def check_function(transform: object, *, where: str) -> str:
 
 @dataclass(frozen=True)
 class FlowStep(Definition):
-    """One place of a flow.
+    """One step of a flow.
 
-    :param name: under which what flows on has its frame; no source of the pipeline has it.
+    :param name: name of the frame that this step passes on; no source of the pipeline has the same name.
     :param inputs: names of sources, and of steps before this one.
-    :param transform: ``path/to/file.py:function``; None passes the rows on, those of several inputs as their union.
-    :param partitions: into so many the result is repartitioned; None leaves it as it is.
+    :param transform: ``path/to/file.py:function``; None passes the rows on, the rows of several inputs as a union.
+    :param partitions: number of partitions that the result is repartitioned into; None leaves the result as it is.
     :raises DefinitionError: for a wrong type or value.
     """
 
@@ -50,12 +50,13 @@ class FlowStep(Definition):
 
 @dataclass(frozen=True)
 class PipelineFlow(Definition):
-    """In the place of a pipeline's transform.
+    """A flow, which takes the place of a pipeline's transform.
 
-    :param steps: each after what flows into it.
+    :param steps: the steps, each after its inputs.
     :param outputs: the source or step whose frame a sink gets, by the sink's name; by the empty name for the only sink
         of a pipeline.
-    :param partitions: into so many the rows of a source are divided before anything takes them, by its name.
+    :param partitions: number of partitions that the rows of a source are divided into before any step reads them, by
+        the source's name.
     :raises DefinitionError: for a wrong type or value.
     """
 
@@ -72,7 +73,7 @@ class PipelineFlow(Definition):
             check_partitions(partitions, where=f"source {name!r}")
 
     def __str__(self) -> str:
-        """Its functions, as logs and records name the code of an attempt."""
+        """The functions of the flow, as logs and records name the code of an attempt."""
         return ", ".join(self.functions) or "a flow without a function"
 
     @property
@@ -82,14 +83,14 @@ class PipelineFlow(Definition):
 
     @property
     def parallelism(self) -> dict[str, int]:
-        """Into how many partitions rows are divided, by the name of the source or step where they are."""
+        """Numbers of partitions that rows are divided into, by the name of the source or step."""
         steps = {step.name: step.partitions for step in self.steps if step.partitions is not None}
         return {**self.partitions, **steps}
 
     def check(self, *, sources: Collection[str], sinks: Collection[str], where: str) -> None:
-        """See that the flow leads from these sources to these sinks.
+        """Check that the flow leads from these sources to these sinks.
 
-        :raises DefinitionError: if it does not, with the name in question.
+        :raises DefinitionError: if the flow does not, with the name in question.
         """
         known = set(sources)
         if not known.issuperset(self.partitions):
@@ -109,6 +110,6 @@ class PipelineFlow(Definition):
 
 
 def check_partitions(partitions: object, *, where: str) -> None:
-    """:raises DefinitionError: if it is neither None nor a number from 1 on."""
+    """:raises DefinitionError: if ``partitions`` is neither None nor a number from 1 on."""
     if partitions is not None and (type(partitions) is not int or partitions < 1):
         raise DefinitionError(f"{where}: into {partitions!r} partitions nothing can be divided; say 1 or more.")

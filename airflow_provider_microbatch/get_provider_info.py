@@ -1,4 +1,4 @@
-"""What Airflow's ProvidersManager learns of this package, in the form of ``airflow/provider_info.schema.json``."""
+"""Metadata of this package for Airflow's ProvidersManager, in the form of ``airflow/provider_info.schema.json``."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ _PACKAGE = "airflow_provider_microbatch"
 
 
 def get_provider_info() -> dict[str, Any]:
-    """Entry point ``apache_airflow_provider``. The plugin is not in it: Airflow finds it by the entry point
-    ``airflow.plugins``, and named in both places it would be registered twice, which Airflow reports as an error."""
+    """Entry point ``apache_airflow_provider``. The metadata does not name the plugin: Airflow finds the plugin by the
+    entry point ``airflow.plugins``. A plugin named in both places is registered twice, which Airflow reports as an
+    error."""
     return {
         "package-name": "airflow-provider-microbatch",
         "name": "Spark micro-batch",

@@ -1,4 +1,4 @@
-"""A folder held open: what is done in it is done there, whatever its path leads to by then."""
+"""A folder that is held open by its descriptor: calls work in that folder, even if its path leads elsewhere by then."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ _HOLD = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
 def opened(base: str, below: Sequence[str], *, make: bool = False) -> Iterator[int]:
     """A descriptor of a folder, for the ``dir_fd`` of calls of :mod:`os`.
 
-    :param base: a folder that the user names; it may be a link, or lie behind one.
-    :param below: the names that lead from there to the folder. Others may write there, so none of them may be a link.
-    :param make: make what is missing below the base.
-    :raises NotADirectoryError: if one of the names is a link, or no folder.
+    :param base: a folder that the user names; the folder may be a link, or lie behind a link.
+    :param below: the names that lead from the base to the folder. Others may write below the base, so none of these
+        names may be a link.
+    :param make: make the folders that are missing below the base.
+    :raises NotADirectoryError: if one of the names below the base is a link, or no folder.
     """
     folder = os.open(base, _HOLD)
     try:

@@ -1,5 +1,5 @@
-"""A catalog of Iceberg tables, found by its connection, and its errors without what the connection keeps secret. What
-sources and sinks of these tables share."""
+"""A catalog of Iceberg tables, found by its connection, and its errors without the secrets of the connection. Sources
+and sinks of Iceberg tables share this module."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 NAME = "catalog_name"
-"""In the connection's extra: what the catalog is called, where it keeps tables by its name, as those in SQL do."""
+"""Key in the connection's extra: the name of the catalog, for catalogs that keep tables by that name, such as SQL
+catalogs."""
 
 _SECRET = re.compile(r"secret|token|credential|password|passwd|signature|access-key|account-key|sas", re.IGNORECASE)
 
 
 class OpenCatalog:
-    """:param connect: finds the connection, each time that a catalog is opened.
-    :param at_end: takes what closes it.
-    :param failed: the error that tells what could not be done.
-    :param busy: likewise, if the catalog could not be asked, or its answer was lost: what was told to it may have been
-        done.
+    """A catalog that is opened when it is first needed.
+
+    :param connect: finds the connection, each time that a catalog is opened.
+    :param at_end: takes the function that closes the catalog.
+    :param failed: class of the error that is raised if something could not be done.
+    :param busy: class of the error that is raised if the catalog could not be asked, or if its answer was lost: the
+        catalog may have done what it was told.
     :param defaults: properties of the catalog where the connection does not say otherwise.
     """
 
@@ -55,7 +58,7 @@ class OpenCatalog:
     def get(self) -> Catalog:
         """The catalog, opened once for a task.
 
-        :raises DefinitionError: if the connection is none of a catalog.
+        :raises DefinitionError: if the connection is not of an Iceberg catalog.
         """
         if self._catalog is None:
             from pyiceberg.catalog import load_catalog
@@ -68,13 +71,14 @@ class OpenCatalog:
                     with self.reporting("open"):
                         catalog = load_catalog(name, **properties)
                 except self._busy:
-                    # Of two who make the tables of a new catalog in SQL at once one is refused, and finds them then.
+                    # If two processes make the tables of a new SQL catalog at once, one is refused, and finds the
+                    # tables when it tries again.
                     with self.reporting("open"):
                         catalog = load_catalog(name, **properties)
             except MicroBatchError:
                 raise
             except (ValueError, KeyError, ImportError) as error:
-                # Not as its cause: a parser of addresses repeats what it could not parse.
+                # Not chained: an error of an address parser repeats the text, with the secrets in it.
                 raise DefinitionError(
                     f"connection {self._conn_id!r} is none of an Iceberg catalog: {self._without_secrets(error)}"
                 ) from None
@@ -83,7 +87,7 @@ class OpenCatalog:
         return self._catalog
 
     def load(self) -> Table | None:
-        """The table as it is now; None if the catalog has none of its name."""
+        """The table as it is now; None if the catalog has no table of this name."""
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
         with self.reporting("read"):
@@ -94,7 +98,8 @@ class OpenCatalog:
 
     @contextmanager
     def reporting(self, doing: str) -> Iterator[None]:
-        """Errors of the catalog, and of files of the table, as errors of who has opened it."""
+        """Raise errors of the catalog, and of files of the table, as the error classes that the caller gave, without
+        secrets."""
         from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, RESTError
         from requests import RequestException
         from sqlalchemy.exc import SQLAlchemyError
@@ -119,10 +124,10 @@ class OpenCatalog:
 
 
 def properties_of(connection: Connection) -> tuple[str, dict[str, str]]:
-    """Name and properties of a catalog, as pyiceberg has them: those of the connection's extra; its host is the
-    ``uri``, login and password are client id and secret.
+    """Name and properties of a catalog, as pyiceberg takes them. The properties are those in the connection's extra;
+    the connection's host is the ``uri``, its login and password are client id and secret.
 
-    :raises DefinitionError: for a connection of another type, or properties that are no texts.
+    :raises DefinitionError: for a connection of another type, properties that are not text, or no address.
     """
     where = f"connection {connection.conn_id!r}"
     if connection.conn_type != "iceberg":
@@ -146,7 +151,7 @@ def properties_of(connection: Connection) -> tuple[str, dict[str, str]]:
 
 
 def secrets_of(properties: Mapping[str, str]) -> Iterator[str]:
-    """Texts that no message may have."""
+    """The secret texts among the properties, which no message may contain."""
     for key, value in properties.items():
         if _SECRET.search(key) and len(value) > 3:
             yield value

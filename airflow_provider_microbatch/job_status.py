@@ -1,4 +1,4 @@
-"""Job status hooks: what a user wants done when an attempt is created and when it has ended."""
+"""Job status hooks: a user's code that is called when an attempt is created and when the attempt has ended."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ CANCELED = "canceled"
 TERMINAL = (FINISHED, FAILED, CANCELED)
 
 PAUSES = (0.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 3600.0)
-"""Seconds before a terminal method that has failed is called again: at once, for what one process could not reach and
-the next can; then later and later. After two hours it is given up, and that is on record."""
+"""Seconds before a terminal method that has failed is called again: first at once, since the next process may reach
+what this process could not; then later and later. After two hours the method is given up, which is put on record."""
 
 
 class Telling(IntEnum):
-    """What has come of telling the hooks how an attempt ended."""
+    """The outcome of telling the hooks how an attempt ended."""
 
     DONE = 0
-    """All are told; or given up, which is on record."""
+    """All hooks are told; or given up, which is on record."""
     WAITS = 1
-    """One failed before, and it is too early to call it again."""
+    """A hook failed before, and it is too early to call that hook again."""
     FAILED = 2
-    """One has failed now."""
+    """A hook has failed now."""
 
 
 _OF_ONE_PROCESS = ("unusual_prefix_", "__main__")
@@ -47,15 +47,16 @@ _OF_ONE_PROCESS = ("unusual_prefix_", "__main__")
 
 @dataclass(frozen=True, kw_only=True)
 class JobContext:
-    """Which attempt a hook is told of.
+    """The attempt that a hook is told of.
 
     :param pipeline: name of the pipeline.
     :param key: the batch.
     :param epoch: the attempt.
-    :param run: the run that made it; None outside of Airflow.
+    :param run: the run that made the attempt; None outside of Airflow.
     :param stage: where the attempt writes.
-    :param checkpoint: id of the pipeline's checkpoint; empty for an attempt of before batches were known by it. With
-        pipeline, batch and attempt it tells whose something is, where other checkpoints may write too.
+    :param checkpoint: id of the pipeline's checkpoint; empty for an attempt from a version that did not identify
+        batches by the checkpoint. Checkpoint, pipeline, batch and attempt together identify the attempt where other
+        checkpoints may write too.
     """
 
     pipeline: str
@@ -75,10 +76,10 @@ class JobStatusHook(Definition):
     """Base of hooks. A subclass is a frozen dataclass in a module that workers and janitor can import.
 
     Each attempt is CREATED, then FINISHED, FAILED or CANCELED. A terminal status reaches a hook at least once: the
-    process of a killed task calls nothing, so the janitor does. Write terminal methods so that a second call, from
+    process of a killed task calls no hook, so the janitor calls it. Write terminal methods so that a second call, from
     another process, does no harm, and so that they drop only what the attempt's own ``on_created`` made; they are
-    called as well where ``on_created`` failed or never ran. One that raises is called again, later and later; after
-    nine times it is given up, which ``microbatch check`` and ``microbatch log`` show.
+    called as well where ``on_created`` failed or never ran. A terminal method that raises is called again, later and
+    later; after nine times the method is given up, which ``microbatch check`` and ``microbatch log`` show.
     """
 
     def on_created(self, context: JobContext) -> None:
@@ -98,7 +99,7 @@ class JobStatusHook(Definition):
 
 
 def check_hook(hook: object, *, where: str) -> None:
-    """:raises DefinitionError: if it is no hook, or one that another process could not call."""
+    """:raises DefinitionError: if ``hook`` is not a hook, or if another process could not call the hook."""
     if not isinstance(hook, JobStatusHook):
         raise DefinitionError(f"{where}: {type(hook).__name__} is no JobStatusHook.")
     check_written_down(hook, where=where)
@@ -127,7 +128,8 @@ def check_written_down(hook: Definition, *, where: str) -> None:
 
 
 def tell_created(hooks: Sequence[JobStatusHook], context: JobContext, deliveries: Deliveries) -> None:
-    """Tell every hook that the attempt is there. Recorded before the call, so that no hook is ever told twice.
+    """Tell every hook that the attempt is created. Each delivery is recorded before the call, so that no hook is ever
+    told twice.
 
     :raises HookError: with the error of the first hook that raised.
     """
@@ -145,11 +147,12 @@ def tell_created(hooks: Sequence[JobStatusHook], context: JobContext, deliveries
 def tell_end(
     hooks: Sequence[JobStatusHook], context: JobContext, deliveries: Deliveries, *, status: str, error: str | None
 ) -> Telling:
-    """Tell every hook that was not told yet how the attempt ended, in the pipeline's order. Recorded after the call, so
-    that a crash in between makes a second call and never none. Never raises: an attempt's end is not undone.
+    """Tell every hook that was not told yet how the attempt ended, in the pipeline's order. Each delivery is recorded
+    after the call, so that a crash in between causes a second call and never leaves a hook without a call. Never
+    raises: an attempt's end is not undone.
 
     :param status: one of ``TERMINAL``.
-    :return: what the hook that is furthest from it has come to.
+    :return: the outcome of the hook that is furthest from done.
     """
 
     def tell(index: int, hook: JobStatusHook) -> None:
@@ -181,12 +184,12 @@ def tell_end(
 def bounded(
     call: Callable[[], None], *, deliveries: Deliveries, key: BatchKey, epoch: int, delivery: str, hook: str
 ) -> Telling:
-    """Make a delivery, unless it was given up, or has failed only just now. A hook that fails for good would else keep
-    its attempt unfinished, and with it the janitor busy and retention from its work, for ever.
+    """Make a delivery, unless the delivery was given up, or has failed only just now. Without these bounds a hook that
+    fails for good would keep its attempt unfinished, the janitor busy and retention from its work, for ever.
 
     :param call: raises if the delivery fails.
     :param delivery: ``<index>.<status>``.
-    :param hook: what is called, for messages.
+    :param hook: a description of the hook, for messages.
     """
     tries, ago = deliveries.tries(key, epoch, delivery)
     if tries > len(PAUSES):
@@ -207,7 +210,7 @@ def bounded(
         )  # fmt: skip
         try:
             if is_last:
-                # Before the try that says that it was the last: a crash in between makes one more, and no silence.
+                # Given up before the last try is recorded: a crash in between makes one more try, and no silence.
                 deliveries.give_up(key, epoch, delivery, hook=hook, tries=tries, error=text)
             deliveries.failed(key, epoch, delivery, number=tries, error=text)
         except (MicroBatchError, OSError) as unwritten:

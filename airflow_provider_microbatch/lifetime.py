@@ -1,8 +1,8 @@
-"""What is opened for one task, look or command is closed at its end: connections, consumers, clients.
+"""Close connections, consumers and clients when the task, look or command that they were opened for ends.
 
-Whoever begins one (an operator, the sensor's trigger, the janitor, a command) says so by :func:`lifetime`; a source or
-a sink hands what closes what it holds to ``at_end`` of its context. Nothing in between has to pass it on. What is dear
-to open is :func:`shared` by all that go on in the process.
+The code that begins a task, look or command (an operator, the sensor's trigger, the janitor, a command) opens a
+:func:`lifetime`. A source or a sink hands the functions that close what it has opened to ``at_end`` of its context; the
+layers in between pass nothing on. A client that is costly to open is :func:`shared` by all lifetimes of the process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class _Ends(ExitStack):
-    """What is to be closed."""
+    """The functions to call at the end of a lifetime."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ _open: dict[Hashable, _Shared] = {}
 
 
 class _Life:
-    """The longest lifetime around, and what of the shared it holds."""
+    """The outermost lifetime, and the keys of the shared things that it holds."""
 
     def __init__(self, stack: _Ends) -> None:
         self.stack = stack
@@ -57,7 +57,8 @@ class _Shared:
 
 @contextmanager
 def lifetime() -> Iterator[None]:
-    """When the block ends, close what was opened in it, the newest first. One within another closes its own."""
+    """When the block ends, close everything that was opened in the block, the newest first. A lifetime within another
+    lifetime closes its own."""
     with _Ends() as ends:
         token = _ends.set(ends)
         outer = _longest.get()
@@ -73,11 +74,12 @@ def lifetime() -> Iterator[None]:
 
 
 def at_end(close: Close) -> None:
-    """Have this called when the task, look or command that goes on here ends, once, however often it is said. What it
-    raises is logged: nobody's work is undone because a connection cannot be closed. Outside of any, as in a notebook,
-    nothing calls it.
+    """Have ``close`` called once when the innermost lifetime ends, however often ``close`` is handed in. An error of
+    ``close`` is logged: no work is undone because a connection cannot be closed. Outside of any lifetime, as in a
+    notebook, ``close`` is not called.
 
-    :raises RuntimeError: if that has ended meanwhile, as for a look whose trigger was cancelled; it is called first.
+    :raises RuntimeError: if the lifetime has ended meanwhile, as for a look whose trigger was cancelled; ``close`` is
+        called first.
     """
     ends = _ends.get()
     if ends is None:
@@ -93,14 +95,15 @@ def at_end(close: Close) -> None:
 
 
 def shared(key: Hashable, open_it: Callable[[], tuple[T, Close]]) -> T:
-    """One thing for all who ask by the same key, such as a client for all sources of one cluster, and all triggers of
-    the process. It lives as long as the longest lifetime around any of them: over all looks of a trigger, say. Outside
-    of any it is made each time, and closed by nobody.
+    """One thing for all callers with the same key, such as one client for all sources of a cluster in all triggers of
+    the process. The thing lives as long as the longest of the outermost lifetimes of its callers: over all looks of a
+    trigger, say. Outside of any lifetime each call makes a new thing, and nothing closes it.
 
-    :param key: tells things apart; process-wide, so it names who asks too. Held in memory, shown nowhere.
-    :param open_it: makes it, if nobody has, and says what closes it.
-    :raises RuntimeError: if the lifetime has ended meanwhile, as for a look whose trigger was cancelled: nobody would
-        ever let go of it.
+    :param key: tells things apart; process-wide, so the key names the kind of caller too. Held in memory, shown
+        nowhere.
+    :param open_it: makes the thing, if no caller has made it yet, and returns it with the function that closes it.
+    :raises RuntimeError: if the lifetime has ended meanwhile, as for a look whose trigger was cancelled: nothing would
+        ever let go of the thing.
     """
     life = _longest.get()
     if life is None:

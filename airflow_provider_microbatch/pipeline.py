@@ -27,24 +27,24 @@ from airflow_provider_microbatch.stores.location import open_store
 log = logging.getLogger(__name__)
 
 INTERVAL = "interval"
-"""``plan`` of pipelines that are batches per data interval."""
+"""``plan`` of pipelines that run batches per data interval."""
 
 SQL = "spark.sql."
-"""How the names of settings begin that a batch may pin: what an entry of the log names is set on the session."""
+"""Prefix of the settings that a batch may pin: settings in an entry of the log are set on the session."""
 
 SHORTEST_LEASE = 5.0
-"""Seconds. A shorter one would end in any pause of the machine."""
+"""Seconds. A shorter lease would end in any pause of the machine."""
 
 SKIP, REPLAY = "skip", "replay"
 """Values of ``on_overlap``."""
 
 _NONE = cast(Sink, None)
-"""In place of the sink where ``sinks`` are given, until they are put there."""
+"""Stands in the field ``sink`` where ``sinks`` are given, until the sinks are put there."""
 
 
 def sql_settings(conf: Mapping[str, str]) -> dict[str, str]:
-    """Those settings of an entry of the log that a batch may pin. Any other would let the entry choose what Spark loads
-    and whom it trusts."""
+    """The settings of an entry of the log that a batch may pin. Any other setting would let the entry choose what Spark
+    loads and whom Spark trusts."""
     others = sorted(key for key in conf if not key.startswith(SQL))
     if others:
         log.warning("Settings that are none of Spark SQL are not set by the batch: %s", ", ".join(others))
@@ -69,65 +69,66 @@ def _with_letters(sink: Sink, letters: object, *, where: str) -> Sink:
 
 @dataclass(frozen=True)
 class Pipeline(Definition):
-    """What the user writes down. Constructing one touches nothing: no file, no connection, no Variable.
+    """A pipeline, as the user writes it down. Constructing a pipeline touches no file, no connection and no Variable.
 
     :param name: name of the pipeline; recorded in the checkpoint, which refuses any other pipeline.
     :param checkpoint: where offset log, commit log and attempts lie: a local path, a ``file:`` URL, or
         ``sql://conn_id/schema/prefix``.
-    :param sources: by name. Names are the identity of a source: a rename has to be said to the checkpoint.
+    :param sources: the sources by name. The name is the identity of a source: tell the checkpoint of a rename.
     :param sink: where batches are published.
-    :param sinks: in place of ``sink``, several by name: the transform returns a dict with a frame for each. They are
-        published one by one in this order, and a batch is committed when all contain it.
-    :param expect: what becomes of rows of the result that do not meet a condition (SQL of Spark's), by the condition:
-        ``drop``, ``fail`` (the batch fails) or ``dead_letter``. A row of which it is null does not meet it. With
-        ``sinks`` one such dict for each, by name. ``docs/dead-letters.md``.
-    :param dead_letters: where rows go that an expectation sends there, or that do not parse; staged, published and
-        committed with the batch.
-    :param max_dead_letters: so many of them, or such a share of a batch's rows (``0.05``), let the batch fail that has
-        more.
+    :param sinks: several sinks by name, in place of ``sink``: the transform returns a dict with a frame for each sink.
+        The sinks are published one by one in this order, and a batch is committed when all sinks contain it.
+    :param expect: by the condition (in Spark SQL), the action for rows of the result that do not meet the condition:
+        ``drop``, ``fail`` (the batch fails) or ``dead_letter``. A row for which the condition is null does not meet it.
+        With ``sinks`` one such dict for each sink, by name. ``docs/dead-letters.md``.
+    :param dead_letters: the sink of the rows that an expectation sends to dead letters, or that do not parse; staged,
+        published and committed with the batch.
+    :param max_dead_letters: the most dead letters of a batch, as a count or as a share of its rows (``0.05``); a batch
+        with more of them fails.
     :param transform: ``path/to/file.py:function``, relative to the DAG's bundle; gets a ``batch``, returns a DataFrame.
-        None passes a single source through as it is; several sources need one, here or by ``@task.micro_batch``.
-        A pipeline of a job graph has a flow of several.
+        None passes a single source through as it is; several sources need a transform, given here or by
+        ``@task.micro_batch``. A pipeline of a job graph has a flow of several functions.
     :param py_files: further Python files or zips that the transform imports, relative to the DAG's bundle.
     :param conf: SQL settings that change results (``spark.sql.…``, and no other); pinned in every offset log entry and
         set again by a replay.
-    :param no_data_batches: run a batch without new data when the batch before asked for one
+    :param no_data_batches: run a batch without new data when the previous batch asked for such a batch
         (Spark's ``spark.sql.streaming.noDataMicroBatches.enabled``).
     :param checkpoint_format: ``v2`` (sources by name; Spark 4.2 and newer read it) or ``v1`` (by position; every
         Spark reads it). Only looked at when the checkpoint is made.
-    :param min_batches_to_retain: entries that the logs keep (Spark's ``minBatchesToRetain``); what is older cannot be
+    :param min_batches_to_retain: entries that the logs keep (Spark's ``minBatchesToRetain``); older batches cannot be
         replayed. None keeps all.
-    :param on_failure: what becomes of a batch that fails again and again: ``fail`` (it stays planned and is tried by
-        every run, and the pipeline stands still until it succeeds) or ``set_aside`` (the pipeline goes on without it;
-        the batch is listed as set aside, and a clear of its task runs it).
-    :param set_aside_after: failed attempts after which a batch is set aside. An attempt counts whose transform failed,
-        or whose data could not be read or computed with; one that was stopped or overtaken, or whose cluster was down,
-        does not.
+    :param on_failure: what becomes of a batch that fails again and again: ``fail`` (the batch stays planned, every run
+        tries the batch again, and the pipeline stands still until it succeeds) or ``set_aside`` (the pipeline goes on
+        without the batch; the batch is listed as set aside, and a clear of its task runs it).
+    :param set_aside_after: failed attempts after which a batch is set aside. An attempt counts if its transform failed,
+        or if its data could not be read or computed with. An attempt does not count if it was stopped or overtaken, or
+        if its cluster was down.
     :param set_aside_after_dead: attempts that died (process or Spark killed) after which a batch is set aside; None for
-        never. They have this count of their own, as machines die for other reasons than a batch too.
-    :param target_seconds: how long Spark shall work on a batch: its size follows the measured rate, within the limits
-        of the sources. None: those limits alone.
+        never. Dead attempts have a count of their own, as machines die for other reasons than a batch too.
+    :param target_seconds: how long Spark should work on a batch: the size of a batch follows the measured rate, within
+        the limits of the sources. With None only those limits hold.
     :param plan: ``live``: a run reads what is new; ``interval``: each run reads the data interval that Airflow gives
-        it, by the clocks of the sources, in a lane of its own.
-    :param lookback: with ``plan="interval"``, how long (seconds) before its interval a run looks for late data: that
-        which no batch has read, of intervals that had their run, or from before the DAG's ``start_date``; and all of
-        it where no other run of the DAG is on its way.
+        the run, by the clocks of the sources, in a lane of its own.
+    :param lookback: with ``plan="interval"``, how long (seconds) before its interval a run looks for late data. Late
+        data is data that no batch has read, of intervals that had their run, or from before the DAG's ``start_date``;
+        where no other run of the DAG is on its way, all data that no batch has read.
     :param on_overlap: what a run does about the batches that have read data of its interval before: ``skip`` leaves
-        them as they are, ``replay`` runs them again. What no batch has read is read in both cases.
-    :param lease_seconds: how long an attempt counts as alive after the last sign of its process, which gives one at a
-        third of it. What dies with no retry left waits so long for the next run; a process that cannot write to the
-        checkpoint for so long is taken for dead.
-    :param split_wise: each split of the only source (a file, a block of a log) is transformed and written by itself, so
-        that what a failed attempt had finished of a batch is not done again by the next one. Say so of a transform
-        that makes its rows of each row alone: one that joins, groups or orders would do it within a split. It needs a
-        sink that can take over finished output (``FileSink``); for any other a batch is run as one.
-    :param stateful: the transform gets streams (``batch.sources``) and returns one: aggregations, deduplication and
-        joins of it keep their state from batch to batch, as in a streaming query of Spark's own. ``docs/state.md``.
-    :param output_mode: of a stateful pipeline what a batch has of an aggregation: ``append``, rows that are final by
-        the watermark; ``update``, rows that have changed.
-    :param hooks: told, in this order, when an attempt is created and how it ended; after those of the sink.
+        these batches as they are, ``replay`` runs them again. Data that no batch has read is read in both cases.
+    :param lease_seconds: how long an attempt counts as alive after the last sign of its process, which gives a sign at
+        each third of this time. The batch of an attempt that dies with no retry left waits so long for the next run; a
+        process that cannot write to the checkpoint for so long is taken for dead.
+    :param split_wise: transform and write each split of the only source (a file, a block of a log) by itself, so that
+        the next attempt does not repeat the splits that a failed attempt has finished. Only for a transform that makes
+        its rows of each row alone: a join, a grouping or an order would hold within a split only. The sink must be able
+        to take over finished output (``FileSink``); for any other sink a batch is run as a whole.
+    :param stateful: the transform gets streams (``batch.sources``) and returns a stream, whose aggregations,
+        deduplication and joins keep their state from batch to batch, as in a streaming query of Spark's own.
+        ``docs/state.md``.
+    :param output_mode: the rows that a batch of a stateful pipeline has of an aggregation: ``append``, rows that are
+        final by the watermark; ``update``, rows that have changed.
+    :param hooks: told, in this order, when an attempt is created and how it ended; after the hooks of the sink.
     :raises DefinitionError: for a wrong type or value, naming the field; if a source would read what is written to the
-        checkpoint, to the sink or to an archive, or gives up what another could read.
+        checkpoint, to the sink or to an archive, or gives up what another source could read.
     """
 
     name: str
@@ -214,7 +215,7 @@ class Pipeline(Definition):
         object.__setattr__(self, "sink", sink)
         if not is_read_back():
             self._check_apart(where)
-        # Of the sink's own there is one of each, also in what was read back from a log or changed by `replace`.
+        # Each kind of the sink's own hooks is there once, also in a pipeline that was read back or made by `replace`.
         brought = tuple(sink.hooks())
         kinds = tuple({type(hook) for hook in brought})
         given = tuple(hook for hook in self.hooks if not isinstance(hook, kinds))
@@ -261,8 +262,9 @@ class Pipeline(Definition):
             raise DefinitionError(f"{where}: min_batches_to_retain must be None or 2 and more, not {kept!r}.")
 
     def _check_apart(self, where: str) -> None:
-        """No source reads what the pipeline writes: it would grow by its own output in every run; nor does who reads
-        the table. None gives up what another may not have read yet."""
+        """Check that no source reads what the pipeline writes, as its output would then grow in every run; that readers
+        of the table come upon neither the checkpoint nor an archive; and that no source gives up what another source
+        may not have read yet."""
         written = [("checkpoint", open_store(self.checkpoint).location)]
         for name, source in self.sources.items():
             if source.gives_up_to is not None:
@@ -299,9 +301,9 @@ class Pipeline(Definition):
                 )
 
     def checks(self, forgotten: Sequence[Forgotten] = ()) -> Checks | None:
-        """Which rows are not to be in the tables, as a job says it; None if all are.
+        """The checks that keep rows out of the tables, in the form that a Spark job takes; None if all rows go in.
 
-        :param forgotten: what was asked to be erased.
+        :param forgotten: the rows that were asked to be erased.
         """
         letters = None if self.sink.dead_letters is None else LETTERS
         expect = checked_expect(self.expect, sinks=self.sink.names, has_letters=letters is not None, where=self.name)

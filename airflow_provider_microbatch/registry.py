@@ -1,10 +1,10 @@
-"""Classes by name, and which classes a stored text may lead to. Imports a module only when its name is asked for, so
-that a missing client library of one system is no concern of those who use another.
+"""Classes by name, and the classes that a stored text may name. A module is imported only when its name is asked for,
+so that users of one system do not need the client library of another.
 
 Definitions come out of checkpoints and triggers, where others can write: naming a class there must not be enough to
-have its module imported. What may be loaded is named by whoever installed the software: the classes below, the entry
-points of installed distributions (``airflow_provider_microbatch.sources`` and so on, ``name = "module:Class"``), and
-the modules that Airflow's configuration trusts.
+have its module imported. The deployment decides which classes may be loaded: the classes below, the entry points of
+installed distributions (``airflow_provider_microbatch.sources`` and so on, ``name = "module:Class"``), and the modules
+that Airflow's configuration trusts.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _LENGTH = 500
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a name leads.
+    """The class that a name stands for.
 
     :param path: ``module:Class``.
-    :param extra: the extra of this distribution that brings what the module imports; None if it needs nothing.
+    :param extra: the extra of this distribution that installs what the module imports; None if the module needs none.
     """
 
     path: str
@@ -39,10 +39,10 @@ class Entry:
 
 
 class Registry:
-    """Names of one kind: those of this package, then those of installed entry points.
+    """Names of one kind: the names of this package, then the names of installed entry points.
 
-    :param kind: in the plural; also the last part of the entry points' group.
-    :param entries: of this package, by name.
+    :param kind: the kind, in the plural; also the last part of the entry points' group.
+    :param entries: the entries of this package, by name.
     """
 
     def __init__(self, kind: str, entries: Mapping[str, Entry]) -> None:
@@ -51,21 +51,22 @@ class Registry:
 
     @property
     def group(self) -> str:
-        """The group of entry points in which others add names."""
+        """The group of entry points in which other packages add names."""
         return f"{_PACKAGE}.{self.kind}"
 
     def entries(self) -> dict[str, Entry]:
-        """All entries by name. Imports nothing; a name of this package stays what it is, whoever else claims it."""
+        """All entries by name. Imports nothing. A name of this package keeps its class, even if another package claims
+        the name."""
         return {**{name: Entry(path) for name, path in _installed(self.group)}, **self._own}
 
     def __contains__(self, name: object) -> bool:
-        # Our own are found without a look at the distributions, which takes milliseconds in every task.
+        # Our own names are found without a look at the distributions, which takes milliseconds in every task.
         return name in self._own or name in self.entries()
 
     def has_path(self, path: str, *, installed: bool) -> bool:
         """Whether an entry is the class at ``path``.
 
-        :param installed: ask those of other packages too.
+        :param installed: look at the entries of other packages too.
         """
         return any(path == entry.path for entry in (self.entries() if installed else self._own).values())
 
@@ -155,7 +156,7 @@ STORES = Registry(
         **dict.fromkeys(("s3", "s3a", "gs", "abfs"), _OBJECT_STORE),
     },
 )
-"""By the scheme of an address."""
+"""Stores by the scheme of an address."""
 ENGINES = Registry(
     "engines",
     {
@@ -178,7 +179,7 @@ REMOVED = {
         "ConnectStatements('sc://host:15002'), with a Spark Connect server whose session catalog is the metastore."
     )
 }
-"""Classes that definitions of earlier versions name: why they went, and what to use instead."""
+"""Removed classes that definitions of earlier versions name: the reason, and what to use instead."""
 
 MOVED = {
     f"{_PACKAGE}.{old}": f"{_PACKAGE}.{new}"
@@ -192,14 +193,14 @@ MOVED = {
         "staging.table_sink:TableSink": "sinks.table:TableSink",
     }.items()
 }
-"""Where classes are now that checkpoints and triggers of earlier versions name."""
+"""Today's paths of classes, by the paths that checkpoints and triggers of earlier versions name."""
 
 
 def of_today(values: Any) -> Any:
-    """A stored definition, and those in it, with the class paths of today: so that it is equal to what this version
-    writes.
+    """A stored definition, and the definitions in it, with the class paths of today: so that the definition is equal to
+    what this version writes.
 
-    :raises DefinitionError: if it is nested too deep to be looked through: nobody of this package wrote it.
+    :raises DefinitionError: if the definition is nested too deep to be looked through: this package did not write it.
     """
     try:
         return _of_today(values)
@@ -216,14 +217,14 @@ def _of_today(values: Any) -> Any:
 
 
 DEFINITIONS = (SOURCES, SINKS, CATALOGS, STATEMENTS, HOOKS, PIPELINES)
-"""Where the classes of definitions are registered."""
+"""The registries of the classes of definitions."""
 
 
 def load_stored_class(path: object) -> type:
-    """The class that a definition out of a checkpoint or trigger names. What may not be loaded is not imported.
+    """The class that a definition out of a checkpoint or trigger names. A class that may not be loaded is not imported.
 
-    :raises UntrustedError: if nobody who installed software here has named it.
-    :raises DefinitionError: if it cannot be imported here, or was removed.
+    :raises UntrustedError: if the class may not be loaded, see :func:`check_class_path`.
+    :raises DefinitionError: if the class cannot be imported here, or was removed.
     """
     if isinstance(path, str) and path in REMOVED:
         raise DefinitionError(f"{path!r} was removed: {REMOVED[path]}")
@@ -233,7 +234,7 @@ def load_stored_class(path: object) -> type:
 def load_class(path: str) -> type:
     """Import the class at ``module:Name``.
 
-    :raises DefinitionError: if it cannot be imported here; the message names the module.
+    :raises DefinitionError: if there is no such class, or it cannot be imported here; the message names the module.
     """
     module_name, _, name = path.partition(":")
     try:
@@ -246,16 +247,17 @@ def load_class(path: str) -> type:
 
 
 def check_class_path(path: object) -> str:
-    """The path, if a class at it may be loaded because a checkpoint or a trigger names it.
+    """The path, if the class at this path may be loaded because a checkpoint or a trigger names it: a class of this
+    package, of an installed entry point, or of a module that the settings trust.
 
-    :raises UntrustedError: if not.
+    :raises UntrustedError: if the class may not be loaded.
     """
-    # Built anew from what matched: a text that is equal to a path may be of a class of its own.
+    # The path is taken from the match: a text that is equal to a path may be of a class of its own.
     found = _CLASS_PATH.fullmatch(path) if isinstance(path, str) and len(path) <= _LENGTH else None
     if found is None:
         raise UntrustedError(f"{path!r:.100} is no class path of the form 'module:Class', so nothing was loaded.")
     module = found["module"]
-    # Our own of all kinds first: to look at the distributions takes milliseconds in every task.
+    # Our own classes of all kinds come first: a look at the distributions takes milliseconds in every task.
     if any(kind.has_path(found[0], installed=also) for also in (False, True) for kind in DEFINITIONS):
         return found[0]
     if any(module == trusted or module.startswith(f"{trusted}.") for trusted in settings().trusted_modules):
@@ -270,5 +272,5 @@ def check_class_path(path: object) -> str:
 
 @cache
 def _installed(group: str) -> tuple[tuple[str, str], ...]:
-    """Names and class paths of a group's entry points, as the distributions say at the first look."""
+    """Names and class paths of a group's entry points, as the distributions had them at the first look."""
     return tuple((point.name, f"{point.module}:{point.attr}") for point in entry_points(group=group))

@@ -13,14 +13,14 @@ NOREPLACE = 1
 EXCHANGE = 2
 
 UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
-"""How a system, or a file system such as NFS, says that it knows no flags."""
+"""Error numbers by which a system, or a file system such as NFS, says that it does not know the flags."""
 
 _AT_FDCWD = -100
 
 
 @functools.cache
 def _renameat2() -> Callable[..., int] | None:
-    """Of glibc 2.28 and newer; None elsewhere."""
+    """The function of glibc 2.28 and newer; None elsewhere."""
     function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if function is None:
         return None
@@ -34,8 +34,8 @@ def rename_with(flags: int, source: str | Path, target: str | Path, *, folder: i
     """Rename ``source`` to ``target``.
 
     :param flags: ``NOREPLACE`` or ``EXCHANGE``.
-    :param folder: descriptor of the folder that both names are in; unless given, they are paths.
-    :raises OSError: if it cannot be done; of ``UNSUPPORTED`` if it can be done nowhere here.
+    :param folder: descriptor of the folder that both names are in; unless given, the names are paths.
+    :raises OSError: if the rename fails; with a number of ``UNSUPPORTED`` if no such rename can succeed here.
     """
     rename = _renameat2()
     if rename is None:

@@ -1,6 +1,6 @@
-"""What the deployment decides, handed down by the Airflow face: the layers below import no Airflow.
+"""Settings of the deployment, handed down by the Airflow face: the layers below import no Airflow.
 
-Without a face (a test, a script) the strictest settings hold.
+Where nothing hands settings down (a test, a script), the strictest settings hold.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ _given: Callable[[], Settings] = Settings
 
 
 def make_private_folder(path: str | Path, *, dir_fd: int | None = None) -> None:
-    """Make one folder that is this user's, and the group's as the settings say; what is there is left as it is.
+    """Make one folder for this user, and for the group as the settings say. An existing folder is left as it is.
 
     :param dir_fd: an open folder that a relative ``path`` begins at.
-    :raises OSError: if it cannot be made.
+    :raises OSError: if the folder cannot be made.
     """
     if _is_there(path, dir_fd):
         return
-    # It gets its name when it has its mode: whoever is killed in between leaves nothing that others take for it.
+    # The folder gets its name when it has its mode: a process killed in between leaves nothing that others take for it.
     path = Path(path)
     hidden = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     os.mkdir(hidden, 0o700, dir_fd=dir_fd)
@@ -86,8 +86,8 @@ def make_private_folder(path: str | Path, *, dir_fd: int | None = None) -> None:
 
 
 def _set_mode(folder: Path, dir_fd: int | None) -> None:
-    """Not left to the umask, which may take the group's bits. A folder keeps the group that its parent gives it."""
-    # Of the folder, not of what a link leads to that somebody put in its place.
+    """Set the mode by hand: the umask may take the group's bits. A folder keeps the group that its parent gives it."""
+    # O_NOFOLLOW: the mode of the folder itself is set, not of a link's target if a link was put in its place.
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=dir_fd)
     try:
         os.fchmod(descriptor, settings().folder_mode | (os.fstat(descriptor).st_mode & stat.S_ISGID))
@@ -104,19 +104,19 @@ def _is_there(path: str | Path, dir_fd: int | None) -> bool:
 
 
 def is_private(folder: Path) -> bool:
-    """Whether the folder is there, and this user's alone."""
+    """Whether the path is a folder of this user, without access for the group and others."""
     try:
-        found = folder.lstat()  # a link is whoever's who made it, wherever it leads
+        found = folder.lstat()  # a link belongs to its maker, wherever it leads
     except OSError:
         return False
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
 
 
 def open_private_file(path: str | Path, *, dir_fd: int | None = None) -> int:
-    """A descriptor of a new file to write, of the mode that the settings say.
+    """A descriptor for writing a new file, whose mode is as the settings say.
 
     :param dir_fd: an open folder that a relative ``path`` begins at.
-    :raises FileExistsError: if something is there.
+    :raises FileExistsError: if something exists at the path.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=dir_fd)
     os.fchmod(descriptor, settings().file_mode)
@@ -129,6 +129,6 @@ def settings() -> Settings:
 
 
 def hand_down(given: Callable[[], Settings]) -> None:
-    """Take the settings from ``given``, which is asked each time that one is needed."""
+    """Take the settings from ``given``, which is called each time that a setting is needed."""
     global _given
     _given = given

@@ -1,4 +1,4 @@
-"""What is said of a promise that was tried: of sources and sinks of the user's own."""
+"""Verdicts on the promises that a user's own sources and sinks have to keep, each tried as a case."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ OK, FAILED, NOT_TRIED = "ok", "FAILED", "not tried"
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What became of one case.
+    """The outcome of one case.
 
-    :param case: what is promised, as a sentence.
-    :param state: how it went: ``OK``, ``FAILED`` or ``NOT_TRIED``.
-    :param message: what went wrong, or why nothing could be tried.
+    :param case: the promise, as a sentence.
+    :param state: the outcome: ``OK``, ``FAILED`` or ``NOT_TRIED``.
+    :param message: what went wrong, or why the case could not be tried.
     """
 
     case: str
@@ -34,11 +34,11 @@ class Broken(Exception):
 
 
 class NotTried(Exception):
-    """There is nothing to try it with; the message says what it takes."""
+    """A case has nothing to be tried with; the message says what the case needs."""
 
 
 def check_travels(definition: Definition) -> None:
-    """:raises Broken: if a definition is not the same when it is made again of its own JSON."""
+    """:raises Broken: if a definition is not the same after it is rebuilt from its own JSON."""
     plain = definition.to_dict()
     try:
         text = json.dumps(plain)
@@ -50,7 +50,7 @@ def check_travels(definition: Definition) -> None:
 
 
 def verdicts(cases: Sequence[Callable[[Tried], None]], trial: Tried) -> Iterator[Verdict]:
-    """Try each case, in order; a case is named as the sentence that it holds.
+    """Try each case, in order; the name of a case is the sentence that it promises.
 
     :param trial: what the cases are tried on.
     """

@@ -1,7 +1,7 @@
-"""The janitor: every five minutes it cleans up after attempts that were killed.
+"""The janitor cleans up after killed attempts, every five minutes.
 
-The checkpoints of the example DAGs beside it, below the environment variable ``MICROBATCH_HOME``; and the one in a
-bucket, where ``MICROBATCH_LAKE`` names it.
+It works on the checkpoints of the other example DAGs, below the folder that the environment variable
+``MICROBATCH_HOME`` names; and on the checkpoint in a bucket, if ``MICROBATCH_LAKE`` names the bucket.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Orders that are checked: what is negative, or does not parse, goes to dead letters, with the batch that it came in.
+"""Orders that are checked: negative orders, and rows that do not parse, go to dead letters, together with their batch.
 
 Folders are below the environment variable ``MICROBATCH_HOME``.
 """

@@ -1,4 +1,4 @@
-"""Orders into a Delta table: every ten minutes what has landed since is one commit of it.
+"""Orders into a Delta table: every ten minutes the orders that have landed since are one commit of the table.
 
 Folders are below the environment variable ``MICROBATCH_HOME``.
 """

@@ -1,4 +1,4 @@
-"""Orders into an Iceberg table: every ten minutes what has landed since is one snapshot of it.
+"""Orders into an Iceberg table: every ten minutes the orders that have landed since are one snapshot of the table.
 
 The connection ``lake``, of type ``iceberg``, says where the table's catalog is (``docs/iceberg.md``). Folders are below
 the environment variable ``MICROBATCH_HOME``.

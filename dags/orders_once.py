@@ -1,4 +1,4 @@
-"""Orders that are sent more than once: each is in the table once. What was seen is kept from batch to batch.
+"""Orders that are sent more than once: each order is in the table once. The orders seen are kept from batch to batch.
 
 Folders are below ``MICROBATCH_HOME``. The checkpoint must be in a file system that Spark has too.
 """
@@ -28,8 +28,8 @@ orders = Pipeline(
     },
     transform="jobs/orders_once.py:transform",
     stateful=True,
-    conf={"spark.sql.shuffle.partitions": "4"},  # of the state too: it keeps this number
-    no_data_batches=False,  # what is forgotten can wait for the next order
+    conf={"spark.sql.shuffle.partitions": "4"},  # also partitions of the state, which keeps this number
+    no_data_batches=False,  # dropping old state can wait for the next order
     sink=FileSink(f"{HOME}/lake/orders_once"),
 )
 

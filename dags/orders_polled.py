@@ -1,8 +1,8 @@
-"""Orders of an HTTP API: a run waits until there are new ones, and makes one micro-batch of them.
+"""Orders of an HTTP API: a run waits until the API has new orders, and makes one micro-batch of them.
 
-The source is a class of your own, in ``jobs/orders_api.py``. The triggerer does not have your modules, so workers look.
+The source is a class of your own, in ``jobs/orders_api.py``. The triggerer does not have your modules, so workers poll.
 
-The API is where the environment variable ``ORDERS_API`` says; folders are below ``MICROBATCH_HOME``.
+The environment variable ``ORDERS_API`` has the address of the API; folders are below ``MICROBATCH_HOME``.
 """
 
 from __future__ import annotations

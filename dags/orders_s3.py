@@ -1,4 +1,4 @@
-"""The streaming loop with nothing on a disk: orders land in a bucket, the table and the checkpoint lie in it.
+"""The streaming loop without a disk: orders land in a bucket, in which the table and the checkpoint lie too.
 
 The bucket and its Airflow connection (type ``aws``) are named by ``MICROBATCH_LAKE``, such as ``s3://lake@company-lake``.
 Workers share no folder; Spark reads and writes by Hadoop's ``s3a``, with the connection's credentials.
@@ -16,7 +16,7 @@ from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator
 from airflow_provider_microbatch.sensors.new_data import NewDataSensor
 
 LAKE = os.environ.get("MICROBATCH_LAKE", "s3://lake@company-lake")
-# None: the connector that belongs to the installed Spark travels with each batch, as --packages.
+# None: the connector that belongs to the installed Spark travels with each batch, by --packages.
 CONNECTOR: list[str] | None = [] if os.environ.get("MICROBATCH_SPARK_HAS_S3A") else None
 
 orders = Pipeline(

@@ -1,4 +1,4 @@
-"""A micro-batch a period: every ten minutes what has landed since, and a skip when nothing has.
+"""A micro-batch in each period: every ten minutes the orders that have landed since, and a skip when none have.
 
 Folders are below the environment variable ``MICROBATCH_HOME``.
 """

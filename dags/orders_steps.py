@@ -1,7 +1,7 @@
 """The steps of a micro-batch as tasks: plan, submit, an audit that can refuse the batch, commit.
 
-The audit reads the stage before anybody else can. When it refuses, nothing is published and the batch stays planned:
-put right what was wrong, then clear ``submit``, or let the next run take the batch up.
+The audit reads the stage before any reader of the table can. When the audit refuses, nothing is published and the batch
+stays planned: mend the fault, then clear ``submit``, or let the next run take the batch up.
 
 Folders are below the environment variable ``MICROBATCH_HOME``.
 """
@@ -36,7 +36,7 @@ orders = Pipeline(
 
 @task
 def no_negative_amounts(staged: dict[str, Any]) -> int:
-    """Refuse a batch in which an order has a negative amount, unless the file ``accept_negative_amounts`` says so."""
+    """Refuse a batch in which an order has a negative amount, unless the file ``accept_negative_amounts`` exists."""
     from pathlib import Path
 
     import pyarrow.compute as pc

@@ -1,4 +1,4 @@
-"""A table that is replaced as a whole: every night what has landed since, as ``CREATE OR REPLACE TABLE AS``.
+"""A table that is replaced as a whole: every night orders that have landed since, as ``CREATE OR REPLACE TABLE AS``.
 
 Readers find last night's table until tonight's is complete. Folders are below the environment variable
 ``MICROBATCH_HOME``.

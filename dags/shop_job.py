@@ -1,4 +1,4 @@
-"""A job of two pipelines: orders are cleaned into their table, users and guests are brought together in another.
+"""A job of two pipelines: one cleans orders into a table, the other brings users and guests together in another table.
 
 Each pipeline has a checkpoint, tasks and failures of its own. Folders are below the environment variable
 ``MICROBATCH_HOME``.

@@ -1,4 +1,4 @@
-"""``@task.micro_batch``: the transform is written where the task is."""
+"""``@task.micro_batch``: a task that is written as the transform of its micro-batch."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 
 
 class MicroBatchDecoratedOperator(DecoratedOperator, MicroBatchOperator):
-    """A :class:`~airflow_provider_microbatch.operators.micro_batch.MicroBatchOperator` whose transform is the function.
+    """A :class:`~airflow_provider_microbatch.operators.micro_batch.MicroBatchOperator` whose transform is the decorated
+    function.
 
-    The source of the function travels to the driver, as ``@task.virtualenv`` does it: what the function needs it
-    imports itself, since nothing else of the DAG file goes with it.
+    The source of the function travels to the driver, as with ``@task.virtualenv``: the function has to import itself
+    what it needs, since nothing else of the DAG file travels with it.
 
     :param python_callable: ``def name(batch) -> DataFrame``.
     :param pipeline: a pipeline without a transform of its own.
@@ -65,7 +66,7 @@ class MicroBatchDecoratedOperator(DecoratedOperator, MicroBatchOperator):
         self._folder = Path()
         super().__init__(
             python_callable=python_callable,
-            # Bound at parse to nothing in particular: the batch exists in Spark only.
+            # A placeholder for the parameter, which Airflow binds at parse: the batch exists in Spark only.
             op_args=(None,),
             pipeline=dataclasses.replace(pipeline, transform=f"{self._file}:{name}"),
             **kwargs,

@@ -1,8 +1,8 @@
 """Job graphs: sources, transforms, unions and sinks that are written down once, and split into pipelines.
 
-As in SeaTunnel's engine, a job's graph falls into its connected parts, and each of them is a pipeline with a checkpoint
-of its own: the unit of planning, failure and restore. Two tables that flow into two sinks are two pipelines, and what
-happens to one is no concern of the other's; two sources that meet in a union are one.
+As in SeaTunnel's engine, a job's graph is split into its connected parts, and each part is a pipeline with a checkpoint
+of its own: the unit of planning, failure and restore. Two tables that flow into two sinks are two pipelines, and a
+failure of one does not concern the other; two sources that meet in a union are one pipeline.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ class JobGraph:
             orders = shop.source("orders", FileSource("/data/landing/orders", schema=…))
             shop.sink("orders", shop.transform(orders, "jobs/orders.py:clean"), FileSink("/data/lake/orders"))
 
-    The ``with`` block ends with a look at the whole. Making one touches nothing: no file, no connection.
+    The end of the ``with`` block checks the whole graph. Making a graph touches no file and no connection.
 
     :param name: name of the job.
-    :param checkpoint: the checkpoints of its pipelines lie below this address, each under its pipeline's name.
-    :param run_hooks: told when a run of the job begins and how it ended, beside the hooks of the pipelines, which are
-        told of attempts; see :class:`~airflow_provider_microbatch.graph.status.JobRunHook`.
+    :param checkpoint: the address below which the checkpoints of the pipelines lie, each under its pipeline's name.
+    :param run_hooks: told when a run of the job begins and how the run ended. The hooks of the pipelines are told of
+        attempts; see :class:`~airflow_provider_microbatch.graph.status.JobRunHook`.
     :param pipeline_arguments: further arguments of each
         :class:`~airflow_provider_microbatch.pipeline.Pipeline`, such as ``conf`` and ``on_failure``;
-        :meth:`configure` says otherwise for one.
-    :raises DefinitionError: for a name that cannot be one; when the block ends, for a source or a transform that flows
-        nowhere, for two that write one table, and as a pipeline does.
+        :meth:`configure` overrides them for one pipeline.
+    :raises DefinitionError: for an invalid name; when the block ends, for a source or a transform that flows nowhere,
+        for two sinks that write one table, and for all that a pipeline refuses.
     """
 
     def __init__(
@@ -68,10 +68,10 @@ class JobGraph:
             self.by_name()
 
     def source(self, name: str, source: Source, *, parallelism: int | None = None) -> Node:
-        """A source of the job.
+        """Add a source to the job.
 
-        :param name: its name in the pipeline that it falls into; the identity of a source.
-        :param parallelism: into so many partitions its rows are divided; None leaves them as they are read.
+        :param name: name of the source in its pipeline; the identity of a source.
+        :param parallelism: number of partitions that the source's rows are divided into; None leaves them as read.
         """
         check_name(name, what=f"{self._where}: source")
         if not isinstance(source, Source):
@@ -79,12 +79,12 @@ class JobGraph:
         return self._add(Node(name=name, source=source, partitions=parallelism))
 
     def transform(self, *flow: Node | str, name: str | None = None, parallelism: int | None = None) -> Node:
-        """What a function makes of one or several nodes.
+        """Add a node for the result of a function on one or several nodes.
 
         :param flow: the nodes, then ``path/to/file.py:function``, relative to the DAG's bundle. The function gets a
             ``batch`` whose ``sources`` are the frames of the nodes by their names, and returns a DataFrame.
-        :param name: of the new node; by default the function's.
-        :param parallelism: into so many partitions the result is divided.
+        :param name: name of the new node; by default the function's.
+        :param parallelism: number of partitions that the result is divided into.
         """
         *nodes, function = flow
         checked = check_function(function, where=self._where)
@@ -94,11 +94,11 @@ class JobGraph:
         )
 
     def union(self, *nodes: Node, name: str | None = None, parallelism: int | None = None) -> Node:
-        """The rows of several nodes, whose columns have the same names.
+        """Add a node for the rows of several nodes, whose columns have the same names.
 
-        :param name: of the new node; by default made of theirs.
-        :param parallelism: into so many partitions the rows are divided, unless that is what comes in: then they pass
-            through as they are.
+        :param name: name of the new node; by default made of the names of the nodes.
+        :param parallelism: number of partitions that the rows are divided into. If the rows of the nodes come in as
+            many partitions already, they pass through as they are.
         """
         name = name or "_".join(node.name for node in nodes)
         inputs = self._own(nodes, name)
@@ -110,9 +110,9 @@ class JobGraph:
         return self._add(node)
 
     def repartition(self, node: Node, parallelism: int, *, name: str | None = None) -> Node:
-        """The rows of a node, divided into so many partitions.
+        """Add a node for the rows of a node, divided into ``parallelism`` partitions.
 
-        :param name: of the new node; by default ``<node>_<parallelism>``.
+        :param name: name of the new node; by default ``<node>_<parallelism>``.
         """
         name = name or f"{node.name}_{parallelism}"
         return self._add(Node(name=name, inputs=self._own([node], name), partitions=parallelism))
@@ -120,9 +120,9 @@ class JobGraph:
     def sink(self, name: str, node: Node, sink: Sink, *, pipeline: str | None = None) -> None:
         """Write the rows of a node into a table.
 
-        :param name: of the sink in its pipeline.
-        :param pipeline: name of the pipeline that the sink falls into, and of its checkpoint. By default it is that of
-            its first sink as they are written down; name it before the order changes.
+        :param name: name of the sink in its pipeline.
+        :param pipeline: name of the sink's pipeline, and of the pipeline's checkpoint. By default the pipeline has the
+            name of its first sink, in the order of the text; give the pipeline a name before that order changes.
         """
         check_name(name, what=f"{self._where}: sink")
         if not isinstance(sink, Sink) or sink.names:
@@ -134,9 +134,9 @@ class JobGraph:
         self._sinks[name] = (self._nodes[given], sink, pipeline)
 
     def configure(self, pipeline: str, **arguments: Any) -> None:
-        """Arguments of one pipeline, in place of the job's.
+        """Set arguments of one pipeline, in place of the job's.
 
-        :param pipeline: its name: by default that of its first sink.
+        :param pipeline: name of the pipeline: by default the name of its first sink.
         """
         self._check_open()
         self._own_arguments.setdefault(pipeline, {}).update(arguments)
@@ -147,9 +147,9 @@ class JobGraph:
         return tuple(self.by_name().values())
 
     def by_name(self) -> dict[str, Pipeline]:
-        """The pipelines by their names in the job: that of the checkpoint's folder, and of the task group.
+        """The pipelines by their names in the job, which the checkpoints' folders and the task groups have too.
 
-        :raises DefinitionError: as the ``with`` block does at its end.
+        :raises DefinitionError: for all that the end of the ``with`` block refuses.
         """
         if self._pipelines is None:
             self._check_tables()
@@ -201,7 +201,7 @@ class JobGraph:
         return node
 
     def _own(self, nodes: Sequence[object], name: str) -> tuple[str, ...]:
-        """Names of what flows into the node ``name``."""
+        """Names of the nodes that flow into the node or sink ``name``."""
         if not nodes:
             raise DefinitionError(f"{self._where}: nothing flows into {name!r}.")
         for node in nodes:
@@ -212,7 +212,8 @@ class JobGraph:
         return tuple(node.name for node in nodes if isinstance(node, Node))
 
     def _check_tables(self) -> None:
-        """Of one pipeline its sinks see to it. Two pipelines on one table would each find the other's batches."""
+        """Check that no two sinks write one table. A pipeline checks its own sinks; two pipelines on one table would
+        each find the other's batches."""
         written = {name: sink for name, (_, sink, _) in self._sinks.items()}
         overlap = first_overlap(written)
         if overlap is not None:
@@ -246,7 +247,8 @@ class JobGraph:
 
 
 def _flow_of(part: Part) -> str | PipelineFlow | None:
-    """What is between sources and sinks. One function for one sink is written as by hand, and so is nothing at all."""
+    """The flow between the sources and sinks of a part. A single function for a single sink, or no function, takes the
+    form that a user writes by hand."""
     sources = [node for node in part.nodes if node.source is not None]
     steps = [node for node in part.nodes if node.source is None]
     partitions = {node.name: node.partitions for node in sources if node.partitions is not None}

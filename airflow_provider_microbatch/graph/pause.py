@@ -1,4 +1,4 @@
-"""A pipeline whose batch fails is left alone for a while, later and later, so that it holds up nobody else's."""
+"""Pauses of a pipeline whose batch failed, longer after each failure, so that the pipeline does not hold up others."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 
 LONGEST_SECONDS = 3600.0
-"""The longest pause: whoever has mended what was wrong need not clear anything to be heard within the hour."""
+"""The longest pause, in seconds: a user who has mended the fault need not clear a task to see a try within the hour."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pause:
-    """:param key: the batch that failed.
-    :param failures: attempts of it that failed since one did something else.
+    """A pause of a pipeline.
+
+    :param key: the batch that failed.
+    :param failures: number of the batch's newest attempts that failed one after the other.
     :param seconds: how long the pause still lasts.
     """
 
@@ -28,10 +30,11 @@ class Pause:
 
 
 def pause_of(checkpoint: Checkpoint, *, first_seconds: float) -> Pause | None:
-    """The pause that the live lane's batch has; None if it has none. Writes nothing, and reads three folders at most
-    where nothing has failed.
+    """The pause of the live lane's newest batch; None if there is no pause. Writes nothing, and reads three folders at
+    most where nothing has failed.
 
-    :param first_seconds: after the first failure; twice as long after each further one.
+    :param first_seconds: length of the pause after the first failure, in seconds; twice as long after each further one,
+        up to ``LONGEST_SECONDS``.
     """
     lane = checkpoint.lane(LIVE)
     number = lane.offset_log.latest_id()
@@ -42,7 +45,7 @@ def pause_of(checkpoint: Checkpoint, *, first_seconds: float) -> Pause | None:
     epochs = attempts.epochs.all(key)
     for epoch in reversed(epochs):
         end = attempts.ended(key, epoch)
-        # Who is killed writes no end: the next attempt will find it dead.
+        # A killed attempt has no end on record: the next attempt will find it dead.
         is_dead = end is None and epoch == epochs[-1] and checkpoint.leases.remaining_seconds(key, epoch) <= 0
         if not is_dead and (end is None or end.state != "failed"):
             break
@@ -51,5 +54,5 @@ def pause_of(checkpoint: Checkpoint, *, first_seconds: float) -> Pause | None:
         return None
     pause = min(first_seconds * 2.0 ** min(failures - 1, 30), LONGEST_SECONDS)
     left = pause - attempts.epochs.age_seconds(key)
-    # An attempt of the future, by a clock that was put back or by who writes there, would have it stand still so long.
+    # An attempt from the future (a clock was put back, or a user wrote it) would have the pipeline stand still so long.
     return Pause(key=key, failures=failures, seconds=left) if 0 < left <= 2 * pause else None

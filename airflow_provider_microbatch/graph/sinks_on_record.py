@@ -1,8 +1,9 @@
-"""Which pipeline of a job writes which sink, on record beside the job's checkpoints.
+"""The pipeline that writes each sink of a job, on record beside the job's checkpoints.
 
 A graph that is changed may split in another way: an edge that joins two parts makes one pipeline of them, and sinks in
-another order give a part another name. The table would go on under another checkpoint then, which
-reads its sources from the start: all would be in it twice. So it has to be said.
+another order give a part another name. The table would then go on under another checkpoint, which reads its sources
+from the start: all rows would be in the table twice. So a pipeline stops if another pipeline of the job has
+written its sink, and the user has to decide.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ from airflow_provider_microbatch.stores import Store
 from airflow_provider_microbatch.stores.location import open_store
 
 _FOLDER = "_job/sinks"
-"""No pipeline has a name that begins like that."""
+"""Folder below the job's checkpoints. No pipeline has a name that begins with an underscore."""
 
 
 def check_sinks(checkpoint: str, *, pipeline: str, sinks: Sequence[str]) -> None:
-    """See that the sinks are this pipeline's, and have it on record. Called before anything is planned; idempotent.
+    """Check that the sinks are this pipeline's, and put that on record. Called before anything is planned; idempotent.
 
     :param checkpoint: address of the job's checkpoints.
     :param pipeline: name of the pipeline in its job.
-    :param sinks: names of its sinks.
-    :raises DefinitionError: if another pipeline of the job has written one of them.
+    :param sinks: names of the pipeline's sinks.
+    :raises DefinitionError: if another pipeline of the job has written one of the sinks.
     :raises CheckpointError: if the store cannot be reached.
     """
     store: Store = open_store(checkpoint).scoped(_FOLDER)
     for sink in sinks:
         _check(store, sink, checkpoint=checkpoint, pipeline=pipeline)
-    # Only now: of a graph that is refused nothing may be on record, or the way on would be refused as well.
+    # Only after all checks: a graph that is refused must leave nothing on record, or the way on would be refused too.
     for sink in sinks:
         if not store.put_if_absent(sink, encode_record({"pipeline": pipeline})):
             _check(store, sink, checkpoint=checkpoint, pipeline=pipeline)

@@ -1,4 +1,4 @@
-"""A job graph falls into its connected parts."""
+"""Split a job graph into its connected parts."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from airflow_provider_microbatch.graph.node import Node
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What becomes a pipeline.
+    """A connected part of a graph, which becomes a pipeline.
 
-    :param nodes: in the order in which they were written down: each after what flows into it.
-    :param sinks: names of the sinks, in their order, with the node that each is given.
+    :param nodes: the nodes in the order in which they were written down: each after its inputs.
+    :param sinks: names of the sinks, in their order, with the node that flows into each sink.
     """
 
     nodes: Sequence[Node]
@@ -24,11 +24,11 @@ class Part:
 def split(nodes: Mapping[str, Node], sinks: Mapping[str, Node], *, where: str) -> list[Part]:
     """The connected parts of a graph, in the order of their first sinks: the same for the same text.
 
-    :param nodes: by name, each after what flows into it. A node can only be given nodes that are there, so nobody can
-        write a cycle.
-    :param sinks: the node that each sink is given, by the sink's name.
+    :param nodes: the nodes by name, each after its inputs. A node takes only nodes that exist already, so no graph can
+        have a cycle.
+    :param sinks: the node that flows into each sink, by the sink's name.
     :param where: the graph, for messages.
-    :raises DefinitionError: for a node that flows into no sink, or if there is none.
+    :raises DefinitionError: for a node that flows into no sink, or if there is no sink.
     """
     if not sinks:
         raise DefinitionError(f"{where} has no sink: nothing of it would be written.")
@@ -49,7 +49,8 @@ def split(nodes: Mapping[str, Node], sinks: Mapping[str, Node], *, where: str) -
 
 
 def _check_none_is_loose(nodes: Mapping[str, Node], sinks: Mapping[str, Node], *, where: str) -> None:
-    """What is computed and not written is mostly a sink that was forgotten."""
+    """Check that every node flows into a sink: a node that is computed and not written mostly means a sink that was
+    forgotten."""
     written = {node.name for node in sinks.values()}
     for name in reversed(list(nodes)):
         if name in written:

@@ -1,13 +1,14 @@
-"""Job status hooks of a job: what a user wants done when a run of it begins, and when its last pipeline has ended.
+"""Job status hooks of a job: a user's code that is called when a run of the job begins, and when the last pipeline of
+the run has ended.
 
 On record below the job's checkpoint, append-only, ``<life>`` being a run since its last clear:
 
 | entry | meaning |
 | --- | --- |
-| ``_job/open/<life>`` | the run with its hooks, as its first task put it; gone when all hooks are told how it ended |
-| ``_job/told/<life>/end`` | how it ended: the first who says so decides, whoever dies then |
+| ``_job/open/<life>`` | the run with its hooks, put by its first task; removed when all hooks are told of its end |
+| ``_job/told/<life>/end`` | how the run ended: the first process that puts this entry decides, even if it dies then |
 | ``_job/told/<life>/<hook>.created`` | put before the call, so that no hook is told twice |
-| ``_job/told/<life>/<hook>.ended`` | put after the call: a crash in between makes a second call, and never none |
+| ``_job/told/<life>/<hook>.ended`` | put after the call: a crash in between causes a second call, and never none |
 | ``_job/told/<life>/try-<n>`` | a hook has failed; after nine times the run is given up |
 """
 
@@ -32,16 +33,16 @@ log = logging.getLogger(__name__)
 
 MOST_TRIES = 9
 KEPT = 100
-"""So many runs stay on record after they were told, for who comes late to tell them again."""
+"""Number of runs that stay on record after their hooks were told, so that a late process does not tell them again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobRunContext:
-    """Which run of a job a hook is told of.
+    """The run of a job that a hook is told of.
 
     :param job: name of the job.
     :param checkpoint: the address below which the checkpoints of its pipelines lie.
-    :param run: the DAG run, by the task that was the first to tell.
+    :param run: the DAG run, as the first task that told the hooks recorded it.
     """
 
     job: str
@@ -52,22 +53,22 @@ class JobRunContext:
 class JobRunHook(Definition):
     """Base of hooks of a job. A subclass is a frozen dataclass in a module that workers can import.
 
-    Each run of the job, and each clear of one, is CREATED when the first of its pipelines begins, then FINISHED after
-    the last pipeline's commit, or FAILED if one has failed, or CANCELED. The end reaches a hook at least once: of a run
-    whose tasks are gone the next run tells it. Write its methods so that a second call, from another process, does no
-    harm.
+    Each run of the job, and each clear of a run, is CREATED when the first of its pipelines begins, then FINISHED after
+    the last pipeline's commit, or FAILED if a pipeline has failed, or CANCELED. The end reaches a hook at least once:
+    the next run tells how a run ended whose tasks are gone. Write the methods of a hook so that a second call, from
+    another process, does no harm.
     """
 
     def on_created(self, context: JobRunContext) -> None:
         """The first pipeline of the run begins. Called once; raising fails that pipeline's task."""
 
     def on_finished(self, context: JobRunContext) -> None:
-        """All pipelines of the run have committed what they had to."""
+        """All pipelines of the run have committed their batches, or had none to make."""
 
     def on_failed(self, context: JobRunContext, error: str) -> None:
         """A pipeline of the run has failed; the others may have committed.
 
-        :param error: which ones.
+        :param error: text that names the pipelines that failed.
         """
 
     def on_canceled(self, context: JobRunContext) -> None:
@@ -76,8 +77,10 @@ class JobRunHook(Definition):
 
 @dataclass(frozen=True, kw_only=True)
 class RunEnd:
-    """:param status: FINISHED, FAILED or CANCELED.
-    :param error: for FAILED, which pipelines.
+    """The end of a run of a job.
+
+    :param status: FINISHED, FAILED or CANCELED.
+    :param error: for FAILED, text that names the pipelines that failed.
     """
 
     status: str
@@ -85,11 +88,11 @@ class RunEnd:
 
 
 class JobStatus:
-    """Tells the hooks of a job, each once, whoever dies.
+    """Tells the hooks of a job how its runs begin and end, whatever process dies.
 
     :param job: name of the job.
-    :param checkpoint: the address below which its checkpoints lie.
-    :param hooks: as the DAG file has them now. A run is told to those that it began with.
+    :param checkpoint: the address below which the job's checkpoints lie.
+    :param hooks: the hooks that the DAG file has now. The hooks that a run began with are told of that run.
     """
 
     def __init__(self, job: str, *, checkpoint: str, hooks: Sequence[JobRunHook]) -> None:
@@ -99,13 +102,13 @@ class JobStatus:
         self._store: Store = open_store(checkpoint).scoped("_job")
 
     def begin(self, run: RunIdentity) -> None:
-        """Tell the hooks that the run is there, if none of its tasks has done so.
+        """Tell the hooks that the run has begun, if no task of the run has done so.
 
         :raises HookError: with the error of the first hook that raised.
         """
         life = life_of(run)
         if self._store.get(f"told/{life}/end") is not None:
-            return  # a task of the run that was cleared alone
+            return  # a task that was cleared alone, in a run that has ended
         record = {"run": run_to_dict(run), "hooks": [hook.to_dict() for hook in self._hooks]}
         self._store.put_if_absent(f"open/{life}", encode_record(record))
         data = self._store.get(f"open/{life}")
@@ -118,7 +121,10 @@ class JobStatus:
                 self._call(hook, "on_created", partial(hook.on_created, self._context(found)))
 
     def open_runs(self, *, but: RunIdentity) -> list[RunIdentity]:
-        """Runs whose end the hooks were not told, but for one of them."""
+        """Runs whose end the hooks were not told.
+
+        :param but: a run to leave out.
+        """
         lives = sorted(set(self._store.list("open")) - {life_of(but)})
         found = []
         for life in lives:
@@ -133,10 +139,10 @@ class JobStatus:
     def end(self, run: RunIdentity, how: Callable[[], RunEnd]) -> RunEnd | None:
         """Tell the hooks how the run ended. Idempotent.
 
-        :param how: asked if nobody has said it before.
-        :return: how it did; None for a run that no pipeline of has begun.
-        :raises MicroBatchError: with the error of the first hook that raised, or cannot be loaded; called again, it is
-            called again.
+        :param how: finds out how the run ended; called if that is not on record yet.
+        :return: how the run ended; None if no pipeline of the run has begun.
+        :raises MicroBatchError: with the error of the first hook that raised, or that cannot be loaded; the next call
+            of this method calls that hook again.
         """
         life = life_of(run)
         data = self._store.get(f"open/{life}")
@@ -184,7 +190,7 @@ class JobStatus:
         return JobRunContext(job=self._job, checkpoint=self._checkpoint, run=run)
 
     def _read(self, life: str, data: bytes) -> tuple[RunIdentity, list[Any]]:
-        """The run as it was begun, and its hooks as they were written down."""
+        """The run as it began, and the stored forms of its hooks."""
         where = f"{self._store.location}/open/{life}"
         values = decode_record(data, where=where)
         run = run_from_dict(values.get("run"), where=where)
@@ -194,8 +200,10 @@ class JobStatus:
         return run, hooks if isinstance(hooks, list) else []
 
     def _hook(self, recorded: Any) -> JobRunHook:
-        """:raises UntrustedError: if it must not be loaded because a checkpoint names it.
-        :raises DefinitionError: if this process cannot import it.
+        """The hook of a stored form.
+
+        :raises UntrustedError: if the hook's class must not be loaded because a checkpoint names it.
+        :raises DefinitionError: if this process cannot import the class.
         """
         return JobRunHook.from_dict(recorded, live=self._hooks)
 
@@ -212,7 +220,8 @@ class JobStatus:
         return sum(name.startswith("try-") for name in self._store.list(f"told/{life}"))
 
     def _purge(self) -> None:
-        """Their names begin with the time at which they began. Those that are open stay."""
+        """Remove all but the newest ``KEPT`` runs: a life's name begins with the time at which it began. Open runs
+        stay."""
         still_open = set(self._store.list("open"))
         for life in sorted(self._store.list("told"))[:-KEPT]:
             if life not in still_open:
@@ -222,14 +231,15 @@ class JobStatus:
 
 
 def check_run_hook(hook: object, *, where: str) -> None:
-    """:raises DefinitionError: if it is no hook of a job, or one that another process could not call."""
+    """:raises DefinitionError: if ``hook`` is not a hook of a job, or if another process could not call the hook."""
     if not isinstance(hook, JobRunHook):
         raise DefinitionError(f"{where}: run_hooks are JobRunHooks, and {type(hook).__name__} is none.")
     check_written_down(hook, where=where)
 
 
 def life_of(run: RunIdentity) -> str:
-    """The name of a run since its last clear, the same for all its tasks; sorted by when it began."""
+    """The name of a run since its last clear, the same for all tasks of the run. Names sort by the time at which the
+    runs began."""
     started = run.run_started or run.run_after or ""
     named = "\0".join([run.dag_id, run.run_id, str(run.clear_number), started])
     began = "".join(character for character in started if character.isdigit())[:20].ljust(20, "0")
@@ -239,8 +249,8 @@ def life_of(run: RunIdentity) -> str:
 def end_of(states: dict[str, str | None], *, canceled: Sequence[str]) -> RunEnd:
     """How a run ended.
 
-    :param states: what Airflow says of the task of each pipeline, by its name.
-    :param canceled: the pipelines whose attempts were told to stop.
+    :param states: the state in Airflow of each pipeline's task, by the task's id; None if Airflow has no state.
+    :param canceled: the tasks whose attempts were told to stop.
     """
     failed = sorted(name for name, state in states.items() if state not in ("success", "skipped", None, "removed"))
     failed = [name for name in failed if name not in canceled]

@@ -1,4 +1,4 @@
-"""One definition for many tables: a pipeline a table, and which tables there are is found when a run begins."""
+"""One definition for many tables: each table has a pipeline, and each run lists the tables when it begins."""
 
 from __future__ import annotations
 
@@ -32,18 +32,20 @@ class TableJob:
             sink=lambda table: FileSink(f"/data/lake/{table}"),
         )
 
-    A table that comes is read from its start; one that goes keeps its checkpoint, and goes on there when it is back.
-    Making a job asks for no table, so that a file of two hundred is parsed like one of a single table.
+    A new table is read from its start. A table that disappears keeps its checkpoint, and goes on from there when it is
+    back. Making a job does not list the tables, so a DAG file of two hundred tables is parsed as fast as one of a
+    single table.
 
     :param name: name of the job.
-    :param checkpoint: the checkpoints of its pipelines lie below this address, each under its table's name.
-    :param tables: the names, or what lists them when a run begins.
-    :param source: what a table is read from.
-    :param sink: what it is written to.
-    :param transform: ``path/to/file.py:function``, for all; its batch has one source, which bears the table's name.
+    :param checkpoint: the address below which the checkpoints of the pipelines lie, each under its table's name.
+    :param tables: the names of the tables, or a function that lists the names when a run begins.
+    :param source: returns the source of a table, by the table's name.
+    :param sink: returns the sink of a table, by the table's name.
+    :param transform: ``path/to/file.py:function``, for all tables; its batch has one source, which bears the table's
+        name.
     :param pipeline_arguments: further arguments of each
         :class:`~airflow_provider_microbatch.pipeline.Pipeline`, such as ``conf`` and ``on_failure``.
-    :raises DefinitionError: for a name that cannot be one, and for pipelines that plan by data intervals.
+    :raises DefinitionError: for an invalid name, and for pipelines that plan by data intervals.
     """
 
     def __init__(
@@ -74,13 +76,13 @@ class TableJob:
         self._arguments = {"transform": transform, **pipeline_arguments}
 
     def __str__(self) -> str:
-        """The same at each parse: it goes into Airflow's form of the DAG."""
+        """A text that is the same at each parse: Airflow's serialized form of the DAG contains the text."""
         return f"job {self.name} at {self.checkpoint}"
 
     def pipeline(self, table: str) -> Pipeline:
         """The pipeline of a table.
 
-        :raises DefinitionError: for a name that cannot be one, and as a pipeline does.
+        :raises DefinitionError: for an invalid name, and for all that a pipeline refuses.
         """
         self._checked(table)
         return Pipeline(
@@ -92,7 +94,7 @@ class TableJob:
         )
 
     def tables(self) -> list[str]:
-        """Names of those that are there now, sorted. Whether one can be a pipeline :meth:`pipeline` tells."""
+        """Names of the tables that exist now, sorted. :meth:`pipeline` tells whether a name can be a pipeline's."""
         return sorted(set(self._tables() if callable(self._tables) else self._tables))
 
     def _checked(self, table: str) -> str:
@@ -100,10 +102,10 @@ class TableJob:
 
 
 def folders_of(path: str) -> Callable[[], list[str]]:
-    """What lists the tables of a landing folder: each folder in it is one. Names that begin with a dot or an underscore
-    are not meant for readers.
+    """A function that lists the tables of a landing folder: each folder in it is a table, unless the name begins with a
+    dot or an underscore, which marks a folder that readers pass over.
 
-    :param path: a folder.
+    :param path: the landing folder.
     """
 
     def list_them() -> list[str]:
@@ -123,19 +125,20 @@ def due(
     retry_seconds: float,
     was_cleared: bool = False,
 ) -> list[Pipeline]:
-    """Those that have a batch to make, the one first that has been without a batch for longest: with more tables than
-    may run at once, each has its turn, and one that is always busy holds up none.
+    """The pipelines that have a batch to make; the pipeline that has been without a batch for longest comes first. With
+    more tables than may run at once each table has its turn, and a table that is always busy holds up no other.
 
-    Those that cannot be asked come behind, and take nobody's turn: their tasks fail at once, and tell why. Those that
-    have a batch of the asking run are all among them, before any other: who clears it wants just these again, and no
-    later run would make them.
+    Pipelines that cannot be asked come last, and take no other pipeline's turn: their tasks fail at once, and tell why.
+    All pipelines that have a batch of the asking run are returned, before any other: a user who clears the run wants
+    just these batches again, and no later run would make them.
 
     :param pipelines: each with its checkpoint.
-    :param ask: whether one has work.
-    :param at_most: so many.
-    :param retry_seconds: the first pause of a pipeline whose batch failed. It is among them then too, behind all that
-        have work: its task fails at once, and shows that the table stands still.
-    :param was_cleared: the asking run was, which waits for no pause.
+    :param ask: asks whether a pipeline has work.
+    :param at_most: most pipelines to return, unless more have a batch of the asking run; likewise the most of those
+        that cannot be asked.
+    :param retry_seconds: the first pause of a pipeline whose batch failed, in seconds. A pipeline with a pause is
+        returned too, behind all that have work: its task fails at once, and shows that the table stands still.
+    :param was_cleared: the asking run was cleared, and waits for no pause.
     """
     found: list[tuple[bool, bool, float, str, Pipeline]] = []
     unasked: list[Pipeline] = []
@@ -155,7 +158,7 @@ def due(
 
 
 def _idle_seconds(checkpoint: Checkpoint) -> float:
-    """How long ago the newest batch was committed; endless if none was, or nobody can tell."""
+    """Seconds since the newest batch was committed; infinite if no batch was committed, or the log cannot be read."""
     try:
         log = checkpoint.lane(LIVE).commit_log
         newest = log.latest_id()

@@ -1,4 +1,4 @@
-"""Whether any pipeline of a job has a batch to make."""
+"""Find out whether any pipeline of a job has a batch to make."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ from airflow_provider_microbatch.pipeline import Pipeline
 log = logging.getLogger(__name__)
 
 Ask = Callable[[Pipeline, int | None], FireDecision]
-"""Whether a pipeline has work. The second argument is when it was last asked, milliseconds since the epoch, UTC."""
+"""Asks whether a pipeline has work. The second argument is the time at which the pipeline was last asked, milliseconds
+since the epoch, UTC; None if it was not."""
 
 
 class JobWatch:
-    """Asks the pipelines of a job in turn, and remembers what each look has seen. Writes nothing.
+    """Asks the pipelines of a job in turn, and remembers when each pipeline was asked. Writes nothing.
 
-    A pipeline is not asked while its failed batch has a pause, and one that cannot be asked counts as work only after
-    as long: its task will tell why, and run after run that tells the same would hold up the others.
+    A pipeline is not asked while its failed batch has a pause. A pipeline that cannot be asked counts as work only when
+    it has been silent for ``retry_seconds``: its task will tell why, and runs that only tell the same would hold up the
+    other pipelines.
 
     :param pipelines: each with its checkpoint.
-    :param ask: asks one of them.
-    :param retry_seconds: the first pause after a failure.
-    :param waits_since_ms: when the wait began, where processes before this one have looked already, milliseconds since
-        the epoch, UTC. What they have seen nobody remembers, so one that cannot be asked now has been silent since.
-    :param was_cleared: the asking run was, which waits for no pause.
-    :param clock_ms: the time, milliseconds since the epoch, UTC.
+    :param ask: asks one pipeline.
+    :param retry_seconds: the first pause after a failure, in seconds.
+    :param waits_since_ms: when the wait began, if earlier processes have looked already, milliseconds since the epoch,
+        UTC. Their looks are not remembered, so a pipeline that cannot be asked now counts as silent since then.
+    :param was_cleared: the asking run was cleared, and waits for no pause.
+    :param clock_ms: returns the time, milliseconds since the epoch, UTC.
     """
 
     def __init__(
@@ -53,7 +55,10 @@ class JobWatch:
         self._silent_since_ms: dict[str, int] = {}
 
     def look(self) -> FireDecision:
-        """Ask them until one has work; one decision for all."""
+        """Ask the pipelines until one has work.
+
+        :return: one decision for all pipelines.
+        """
         reasons, complete = [], True
         for pipeline, checkpoint in self._pipelines:
             decision = self._look_at(pipeline, checkpoint)

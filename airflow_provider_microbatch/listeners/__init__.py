@@ -1,1 +1,1 @@
-"""Airflow's events: which of them end an attempt, and who does what when they happen."""
+"""Airflow's events: the events that end an attempt, and what the listener does when they happen."""

@@ -1,4 +1,4 @@
-"""The one table of Airflow's events: which job status each of them means for the attempt that the task was at.
+"""The one table of Airflow's events, with the job status that each event means for the attempt of the task.
 
 The commit log outranks every row: an attempt whose output is committed is FINISHED, whatever Airflow says of its task.
 """
@@ -16,11 +16,11 @@ NOT_THE_END = "not the end"
 class Event:
     """One row. T is the task's own process, A the API server, S the scheduler; J the janitor.
 
-    :param event: what happens in Airflow.
-    :param hooks: which of Airflow's listener hooks are called where (measured on Airflow 3.3.2).
-    :param status: what the job status hooks of the attempt are told, in this order.
-    :param told_by: who tells them: the first of these that can.
-    :param done: what is done.
+    :param event: the event in Airflow.
+    :param hooks: the listener hooks of Airflow that are called, and where (measured on Airflow 3.3.2).
+    :param status: the statuses that the job status hooks of the attempt are told, in this order.
+    :param told_by: the processes that may tell them: the first one that can does.
+    :param done: what this package does.
     """
 
     event: str
@@ -183,7 +183,7 @@ EVENTS = (
 
 
 def table() -> str:
-    """The rows as a Markdown table, as docs/events.md shows them."""
+    """The rows as the Markdown table that docs/events.md shows."""
     head = ["in Airflow", "hooks that fire, and where", "status of the attempt", "told by", "what we do"]
     rows = [[row.event, row.hooks, status_of(row), row.told_by or "nobody", row.done] for row in EVENTS]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in [head, ["---"] * len(head), *rows])

@@ -1,7 +1,8 @@
 """The listener: called by Airflow in scheduler and API server for every task, and in the process of a task of ours.
 
-In the task's process it ends what ``execute`` has left without an end. In the others it marks, and it is silent on
-tasks that are not ours. :mod:`airflow_provider_microbatch.listeners.events` says which event means what.
+In the task's process the listener ends an attempt that ``execute`` has left without an end. In scheduler and API server
+it puts marks, and ignores tasks that are not ours. :mod:`airflow_provider_microbatch.listeners.events` lists what each
+event means. As in that table, T below is the task's own process, A the API server, S the scheduler.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from airflow.listeners import hookimpl
 log = logging.getLogger(__name__)
 
 FIELD = "microbatch_checkpoint"
-"""The template field by which a task of ours is known to processes that have no DAG file: its checkpoint's address."""
+"""Template field by which processes without the DAG file recognize a task of ours: the address of its checkpoint."""
 
 WHEN_COMPLETE = "microbatch_when_complete"
-"""The template field by which a task is known that may want its DAG paused."""
+"""Template field by which the listener recognizes a task that may want its DAG paused."""
 
 CANCELED = "canceled"
 FAILED = "failed"
@@ -26,7 +27,7 @@ FAILED = "failed"
 
 @hookimpl
 def on_task_instance_success(previous_state: Any, task_instance: Any) -> None:
-    """T: the commit log may know an end that the hooks do not. A: a user wanted it."""
+    """T: end the attempt, as the commit log may have an end that the hooks were not told. A: mark what the user did."""
     if _is_own(task_instance):
         _settle(task_instance, None)
     elif previous_state is None:
@@ -35,7 +36,7 @@ def on_task_instance_success(previous_state: Any, task_instance: Any) -> None:
 
 @hookimpl
 def on_task_instance_failed(previous_state: Any, task_instance: Any, error: Any) -> None:
-    """T: the attempt has ended, also where a retry is to come. A: a user wanted it. S: the process is gone."""
+    """T: end the attempt, also if a retry follows. A: mark what the user did. S: mark that the process is gone."""
     if _is_own(task_instance):
         _settle(task_instance, error if isinstance(error, BaseException) else RuntimeError(str(error)))
     elif previous_state is None:
@@ -46,14 +47,14 @@ def on_task_instance_failed(previous_state: Any, task_instance: Any, error: Any)
 
 @hookimpl
 def on_task_instance_skipped(previous_state: Any, task_instance: Any) -> None:
-    """T: a skip opens no attempt. A: a user wanted it."""
+    """T: nothing to do, as a skip opens no attempt. A: mark what the user did."""
     if not _is_own(task_instance) and previous_state is None:
         _mark_task(task_instance, status=CANCELED, reason="a user marked the task as skipped", queried=True)
 
 
 @hookimpl
 def on_dag_run_success(dag_run: Any, msg: str) -> None:
-    """S: the run may have found that there will never be a batch, and its DAG want to be paused then."""
+    """S: pause the DAG, if the run found that there will never be a batch and a task of it has ``pause`` set."""
     tasks = getattr(getattr(dag_run, "dag", None), "task_dict", {}).values()
     if any(getattr(task, WHEN_COMPLETE, None) == "pause" for task in tasks):
         from airflow_provider_microbatch.listeners.pausing import pause_if_complete
@@ -63,7 +64,7 @@ def on_dag_run_success(dag_run: Any, msg: str) -> None:
 
 @hookimpl
 def on_dag_run_failed(dag_run: Any, msg: str) -> None:
-    """A or S: for a task that was killed and has no retry left this is all there is."""
+    """A or S: mark the run. For a task that was killed and has no retry left, Airflow calls no other hook."""
     by_user = "manually" in msg
     reason = "a user marked the run as failed" if by_user else f"the DAG run failed: {msg}"
     tasks = getattr(getattr(dag_run, "dag", None), "task_dict", {}).values()
@@ -74,7 +75,8 @@ def on_dag_run_failed(dag_run: Any, msg: str) -> None:
 
 
 def _is_own(task_instance: Any) -> bool:
-    """Whether this is the process of a task: only there a task instance has an operator as the DAG file made it."""
+    """Whether this is the process of a task: only in such a process a task instance has the operator that the DAG file
+    made."""
     return hasattr(getattr(task_instance, "task", None), "execute")
 
 
@@ -101,8 +103,10 @@ def _settle(task_instance: Any, error: BaseException | None) -> None:
 
 
 def _mark_task(task_instance: Any, *, status: str, reason: str, queried: bool) -> None:
-    """:param queried: ask the database for the rendered field if the task is not at hand. Never in the scheduler's
-    loop."""
+    """Put a mark for a task of ours; do nothing for any other task.
+
+    :param queried: ask the database for the rendered field if the task is not at hand. Never in the scheduler's loop.
+    """
     place = _place_of(getattr(task_instance, "task", None)) or (_rendered_place(task_instance) if queried else None)
     if place is None:
         return
@@ -112,7 +116,7 @@ def _mark_task(task_instance: Any, *, status: str, reason: str, queried: bool) -
         run_id=task_instance.run_id,
         task_id=task_instance.task_id,
         map_index=task_instance.map_index,
-        # Before it calls us for a retry the scheduler gives the task instance the next try's id.
+        # Before the scheduler calls the listener for a retry, it gives the task instance the next try's id.
         ti_id=None if str(task_instance.state) == "up_for_retry" else str(task_instance.id),
         try_number=task_instance.try_number,
         status=status,
@@ -121,7 +125,7 @@ def _mark_task(task_instance: Any, *, status: str, reason: str, queried: bool) -
 
 
 def _rendered_place(task_instance: Any) -> str | None:
-    """The field as it was rendered when the task ran; None for a task that has none."""
+    """The field as it was rendered when the task ran; None for a task without this field."""
     from airflow.models.renderedtifields import RenderedTaskInstanceFields as Rendered
     from sqlalchemy import inspect, select
 

@@ -1,4 +1,4 @@
-"""Marks from processes that must not wait: the scheduler's loop and the API server's requests."""
+"""Write marks from processes that must not wait: the scheduler in its loop, and the API server in its requests."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from airflow_provider_microbatch.stores.location import open_store
 log = logging.getLogger(__name__)
 
 CAPACITY = 1000
-"""Marks that may wait. A store that hangs costs marks then, and no memory without end."""
+"""Most marks that may wait. When a store hangs, further marks are lost, and memory does not grow without end."""
 
 Write = Callable[[str, Mark], None]
 
 
 def write_mark(location: str, mark: Mark) -> None:
-    """Put the mark into the checkpoint, if an attempt there is unfinished: who has ended needs no reason, and a folder
-    that is not mounted on this host is not made."""
+    """Put the mark into the checkpoint, if an attempt there is unfinished: an attempt that has ended needs no reason,
+    and a folder that is not mounted on this host is not made."""
     checkpoint = Checkpoint(open_store(location))
     if checkpoint.leases.unfinished():
         checkpoint.marks.put(mark)
 
 
 class Marking:
-    """A queue, and a daemon thread that empties it, started by the first mark. A mark is a hint: what is lost with the
-    process is made good by the janitor, which needs none.
+    """A queue, and a daemon thread that empties it, started by the first mark. A mark is a hint: the janitor makes good
+    for marks that are lost with the process, as it works without marks too.
 
     :param write: what the thread does with each mark.
     """
@@ -43,7 +43,7 @@ class Marking:
     def put(self, location: str, mark: Mark) -> None:
         """Have the mark written; returns at once and never raises."""
         if self._pid != os.getpid():
-            # A fork takes no threads along, and a lock of the queue may have been held by one of them.
+            # A fork takes no threads along, and one of the threads may have held a lock of the queue.
             self._pid, self._waiting = os.getpid(), queue.Queue(CAPACITY)
             threading.Thread(target=self._drain, args=(self._waiting,), name="microbatch marks", daemon=True).start()
         try:
@@ -52,7 +52,7 @@ class Marking:
             log.debug("no room for %s", mark)
 
     def wait(self) -> None:
-        """Until all marks that were put in this process are written."""
+        """Wait until all marks that were put in this process are written."""
         if self._pid == os.getpid():
             self._waiting.join()
 
@@ -68,4 +68,4 @@ class Marking:
 
 
 MARKING = Marking()
-"""The one of this process."""
+"""The queue of this process."""

@@ -1,4 +1,4 @@
-"""Pauses the DAG of a run that found its pipelines complete. A task cannot: Airflow lets it touch no DAG."""
+"""Pause the DAG of a run that found its pipelines complete. A task cannot do so: Airflow lets no task change a DAG."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ log = logging.getLogger(__name__)
 
 
 def pause_if_complete(dag_run: Any) -> None:
-    """Pause the DAG if a task of the run said that there will never be a batch; in the scheduler's own transaction, so
-    that no run is made between the two. If the scheduler dies over it, nothing is lost: the next run finds the same.
+    """Pause the DAG if a task of the run said that there will never be a batch. The pause is in the scheduler's own
+    transaction, so that no run is made between success and pause. If the scheduler dies meanwhile, nothing is lost: the
+    next run finds the same.
 
-    :param dag_run: that has succeeded.
+    :param dag_run: a run that has succeeded.
     """
     from airflow.models.dag import DagModel
     from airflow.models.xcom import XComModel

@@ -1,9 +1,10 @@
-"""Which of Airflow's processes the listener is in, and by whom it is registered there.
+"""Register the listener in those of Airflow's processes that may have one.
 
-Where DAG files are parsed there must be none: in a process with a listener of whatever package, Airflow 3.3 refuses
-every task with ``end_from_trigger=True``, whosever it is. DAG files are parsed by the DAG processor and by each task's
-process. So the plugin offers the listener to scheduler and API server alone, what the scheduler forks forgets it, and a
-task of ours registers it with its own process when its DAG file is parsed and its work begins.
+A process that parses DAG files must have no listener: in a process with a listener of any package, Airflow 3.3 refuses
+every task with ``end_from_trigger=True``, also of other packages. The DAG processor and each task's process parse DAG
+files. So the plugin offers the listener to scheduler and API server alone, a process that the scheduler forks forgets
+the listener, and a task of ours registers the listener in its own process after its DAG file is parsed, when its work
+begins.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from typing import Any
 from airflow_provider_microbatch.listeners import listener
 
 MARKING_COMPONENTS = ("scheduler", "api-server")
-"""``airflow <component>`` of the processes that mark."""
+"""``airflow <component>`` of the processes that put marks."""
 
 
 def offered() -> list[Any]:
-    """What the plugin gives to Airflow in this process."""
+    """The listeners that the plugin gives to Airflow in this process."""
     component = sys.argv[1] if len(sys.argv) > 1 else ""
     if component not in MARKING_COMPONENTS:
         return []
@@ -31,7 +32,7 @@ def offered() -> list[Any]:
 
 
 def listen() -> None:
-    """Have the listener called when the task of this process ends. Said again, it does nothing."""
+    """Have the listener called when the task of this process ends. A second call does nothing."""
     from airflow.sdk.listener import get_listener_manager
 
     manager: Any = get_listener_manager()

@@ -1,4 +1,4 @@
-"""Drain a backlog in one DAG run: several micro-batches, each a mapped task run with its own square and label."""
+"""Drain a backlog in one DAG run by several micro-batches; each is a mapped task run with its own square and label."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _STOPPED = frozenset({"failed", "up_for_retry", "upstream_failed"})
 class DrainSlotOperator(MicroBatchOperator):
     """One slot of :func:`drain`: the next batch is planned when the slot runs.
 
-    A slot skips when there is nothing new, and when a slot before it has failed: that one's batch comes first, at its
-    retry or in the next run of the DAG.
+    A slot skips when there is nothing new, and when an earlier slot has failed: the batch of the failed slot comes
+    first, at the slot's retry or in the next run of the DAG.
 
-    :param slot: place in the order, from 0.
+    :param slot: place of the slot in the order, from 0.
     """
 
     def __init__(self, *, slot: int, **kwargs: Any) -> None:
@@ -38,7 +38,7 @@ class DrainSlotOperator(MicroBatchOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Make one batch.
 
-        :raises AirflowSkipException: if there is nothing to do for this slot.
+        :raises AirflowSkipException: if this slot has nothing to do.
         """
         before = _failed_before(context) if self.slot else []
         if before:
@@ -49,7 +49,7 @@ class DrainSlotOperator(MicroBatchOperator):
 
 
 def _failed_before(context: Context) -> list[int]:
-    """Slots before this one that have failed, or wait for their retry."""
+    """Slots before this slot that have failed, or wait for their retry."""
     ti: Any = context["ti"]
     states = ti.get_task_states(dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id]).get(ti.run_id, {})
     return [slot for slot in range(ti.map_index) if states.get(f"{ti.task_id}_{slot}") in _STOPPED]
@@ -63,15 +63,15 @@ def drain(
     operator: type[DrainSlotOperator] = DrainSlotOperator,
     **operator_arguments: Any,
 ) -> MappedOperator:
-    """Tasks that take a backlog in one DAG run, batch after batch, each within the limits of the sources.
+    """A mapped task that works off a backlog in one DAG run, batch after batch, each within the limits of the sources.
 
-    The instances are slots, run one at a time and in order. On a connection of type ``spark_connect`` they share the
-    session of the DAG run, which stays warm.
+    The instances of the task are slots, run one at a time and in order. On a connection of type ``spark_connect`` the
+    slots share the session of the DAG run, which stays warm.
 
-    :param pipeline: what to run.
-    :param slots: most batches of a DAG run; those that find nothing are skipped.
-    :param task_id: of the mapped task.
-    :param operator: a subclass of the slot, for those who have one.
+    :param pipeline: the pipeline to run.
+    :param slots: most batches of a DAG run; slots that find nothing new are skipped.
+    :param task_id: id of the mapped task.
+    :param operator: a subclass of the slot, in its place.
     :param operator_arguments: further arguments of
         :class:`~airflow_provider_microbatch.operators.micro_batch.MicroBatchOperator`, such as ``conn_id``.
     :raises DefinitionError: for a wrong type or value; if another task of the DAG makes batches of the checkpoint.

@@ -1,4 +1,4 @@
-"""The janitor as a task: what guarantees that nothing of a killed task stays behind."""
+"""The janitor as a task, which guarantees that nothing of a killed task stays behind."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ if TYPE_CHECKING:
 
 
 class MicroBatchJanitorOperator(BaseOperator):
-    """Drop the stages of dead attempts, call the job status hooks that nobody called, remove replaced output, apply
-    retention. A live attempt is never touched, nor is published data. Run it on the workers' hosts, every few minutes.
+    """Drop the stages of dead attempts, call the job status hooks that were left uncalled, remove replaced output,
+    apply retention. Live attempts and published data are never touched. Run the janitor on the workers' hosts, every
+    few minutes.
 
-    XCom: what was done, a report for each checkpoint.
+    XCom: a report of what was done, for each checkpoint.
 
-    :param pipelines: the pipelines to clean up after. Their own sinks and hooks are used, so that none has to be
+    :param pipelines: the pipelines to clean up after. The janitor uses their own sinks and hooks, so no class has to be
         trusted.
-    :param checkpoints: checkpoints to clean up, by address: what the janitor needs of a pipeline is on record in them.
-        Of their classes those of this package, of installed entry points and of ``[microbatch] trusted_modules`` are
-        loaded, and of the servers that they name those of ``trusted_servers`` spoken to; any other is reported.
-    :param grace_seconds: how long output that a replay put out is kept for readers, in seconds.
-    :param only_say: only say what would be done.
+    :param checkpoints: checkpoints to clean up, by address: a checkpoint has on record what the janitor needs of its
+        pipeline. Of the classes that a checkpoint names, the janitor loads those of this package, of installed entry
+        points and of ``[microbatch] trusted_modules``; of the servers, it speaks to those of ``trusted_servers``. Any
+        other class or server is reported.
+    :param grace_seconds: how long output that a replay has replaced is kept for readers, in seconds.
+    :param only_say: report what would be done, and do nothing.
     """
 
     ui_color = "#e2d9f3"
@@ -60,10 +62,10 @@ class MicroBatchJanitorOperator(BaseOperator):
         self.only_say = only_say
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
-        """Clean up after each pipeline; one that cannot be cleaned up does not keep the others waiting.
+        """Clean up each checkpoint; a checkpoint that cannot be cleaned up does not keep the others waiting.
 
         :return: the reports.
-        :raises AirflowException: at the end, if something was left undone; a later run does it.
+        :raises AirflowException: at the end, if something was left undone; a later run does the rest.
         """
         work: list[tuple[str, Pipeline | None]] = [
             *((pipeline.checkpoint, pipeline) for pipeline in self.pipelines),
@@ -75,7 +77,7 @@ class MicroBatchJanitorOperator(BaseOperator):
                 with lifetime():
                     report = self._clean_up(location, pipeline)
             except Exception as error:
-                # Sinks and engines may be a user's: whatever one raises, the next checkpoint is cleaned up.
+                # Sinks and engines may be a user's: whatever they raise, the next checkpoint is cleaned up.
                 self.log.exception("the janitor cannot clean up after %s", location)
                 told = error if isinstance(error, (MicroBatchError, OSError)) else f"{type(error).__name__}: {error}"
                 problems.append(f"{location}: {told}")

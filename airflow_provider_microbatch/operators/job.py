@@ -1,4 +1,4 @@
-"""A job graph in a DAG: a task group a pipeline, and each goes on whatever becomes of the others."""
+"""A job graph in a DAG: each pipeline is a task group, and goes on whatever becomes of the other pipelines."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ class JobPipelineOperator(MicroBatchOperator):
     """The next micro-batch of one pipeline of a job.
 
     A batch that failed is tried again by the next run, not by retries of the task, which would hold up the run and with
-    it the other pipelines. Until its pause is over the task fails at once, without Spark: the square is red for as long
-    as the table stands still. A data interval has no other run: it has the retries of its task, and no pause.
+    it the other pipelines. Until the pause of the pipeline is over the task fails at once, without Spark: the square is
+    red for as long as the table stands still. A data interval has one run only, so its batch has the retries of the
+    task, and no pause.
 
     :param job: the address below which the job's checkpoints lie.
     :param part: name of the pipeline in its job.
-    :param sinks: names of its sinks.
-    :param run_hooks: of the job, with its name: told that the run has begun.
+    :param sinks: names of the pipeline's sinks.
+    :param run_hooks: name of the job, and the job's hooks, which are told that the run has begun.
     :param retry_seconds: how long the pipeline is left alone after its batch failed, in seconds; twice as long after
-        each further time, up to an hour. A cleared task is not kept waiting.
+        each further failure, up to an hour. A cleared task is not kept waiting.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class JobPipelineOperator(MicroBatchOperator):
         if hooks:
             JobStatus(name, checkpoint=self.job, hooks=hooks).begin(identity_of(context))
         check_sinks(self.job, pipeline=self.part, sinks=self.sinks)
-        # A data interval has one run, and no later one would make up for it; nor has it to do with what is new.
+        # A data interval has one run, no later run would make up for it, and the run does not read what is new.
         reads_new = self.pipeline.plan == LIVE and not is_backfill(context)
         if reads_new and not identity_of(context).was_cleared:
             pause = pause_of(open_checkpoint(self.pipeline), first_seconds=self.retry_seconds)
@@ -91,22 +92,22 @@ def micro_batch_job(
     operator: type[JobPipelineOperator] = JobPipelineOperator,
     **operator_arguments: Any,
 ) -> TaskGroup:
-    """A task group of a job: in it a task group a pipeline, beside each other. None waits for another, and one that
-    fails makes the run red and leaves the others' tables fresh.
+    """A task group of a job, with a task group for each pipeline. No pipeline waits for another; a pipeline that fails
+    makes the run red, and the other pipelines keep their tables fresh.
 
     :param graph: the job.
     :param wait: begin with a sensor that waits until any of the pipelines has a batch to make.
     :param poke_interval: seconds between two looks of the sensor.
     :param deferrable: the sensor waits in the triggerer.
     :param retry_seconds: how long a pipeline is left alone after its batch failed, in seconds; twice as long after each
-        further time, up to an hour.
+        further failure, up to an hour.
     :param when_complete: what becomes of a run when all sources of all pipelines are finished: ``skip`` or ``pause``,
-        as :class:`~airflow_provider_microbatch.sensors.job_data.JobDataSensor` has it.
-    :param group_id: by default the name of the job.
-    :param operator: a subclass of the pipelines' operator, for those who have one.
+        see :class:`~airflow_provider_microbatch.sensors.job_data.JobDataSensor`.
+    :param group_id: id of the task group; by default the name of the job.
+    :param operator: a subclass of the pipelines' operator, in its place.
     :param operator_arguments: further arguments of each
         :class:`~airflow_provider_microbatch.operators.micro_batch.MicroBatchOperator`, such as ``conn_id``.
-    :raises DefinitionError: as the graph, and for a wrong type.
+    :raises DefinitionError: as the graph raises it, and for a wrong type.
     """
     if not isinstance(graph, JobGraph):
         raise DefinitionError(f"micro_batch_job is given a {type(graph).__name__}, not a JobGraph.")
@@ -127,8 +128,8 @@ def micro_batch_job(
         )
         parts: list[JobPipelineOperator] = []
         for name, pipeline in graph.by_name().items():
-            # Said, or a DAG's default_args would have the run wait for the retries of one pipeline. A data interval has
-            # no other run that would try it again.
+            # Given explicitly: else a DAG's default_args would have the run wait for the retries of one pipeline. A
+            # data interval has no other run that would try its batch again.
             tries = {"retries": 0} if pipeline.plan == LIVE else {}
             with TaskGroup(group_id=name):
                 task = operator(

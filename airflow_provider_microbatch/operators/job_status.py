@@ -1,4 +1,4 @@
-"""The last task of a job's run: it tells the hooks of the job how the run ended."""
+"""The last task of a job's run, which tells the hooks of the job how the run ended."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ if TYPE_CHECKING:
 
 
 class JobStatusOperator(BaseOperator):
-    """Tell the hooks of a job how this run of it ended; and, of runs whose tasks are gone, how those did.
+    """Tell the hooks of a job how this run of the job ended, and how earlier runs ended whose tasks are gone.
 
-    It is a teardown: it runs whatever becomes of the pipelines, also in a run that a user has marked as failed, and a
-    run whose pipelines have failed stays red. Killed, it is tried again, and what was told is not told again.
+    The task is a teardown: it runs whatever becomes of the pipelines, also in a run that a user has marked as failed,
+    and a run whose pipelines have failed stays red. A killed task is tried again, and does not tell the hooks again
+    what they have been told.
 
     :param job: name of the job.
-    :param checkpoint: the address below which its checkpoints lie.
-    :param hooks: of the job.
-    :param parts: its pipelines by the ids of their tasks.
+    :param checkpoint: the address below which the job's checkpoints lie.
+    :param hooks: the hooks of the job.
+    :param parts: the pipelines of the job by the ids of their tasks.
     """
 
     ui_color = "#e2d9f3"
@@ -55,10 +56,10 @@ class JobStatusOperator(BaseOperator):
 
     @lifetime()
     def execute(self, context: Context) -> str | None:
-        """Tell them.
+        """Tell the hooks.
 
-        :return: how the run ended; None if no pipeline of it has begun.
-        :raises HookError: if a hook fails; it is called again by a retry, and by the next runs.
+        :return: how the run ended; None if no pipeline of the run has begun.
+        :raises HookError: if a hook fails; a retry and the next runs call the hook again.
         """
         run, status = identity_of(context), JobStatus(self.job, checkpoint=self.checkpoint, hooks=self.hooks)
         for left in status.open_runs(but=run):
@@ -75,7 +76,7 @@ class JobStatusOperator(BaseOperator):
 
     def _end_of(self, run: RunIdentity, asking: RunIdentity, context: Context) -> RunEnd:
         if run.run_id == asking.run_id and life_of(run) != life_of(asking):
-            return RunEnd(status=CANCELED)  # it was cleared before it ended: its tasks are the next life's
+            return RunEnd(status=CANCELED)  # cleared before it ended: the tasks now belong to the next life
         ti: Any = context["ti"]
         try:
             found = ti.get_task_states(dag_id=run.dag_id, task_ids=list(self.parts), run_ids=[run.run_id])
@@ -83,14 +84,15 @@ class JobStatusOperator(BaseOperator):
             found = {}
         states = {task: found.get(run.run_id, {}).get(task) for task in self.parts}
         ends = {task: _end_on_record(one, run) for task, one in self.parts.items() if states[task] != "success"}
-        # A task that a user marks just as it ends is called failed, and its batch is in the table.
+        # Airflow calls a task failed that a user marks just as the task ends, although its batch is in the table.
         states |= dict.fromkeys((task for task, end in ends.items() if end == "succeeded"), "success")
         return end_of(states, canceled=[task for task, end in ends.items() if end == CANCELED])
 
 
 def _end_on_record(pipeline: Pipeline, run: RunIdentity) -> str | None:
-    """How the run's attempt at the newest batch ended; None if it made none, or nobody knows. A user who marks
-    a task is faster than the attempt is at its end."""
+    """How the run's attempt at the newest batch ended; None if the run made no attempt, or its end is not known.
+
+    Where no end is on record, a mark counts: a user's mark may be there before the attempt has ended."""
     checkpoint = open_checkpoint(pipeline)
     newest = checkpoint.lane(LIVE).offset_log.latest_id()
     if newest is None:

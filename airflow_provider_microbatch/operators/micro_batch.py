@@ -36,11 +36,12 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 LABEL = "{{ batch_label }}"
-"""``map_index_template`` of all operators here: the batch's number and rows beside the task in the grid."""
+"""``map_index_template`` of all operators here: shows the batch's number and rows beside the task in the grid."""
 
 
 def check_pipeline(pipeline: object, *, operator: str) -> Pipeline:
-    """:raises DefinitionError: if it is none, or has a hook that only the process of the DAG file could call."""
+    """:raises DefinitionError: if ``pipeline`` is not a pipeline, or has a hook that only the DAG file's process could
+    call."""
     if not isinstance(pipeline, Pipeline):
         raise DefinitionError(f"{operator}: pipeline must be a Pipeline, not {type(pipeline).__name__}.")
     for hook in pipeline.hooks:
@@ -49,7 +50,8 @@ def check_pipeline(pipeline: object, *, operator: str) -> Pipeline:
 
 
 def check_runnable(pipeline: object, *, operator: str) -> Pipeline:
-    """:raises DefinitionError: if it is no pipeline, or one that says not how its sources become its tables."""
+    """:raises DefinitionError: if ``pipeline`` is not a pipeline, or lacks the transform that its several sources or
+    sinks need."""
     checked = check_pipeline(pipeline, operator=operator)
     if checked.transform is None and len(checked.sources) > 1:
         raise DefinitionError(
@@ -66,13 +68,13 @@ def check_runnable(pipeline: object, *, operator: str) -> Pipeline:
 class MicroBatchOperator(BaseOperator):
     """Plan the next micro-batch of a pipeline, run it on Spark, publish it and commit it.
 
-    A batch that an earlier run planned and did not commit is continued. Nothing new is a skip. The return value in
-    XCom is the batch's summary.
+    A batch that an earlier run planned and did not commit is continued. Without new data the task is skipped. The
+    return value in XCom is the batch's summary.
 
-    :param pipeline: what to run.
+    :param pipeline: the pipeline to run.
     :param conn_id: connection of type ``spark`` (each batch by ``spark-submit``) or ``spark_connect`` (on a server that
         runs already; of the Spark arguments only ``conf`` has an effect then). (templated)
-    :param conf: Spark settings; they never show up in a rendered field, a log or an argument list.
+    :param conf: Spark settings, which never show up in a rendered field, a log or an argument list.
     :param packages: Maven coordinates, comma-separated. (templated)
     :param exclude_packages: Maven coordinates to leave out, comma-separated.
     :param repositories: Maven repositories, comma-separated.
@@ -98,7 +100,7 @@ class MicroBatchOperator(BaseOperator):
     :param map_index_template: label in the grid; ``batch_label`` is ``batch 5 · 1,000 rows``.
     """
 
-    # The listener knows a task of ours by microbatch_checkpoint, where there is no DAG file.
+    # In processes without the DAG file the listener recognizes a task of ours by microbatch_checkpoint.
     template_fields: Sequence[str] = ("conn_id", "packages", "jars", "microbatch_checkpoint")
     ui_color = "#e2d9f3"
     plans_batches: ClassVar[bool] = True
@@ -169,7 +171,8 @@ class MicroBatchOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Make one batch.
 
-        :return: its summary. A run that replays several batches has that of the last one, and all keys as ``batches``.
+        :return: the batch's summary. A run that replays several batches returns the summary of the last batch, and all
+            keys as ``batches``.
         :raises AirflowSkipException: if there is nothing new, or another run is alive at the batch.
         :raises AirflowFailException: if the batch was set aside: no retry, and ``on_failure_callback`` is called.
         """
@@ -193,7 +196,7 @@ class MicroBatchOperator(BaseOperator):
             set_label(context, planned_label(execution) if work is None else batch_label(work.at))
             raise
         if summary is None:
-            # Of a data interval another run may have made the batch; that tells nothing of the sources.
+            # The batch of a data interval may have been made by another run, which says nothing about the sources.
             complete = execution.planner.complete() if work is None else None
             set_label(context, None if complete is None else "complete")
             raise AirflowSkipException(nothing_planned(self.pipeline, complete))
@@ -201,16 +204,16 @@ class MicroBatchOperator(BaseOperator):
         return summary.to_dict()
 
     def on_kill(self) -> None:
-        """Stop Spark. ``execute`` goes on, finds that it was stopped, and publishes nothing."""
+        """Stop Spark. ``execute`` goes on, finds that the engine was stopped, and publishes nothing."""
         if self._running is not None:
             self._running.stop()
 
     def code(self, context: Context) -> tuple[Code, Transform | Flow | None]:
-        """The files that travel, and the function to call."""
+        """The files that travel to Spark, and the function to call."""
         return code_of(self.pipeline, context)
 
     def engine(self) -> Engine:
-        """What runs the batch: the connection's type tells."""
+        """The engine that runs the batch, by the type of the connection."""
         from airflow_provider_microbatch.engines.lookup import Wanted, engine_for
 
         arguments = {**self._engine_arguments, "packages": self.packages, "jars": self.jars}
@@ -218,9 +221,9 @@ class MicroBatchOperator(BaseOperator):
 
 
 def nothing_planned(pipeline: Pipeline, complete: str | None) -> str:
-    """Why a task is skipped.
+    """Why a task is skipped, in words.
 
-    :param complete: that nothing will ever be, in words; None if something may.
+    :param complete: says in words that there will never be a batch; None if there may be.
     """
     if complete is None:
         return f"pipeline {pipeline.name!r}: nothing new, no batch was planned."
@@ -235,7 +238,7 @@ def set_label(context: Context, label: str | None) -> None:
 
 @contextmanager
 def alarming(context: Context) -> Iterator[None]:
-    """A batch that is set aside fails its task for good: the square is red, and nothing is tried again."""
+    """Fail the task for good if its batch is set aside: the square is red, and the task has no further retry."""
     try:
         yield
     except BatchSetAsideError as alarm:
@@ -244,7 +247,7 @@ def alarming(context: Context) -> Iterator[None]:
 
 
 def planned_label(execution: Execution) -> str | None:
-    """Label of the batch that a failed task has left planned; None if there is none, or the log cannot be read."""
+    """Label of the batch that a failed task has left planned; None if no batch is, or the log cannot be read."""
     try:
         tail = execution.checkpoint.lane(LIVE).tail()
     except (MicroBatchError, OSError):

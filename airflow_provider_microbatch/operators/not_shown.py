@@ -1,5 +1,5 @@
 """Arguments of mapped tasks that may hold secrets. Airflow writes all arguments of a mapped task into its database with
-the DAG, where those of a plain task never come: of what is no dict it writes the text."""
+the DAG, unlike those of a plain task; of an argument that is not a dict Airflow writes the text."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _MAY_HOLD_SECRETS = ("conf", "env_vars")
 
 
 class NotShown(Mapping[str, Any]):
-    """A mapping whose text tells nothing of it, and is the same at each parse.
+    """A mapping whose text does not show its values, and is the same at each parse.
 
-    :param values: what it holds.
+    :param values: the values of the mapping.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -32,7 +32,7 @@ class NotShown(Mapping[str, Any]):
 
 
 def not_shown(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of an operator, for the ``partial`` of a mapped task."""
+    """The arguments of an operator for the ``partial`` of a mapped task, without a text that shows secrets."""
     return {
         name: NotShown(value) if name in _MAY_HOLD_SECRETS and isinstance(value, Mapping) else value
         for name, value in arguments.items()

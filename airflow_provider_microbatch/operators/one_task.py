@@ -1,4 +1,5 @@
-"""One task of a DAG makes the batches of a checkpoint: a second one would take the batch of the first for its own."""
+"""Only one task of a DAG makes the batches of a checkpoint: a second task would take the batch of the first for its
+own."""
 
 from __future__ import annotations
 
@@ -10,14 +11,14 @@ from airflow_provider_microbatch.stores.location import open_store
 
 
 def check_only_one(task: Any, dag: Any) -> None:
-    """See that no other task of the DAG plans batches of the task's checkpoint.
+    """Check that no other task of the DAG plans batches of the task's checkpoint.
 
-    What a run has done is known by the run, not by its task, as the steps of a batch are several tasks and a task may
-    be renamed. So a second task would be green with the batch of the first, and leave what is new.
+    The log knows the batches of a run by the run, not by its task, as the steps of a batch are several tasks and a task
+    may be renamed. So a second task would be green with the batch of the first, and would not read what is new.
 
-    :param task: an operator, or a mapped one. All instances of that are one task.
-    :param dag: None if it is not known yet: then the task asks again when it runs.
-    :raises DefinitionError: if there is one.
+    :param task: an operator, or a mapped operator, whose instances all are one task.
+    :param dag: the DAG; None if it is not known yet: then the task makes this check again when it runs.
+    :raises DefinitionError: if another task does.
     """
     place = None if dag is None else _place(task)
     if place is None:
@@ -33,7 +34,7 @@ def check_only_one(task: Any, dag: Any) -> None:
 
 
 def _place(task: Any) -> str | None:
-    """The checkpoint that the task plans batches of; None if it plans none, or an expansion says which."""
+    """The checkpoint that the task plans batches of; None if the task plans none, or an expansion sets the pipeline."""
     if not getattr(getattr(task, "operator_class", type(task)), "plans_batches", False):
         return None
     pipeline = getattr(task, "pipeline", None) or getattr(task, "partial_kwargs", {}).get("pipeline")

@@ -1,8 +1,9 @@
-"""The steps of a micro-batch as tasks of their own, for those who put tasks between them.
+"""The steps of a micro-batch as tasks of their own, so that a DAG can have other tasks between them.
 
 ``plan`` passes the batch's key, ``submit`` opens an attempt and leaves its stage, ``commit`` publishes the attempt that
-submit names. Between plan and commit there may be one run only: :func:`micro_batch_steps` refuses a DAG that allows
-more. A backfill has more all the same; then plan or submit of the second run finds the first at the batch and skips.
+submit names. Only one run may be between plan and commit: :func:`micro_batch_steps` refuses a DAG that allows more
+active runs. A backfill has more all the same; then plan or submit of the second run finds the first run at the batch
+and skips.
 """
 
 from __future__ import annotations
@@ -65,11 +66,12 @@ AUDIT_SECONDS = 24 * 60 * 60.0
 
 
 class PlanMicroBatchOperator(BaseOperator):
-    """Write the next batch's offsets into the log, or take up the batch that is planned already. Nothing new is a skip.
+    """Write the next batch's offsets into the log, or take up the batch that is planned already. Without new data the
+    task is skipped.
 
     XCom: the batch's key, such as ``live/5``.
 
-    :param pipeline: what to plan.
+    :param pipeline: the pipeline to plan.
     :param max_active_tis_per_dag: 1, as batches of a pipeline are serial.
     :param map_index_template: label in the grid; ``batch_label`` is ``batch 5``.
     """
@@ -93,16 +95,16 @@ class PlanMicroBatchOperator(BaseOperator):
     def execute(self, context: Context) -> str:
         """:return: the key of the batch that this run works on."""
         check_only_one(self, context["dag"])
-        # The code is looked for here, so that a missing file is found before anything is planned.
+        # Look for the code here, so that a missing file is noticed before anything is planned.
         code, _ = code_of(self.pipeline, context)
         planned = self._plan(identity_of(context), context, code)
         if planned is None:
             of_interval = interval_work(self.pipeline, context) is not None
             complete = None if of_interval else open_execution(self.pipeline).planner.complete()
             raise AirflowSkipException(nothing_planned(self.pipeline, complete))
-        # A backfill has more runs at once than the DAG allows: a second one here would stop the attempt of the first.
+        # A backfill has more runs at once than the DAG allows: a second run here would stop the attempt of the first.
         with alarming(context):
-            # The attempt that submit of this run has open is no other's: its next one takes it over.
+            # An attempt that submit of this run has open does not count as another's: the next attempt takes it over.
             execution = open_execution(self.pipeline, lane=planned.key.lane)
             look_or_skip(execution, planned.key, context, code, any_task=True)
         set_label(context, batch_label(planned.key))
@@ -129,8 +131,8 @@ class PlanMicroBatchOperator(BaseOperator):
 
     @staticmethod
     def _warn_of_others(before: Sequence[int], planned: PlannedBatch | None) -> None:
-        """A run has several if it was cleared, and an operator of one task had made them: in green, they would pass for
-        replayed."""
+        """Log that the other batches of this run stay as they are. A run has several batches if an operator of one task
+        made them, and the run was cleared; with the steps in green these batches would pass for replayed."""
         if before and planned is not None:
             log.warning(
                 "This run has made %s too. A run of these steps has one batch, %s: the others stay as they are. To "
@@ -141,23 +143,23 @@ class PlanMicroBatchOperator(BaseOperator):
 
 
 class SubmitMicroBatchOperator(SparkSubmitOperator):
-    """Begin the planned batch's next attempt and run it by ``spark-submit``. Its stage is left for audits.
+    """Begin the planned batch's next attempt and run the attempt by ``spark-submit``. The stage is left for audits.
 
-    XCom: ``{"key": "live/5", "epoch": 2, "stage": path, "format": "parquet"}``. Run again (a retry or a clear) it
-    begins another attempt, and the one before is stopped and its stage dropped.
+    XCom: ``{"key": "live/5", "epoch": 2, "stage": path, "format": "parquet"}``. When the task runs again (a retry or a
+    clear), it begins another attempt, stops the attempt before and drops the stage of that attempt.
 
-    The arguments of :class:`~airflow.providers.apache.spark.operators.spark_submit.SparkSubmitOperator` are taken but
-    for ``application``, ``application_args``, ``py_files``, ``java_class`` and ``name``, which are the batch's own.
+    All arguments of :class:`~airflow.providers.apache.spark.operators.spark_submit.SparkSubmitOperator` are taken,
+    except ``application``, ``application_args``, ``py_files``, ``java_class`` and ``name``, which are the batch's own.
 
-    :param pipeline: what to run.
+    :param pipeline: the pipeline to run.
     :param key: the batch, as plan passes it. (templated)
     :param audit_seconds: how long the janitor keeps the finished stage for audits and commit, in seconds.
     :param max_active_tis_per_dag: 1, as batches of a pipeline are serial.
     :param map_index_template: label in the grid; ``batch_label`` is ``batch 5 · attempt 2``.
     """
 
-    # Not conf and env_vars, as the parent has it: rendered fields are shown to everybody who may see the task.
-    # The listener knows a task of ours by microbatch_checkpoint, where there is no DAG file.
+    # Unlike the parent's, without conf and env_vars: rendered fields are shown to everybody who may see the task.
+    # In processes without the DAG file the listener recognizes a task of ours by microbatch_checkpoint.
     template_fields: Sequence[str] = ("key", "conn_id", "packages", "jars", "microbatch_checkpoint")
     ui_color = "#e2d9f3"
 
@@ -172,7 +174,8 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
         map_index_template: str | None = LABEL,
         **kwargs: Any,
     ) -> None:
-        # durable reconnects a retry to the job before, by a note that survives a clear: here each try is an attempt.
+        # durable would reconnect a retry to the job before, by a note that survives a clear; here each try is an
+        # attempt of its own.
         super().__init__(
             conn_id=conn_id,
             durable=False,
@@ -195,7 +198,8 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
 
     @lifetime()
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
-        """:return: which attempt it was and where its stage is; of several sinks, where each one's is, by name."""
+        """:return: the attempt and the place of its stage; with several sinks, the place of each sink's stage, by
+        name."""
         listen()
         key = BatchKey.parse(_handed_on(self.key, by="plan"))
         code, transform = code_of(self.pipeline, context)
@@ -241,12 +245,12 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
                 return attempt
 
     def on_kill(self) -> None:
-        """Stop Spark. ``execute`` goes on, finds that it was stopped, and leaves no stage."""
+        """Stop Spark. ``execute`` goes on, finds that the engine was stopped, and leaves no stage."""
         if self._running is not None:
             self._running.stop()
 
     def engine(self) -> Engine:
-        """What runs the batch: the connection's type tells."""
+        """The engine that runs the batch, by the type of the connection."""
         return engine_for(Wanted(conn_id=self.conn_id, conf=self.conf, arguments=self._engine_arguments()))
 
     def _engine_arguments(self) -> dict[str, Any]:
@@ -277,12 +281,12 @@ class SubmitMicroBatchOperator(SparkSubmitOperator):
 
 
 class CommitMicroBatchOperator(BaseOperator):
-    """Publish the attempt that submit names, and commit the batch. Run again it only says commit again.
+    """Publish the attempt that submit names, and commit the batch. A task that runs again only repeats the commit.
 
     XCom: the batch's summary.
 
-    :param pipeline: what to commit.
-    :param submitted: what submit returned. (templated)
+    :param pipeline: the pipeline to commit.
+    :param submitted: the XCom of submit. (templated)
     :param max_active_tis_per_dag: 1, as batches of a pipeline are serial.
     :param map_index_template: label in the grid; ``batch_label`` is ``batch 5 · 1,000 rows``.
     """
@@ -318,7 +322,8 @@ class CommitMicroBatchOperator(BaseOperator):
             )
         manifest = execution.publish(attempt, should_stop=lambda: self._stopped)
         execution.commit(key=key, manifest=manifest, run=identity_of(context))
-        # Of the clear that submit ran for: a clear of this task alone only says commit again.
+        # Ask with the run of the attempt, which has the clear that submit ran for: a clear of this task alone only
+        # repeats the commit.
         planned = execution.load(key)
         why_again = still_wanted(execution.checkpoint, attempt, manifest, run=attempt.run, planned=planned)
         if why_again is not None:
@@ -328,14 +333,14 @@ class CommitMicroBatchOperator(BaseOperator):
         return summary.to_dict()
 
     def on_kill(self) -> None:
-        """Publish nothing from here on; what is published is committed."""
+        """Publish nothing from here on; a batch that is published already is committed."""
         self._stopped = True
 
 
 def _handed_on(value: Any, *, by: str) -> Any:
-    """What the task before has returned.
+    """The value that the task before has returned.
 
-    :raises AirflowFailException: if that is nothing; to try again would change nothing.
+    :raises AirflowFailException: if that task has returned nothing; a retry would change nothing.
     """
     if value is None:
         raise AirflowFailException(
@@ -346,10 +351,10 @@ def _handed_on(value: Any, *, by: str) -> Any:
 
 
 def look_or_skip(execution: Execution, key: BatchKey, context: Context, code: Code, *, any_task: bool = False) -> Look:
-    """What there is to do at the batch.
+    """Look what is to be done at the batch.
 
-    :param any_task: whoever asks begins no attempt.
-    :raises AirflowSkipException: if another run is at it, or another task of this one, naming it.
+    :param any_task: the caller begins no attempt, so other tasks of its run are not in its way.
+    :raises AirflowSkipException: if another run, or another task of this run, is at the batch; the message names it.
     """
     try:
         return execution.look(
@@ -373,11 +378,11 @@ def micro_batch_steps(
 ) -> TaskGroup:
     """A task group of plan, submit, the audits and commit.
 
-    :param pipeline: what to run.
+    :param pipeline: the pipeline to run.
     :param audit: one callable or several. Each is called once, while the DAG is parsed, with submit's XCom
-        (``{"key", "epoch", "stage", "format"}``) and returns tasks; a plain function becomes a ``@task``. All run
-        between submit and commit. One that raises leaves the batch planned: nothing is published, and the stage is kept
-        until the batch's next attempt begins.
+        (``{"key", "epoch", "stage", "format"}``) and returns tasks; a plain function becomes a ``@task``. All these
+        tasks run between submit and commit. An audit that raises leaves the batch planned: nothing is published, and
+        the stage is kept until the batch's next attempt begins.
     :param group_id: name of the group.
     :param submit_arguments: further arguments of :class:`SubmitMicroBatchOperator`, such as ``conn_id`` and ``conf``.
     :raises DefinitionError: if the DAG allows more than one run at once, or has another task that makes batches of the

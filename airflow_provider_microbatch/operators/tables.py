@@ -1,4 +1,4 @@
-"""A job of many tables in a DAG: a mapped task run a table, with the table's name as its label."""
+"""A job of many tables in a DAG: each table is a mapped task run, with the table's name as its label."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ LABEL = "{{ task.table }}{{ ' · ' ~ batch_label if batch_label is defined }}"
 
 
 class TablesOperator(BaseOperator):
-    """Look which tables of a job have a batch to make. Writes nothing. No table is a skip. One of which no pipeline can
-    be made comes last: its task tells why.
+    """Find the tables of a job that have a batch to make. Writes nothing. If no table has a batch, the task is skipped.
+    A table whose pipeline cannot be made comes last: the task of the table fails and tells why.
 
-    XCom: their names, the table first that has been without a batch for longest.
+    XCom: the names of the tables; the table that has been without a batch for longest comes first.
 
     :param job: the job.
-    :param max_pipelines: most tables of a run; the others have their turn in the next ones.
+    :param max_pipelines: most tables of a run; the other tables have their turn in the next runs.
     :param retry_seconds: how long a table is left alone after its batch failed, in seconds.
     """
 
@@ -52,7 +52,7 @@ class TablesOperator(BaseOperator):
     @lifetime()
     def execute(self, context: Context) -> list[str]:
         """:return: the names of the tables.
-        :raises AirflowSkipException: if none has a batch to make.
+        :raises AirflowSkipException: if no table has a batch to make.
         """
         run = identity_of(context)
         tables, pipelines, broken = dict[str, str](), list[tuple[Pipeline, Checkpoint]](), list[str]()
@@ -61,7 +61,7 @@ class TablesOperator(BaseOperator):
                 pipeline = self.job.pipeline(table)
                 pipelines.append((pipeline, open_checkpoint(pipeline)))
                 tables[pipeline.name] = table
-            except Exception as error:  # also of the job's own functions: the others' tables are none of its business
+            except Exception as error:  # also of the job's own functions: one table's error must not stop the others
                 self.log.warning("table %r cannot be made: %s: %s", table, type(error).__name__, error)
                 broken.append(table)
         found = due(
@@ -74,7 +74,7 @@ class TablesOperator(BaseOperator):
         self.log.info("%s: of %d tables %d have a batch to make", self.job, len(tables), len(found))
         if not found and not broken:
             raise AirflowSkipException(f"{self.job}: no table has a batch to make.")
-        # Their tasks fail at once and tell why, so they take nobody's turn.
+        # The tasks of broken tables fail at once and tell why, so they take no other table's turn.
         return [*(tables[pipeline.name] for pipeline in found), *broken[: self.max_pipelines]]
 
 
@@ -101,22 +101,22 @@ def micro_batch_tables(
     operator: type[TableOperator] = TableOperator,
     **operator_arguments: Any,
 ) -> TaskGroup:
-    """A task group of a job of tables: one task lists those that have a batch to make, and a mapped task makes the
-    batches, an instance a table.
+    """A task group of a job of tables: one task lists the tables that have a batch to make, and a mapped task makes the
+    batches, with an instance for each table.
 
     :param job: the job.
-    :param max_pipelines: most tables of a run, and so most Sparks at once; the one that has been without a batch for
+    :param max_pipelines: most tables of a run, and so most Sparks at once; the table that has been without a batch for
         longest comes first.
     :param retry_seconds: how long a table is left alone after its batch failed, in seconds; twice as long after each
-        further time, up to an hour.
-    :param group_id: by default the name of the job.
-    :param operator: a subclass of the tables' operator, for those who have one.
+        further failure, up to an hour.
+    :param group_id: id of the task group; by default the name of the job.
+    :param operator: a subclass of the tables' operator, in its place.
     :param operator_arguments: further arguments of
         :class:`~airflow_provider_microbatch.operators.micro_batch.MicroBatchOperator`, such as ``conn_id``.
     :raises DefinitionError: for a wrong type or value.
     """
-    # Instances of one task are different tables here: that two runs do not make one batch the log sees to.
-    # No retries: they would have the run wait, whatever a DAG's default_args say.
+    # Instances of one task are different tables here; the log keeps two runs from making one batch.
+    # No retries, whatever a DAG's default_args say: the run would wait for them.
     limits = {
         "retries": 0,
         "max_active_tis_per_dag": None,

@@ -1,7 +1,7 @@
-"""What tasks of ours import, imported once by a scheduler whose LocalExecutor forks the processes of tasks off itself.
+"""Import the modules of our tasks once, in a scheduler whose LocalExecutor forks the processes of tasks off itself.
 
-Else each of these processes imports some hundred modules anew when its DAG file is parsed: a sixth of a warm batch of
-a second. As with Airflow's own modules, another version of the package is there after the scheduler's next start.
+Without this each process imports some hundred modules anew when its DAG file is parsed: a sixth of a warm batch of a
+second. As with Airflow's own modules, another version of the package takes effect at the scheduler's next start.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _MODULES = (
 
 
 def load() -> None:
-    """Import them, in a scheduler that forks tasks; elsewhere do nothing."""
+    """Import the modules, in a scheduler that forks tasks; elsewhere do nothing."""
     if sys.argv[1:2] != ["scheduler"] or not _forks_tasks():
         return
     for name in _MODULES:
-        # What cannot be imported here fails in the task that needs it, which says why.
+        # A module that cannot be imported here fails in the task that needs it, and that task says why.
         with contextlib.suppress(Exception):
             importlib.import_module(f"{_PACKAGE}.{name}")
 

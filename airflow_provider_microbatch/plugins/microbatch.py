@@ -1,4 +1,4 @@
-"""Entry point ``airflow.plugins``: what templates may ask of a checkpoint, and the listener."""
+"""Entry point ``airflow.plugins``: the macros by which templates read a checkpoint, and the listener."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def latest_batch(checkpoint: str) -> dict[str, Any] | None:
 
 
 class MicroBatchPlugin(AirflowPlugin):
-    """Makes ``macros.microbatch`` known to templates, and the listener to scheduler and API server."""
+    """Makes ``macros.microbatch`` known to templates, and the listener known to scheduler and API server."""
 
     name = "microbatch"
     macros = [latest_batch]  # noqa: RUF012

@@ -1,4 +1,4 @@
-"""Waits until any pipeline of a job has a batch to make."""
+"""A sensor that waits until any pipeline of a job has a batch to make."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 RETRY_SECONDS = 60.0
-"""The first pause of a pipeline whose batch failed."""
+"""The first pause of a pipeline whose batch failed, in seconds."""
 
 
 class JobDataSensor(BaseSensorOperator):
-    """Wait until one pipeline of a job has a batch to make: then the run begins for all of them, and those that have
-    nothing skip. No JVM, and it writes nothing.
+    """Wait until one pipeline of a job has a batch to make. Then the run goes on for all pipelines of the job, and the
+    pipelines that have nothing to do skip. The sensor starts no JVM, and writes nothing.
 
-    A pipeline whose batch failed is not waited for before its pause is over. In a run of Airflow's backfill there is
-    nothing to wait for.
+    The sensor does not fire for a pipeline whose batch failed before the pause of that pipeline is over. In a run of
+    Airflow's backfill the sensor fires at once.
 
-    :param pipelines: those of the job, which plan what is new.
+    :param pipelines: the pipelines of the job, which plan what is new.
     :param retry_seconds: how long a pipeline is left alone after its batch failed, in seconds; twice as long after each
-        further time, up to an hour.
+        further failure, up to an hour.
     :param deferrable: wait in the triggerer.
     :param poke_interval: seconds between two looks at the sources, also in the triggerer.
     :param when_complete: what becomes of a run when all sources of all pipelines are finished. ``skip``: the sensor and
         the run's batches are skipped, and the run is a success; in a DAG that runs ``@continuous`` the sensor stays for
         an hour, or the next run would follow at once. ``pause``: as the run succeeds the scheduler pauses the DAG.
     :param mode: how a worker waits; ``reschedule`` frees it between two looks.
-    :raises DefinitionError: for a pipeline that plans by data intervals: its run is there when its interval is over.
+    :raises DefinitionError: for a pipeline that plans by data intervals, whose run begins when its interval is over.
     """
 
     template_fields: Sequence[str] = (FIELD,)
@@ -89,7 +89,7 @@ class JobDataSensor(BaseSensorOperator):
         self._began_ms = now_ms()
 
     def execute(self, context: Context) -> Any:
-        """Look; when there is nothing yet, go on waiting."""
+        """Look for work; when there is none yet, go on waiting."""
         if not self.deferrable:
             return super().execute(context)
         if not self.poke(context):
@@ -110,7 +110,8 @@ class JobDataSensor(BaseSensorOperator):
     def poke(self, context: Context) -> bool:
         """Whether any pipeline has work.
 
-        :raises AirflowSkipException: if a cleared run of the DAG waits for this one to end, or all are complete.
+        :raises AirflowSkipException: if a cleared run of the DAG waits for this run to end, or all pipelines are
+            complete.
         """
         if is_backfill(context):
             return True
@@ -134,9 +135,11 @@ class JobDataSensor(BaseSensorOperator):
         return rest_seconds(context["dag"], self.microbatch_when_complete, timeout=self.timeout)
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
-        """Called in a worker with the trigger's event.
+        """Go on in a worker with the trigger's event.
 
+        :return: why the sensor fires.
         :raises AirflowException: with the text of the trigger's error.
+        :raises AirflowSkipException: if a cleared run of the DAG waits for this run to end, or all are complete.
         """
         if event["status"] == NOT_IMPORTABLE:
             self.log.warning("The triggerer cannot wait, so workers do: %s", event["reason"])

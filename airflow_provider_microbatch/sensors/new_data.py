@@ -1,4 +1,4 @@
-"""Waits until a pipeline has a batch to make."""
+"""A sensor that waits until a pipeline has a batch to make."""
 
 from __future__ import annotations
 
@@ -40,28 +40,30 @@ if TYPE_CHECKING:
 
 _TRIGGER = f"{NewDataTrigger.__module__}.{NewDataTrigger.__qualname__}"
 _OF_A_DAG_FILE = ("unusual_prefix_", "__main__")
-"""How the names of modules begin that no other process can import."""
+"""Prefixes of the names of modules that no other process can import."""
 
 
 class NewDataSensor(BaseSensorOperator):
-    """Wait until there is a batch to finish, or anything newer than the offset log. No JVM, and it writes nothing.
+    """Wait until a batch is to be finished, or a source has data newer than the offset log. The sensor starts no JVM,
+    and writes nothing.
 
-    It fires at once when a batch is planned and not committed, when its own run has planned one already, and when the
-    run is a backfill. For a pipeline that plans by data intervals it waits until that of its run is over.
+    The sensor fires at once when a batch is planned and not committed, when its own run has planned a batch already,
+    and when the run is a backfill. For a pipeline that plans by data intervals the sensor waits until the interval of
+    its run is over.
 
-    It is skipped when nothing is new and a run of its DAG that made a batch was cleared and is queued: with one active
-    run at a time that one waits for this one, and the data that comes later is the next run's.
+    The sensor is skipped when nothing is new and a run of its DAG that made a batch was cleared and is queued: with one
+    active run at a time the cleared run waits for this run, and data that comes later is left to the next run.
 
-    Deferrable, it starts in the triggerer and ends there: no worker is used at all. A source whose code the triggerer
-    cannot import is polled by workers instead, which are free between two polls.
+    A deferrable sensor starts in the triggerer and ends there: no worker is used at all. Workers poll a source whose
+    code the triggerer cannot import; they are free between two polls.
 
     :param pipeline: the pipeline to watch.
     :param deferrable: wait in the triggerer.
     :param poke_interval: seconds between two looks at the sources, also in the triggerer.
     :param end_from_trigger: end the task in the triggerer. Airflow emits no asset events then, so a sensor with
-        ``outlets`` ends in a worker whatever is said here.
-    :param when_complete: what becomes of a run when all sources of the pipeline are finished. ``skip``: the sensor is
-        skipped, and what follows it; in a DAG that runs ``@continuous`` the sensor stays for an hour, or the next run
+        ``outlets`` ends in a worker, whatever this argument is.
+    :param when_complete: what becomes of a run when all sources of the pipeline are finished. ``skip``: the sensor and
+        the tasks after it are skipped; in a DAG that runs ``@continuous`` the sensor stays for an hour, or the next run
         would follow at once. ``pause``: as the run succeeds the scheduler pauses the DAG.
     :param mode: how a worker waits; ``reschedule`` frees it between two looks.
     """
@@ -105,7 +107,8 @@ class NewDataSensor(BaseSensorOperator):
 
     @lifetime()
     def execute(self, context: Context) -> Any:
-        """Look; when there is nothing yet, go on waiting. Deferrable, a worker gets here by ``dag.test()`` only."""
+        """Look for work; when there is none yet, go on waiting. A worker calls this of a deferrable sensor only in
+        ``dag.test()``."""
         if not self.deferrable:
             return super().execute(context)
         if not self.poke(context):
@@ -126,10 +129,10 @@ class NewDataSensor(BaseSensorOperator):
         return None
 
     def poke(self, context: Context) -> bool:
-        """One look at logs and sources.
+        """Whether the pipeline has work, by one look at logs and sources.
 
-        :raises AirflowSkipException: if a cleared run of the DAG waits for this one to end, or there will never
-            be a batch.
+        :raises AirflowSkipException: if a cleared run of the DAG waits for this run to end, or there will never be a
+            batch.
         """
         asked_ms = now_ms()
         decision = decide(
@@ -154,14 +157,18 @@ class NewDataSensor(BaseSensorOperator):
         return rest_seconds(dag, self.microbatch_when_complete, timeout=self.timeout)
 
     def _searched(self, context: Context) -> int | None:
-        """When this try has looked before: in this process, or in the one that was first to reschedule it."""
+        """The time at which this try has looked before: in this process, or in the first process of the try that was
+        rescheduled. None if it has not looked."""
         return rescheduled_since_ms(context) if self._searched_ms is None else self._searched_ms
 
     @lifetime()
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
-        """Called in a worker with the trigger's event.
+        """Go on in a worker with the trigger's event.
 
+        :return: why the sensor fires.
         :raises AirflowException: with the text of the trigger's error.
+        :raises AirflowSkipException: if a cleared run of the DAG waits for this run to end, or there will never be a
+            batch.
         """
         if event["status"] == NOT_IMPORTABLE:
             self.log.warning("The triggerer cannot wait, so workers do: %s", event["reason"])
@@ -173,8 +180,8 @@ class NewDataSensor(BaseSensorOperator):
 
 
 def rescheduled_since_ms(context: Context) -> int | None:
-    """When the first process of the sensor's try that had itself rescheduled began, milliseconds since the epoch, UTC;
-    None if this is the first one."""
+    """The time at which the first process of the sensor's try began, if that process had itself rescheduled,
+    milliseconds since the epoch, UTC; None in that first process."""
     if not context.get("task_reschedule_count"):
         return None
     ti: Any = context["ti"]
@@ -183,7 +190,7 @@ def rescheduled_since_ms(context: Context) -> int | None:
 
 
 def _classes(value: Any) -> Iterator[str]:
-    """Class paths in a definition's plain form."""
+    """The class paths in a definition's plain form."""
     if isinstance(value, Mapping):
         if "class" in value and "arguments" in value:
             yield str(value["class"])

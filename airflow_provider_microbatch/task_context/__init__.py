@@ -1,1 +1,1 @@
-"""What operators, sensors and triggers ask of Airflow: who runs, for which interval, with which code."""
+"""What operators, sensors and triggers ask of Airflow: the identity of the run, its data interval and its code."""

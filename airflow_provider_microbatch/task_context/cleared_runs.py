@@ -1,4 +1,5 @@
-"""Cleared runs that wait for a place among the DAG's active runs: a sensor with nothing to do gives them its own."""
+"""Cleared runs that wait for a place among the DAG's active runs: the run of a sensor with nothing to do ends for
+them."""
 
 from __future__ import annotations
 
@@ -10,17 +11,19 @@ from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.task_context.run_context import open_checkpoint
 
 _ASKED_AT_ONCE = 100
-"""Run ids in one question: they travel in a URL."""
+"""Most run ids in one question: the ids travel in a URL."""
 
 
 class ClearedRuns:
-    """Which run of a DAG was cleared and cannot begin, since the DAG allows one active run and a sensor is in it that
-    waits for data. Airflow starts it when that one ends, so with no new data it would stay queued for ever.
+    """Finds a run of a DAG that was cleared and cannot begin, since the DAG allows one active run, and a sensor of the
+    active run waits for data. Airflow starts the cleared run when the active run ends, so without new data the cleared
+    run would stay queued for ever.
 
-    A queued run that has made a batch before was cleared. That is asked of the log only while any run is queued, and
-    then of each entry once.
+    A queued run that has made a batch before was cleared. The log is read for the runs that made batches, only while
+    any run is queued, and each entry once.
 
-    :param pipeline: a live one: who waits for a data interval has work of its own, and gives way to nobody.
+    :param pipeline: a live pipeline; for any other none is found: a run that waits for its data interval has work of
+        its own, and does not give way.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -30,12 +33,12 @@ class ClearedRuns:
         self._fruitless = 0
 
     def waiting(self, run: RunIdentity) -> str | None:
-        """Id of a cleared run of the asking run's DAG that is queued; None if there is none. Writes nothing."""
+        """Id of a cleared run of the asking run's DAG that is queued; None if no such run is. Writes nothing."""
         if self._pipeline.plan != LIVE:
             return None
         queued = _count(run.dag_id)
         if queued == 0 or queued == self._fruitless:
-            # As many as last time, when none had a batch: these wait for their turn, as runs do that are triggered.
+            # As many as last time, when none had a batch: these runs wait for their turn, as triggered runs do.
             return None
         self._read_on(run.dag_id)
         newest_first = self._run_ids[::-1]

@@ -1,4 +1,4 @@
-"""The data interval of a run, as its timetable means it, and the work it stands for. The one place that asks Airflow's
+"""The data interval of a run, as its timetable means it, and the work of the interval. No other module asks Airflow's
 timetables."""
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 def interval_work(pipeline: Pipeline, context: Context) -> IntervalWork | None:
-    """What a run with a data interval has to do: one of Airflow's backfill, or any of an interval pipeline; None for
-    the other runs, which read what is new.
+    """The work of a run that has a data interval: of a run of Airflow's backfill, or of any run of an interval
+    pipeline. None for all other runs, which read what is new.
 
-    :raises IntervalError: if it should have a data interval and has none.
+    :raises IntervalError: if the run should have a data interval and has none.
     """
     if pipeline.plan != INTERVAL and not is_backfill(context):
         return None
@@ -38,7 +38,7 @@ def interval_work(pipeline: Pipeline, context: Context) -> IntervalWork | None:
         checkpoint=checkpoint,
         interval=as_planned(checkpoint, interval_of(context), identity_of(context)),
         others_run=lambda: other_runs_go_on(context),
-        # The scheduler makes its runs in order; a backfill and a person make them in any.
+        # The scheduler makes its runs in order; a backfill and a user make runs in any order.
         in_order=is_scheduled(context),
     )
 
@@ -52,12 +52,12 @@ def wanted_interval(pipeline: Pipeline, context: Context) -> Interval | None:
 
 
 def interval_of(context: Context) -> Interval:
-    """The data interval.
+    """The data interval of a run.
 
-    Of a partitioned timetable it is from the partition date to the next tick. Where Airflow gives the run an interval
-    without length, as it does for a cron schedule unless told otherwise, it is from the tick before to the run's own.
+    With a partitioned timetable the interval goes from the partition date to the next tick. If Airflow gives the run an
+    interval without length, as for a cron schedule by default, the interval goes from the tick before to the run's own.
 
-    :raises IntervalError: if the run has none, or its timetable cannot tell.
+    :raises IntervalError: if the run has no data interval, or its timetable cannot tell the interval.
     """
     dag_run: Any = context["dag_run"]
     start, end = dag_run.data_interval_start, dag_run.data_interval_end
@@ -81,7 +81,7 @@ def _period_after(context: Context, tick: datetime) -> datetime:
 
     periods = _periods(context)
     if hasattr(periods, "_expression"):
-        # Asked for its first interval from there on it begins with the next one, if no clock shows the tick.
+        # next_dagrun_info() would begin with the next interval, if the tick is a local time that no clock shows.
         return periods._get_next(coerce_datetime(tick))  # type: ignore[no-any-return]
     first = TimeRestriction(earliest=coerce_datetime(tick), latest=None, catchup=True)
     info = periods.next_dagrun_info(last_automated_data_interval=None, restriction=first)
@@ -99,27 +99,29 @@ def _period_before(context: Context, tick: datetime) -> datetime:
 def _tick_before(after: Callable[[Any], Any], tick: Any, *, guess: Any) -> datetime:
     """The last tick of a cron schedule before one of its ticks.
 
-    Airflow makes runs by stepping forward, and stepping back is not the reverse where a clock goes forward: of the tick
-    in the hour that is skipped the one before is the tick itself, and of the next day's one that no run was made for.
-    So the schedule is walked forward to the tick, from far enough that it has fallen into its own steps.
+    Airflow makes runs by stepping forward, and stepping back is not the reverse where a clock goes forward. From the
+    tick in the skipped hour, a step back finds that tick itself; from the tick of the next day, a step back finds a
+    tick that no run was made for. So the schedule is walked forward to the tick, from far enough that the steps have
+    fallen into the schedule's own.
 
-    :param after: the first tick after a moment.
-    :param guess: the tick before, as stepping back finds it; what it tells is how far apart they are. It stands for a
-        moment that is no tick, as of a run that a person has triggered: such an interval must not change between tries.
+    :param after: returns the first tick after a moment.
+    :param tick: the tick, or a moment that is no tick, as of a run that a user has triggered.
+    :param guess: the tick before, as a step back finds it, which tells how far apart ticks are. The guess is returned
+        for a moment that is no tick: such an interval must not change between tries.
     """
     span = max(2 * (tick - guess), timedelta(hours=3))
     while True:
         ticks = [after(tick - span)]
         while ticks[-1] < tick:
             ticks.append(after(ticks[-1]))
-        # The first one is that of a moment which is no tick.
+        # The first of these ticks follows a moment which is no tick.
         if len(ticks) > 2:
             return ticks[-2] if ticks[-1] == tick else guess  # type: ignore[no-any-return]
         span *= 4
 
 
 def _periods(context: Context) -> Any:
-    """The schedule as one whose runs have the time between two ticks as their interval."""
+    """The schedule as a timetable whose runs have the time between two ticks as their interval."""
     from airflow.serialization.encoders import coerce_to_core_timetable
     from airflow.timetables.interval import CronDataIntervalTimetable, DeltaDataIntervalTimetable
 

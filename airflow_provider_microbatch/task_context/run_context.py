@@ -1,4 +1,4 @@
-"""What a task knows of itself, in the words of the layers below."""
+"""Translate what a task knows of itself (run, code, pipeline) into the terms of the layers below."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ configuration.hand_down()
 BACKFILL = "backfill"
 """``run_type`` of the runs of Airflow's own backfill."""
 SCHEDULED = "scheduled"
-"""That of the runs that the scheduler makes by the DAG's timetable, one after the other."""
+"""``run_type`` of the runs that the scheduler makes by the DAG's timetable, one after the other."""
 
 
 def open_checkpoint(pipeline: Pipeline) -> Checkpoint:
@@ -47,10 +47,10 @@ def open_execution(pipeline: Pipeline, *, lane: str = LIVE) -> Execution:
 
 
 def identity_of(context: Context) -> RunIdentity:
-    """Who is running: what the log entries record.
+    """The identity of the run, as the log entries record it.
 
-    Of a task whose instances are tables the index is left out: each has a checkpoint of its own, and the next list of
-    tables may have it at another place. By its index a table that is cleared would be taken for another run's.
+    The map index of a task whose instances are tables is left out: each table has a checkpoint of its own, and may have
+    another index in the next list of tables. By its index a cleared table would be taken for another run's.
     """
     ti: Any = context["ti"]
     is_table = getattr(getattr(ti, "task", None), "maps_tables", False)
@@ -67,15 +67,16 @@ def identity_of(context: Context) -> RunIdentity:
         partition_key=dag_run.partition_key,
         partition_date=_iso(dag_run.partition_date),
         first_try=_first_try(ti),
-        # The triggerer is told less of a run than a worker.
+        # The triggerer knows less of a run than a worker does.
         run_started=_iso(getattr(dag_run, "start_date", None)),
         run_after=_iso(getattr(dag_run, "run_after", None)),
     )
 
 
 def _first_try(ti: Any) -> int | None:
-    """Number of the task's first try since its last clear: Airflow allows as many more as there are retries. If the
-    DAG's retries were changed in between it is off by the difference, but never out of what is possible."""
+    """Number of the task's first try since its last clear: Airflow allows as many further tries as the task has
+    retries. If the task's retries were changed since then, the number is off by the difference, but never below 1 or
+    above this try's number."""
     allowed, task = getattr(ti, "max_tries", None), getattr(ti, "task", None)
     if allowed is None or task is None:
         return None
@@ -98,7 +99,7 @@ def _run_type(context: Context) -> str:
 
 
 def other_runs_go_on(context: Context) -> bool:
-    """Whether Airflow has another run of the DAG that is queued or running; True if it cannot be asked."""
+    """Whether Airflow has another run of the DAG that is queued or running; True if Airflow cannot be asked."""
     ti: Any = context["ti"]
     try:
         return bool(ti.get_dr_count(dag_id=ti.dag_id, states=["queued", "running"]) > 1)
@@ -107,7 +108,7 @@ def other_runs_go_on(context: Context) -> bool:
 
 
 def run_goes_on(run: RunIdentity, context: Context) -> bool:
-    """Whether Airflow says that the DAG run is running now; one that it does not know any more is not."""
+    """Whether Airflow says that the DAG run is running now; False for a run that Airflow does not know any more."""
     ti: Any = context["ti"]
     try:
         return bool(ti.get_dagrun_state(dag_id=run.dag_id, run_id=run.run_id) == "running")
@@ -118,7 +119,7 @@ def run_goes_on(run: RunIdentity, context: Context) -> bool:
 def code_of(pipeline: Pipeline, context: Context) -> tuple[Code, Transform | Flow | None]:
     """Find the pipeline's code in the DAG bundle of the running task.
 
-    :raises DefinitionError: if a file is missing or cannot be used; nothing was written then.
+    :raises DefinitionError: if a file is missing or cannot be used; nothing is written then.
     """
     from airflow_provider_microbatch.engines.code import resolve_code
 
@@ -133,7 +134,8 @@ def code_of(pipeline: Pipeline, context: Context) -> tuple[Code, Transform | Flo
 
 
 def bundle_of(context: Context) -> tuple[str | None, str | None, Path]:
-    """Name, version and folder of the DAG bundle; ``dag.test()`` has none, so there it is the DAG file's folder."""
+    """Name, version and folder of the DAG bundle; None, None and the DAG file's folder under ``dag.test()``, which has
+    no bundle."""
     bundle: Any = getattr(context["ti"], "bundle_instance", None)
     if bundle is None:
         return None, None, Path(context["dag"].fileloc).parent

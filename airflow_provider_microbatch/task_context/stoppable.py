@@ -9,12 +9,12 @@ from airflow_provider_microbatch.runtime.job import Job
 
 
 class StoppableEngine:
-    """Passes everything on, and remembers what was started.
+    """An engine that passes all calls on to another engine, and remembers the handle that was started.
 
-    ``on_kill`` runs in a signal handler while ``execute`` waits in :meth:`result`, and does not end ``execute``: what
-    stops the batch is that :attr:`stopped` is asked before publish.
+    ``on_kill`` runs in a signal handler while ``execute`` waits in :meth:`result`, and does not end ``execute``. The
+    batch stops because ``execute`` asks :attr:`stopped` before publish.
 
-    :param engine: what runs the job.
+    :param engine: the engine that runs the job.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -45,7 +45,7 @@ class StoppableEngine:
         return self._engine.cancel(handle)
 
     def stop(self) -> None:
-        """Start nothing any more, and end what runs."""
+        """Start nothing from here on, and cancel the job that runs."""
         self.stopped = True
         if self._started is not None:
             self._engine.cancel(self._started)

@@ -1,4 +1,4 @@
-"""Waits in the triggerer until any pipeline of a job has something to do."""
+"""A trigger that waits until any pipeline of a job has a batch to make."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from airflow_provider_microbatch.triggers.new_data import (
 class JobDataTrigger(BaseTrigger):
     """Asks every ``poll_interval`` seconds whether a pipeline of the job has a batch to make. Never writes.
 
-    Events are those of :class:`~airflow_provider_microbatch.triggers.new_data.NewDataTrigger`.
+    The events are those of :class:`~airflow_provider_microbatch.triggers.new_data.NewDataTrigger`.
 
-    :param pipelines: as :meth:`~airflow_provider_microbatch.pipeline.Pipeline.to_dict` gives them.
+    :param pipelines: the pipelines, as :meth:`~airflow_provider_microbatch.pipeline.Pipeline.to_dict` gives them.
     :param poll_interval: seconds between two questions.
     :param retry_seconds: the first pause of a pipeline whose batch failed, in seconds.
     :param run: identity of the asking run.
-    :param rest_seconds: how long to wait on where all pipelines are complete, in seconds.
+    :param rest_seconds: how long to go on waiting when all pipelines are complete, in seconds.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class JobDataTrigger(BaseTrigger):
                     return
                 await asyncio.sleep(self.poll_interval)
         except Exception as error:
-            # Raised from here, all that the task's log would say is that the trigger failed.
+            # An event, as an error raised from here would show in the task's log as no more than a failed trigger.
             yield event(FAILED, f"{type(error).__name__}: {error}")
             return
         self.log.info("Fires: %s", decision.reason)
@@ -104,7 +104,13 @@ class JobDataTrigger(BaseTrigger):
 def watch_of(
     pipelines: Sequence[Pipeline], run: RunIdentity, *, retry_seconds: float, waits_since_ms: int | None = None
 ) -> JobWatch:
-    """The pipelines of a job, as a sensor of a run asks them."""
+    """A watch that asks the pipelines of a job for a sensor of a run.
+
+    :param pipelines: the pipelines of the job.
+    :param run: identity of the asking run.
+    :param retry_seconds: the first pause of a pipeline whose batch failed, in seconds.
+    :param waits_since_ms: see :class:`~airflow_provider_microbatch.graph.watch.JobWatch`.
+    """
     return JobWatch(
         [(pipeline, open_checkpoint(pipeline)) for pipeline in pipelines],
         ask=lambda pipeline, searched_ms: decide(pipeline, run, backfill=False, searched_ms=searched_ms),
@@ -115,10 +121,10 @@ def watch_of(
 
 
 def cleared_runs(pipelines: Sequence[Pipeline]) -> list[ClearedRuns]:
-    """Those of each pipeline."""
+    """The cleared runs of each pipeline."""
     return [ClearedRuns(pipeline) for pipeline in pipelines]
 
 
 def first_that_gives_way(clears: Sequence[ClearedRuns], run: RunIdentity) -> str | None:
-    """Why the run ends without having waited, for the first pipeline that has a reason; None if none has."""
+    """Why the run ends without having waited for data, by the first pipeline that has a reason; None if none has."""
     return next(filter(None, (gives_way(one, run) for one in clears)), None)

@@ -1,4 +1,4 @@
-"""Waits in the triggerer until a pipeline has something to do."""
+"""A trigger that waits until a pipeline has a batch to make."""
 
 from __future__ import annotations
 
@@ -44,18 +44,17 @@ NOT_IMPORTABLE = "not importable"
 class NewDataTrigger(BaseTrigger):
     """Asks every ``poll_interval`` seconds whether the pipeline has a batch to make. Never writes.
 
-    Events: ``{"status": "fired", "reason": …}``; ``gives way``, if a cleared run of the DAG waits for this one to end;
-    ``complete``, if there will never be a batch;
-    ``failed`` with the error's text; or ``not importable``, if the triggerer lacks the code of a source, so that a
-    worker has to ask.
+    Events: ``{"status": "fired", "reason": …}``; ``gives way``, if a cleared run of the DAG waits for this run to end;
+    ``complete``, if there will never be a batch; ``failed`` with the error's text; or ``not importable``, if the
+    triggerer lacks the code of a source, so that a worker has to ask.
 
     :param pipeline: the pipeline as :meth:`~airflow_provider_microbatch.pipeline.Pipeline.to_dict` gives it.
     :param poll_interval: seconds between two questions.
     :param end_from_trigger: end the task in the triggerer, without a worker.
-    :param run: identity of the asking run; None where the task started from its trigger: then it is taken from the task
-        instance that the triggerer provides.
-    :param interval: the data interval of that run, if the pipeline plans by intervals.
-    :param rest_seconds: how long to wait on where the pipeline is complete, in seconds.
+    :param run: identity of the asking run; None if the task started from its trigger: then the identity is taken from
+        the task instance that the triggerer provides.
+    :param interval: the data interval of the asking run, if the pipeline plans by intervals.
+    :param rest_seconds: how long to go on waiting when the pipeline is complete, in seconds.
     """
 
     def __init__(
@@ -101,13 +100,13 @@ class NewDataTrigger(BaseTrigger):
         try:
             found = await self._wait(pipeline)
         except Exception as error:
-            # Raised from here, all that the task's log would say is that the trigger failed.
+            # An event, as an error raised from here would show in the task's log as no more than a failed trigger.
             found = event(FAILED, f"{type(error).__name__}: {error}")
         yield found
 
     async def _wait(self, pipeline: Pipeline) -> TriggerEvent:
-        # Over all looks, so that a client which each of them needs is opened once. No generator: what it yields while
-        # this is open may never come back here.
+        # One lifetime over all looks, so that a client which each look needs is opened once. This is no generator: a
+        # generator that yields while the lifetime is open may never be resumed.
         with lifetime():
             run, backfill, interval = self._who(pipeline)
             clears = ClearedRuns(pipeline)
@@ -150,8 +149,8 @@ class NewDataTrigger(BaseTrigger):
             return None, False, None
         context = ti.get_template_context()
         run, interval = identity_of(context), wanted_interval(pipeline, context)
-        # The triggerer is not told the run's clear number. A later try may come of a clear, and the first question for
-        # such a run is only dearer: the whole log is searched for a batch of its own.
+        # The triggerer does not know the run's clear number. A later try may come of a clear, so it counts as one. That
+        # only makes the first question slower: the whole log is searched for a batch of the run.
         run = dataclasses.replace(run, clear_number=max(run.clear_number, run.try_number - 1))
         return run, is_backfill(context), interval
 
@@ -161,7 +160,7 @@ def gives_way(clears: ClearedRuns, run: RunIdentity | None) -> str | None:
     try:
         cleared = None if run is None else clears.waiting(run)
     except Exception as error:
-        # A courtesy to another run: that Airflow cannot be asked now is no reason to end this one.
+        # Giving way is a courtesy to another run: that Airflow cannot be asked now is no reason to end this run.
         log.debug("whether a cleared run waits cannot be asked: %s", error, exc_info=True)
         return None
     return None if cleared is None else f"run {cleared!r} was cleared and waits for this one to end"
@@ -180,12 +179,13 @@ def decide(
 
     :param backfill: the run is of Airflow's own backfill: its data is of the past, so there is nothing to wait for.
     :param interval: the run's data interval, if the pipeline plans by intervals.
-    :param searched_ms: when this try has asked before, and the answer was no; milliseconds since the epoch.
+    :param searched_ms: when this try has asked before, and the answer was no; milliseconds since the epoch. None if it
+        has not asked.
     """
     if interval is not None:
         checkpoint = open_checkpoint(pipeline)
         if run is not None and searched_ms is None:
-            interval = as_planned(checkpoint, interval, run)  # then it fires: a later look is for what is not planned
+            interval = as_planned(checkpoint, interval, run)  # if planned, it fires: later looks find nothing planned
         work = IntervalWork(pipeline=pipeline, checkpoint=checkpoint, interval=interval)
         return work.should_fire(run, engine_of=find_engine, searched_ms=searched_ms)
     if backfill:
@@ -194,16 +194,16 @@ def decide(
 
 
 def event(status: str, reason: str) -> TriggerEvent:
-    """What a sensor is told."""
+    """The event that tells a sensor a status and its reason."""
     return TriggerEvent({"status": status, "reason": reason})  # type: ignore[no-untyped-call]
 
 
 def reason_of(told: Mapping[str, Any], *, what: str) -> str:
     """Why a sensor fires, by the event of its trigger.
 
-    :param what: what it watches, for the message.
+    :param what: what the sensor watches, for the message.
     :raises AirflowException: with the text of the trigger's error.
-    :raises AirflowSkipException: if a cleared run waits for this one to end.
+    :raises AirflowSkipException: if a cleared run waits for this run to end.
     """
     if told["status"] == FAILED:
         raise AirflowException(f"{what} cannot be watched: {told['reason']}")

@@ -1,4 +1,4 @@
-"""What is done to each batch of orders. Runs in Spark's driver, so it imports PySpark and nothing else."""
+"""The transform of each batch of orders. It runs in Spark's driver, so it imports PySpark and nothing else."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 
 
 def transform(batch: Any) -> Any:
-    """Orders with a whole number of cents and the day they were placed; the order itself is left as it was."""
+    """Add to each order a whole number of cents and the day on which it was placed; leave the other columns as is."""
     return (
         batch.sources["orders"]
         .withColumn("cents", F.round(F.col("amount") * 100).cast("long"))

@@ -1,7 +1,7 @@
-"""Orders of an HTTP API, polled: the API numbers its orders, and gives those between two numbers.
+"""Orders of an HTTP API, polled: the API numbers its orders, and returns the orders between two numbers.
 
-It answers ``GET /newest`` with ``{"number": 42}``, and ``GET /orders?after=40&to=42`` with a list of two orders. It
-must give the same orders between two numbers for ever: a batch that is run again reads them again.
+The API answers ``GET /newest`` with ``{"number": 42}``, and ``GET /orders?after=40&to=42`` with a list of two orders.
+It must return the same orders between two numbers for ever: a batch that is run again reads them again.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from airflow_provider_microbatch import PollingSource
 
 @dataclass(frozen=True)
 class OrdersApi(PollingSource):
-    """All orders of the API at ``url``; so many are asked for at once as ``page`` says, and are in a batch at most as
-    ``max_rows`` says."""
+    """All orders of the API at ``url``. A request is for at most ``page`` orders, a batch has at most ``max_rows``
+    orders."""
 
     url: str
     page: int = 1000

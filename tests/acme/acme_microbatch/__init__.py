@@ -1,1 +1,1 @@
-"""Systems that somebody else brings."""
+"""Systems that a third party's package brings: sources, a sink, a store, an engine and statements."""

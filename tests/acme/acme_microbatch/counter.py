@@ -1,4 +1,4 @@
-"""A source of numbers: a file holds how far the counter has come, and a batch has the next of them."""
+"""A source of numbers: a file holds how far the counter has come, and a batch has the next numbers."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ from airflow_provider_microbatch.sources import (
 class CounterSource(Source):
     """All numbers from 1 on.
 
-    :param path: the file; with a connection it begins at the folder that the connection has as host.
-    :param max_rows: so many numbers are in a batch at most; None for no limit.
-    :param block: so many numbers are a split, counted from 1 on; None for a whole range in one.
+    :param path: the file; with a connection the path begins at the folder that the connection has as host.
+    :param max_rows: most numbers in a batch; None for no limit.
+    :param conn_id: id of the connection; None for the path alone.
     :param late: a batch ends where the counter is when Spark reads it, and not where it is when the batch is planned.
+    :param block: number of numbers in a split, counted from 1 on; None for a whole range in one split.
     """
 
     path: str
@@ -49,7 +50,7 @@ class CounterSource(Source):
 
 
 class OpenCounter(OpenSource):
-    """Offsets are ``{"n": 12}``: the numbers up to 12. Whoever plans looks where the counter is, and keeps no log."""
+    """Offsets are ``{"n": 12}``: the numbers up to 12. A plan looks where the counter is; the source keeps no log."""
 
     reader = "acme_microbatch.counter_reader:read"
 

@@ -1,4 +1,4 @@
-"""Travels to Spark: nothing of the orchestrator is there."""
+"""The reader of the counter. It travels to Spark, where nothing of the orchestrator is installed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
 
 
 def numbers(arguments: Mapping[str, Any]) -> range:
-    """Those up to the end of the range; of one without an end up to where the counter is now."""
+    """The numbers of a range. A range without an end goes up to where the counter is now, and holds at most
+    ``max_rows`` numbers."""
     start, end = arguments["start"], arguments.get("end")
     if end is None:
         most = arguments["max_rows"]

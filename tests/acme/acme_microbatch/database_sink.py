@@ -1,4 +1,4 @@
-"""A table in a database: what an attempt writes lies in a folder, and publishing is one transaction."""
+"""A table in a database: an attempt writes its stage to a folder, and publishing is one transaction."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class DatabaseSink(Sink):
 
 
 class OpenDatabase(OpenSink):
-    """What is published stands in ``batches``, and its rows in ``rows``: who reads these joins the two, or reads
-    ``rows``, which no transaction leaves half changed."""
+    """Published batches stand in ``batches``, and their rows in ``rows``: a reader joins the two, or reads ``rows``
+    alone, which no transaction leaves half changed."""
 
     def __init__(self, sink: DatabaseSink, context: SinkContext) -> None:
         self._sink = sink
@@ -108,7 +108,7 @@ class OpenDatabase(OpenSink):
     def publish(self, batch: ExpectedBatch, epoch: int) -> Manifest:
         found = self.contains(batch)
         if found is None:
-            # Before the transaction: nobody waits for a disk that is slow, nor for one who is stopped while he reads.
+            # Before the transaction: no other process waits for a slow disk, nor for a process stopped while it reads.
             staged, lines = self._staged(batch, epoch)
             with self._transaction() as database:
                 found = self._found(database, batch)
@@ -157,15 +157,18 @@ class OpenDatabase(OpenSink):
     def _load(
         self, database: sqlite3.Connection, batch: ExpectedBatch, staged: Manifest, lines: Sequence[str]
     ) -> Manifest:
-        """What the attempt wrote, with its mark. The primary key decides between two transactions, as would another
-        database's; here they are one after the other anyway."""
+        """Put in the rows that the attempt wrote, with the record of the batch. The primary key decides between two
+        transactions, as in any other database; SQLite runs them one after the other anyway."""
         place = (batch.key.lane, batch.key.id)
         database.execute("INSERT INTO batches VALUES (?, ?, ?, ?)", (*place, staged.epoch, _written(staged)))
         database.executemany("INSERT INTO rows VALUES (?, ?, ?)", ((*place, line) for line in lines))
         return staged
 
     def _staged(self, batch: ExpectedBatch, epoch: int) -> tuple[Manifest, list[str]]:
-        """What the attempt wrote: its manifest and its rows."""
+        """The manifest and the rows that the attempt wrote.
+
+        :raises SinkError: if the attempt has no finished stage.
+        """
         staged = self._files.manifest(batch.staged, epoch)
         folder = Path(self._files.stage(batch.staged, epoch).arguments["path"].removeprefix("file://"))
         if staged is None:

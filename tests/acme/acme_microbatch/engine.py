@@ -1,4 +1,4 @@
-"""An engine of somebody else: a job is a plain Python process with a Spark of its own."""
+"""An engine of a third party: a job is a plain Python process with a Spark of its own."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ProcessEngine:
 
     def start(self, handle: Handle, job: Job, code: Code) -> None:
         shipment = packaging.pack(tag=handle["tag"], job=job, code_files=code.files, conf=self._conf, base=None)
-        # A zip is imported from as it is, of a file its folder.
+        # Python imports from a zip itself, and from the folder of a file.
         paths = [str(path if path.suffix != ".py" else path.parent) for path in shipment.py_files]
         self._started[handle["tag"]] = subprocess.Popen(
             [sys.executable, str(shipment.application), str(shipment.job)],

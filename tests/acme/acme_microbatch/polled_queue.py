@@ -13,9 +13,10 @@ from airflow_provider_microbatch import PollingSource
 
 @dataclass(frozen=True)
 class PolledQueue(PollingSource):
-    """Offsets count lines.
+    """The lines of a file. Offsets count lines.
 
-    :param max_lines: so many are in a batch at most; None for no limit.
+    :param path: the file.
+    :param max_lines: most lines in a batch; None for no limit.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""A source of entries that others append to a file: a batch has all that are there when Spark reads it."""
+"""A source of lines that others append to a file: a batch has all lines that are there when Spark reads it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class QueueSource(CounterSource):
 
 
 class OpenQueue(OpenCounter):
-    """As the counter, with the number of lines in the place of the number in the file."""
+    """Like the counter, with the number of lines in place of the number in the file."""
 
     reader = "acme_microbatch.queue_reader:read"
 

@@ -1,4 +1,4 @@
-"""Travels to Spark: nothing of the orchestrator is there."""
+"""The reader of the queue. It travels to Spark, where nothing of the orchestrator is installed."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
 
 
 def entries(arguments: Mapping[str, Any]) -> tuple[list[dict[str, Any]], int]:
-    """The rows up to the end of the range, of one without an end of all lines that are there, and how many lines those
-    are from the first on."""
+    """The rows of a range, and the number of the last line that was read.
+
+    A range without an end has the rows of all lines that the file has now.
+    """
     lines = Path(arguments["path"]).read_text().splitlines()
     end = arguments.get("end")
     found = lines[arguments["start"] : end]

@@ -20,10 +20,10 @@ _PATIENCE_SECONDS = 60.0
 
 
 class SqliteStore(Store):
-    """A table of entries, of which this store has those below a folder.
+    """The entries below a folder, in a table of entries.
 
     :param file: the database, made by the first write.
-    :param folder: with a slash at its end; empty for all entries.
+    :param folder: the folder, with a slash at its end; empty for all entries.
     """
 
     def __init__(self, file: Path, *, folder: str = "") -> None:
@@ -126,14 +126,14 @@ class SqliteStore(Store):
         if not self._file.exists():
             return []
         with self._explained("read", self._folder), contextlib.closing(self._open("rw")) as entries:
-            # Opened for writing: a reader rolls back what a killed writer has left. Who made the file may be about
-            # to make the table, or have died before.
+            # Opened for writing: a reader rolls back what a killed writer has left. The process that made the file may
+            # be about to make the table, or may have died before.
             is_made = entries.execute("SELECT 1 FROM sqlite_master WHERE name = 'entries'").fetchone()
             return entries.execute(statement, values).fetchall() if is_made else []
 
     @contextlib.contextmanager
     def _writing(self, doing: str, path: str) -> Iterator[sqlite3.Connection]:
-        """A transaction of its own: it is on the disk when this ends, or nothing of it is."""
+        """A transaction of its own: when the block ends, either all of the transaction is on the disk or nothing is."""
         with self._explained(doing, path):
             self._file.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.closing(self._open("rwc")) as entries:

@@ -1,4 +1,4 @@
-"""Statements by a process of their own: a step is one plain Python process with a Spark of its own."""
+"""Statements in a process of their own: a step is one plain Python process with a Spark of its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _REFUSED = 3
 
 @dataclass(frozen=True)
 class ProcessStatements(Statements):
-    """:param conf: Spark settings, such as those that lead to the catalog."""
+    """Runs the statements of each step in a process on this host.
+
+    :param conf: Spark settings, such as those that lead to the catalog.
+    """
 
     conf: Mapping[str, str] = field(default_factory=dict)
 
@@ -51,7 +54,7 @@ class ProcessStatements(Statements):
 
 
 def main() -> int:
-    """The step's process: statements come in, rows go out."""
+    """Run the step in its process: read the statements from standard input, and print the rows."""
     from pyspark.sql import SparkSession
 
     given = json.load(sys.stdin)
