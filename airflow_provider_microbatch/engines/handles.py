@@ -38,7 +38,7 @@ class SubmitHandle:
     :param host: the host on which spark-submit was called.
     :param tag: the tag that the application's processes, its YARN application and its driver's pod carry.
     :param application: a name for people.
-    :param target: the master to which the application was submitted.
+    :param target: where the application was submitted: master, deploy mode and namespace.
     """
 
     host: str
