@@ -321,11 +321,11 @@ class IntervalWork:
         return self.key
 
     def _ready(self, keys: Sequence[BatchKey], run: RunIdentity, code: Code | None) -> list[PlannedBatch]:
-        """The batches, with the requests for their replay on record if the run needs any. All are looked at before one
-        is asked for: a request that nobody comes for would stay for ever.
+        """The batches, with the requests for their replay on record if the run needs any. All batches are looked at
+        before a replay is requested: a request that no run comes for would stay for ever.
 
-        Execution replays what a cleared run has planned itself. What is to be replayed for another reason, a
-        reprocessed partition or an overlap, is asked for here, once a run and clear.
+        Execution replays the batches that a cleared run has planned itself. A batch that is to be replayed for another
+        reason, a reprocessed partition or an overlap, is requested here, once for each run and clear.
         """
         ready = [self.execution(key).load(key) for key in keys]
         wanted = [planned for planned in ready if planned.committed and self._must_ask(planned.key, run)]
@@ -368,7 +368,7 @@ class IntervalWork:
 
 
 def _together(counted: Iterable[tuple[int, str]]) -> str:
-    """How much sources have of what each calls its splits, in words; empty if there is none."""
+    """How much data sources have, counted in the splits of each, in words; empty if there is none."""
     counts: Counter[str] = Counter()
     for count, splits in counted:
         counts[splits] += count
