@@ -274,7 +274,7 @@ class MaintenanceLog:
 
     def is_held(self, begun: Maintenance) -> bool:
         """Whether the last sign of life that this process gave, if any, is the command's newest. If not, another
-        process has taken the command for dead and is at its steps; or the checkpoint was restored from a backup of
+        process has taken the command for dead and is at its steps; or the checkpoint was restored from a backup from
         before the sign, and lacks steps that this process has done."""
         if begun.number not in self._signs:
             return True

@@ -44,7 +44,7 @@ class Mark:
         if run is None or (self.dag_id, self.run_id) != (run.dag_id, run.run_id):
             return False
         if self.task_id is None:
-            # A cleared run keeps its id: an event of before the clear does not concern attempts of after it.
+            # A cleared run keeps its id: an event from before the clear does not concern later attempts.
             return self.marked_ms >= attempt.started_ms
         # A mapped task instance that runs a table of a job is on record without its index.
         if self.task_id != run.task_id or run.map_index not in (self.map_index, -1):

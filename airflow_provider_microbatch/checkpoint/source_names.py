@@ -1,6 +1,6 @@
-"""What the user has declared about source names: a source is another one under a new name, or it is really new.
+"""The user's declarations about source names: a source is another one under a new name, or it is really new.
 
-Log entries are never changed, and a batch in the sink is known by the digest of its entry. So entries of before a
+Log entries are never changed, and a batch in the sink is known by the digest of its entry. So entries from before a
 rename keep the old name, and a reader of entries sees the new one.
 """
 

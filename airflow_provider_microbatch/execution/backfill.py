@@ -1,9 +1,10 @@
 """The work of a run that has a data interval: a run of Airflow's backfill, or any run of an interval pipeline.
 
-Such a run does one of three things. It runs again what this very run, or for partitioned timetables an earlier run of
-the same partition date, has planned before. It makes the data of its interval that no batch has read the one batch of
-the interval's own lane, so that this batch can run at any time and beside others, and the live position does not move.
-It leaves data that batches have read before to those batches, or replays them, as ``on_overlap`` of the pipeline says.
+Such a run does one of three things. It runs again the batches that this very run, or for partitioned timetables an
+earlier run of the same partition date, has planned before. Data of its interval that no batch has read becomes the one
+batch of the interval's own lane, so that this batch can run at any time and beside others, and the live position does
+not move. Data that batches have read before is left to them, or they are replayed, as ``on_overlap`` of the pipeline
+says.
 """
 
 from __future__ import annotations
@@ -211,7 +212,7 @@ class IntervalWork:
         self._checkpoint.intervals.begin(newest_of(self._checkpoint.lanes()))
 
     def _wanted(self) -> Interval:
-        """The interval with the spans that are late for other intervals at this moment; found before a source is looked
+        """The interval with the earlier spans whose data is late at this moment; found before any source is looked
         at."""
         none_on_its_way = bool(self._lookback_ms) and self._in_order and not self._others_run()
         late = late_spans(
@@ -223,7 +224,7 @@ class IntervalWork:
         return self._planner.sources.survey_interval(self._wanted(), self._held)
 
     def _tell_unread(self, surveys: Sequence[IntervalSurvey], run: RunIdentity) -> None:
-        """Log the data that this run has passed, as the listing had it that the plan was made of: every square is
+        """Log the data that this run has passed, by the listing that the plan was made of: every square in the grid is
         green."""
         names = self._planner.sources.names
         unread = {name: survey.passed for name, survey in zip(names, surveys, strict=False) if survey.passed}

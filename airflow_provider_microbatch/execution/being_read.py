@@ -1,5 +1,4 @@
-"""Ranges of a source that attempts read at this moment, or have the right to read: no data of them may be taken
-away."""
+"""Ranges of a source that attempts read now, or have the right to read: no data of them may be taken away."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def add_commit(
     except (AttemptFencedError, MaintenanceError) as late:
         if added:
             lane.commit_log.take_back(id, entry)
-        # Once more: a command may have counted on the entry, and have put its own batch behind it at that moment.
+        # Once more: a command may have relied on the entry, and have put its own batch behind it at that moment.
         if isinstance(late, MaintenanceError) and lane.offset_log.has(id + 1):
             lane.commit_log.add(id, entry)
             return entry

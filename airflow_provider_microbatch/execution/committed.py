@@ -13,9 +13,9 @@ from airflow_provider_microbatch.sources.intervals import CommittedRange
 def committed(checkpoint: Checkpoint, source: str, lane: str) -> Iterator[CommittedRange]:
     """Ranges of the lane's committed batches, the newest first. Reads no more entries than are asked for.
 
-    There are none while a command is at the checkpoint. A command marks the checkpoint first and looks at the source
-    then. A caller first puts on record what it takes of the source, and asks here then: so the command sees that
-    record, or the caller sees the command.
+    Yields nothing while a command is at the checkpoint. A command marks the checkpoint first and looks at the source
+    then. A caller first records the data that it takes of the source, and calls this function then: so the command sees
+    the record, or this function sees the command.
     """
     if checkpoint.maintenance.is_closed():
         return

@@ -1,7 +1,7 @@
 """Runs dead letters again, through mended code: a pipeline of its own in a lane of its own, into the same tables.
 
-A batch of that lane has the letters of batches that no other batch of it has, so no letter comes twice. Rows that it
-refuses again are letters that a later batch may have.
+A batch of that lane has all letters of some batches, which no other batch of the lane has, so no letter comes twice.
+Rows that it refuses again are letters that a later batch may have.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ canceled."""
 
 
 class EngineState(StrEnum):
-    """The state of a step, as the engine tells it of a handle."""
+    """The state of a handle's step, as the engine reports it."""
 
     RUNNING = "running"
     SUCCEEDED = "succeeded"
@@ -47,7 +47,7 @@ class Code:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def on_record(self) -> dict[str, str | None]:
-        """The values that the entry of an attempt has of its code."""
+        """The values about this code that an attempt's entry records."""
         return {
             "transform": self.transform,
             "code_hash": self.code_hash,
@@ -73,7 +73,7 @@ class Engine(Protocol):
         """Wait until the step that this process started has ended. :raises EngineError: if it failed."""
 
     def poll(self, handle: Handle) -> EngineState:
-        """The state of the step."""
+        """The state of the handle's step."""
 
     def cancel(self, handle: Handle) -> bool:
         """Stop the step if it runs; True if something was stopped. Idempotent."""

@@ -160,7 +160,7 @@ class Execution:
         engine: Engine,
         look: Look | None = None,
     ) -> Attempt:
-        """Begin the batch's next attempt: take the epoch, record the handle, then stop whatever was before.
+        """Begin the batch's next attempt: take the epoch, record the handle, then stop the attempts before.
 
         The epoch is taken first: from then on an attempt that wakes up late finds itself fenced. Only the lease is
         older, so that no attempt is ever without a lease and the leases name all unfinished attempts. The definition
@@ -329,7 +329,7 @@ class Execution:
                 f"batch {key} attempt {manifest.epoch} was published and is not in {self.sink.location()} any "
                 "more: the pipeline was rewound meanwhile. Nothing was committed; the next run makes the batch again."
             )
-        if not planned.committed:  # a backup may have put the checkpoint back to before that
+        if not planned.committed:  # a restored backup may lack the resolution
             planned = resolve(self.checkpoint, self.planner.sources, planned, manifest)
         progress = progress_of(manifest, *self.planner.sources.figures(planned.ranges))
         attempt = self.checkpoint.attempts.get(key, manifest.epoch)

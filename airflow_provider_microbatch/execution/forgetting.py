@@ -1,4 +1,4 @@
-"""Rows that were asked to be erased: each attempt leaves them out, and batches of before may still have them."""
+"""Rows that were asked to be erased: each attempt leaves them out, and earlier batches may still have them."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ between two tasks of its run."""
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """What a run finds at a batch that no other run is alive at.
+    """The state of a batch that no other run is alive at, as a run finds it.
 
     :param planned: the batch.
     :param newest: the batch's highest epoch at that moment; 0 if there was none. Everything else was read after it.
@@ -241,7 +241,7 @@ def in_the_way(
 
     A retry is the same run: it takes its own batch over at once. A try from before a clear is not the same run. Nor is
     another task of the run, as long as that task gives a sign of life: two tasks that name one pipeline would end each
-    other's attempts until one has no retry left. What a dead task has left is its run's, as a task may be renamed
+    other's attempts until one has no retry left. The batch of a dead task belongs to its run, as a task may be renamed
     between a run and its clear.
 
     :param newest: the batch's newest attempt; no other may publish.

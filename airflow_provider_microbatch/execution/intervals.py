@@ -1,4 +1,4 @@
-"""Data intervals beside the logs: the lane of an interval, and what the batches of all lanes read."""
+"""Data intervals beside the logs: the lane of an interval, and the ranges that the batches of all lanes read."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Batches whose dead letters were run again, in a lane of their own: the entries of that lane's offset log name
-them."""
+"""Batches whose dead letters were run again, in a lane of their own, as that lane's offset entries say."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ def taken(checkpoint: Checkpoint) -> dict[BatchKey, BatchKey]:
 
 def check_not_taken(checkpoint: Checkpoint, attempt: Attempt) -> None:
     """Check that an attempt makes no dead letters a second time: a batch that is run anew has rows and dead letters
-    anew, and those of before would be in the table twice.
+    anew, and the rows of its earlier letters would be in the table twice.
 
     :raises CheckpointError: if the attempt is for a replay, and the batch's letters have been run again.
     """

@@ -11,18 +11,17 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
 
 SINCE = "since"
-"""Key in the ``failure`` of a batch that was set aside: the first of the consecutive batches that were, up to this
-one."""
+"""Key in ``failure`` of a batch that was set aside: the first of the batches in a row that were, itself included."""
 
 
 def newest_published(checkpoint: Checkpoint, lane: str) -> tuple[BatchKey, int] | None:
     """The newest batch of the lane that was published, with the epoch of the attempt whose output is in the table; None
     if there is none.
 
-    Every run looks for that batch first, so the log is not listed, and batches that are in no table are passed over at
-    once: those that were set aside in a row, or that a command has counted on. Of these, a batch that was run since is
-    in the table. The search ends at a batch that a streaming query has committed, or that retention removed: no batch
-    of this package lies below.
+    Every run looks for that batch first, so the log is not listed, and numbers that are in no table are passed over at
+    once: batches that were set aside in a row, or numbers that a command has passed over. Of these, a batch that was
+    run since is in the table. The search ends at a batch that a streaming query has committed, or that retention
+    removed: no batch of this package lies below.
 
     :raises CorruptEntryError: if an entry cannot be read.
     """

@@ -313,12 +313,11 @@ class OpenedSources:
                 source.learned(learned[name])
 
     def describe(self, ranges: Ranges) -> dict[str, Mapping[str, int]]:
-        """The figures of each source for a batch's range, in the words of the source: ``{"files": 3, "bytes":
-        1200}``."""
+        """Each source's figures for a range, in the words of the source: ``{"files": 3, "bytes": 1200}``."""
         return {name: source.in_words(*ranges.of(name)) for name, source in self._each()}
 
     def figures(self, ranges: Ranges) -> tuple[dict[str, Mapping[str, int]], Lag]:
-        """The figures of each source for a batch's range, and for the data after it."""
+        """Each source's figures for a batch's range, and for the data after it."""
         return self.describe(ranges), self.lag(ranges.ends)
 
     def lag(self, ends: Offsets) -> Lag:

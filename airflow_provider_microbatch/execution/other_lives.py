@@ -1,7 +1,7 @@
 """Batches in a table that another life of its checkpoint made.
 
-Such a checkpoint was restored from a backup, went on, and was restored once more to its state of before. The rows that
-a batch of this life is to hold may be in a batch of the other life.
+Such a checkpoint was restored from a backup, went on, and was restored once more to its earlier state. The rows that a
+batch of this life is to hold may be in a batch of the other life.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from airflow_provider_microbatch.sinks import OpenSink
 
 
 def first_of_another_life(checkpoint: Checkpoint, sink: OpenSink, lane: str) -> int | None:
-    """The lowest committed batch of the lane in whose place the sink has another batch; None if there is none. Asks for
-    each batch, so it is for callers that have found a missing one.
+    """The lowest committed batch of the lane in whose place the sink has a foreign batch; None if there is none. Asks
+    the sink for each batch, so it is for callers that have found a missing one.
 
     :raises SinkError: if the sink cannot tell.
     """
@@ -47,7 +47,7 @@ def check_of_this_life(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) ->
 
 
 def another_life(checkpoint: Checkpoint, key: BatchKey, first: int) -> str:
-    """What such a batch of another life means for a batch that is missing, and the way on, in words.
+    """The meaning of another life's batch for a batch that is missing, and the way on, in words.
 
     :param first: see :func:`first_of_another_life`.
     """

@@ -30,14 +30,14 @@ class _Measured:
 
 
 def limits(lane: Lane, *, splits: Mapping[str, str], target_seconds: float) -> dict[str, ReadLimit]:
-    """The read limit of each source for the next batch. A source without a measured rate has no limit here: its own
+    """The read limit of each source for the next batch. A source without a measured rate has no entry: its own limits
     hold.
 
     Counted are a source's splits; its rows, or bytes, if it cannot tell its splits. A part of a batch's time does not
     grow with its size, so the rate of small batches is too low and the next batch is too small, but larger than the
     last: the size climbs to the target.
 
-    :param lane: its newest commit entries hold what was measured.
+    :param lane: the lane whose newest commit entries hold the measurements.
     :param splits: by source, its name for its splits in these entries.
     :param target_seconds: how long Spark shall work on a batch.
     """

@@ -140,8 +140,8 @@ class Planner:
         return self.sources.are_finished(planned.entry.ends)
 
     def complete(self, position: Position | None = None) -> str | None:
-        """That no data will ever come and the lane has no batch to make, in words; None if data may come. The answer
-        follows from durable records: the committed ends, and the bound of each bounded source.
+        """The statement, in words, that no data will ever come and the lane has no batch to make; None otherwise. The
+        statement follows from durable records: the committed ends, and the bound of each bounded source.
 
         :param position: where the lane stands, if the caller knows.
         """
@@ -249,7 +249,8 @@ class Planner:
         return self._asked(self.sink.contains, batch)
 
     def finished(self, batch: ExpectedBatch, *, committed: bool) -> Manifest | None:
-        """The same, after a publish that was cut off between two tables has been finished; see :meth:`OpenSink.finish`.
+        """As :meth:`published`, after a publish or replace that was cut off between two tables has been finished; see
+        :meth:`OpenSink.finish`.
 
         :param committed: whether the batch is committed. If it is, the output of a replay that was begun and not ended
             counts as the batch's. If it is not, of two attempts' output, neither of which can be brought to its end,

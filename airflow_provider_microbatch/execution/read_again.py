@@ -88,7 +88,7 @@ def look_at_stage(
 
     :param first: nothing of the batch is published.
     :raises AttemptFencedError: if the stage holds rows that are to be forgotten.
-    :raises CheckpointError: if the stage is a replay's, and the dead letters of before were run again meanwhile.
+    :raises CheckpointError: if the stage is a replay's, and the batch's earlier dead letters were run again meanwhile.
     :raises SourceError: if the attempt has read a source in another way than was planned, and nothing is left of its
         rows: the change does not fit the data that was there when the batch was planned.
     """
@@ -124,7 +124,7 @@ def replace_published(
     staged: Manifest,
     published: Manifest | None,
 ) -> Manifest:
-    """Put the stage of a replay into the place of what is published.
+    """Put the stage of a replay into the place of the published output.
 
     :param batch: the batch, in the form in which the sink is asked for it.
     :param staged: the manifest of the attempt's stage.

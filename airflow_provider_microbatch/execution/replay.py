@@ -203,7 +203,7 @@ def finish_replay(
 
 
 def is_asked_for(checkpoint: Checkpoint, attempt: Attempt, planned: PlannedBatch) -> bool:
-    """Whether a replay that waits for its answer allows the attempt to replace what is published."""
+    """Whether a replay that waits for its answer allows the attempt to replace the published output."""
     pending = checkpoint.replays.pending(attempt.key) if planned.committed else []
     return any(answers(attempt, request) for request in pending)
 
