@@ -36,8 +36,8 @@ class Attempts:
         self.epochs = Epochs(store)
 
     def take_exactly(self, attempt: Attempt) -> bool:
-        """Begin an attempt under exactly this epoch; False if another process has taken the epoch. Epoch and handle are
-        durable on return."""
+        """Begin an attempt under exactly this epoch; False if the epoch is taken. Epoch and handle are durable on
+        return."""
         return self.epochs.put(attempt.key, attempt.epoch, attempt_values(attempt))
 
     def get(self, key: BatchKey, epoch: int) -> Attempt | None:

@@ -25,8 +25,7 @@ def by_hand(trail: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def position_by_hand(trail: Mapping[str, Any]) -> dict[str, Any]:
-    """``extra`` of an offset entry that a command writes only to say where the next batch begins: no row is read for
-    it."""
+    """``extra`` of an offset entry that only says where the next batch begins: no row is read for such an entry."""
     return {OURS: {_KEY: {**trail, _POSITION: True}}}
 
 
@@ -61,8 +60,7 @@ def is_beginning(entry: OffsetEntry) -> bool:
 
 
 def written_since(commit: CommitEntry) -> object:
-    """The first of the consecutive numbers that a command passed over, as its commit entry says; None if it names
-    none."""
+    """The first of the consecutive numbers that a command passed over, as its commit entry says; or None."""
     return _trail(commit).get(_SINCE)
 
 

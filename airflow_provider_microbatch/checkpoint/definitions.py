@@ -1,5 +1,4 @@
-"""Pipelines as their attempts ran them, so that a process without the DAG file can call their hooks and clean their
-sinks."""
+"""Pipelines as their attempts ran them: a process without the DAG file calls their hooks and cleans their sinks."""
 
 from __future__ import annotations
 

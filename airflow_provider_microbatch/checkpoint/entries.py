@@ -125,8 +125,7 @@ class RunIdentity:
         return close and self.try_number != other.try_number
 
     def _is_newer(self, other: RunIdentity) -> bool | None:
-        """Whether Airflow made this try after the other one; None if neither the ids nor the starts of the runs
-        tell."""
+        """Whether Airflow made this try after the other one; None if neither ids nor starts of the runs tell."""
         made, before = _made_ms(self.ti_id), _made_ms(other.ti_id)
         if made is not None and before is not None and made != before:
             return made > before

@@ -72,8 +72,8 @@ class Epochs:
         return sorted(set(entries).difference(ends))
 
     def age_seconds(self, key: BatchKey) -> float:
-        """Seconds since the batch's newest epoch, or its end, was written, by the store's clock; infinite if there is
-        none."""
+        """Seconds since the batch's newest epoch, or its end, was written, by the store's clock; infinite if none
+        was."""
         newest = self._path(key, self.latest(key))
         written = [self._store.modified_ms(path) for path in (newest, f"{newest}{_END}")]
         last = max((one for one in written if one is not None), default=None)
@@ -88,8 +88,7 @@ class Epochs:
         return sorted(numbers(self._store.list(lane)))
 
     def purge(self, before: BatchKey) -> int:
-        """Remove all entries and ends of the lane's batches before ``before``; return how many entries went, ends not
-        counted."""
+        """Remove the entries and ends of the lane's batches before ``before``; return how many entries went."""
         removed = 0
         for number in self.ids(before.lane):
             if number < before.id:

@@ -117,8 +117,7 @@ def _log_offset(offset: Offset | None) -> int | None:
 
 def _drop_index(state: Store) -> None:
     """Remove the file source's index. Spark will append to the source log and remove the entries that it compacts,
-    which an index that goes on from its own last entry could miss. Without an index, the next plan reads the whole
-    log."""
+    which an index that goes on from its own last entry could miss. Without it, the next plan reads the whole log."""
     for name in state.list(INDEX):
         state.delete(f"{INDEX}/{name}")
 
@@ -139,8 +138,7 @@ def _check_lanes(log: Store, source: str, *, after: int | None) -> None:
 
 
 def _check_no_lanes(checkpoint: Checkpoint, source: str) -> None:
-    """Raise as :func:`_check_lanes` does, for a source whose log does not tell lanes apart: any lane may have the next
-    rows."""
+    """Raise as :func:`_check_lanes`, for a source whose log does not tell lanes apart: any may have the next rows."""
     for name in checkpoint.lanes():
         lane = checkpoint.lane(name)
         for number in () if name == LIVE else lane.offset_log.ids():

@@ -21,8 +21,7 @@ _CHECKPOINT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
 def is_checkpoint_id(text: object) -> bool:
-    """Whether the text can be the id of a checkpoint. Such an id becomes a folder beside tables, so it must not be a
-    path."""
+    """Whether the text can be the id of a checkpoint. An id becomes a folder beside tables, so it is no path."""
     return isinstance(text, str) and _CHECKPOINT.fullmatch(text) is not None
 
 

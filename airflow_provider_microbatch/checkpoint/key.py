@@ -54,8 +54,7 @@ def is_whole(value: object) -> TypeGuard[int]:
 
 def is_lane(name: str) -> bool:
     """Whether a folder of this name is a lane's: ``live``, the lane of dead letters, or the lane of an interval. Other
-    folders beside the lanes are not this package's. A copy of a lane is one of those: its batches would count as read
-    twice."""
+    folders there are not this package's, such as a copy of a lane: its batches would count as read twice."""
     return name in (LIVE, LETTERS) or span_of(name) is not None
 
 

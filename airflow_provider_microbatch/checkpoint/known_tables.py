@@ -68,8 +68,7 @@ class KnownTables:
         return KnownTables(self._store, follows_moves=True)
 
     def moved_to(self, table_id: str) -> list[str]:
-        """Where to look for a table that is not at its address: at all addresses on record with its id, if moves are
-        followed."""
+        """Addresses to look for a table that is not at its own: all on record with its id, if moves are followed."""
         if not self._follows_moves:
             return []
         found = [self._entry(name) for name in sorted(self._store.list(""))]

@@ -138,8 +138,8 @@ class Lane:
         return read is not None and commits_another(commit, *read)
 
     def break_before(self, batch_id: int) -> str | None:
-        """Where the batch does not begin at the end of the batch before it, in words; None if it does, or if an entry
-        is missing."""
+        """Where the batch does not begin at the end of the one before, in words; None if it does, or an entry is
+        missing."""
         return self._break(batch_id, self.offset_log.get(batch_id - 1), self.offset_log.get(batch_id))
 
     def _break(self, batch_id: int, before: OffsetEntry | None, entry: OffsetEntry | None) -> str | None:

@@ -28,8 +28,7 @@ from airflow_provider_microbatch.stores import Store
 log = logging.getLogger(__name__)
 
 HINT_EVERY = 32
-"""One append in so many leaves a hint. Each hint costs a second append; fewer make the way from a hint to the end
-long."""
+"""One append in so many leaves a hint. Each costs a second append; fewer make the way from a hint to the end long."""
 
 LOOKED_AT = 32
 """Number of entries of a log that each plan looks at for a gap."""
@@ -99,7 +98,7 @@ class MetadataLog(Generic[E]):
     def add(self, batch_id: int, entry: E) -> bool:
         """Write entry ``batch_id`` unless there is one; durable when this returns.
 
-        :return: False if there was one; the old entry is left as it is.
+        :return: False if there was one; it is left as it is.
         """
         data = self._encode(entry)
         if not self._store.put_if_absent(str(batch_id), data):
@@ -108,8 +107,7 @@ class MetadataLog(Generic[E]):
         # of them has been here.
         follows = batch_id > 0 and self.has(batch_id - 1)
         if not follows and self.is_compacted(batch_id):
-            # This writer slept while the log went on: the number was taken, and the entry that took it moved into a
-            # segment.
+            # This writer slept while the log went on: the number was taken, and its entry moved into a segment.
             self.remove(batch_id, data)
             return False
         if not follows and self._is_stray(batch_id):
@@ -207,8 +205,7 @@ class MetadataLog(Generic[E]):
             hinted = max(numbers(self._hinted), default=None)
             if hinted is None:
                 return None
-            # The entries after the hint that can be seen at once. Another may have come since, so the end is searched
-            # for.
+            # The entries after the hint that can be seen at once. Another may have come since: the end is searched for.
             found = self._present(range(hinted, hinted + 2 * HINT_EVERY))
             if hinted not in found:
                 return None
@@ -277,8 +274,7 @@ class MetadataLog(Generic[E]):
         return None
 
     def _confirmed(self, missing: int) -> Gap | None:
-        """The gap, unless the log begins after it. The log is listed again while its beginning moves: retention may be
-        at work."""
+        """The gap, unless the log begins after it. Listed again while the beginning moves: retention may be at work."""
         self._hinted = None
         ids = self.ids()
         while (again := self.ids())[:1] != ids[:1]:

@@ -88,8 +88,7 @@ class Marks:
         return dict(sorted(found.items(), key=lambda item: (item[1].marked_ms, item[0])))
 
     def of(self, attempt: Attempt) -> Mark | None:
-        """The mark that tells how the attempt ended, or None. A mark of the attempt's task comes before one of the
-        whole run."""
+        """The mark that tells how the attempt ended, or None. A mark of its task comes before one of the whole run."""
         found = (mark for mark in self.all().values() if mark.concerns(attempt))
         return min(found, key=lambda mark: mark.task_id is None, default=None)
 

@@ -127,8 +127,7 @@ class Replays:
         return any(self.completed(key, epoch) is not None for epoch in self.epochs.ends(key))
 
     def newest_answer(self, key: BatchKey) -> Mapping[str, Any] | None:
-        """The answer whose attempt's output the sink has of the batch; None if the batch was never replayed. One
-        listing."""
+        """The answer whose attempt's output the sink has; None if the batch was never replayed. One listing."""
         found = [self.completed(key, epoch) for epoch in self.epochs.ends(key)]
         return max((answer for answer in found if answer), key=lambda answer: answer["attempt"], default=None)
 

@@ -182,8 +182,7 @@ def _verify_chain(
         yield _finding("chain", where, text)
     for name, end in before.ends.items():
         if end is not None and name not in entry.ends and entry.starts.get(name, end) == end:
-            # Spark finds a source again that is absent from one entry; this package's entries must name every source
-            # ever seen.
+            # Spark finds a source again that one entry lacks; this package's entries must name every source ever seen.
             by_us = entry.pipeline is not None
             if by_us or (after is not None and name not in after.ends):
                 text = f"batch {number} does not carry the position {end} of source {name!r} forward: it would be lost."
@@ -205,9 +204,8 @@ def _verify_epochs(
         for number in epochs.ids(lane):
             key = BatchKey(lane, number)
             found = epochs.all(key)
-            # Entries of batches that retention has removed from the log may linger here: they are purged after the log,
-            # and a crash may come in between. Those of a batch that was rewound stay, ended: an epoch is never given
-            # out twice.
+            # Entries of batches that retention removed from the log may linger here: they are purged after the log,
+            # with a crash in between. Those of a rewound batch stay, ended: an epoch is never given out twice.
             rewound = bool(found) and found[-1] in epochs.ends(key)
             if found and not rewound and number not in planned.get(lane, ()) and number >= lowest:
                 text = f"{kind} of batch {key}, which is not in the offset log of lane {lane!r}."

@@ -118,8 +118,7 @@ class IntervalWork:
     def should_fire(
         self, run: RunIdentity | None = None, *, engine_of: EngineOf = no_engine, searched_ms: int | None = None
     ) -> FireDecision:
-        """The sensor's question for the interval's lane, as :mod:`~airflow_provider_microbatch.execution.fire` asks it
-        for the live lane."""
+        """The sensor's question, as :mod:`~airflow_provider_microbatch.execution.fire` has it for the live lane."""
         self._planner.check_identity()
         self._planner.check_names({})
         if run is not None and own_of_interval(
@@ -212,8 +211,7 @@ class IntervalWork:
         self._checkpoint.intervals.begin(newest_of(self._checkpoint.lanes()))
 
     def _wanted(self) -> Interval:
-        """The interval with the earlier spans whose data is late at this moment; found before any source is looked
-        at."""
+        """The interval, with the earlier spans whose data is late now; found before any source is looked at."""
         none_on_its_way = bool(self._lookback_ms) and self._in_order and not self._others_run()
         late = late_spans(
             self._checkpoint, self._interval, lookback_ms=self._lookback_ms, none_on_its_way=none_on_its_way
@@ -224,8 +222,7 @@ class IntervalWork:
         return self._planner.sources.survey_interval(self._wanted(), self._held)
 
     def _tell_unread(self, surveys: Sequence[IntervalSurvey], run: RunIdentity) -> None:
-        """Log the data that this run has passed, by the listing that the plan was made of: every square in the grid is
-        green."""
+        """Log the data that this run has passed, by the listing of its plan: every square in the grid is green."""
         names = self._planner.sources.names
         unread = {name: survey.passed for name, survey in zip(names, surveys, strict=False) if survey.passed}
         if not unread:

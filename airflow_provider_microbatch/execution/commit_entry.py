@@ -28,8 +28,7 @@ def add_commit(
     lane, id = checkpoint.lane(planned.key.lane), planned.key.id
     added = lane.commit_log.add(id, entry)
     while not added and (other := lane.commit_log.read(id)) is not None and lane.commits_another(id, other[0]):
-        # By its bytes: an entry that another version has written, or that hides other secrets, would be encoded
-        # otherwise.
+        # By its bytes: an entry of another version, or one that hides other secrets, would be encoded otherwise.
         if not lane.commit_log.remove(id, other[1]) and lane.commit_log.read(id) == other:
             raise BrokenLogError(
                 f"lane {lane.name}: {lane.commit_log.where(id)} was written for another plan of batch {id}, and lies "
@@ -40,8 +39,7 @@ def add_commit(
         check_still_planned(checkpoint, planned.identity)
         # The planner of the next batch has seen the entry, and so has the command that came after: the entry stays.
         if added and not lane.offset_log.has(id + 1):
-            # After the entry: a command marks the checkpoint first and looks at the log then, so one of them sees the
-            # other.
+            # After the entry: a command marks the checkpoint, then looks at the log, so one of them sees the other.
             checkpoint.maintenance.check_none()
     except (AttemptFencedError, MaintenanceError) as late:
         if added:

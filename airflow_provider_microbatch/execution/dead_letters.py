@@ -75,8 +75,7 @@ class OpenLetters(OpenSource):
         return json.dumps({"batches": list(map(str, found))}) if found else start
 
     def read(self, start: Offset | None, end: Offset | None) -> Read:
-        """Read the letters of the range. :raises SourceChangedError: if the letters of one of its batches cannot be
-        read."""
+        """Read the range's letters. :raises SourceChangedError: if those of one of its batches cannot be read."""
         keys = [] if start == end else batches_of(end)
         sink = self._source.letters.open(SinkContext(clock_ms=self._clock_ms))
         parts = []

@@ -66,8 +66,7 @@ class Ending:
         try:
             engine.cancel(attempt.handle)
         except HandleError as error:
-            # Asking again would change nothing, and a stage is not kept for the sake of a handle that was written by
-            # hand.
+            # Asking again would change nothing, and a handle that was written by hand is no reason to keep a stage.
             log.warning("Batch %s attempt %s: %s", attempt.key, attempt.epoch, error)
 
     def end(self, attempt: Attempt, end: AttemptEnd) -> None:
@@ -94,8 +93,8 @@ class Ending:
 
     def _supersede(self, earlier: Attempt, *, by: Attempt, engine: Engine) -> None:
         if is_committed(self._checkpoint, earlier):
-            # The attempt died between the commit entry and its end, and is cleared now: its hooks have to hear that it
-            # finished.
+            # The attempt died between the commit entry and its end, and is cleared now: its hooks have to hear
+            # FINISHED.
             self.end(earlier, AttemptEnd(state="succeeded", ended_ms=self._clock_ms()))
             return
         dead = is_dead(self._checkpoint, earlier, lambda name: engine if name == engine.name else None)

@@ -12,8 +12,7 @@ from airflow_provider_microbatch.runtime.job import Job
 
 Handle = Mapping[str, Any]
 """The data by which any process finds a started step again: plain JSON with ``engine``, ``host``, ``tag`` and more.
-Chosen before the launch and recorded in the attempt, so that a crash at any moment leaves no step that cannot be
-canceled."""
+Chosen before the launch and recorded in the attempt, so that a crash leaves no step that cannot be canceled."""
 
 
 class EngineState(StrEnum):

@@ -437,8 +437,7 @@ class Execution:
             attempt = self.open_next(found, run=run, code=code, engine=engine)
             if attempt is None:
                 continue
-            # Held until the commit entry is there: a run that finds the batch published before that would commit it
-            # too.
+            # Held until the commit entry is there: a run that finds the batch published earlier would commit it too.
             with self.hold(attempt, engine):
                 published = self._attempt(attempt, engine, code, transform, should_stop)
                 self.commit(key=key, manifest=published, run=run)

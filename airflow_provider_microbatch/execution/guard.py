@@ -134,8 +134,8 @@ def look(
     :param goes_on: asked about a run whose batch is between two of its tasks.
     :param any_task: as for :func:`in_the_way`.
     :raises BatchInProgressError: if another run is alive at the batch, or another task of this one.
-    :raises AttemptFencedError: if another run is alive at the batch, and ``run`` has a replay to make: after a skip no
-        run would make that.
+    :raises AttemptFencedError: if another run is alive at it, and ``run`` has a replay to make, which a skip would
+        lose.
     :raises BatchSetAsideError: if the batch is set aside, and no clear wants it again.
     :raises SourceError: if the batch is to be replayed and a source cannot read its range again.
     """
@@ -283,9 +283,8 @@ def held_by_another(
 def known_to_be_held(
     checkpoint: Checkpoint, key: BatchKey, run: RunIdentity | None, engine_of: EngineOf
 ) -> str | None:  # fmt: skip
-    """As :func:`held_by_another`; None too if the engine cannot be asked. For sensors: the operator behind a sensor is
-    on a host where the engine can be asked, and a sensor that failed here would keep the operator from recovering the
-    batch."""
+    """As :func:`held_by_another`; None too if the engine cannot be asked. For sensors: the operator behind one is on a
+    host where the engine can be asked, and a sensor that failed here would keep it from recovering the batch."""
     try:
         return held_by_another(checkpoint, key, run, engine_of)
     except EngineError as unknown:

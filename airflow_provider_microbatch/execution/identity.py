@@ -72,8 +72,7 @@ def expected_on_record(checkpoint: Checkpoint, key: BatchKey, *, tables: KnownTa
 
 
 def newest_identity(checkpoint: Checkpoint, key: BatchKey) -> BatchIdentity | None:
-    """The batch's identity in the newest attempt that can be read and has an identity; None if there is no such
-    attempt."""
+    """The batch's identity in the newest readable attempt that has one; None if there is no such attempt."""
     for epoch in reversed(checkpoint.attempts.epochs.all(key)):
         try:
             attempt = checkpoint.attempts.get(key, epoch)
@@ -91,8 +90,7 @@ def is_of_another_plan(attempt: Attempt, batch: BatchIdentity) -> bool:
 
 
 def check_plan(attempt: Attempt, batch: BatchIdentity) -> None:
-    """Check the attempt's plan. :raises AttemptFencedError: if the batch was planned anew since the attempt was
-    opened."""
+    """Check the attempt's plan. :raises AttemptFencedError: if the batch was planned anew since it was opened."""
     if is_of_another_plan(attempt, batch):
         raise AttemptFencedError(
             f"batch {attempt.key} was planned anew since attempt {attempt.epoch} was opened, which has read what was "
@@ -129,7 +127,7 @@ def published_in(
     tables: KnownTables,
     partly: bool = False,
 ) -> tuple[OpenSink, Manifest] | None:
-    """The sink that has the attempt's output, and the manifest there; None if no sink has it. As
+    """The sink that has the attempt's output by :func:`expected_on_record`, and its manifest; None if none has it.
     :func:`expected_on_record`.
 
     :param partly: output in only some of a sink's tables counts: the batch's next attempt goes on from there.
@@ -148,8 +146,7 @@ def found_in(sink: OpenSink, batch: ExpectedBatch) -> Manifest | None:
 
 
 def latest_in(sink: OpenSink, batch: ExpectedBatch) -> Manifest | None:
-    """The manifest of the latest attempt among those that a sink's tables have of the batch, though other tables may
-    lack it."""
+    """The newest attempt's manifest among those that a sink's tables have of the batch; others may lack it."""
     found = (found_in(table, batch) for table in sink.tables)
     return max((one for one in found if one is not None), key=lambda one: one.epoch, default=None)
 

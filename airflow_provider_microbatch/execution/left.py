@@ -75,8 +75,7 @@ def find_left(checkpoint: Checkpoint) -> list[Finding]:
 
 
 def _left_in(checkpoint: Checkpoint, lane: str) -> BatchKey | None:
-    """The lane's newest batch if it is planned and not committed, no process is at it, and no stage of it waits for
-    audits."""
+    """The lane's newest batch if it is planned, not committed, no process is at it and no stage waits for audits."""
     logs = checkpoint.lane(lane)
     number = logs.offset_log.latest_id()
     if number is None or logs.commit_of(number) is not None:

@@ -32,9 +32,8 @@ class Held(enum.StrEnum):
 
 
 ORPHAN_SECONDS = 3600.0
-"""Seconds that a driver may run on after its holder's last sign of life. The holder may come back until then: its host
-was suspended, or the store could not be reached. No other process would publish the driver's output, and a driver that
-hangs never ends."""
+"""Seconds that a driver may run on after its holder's last sign of life. The holder may come back: from a suspended
+host, or a store that was away. No other process would publish the driver's output, and one that hangs never ends."""
 
 
 def no_engine(_: str) -> Engine | None:

@@ -57,8 +57,7 @@ def _first_of_row(commit: CommitEntry, number: int) -> int:
 
 
 def _replayed(checkpoint: Checkpoint, lane: str, asked_for: Sequence[int]) -> tuple[BatchKey, int] | None:
-    """The newest of these batches that was run since it was set aside, with the attempt's epoch; None if there is
-    none."""
+    """The newest of these batches that was run since, with the attempt's epoch; None if there is none."""
     for number in reversed(asked_for):
         answer = checkpoint.replays.newest_answer(BatchKey(lane, number))
         if answer is not None and answer["attempt"]:

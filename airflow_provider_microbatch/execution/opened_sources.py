@@ -159,14 +159,13 @@ class OpenedSources:
                 source.check()
 
     def are_finished(self, committed: Offsets) -> bool:
-        """Whether no data will ever come after the committed offsets: each source is bounded, and read. Writes
+        """Whether no data will ever come after the committed offsets: all sources are bounded, and read. Writes
         nothing."""
         return all(source.finished(committed.get(name)) for name, source in self._each())
 
     def with_new(self, committed: Offsets) -> list[str]:
-        """Names of the sources that have data after the committed offsets, or no position yet and one to begin at: a
-        first position needs a batch too. A source that begins at its newest data would otherwise never have new data.
-        Writes nothing."""
+        """Names of the sources that have data after the committed offsets, or no position yet and one to begin at: that
+        needs a batch too. A source that begins at its newest data would have nothing new for ever. Writes nothing."""
         return [
             name
             for name, source in self._each()
@@ -201,8 +200,7 @@ class OpenedSources:
                     starts[name] = source.initial_offset()
             if committed.get(name) is None and starts[name] is not None:
                 begun.add(name)
-        # A removed source keeps its position in every entry: if two entries lacked it, Spark would read it again from
-        # the start.
+        # A removed source keeps its position in every entry: absent from two, Spark would read it again from the start.
         removed = {name: offset for name, offset in committed.items() if name not in ends}
         return Ranges({**starts, **removed}, {**ends, **removed}, frozenset(late), frozenset(begun))
 
@@ -322,8 +320,8 @@ class OpenedSources:
 
     def lag(self, ends: Offsets) -> Lag:
         """How much data lies after a batch of the live lane; other lanes have no position that data lies behind. A
-        source that raises an error, or cannot tell, is left out: a batch that is in the sink does not fail for want of
-        a figure."""
+        source that fails, or cannot tell, is left out: a batch that is in the sink does not fail for want of a
+        figure."""
         words, splits = dict[str, Mapping[str, int]](), dict[str, Mapping[str, int]]()
         for name in self._sources if self._lane == LIVE else ():
             try:
@@ -357,8 +355,7 @@ class OpenedSources:
             source.keep(*ranges.of(name))
 
     def release(self, ranges: Ranges) -> None:
-        """Tell every source that the batch is in the sink: the source may give up the batch's range once that is
-        committed."""
+        """Tell every source that the batch is in the sink: its range may be given up once that is committed."""
         for name, source in self._each():
             source.release(*ranges.of(name))
 

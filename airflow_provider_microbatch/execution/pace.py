@@ -13,12 +13,10 @@ from airflow_provider_microbatch.sources import ReadLimit
 log = logging.getLogger(__name__)
 
 MEASURED_BATCHES = 3
-"""Number of the newest committed batches that make the rate: enough to even out one slow batch, few enough to
-follow."""
+"""Number of newest committed batches that make the rate: enough to even out a slow one, few enough to follow."""
 
 LARGEST_STEP = 4.0
-"""How many times as large as the last batch the next one may be: a rate measured on little data says little about
-much."""
+"""How many times as large as the last batch the next may be: a rate of little data says little about much."""
 
 
 @dataclass(frozen=True, kw_only=True)

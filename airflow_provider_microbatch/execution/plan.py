@@ -347,8 +347,7 @@ class Planner:
             )
 
     def _previous_conf(self, position: Position) -> Mapping[str, str]:
-        """The settings that are pinned already: a lane goes on with its own settings, and begins with the live
-        lane's."""
+        """The settings pinned already: a lane goes on with its own, and begins with those of the live lane."""
         latest = position.latest
         if latest is None and self.lane.name != LIVE:
             newest = self.checkpoint.offset_log.latest()

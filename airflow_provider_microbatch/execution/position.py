@@ -61,8 +61,7 @@ def render(offsets: Offsets) -> str:
 
 
 def starts_of(lane: Lane, batch_id: int, entry: OffsetEntry) -> Offsets:
-    """Where batch ``batch_id`` begins, by source: as its entry says, or, for an entry that Spark wrote, the ends
-    before."""
+    """Where batch ``batch_id`` begins, by source: as its entry says, or (an entry of Spark's) the ends before it."""
     if entry.starts:
         return {name: entry.starts.get(name) for name in entry.ends}
     before = lane.offset_log.get(batch_id - 1) if batch_id > 0 else None

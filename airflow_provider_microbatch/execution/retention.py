@@ -230,7 +230,7 @@ def purge_definitions(checkpoint: Checkpoint, *, dry_run: bool = False) -> list[
 
 
 def purge_marks(checkpoint: Checkpoint, *, older_seconds: float = MARK_SECONDS, dry_run: bool = False) -> list[str]:
-    """Remove the marks that concern no unfinished attempt.
+    """Remove the marks older than ``older_seconds`` that concern no unfinished attempt.
 
     :return: what was removed, or would be, in words.
     """

@@ -20,8 +20,7 @@ def check_names(checkpoint: Checkpoint, sources: Iterable[str], ends: Mapping[st
     identity, names = checkpoint.identity(), checkpoint.names
     if identity is None:
         return
-    # Files under the new name would count for a source that was read: it would be read from its beginning, a second
-    # time.
+    # Files under the new name would count for a source that was read: it would be read again from its beginning.
     check_no_half_rename(checkpoint)
     named = list(sources)
     former = [name for name in named if name in names.former()]

@@ -190,8 +190,7 @@ def drop_kept(checkpoint: Checkpoint, sinks: Sequence[OpenSink], batch: BatchIde
 
 
 def drop_kept_if_over(checkpoint: Checkpoint, sink: OpenSink, batch: BatchIdentity) -> None:
-    """Call :func:`drop_kept` right after a commit if the batch is over; remains that cannot be removed never fail the
-    commit."""
+    """Call :func:`drop_kept` after a commit if the batch is over; remains never fail the commit."""
     try:
         if is_over(checkpoint, batch.key):
             drop_kept(checkpoint, [sink], batch)

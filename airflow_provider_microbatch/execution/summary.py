@@ -191,8 +191,7 @@ def _texts(told: object) -> list[str]:
 
 
 def _by_sink(progress: Mapping[str, Any]) -> Mapping[str, int | None]:
-    """The rows of each of several sinks; those of a single sink, beside its dead letters, are all the rows that there
-    are."""
+    """Rows published by each of several sinks; empty for a single one, whose rows are all that there are."""
     found: Mapping[str, int | None] = progress.get("numOutputRowsBySink", {})
     return {} if "" in found else found
 

@@ -156,8 +156,8 @@ def _may_have_published(checkpoint: Checkpoint, attempt: Attempt, planned: Batch
 def _tables(
     checkpoint: Checkpoint, key: BatchKey, *, where: Callable[[Attempt], bool] = lambda _: True
 ) -> Iterator[OpenSink]:
-    """The tables that attempts of the batch wrote to, by each of their definitions; a definition that cannot be loaded
-    here is left out."""
+    """The tables that attempts of the batch wrote to, by each definition; one that cannot be loaded here is left
+    out."""
     seen = set()
     for epoch in checkpoint.attempts.epochs.all(key):
         try:

@@ -55,8 +55,7 @@ def _lanes(checkpoint: Checkpoint, table: OpenSink, lane: str) -> Iterator[str]:
 
 
 def _was_ever_unlike(checkpoint: Checkpoint, table: OpenSink) -> bool:
-    """Whether any pipeline on record writes the table in another form: if none does, no batch of any lane has another
-    form."""
+    """Whether any pipeline on record writes the table in another form: if none does, no batch has another form."""
     sinks = (_sink(checkpoint, name) for name in checkpoint.definitions.names())
     written = (_as_written(checkpoint, table, one) for one in sinks if one is not None)
     try:
@@ -66,8 +65,7 @@ def _was_ever_unlike(checkpoint: Checkpoint, table: OpenSink) -> bool:
 
 
 def _newest_sink(checkpoint: Checkpoint, lane: str) -> Sink | None:
-    """The sink of the lane's newest published batch; None if there is no such batch, or its sink cannot be loaded
-    here."""
+    """The sink of the lane's newest published batch; None if there is none, or it cannot be loaded here."""
     newest = newest_published(checkpoint, lane)
     attempt = None if newest is None else checkpoint.attempts.get(*newest)
     name = None if attempt is None else attempt.definition
