@@ -1,4 +1,4 @@
-"""Pipelines as their attempts ran them: a process without the DAG file calls their hooks and cleans their sinks."""
+"""Pipelines as their attempts ran them, for processes without the DAG file that call hooks and clean sinks."""
 
 from __future__ import annotations
 

@@ -88,7 +88,8 @@ class Epochs:
         return sorted(numbers(self._store.list(lane)))
 
     def purge(self, before: BatchKey) -> int:
-        """Remove the entries and ends of the lane's batches before ``before``; return how many entries went."""
+        """Remove entries and ends of the lane's batches before ``before``; return how many entries went, without
+        ends."""
         removed = 0
         for number in self.ids(before.lane):
             if number < before.id:

@@ -197,7 +197,7 @@ def contradiction(lane: Lane, offset_id: int | None, commit_id: int | None) -> s
 
 
 def breaks(batch_id: int, before: OffsetEntry, entry: OffsetEntry) -> Iterator[str]:
-    """For each source that the batch does not begin at the end of the batch before it, that fact in words."""
+    """One text for each source that the batch does not begin at the end of the batch before it."""
     for name, end in before.ends.items():
         # A source that had no position yet begins at its first one, which its first batch names.
         if end is not None and name in entry.starts and entry.starts[name] != end:

@@ -72,7 +72,7 @@ class MaintenanceLog:
 
         :raises MaintenanceError: if another command is not finished.
         """
-        # The listing that saw no other command gives the number: one of two that begin at once gets it.
+        # The listing that saw no other command gives the number: only one of two that begin at once gets it.
         number = self.check_none() + 1
         self._signs.pop(number, None)
         # Another process that has begun under that number, while this one slept, looks for its own signs of life.
@@ -195,7 +195,7 @@ class MaintenanceLog:
         :raises MaintenanceError: if the command still counts as alive.
         """
         names = set(self._store.list(""))
-        # A checkpoint that has left goes on at the new place, which is not open yet: it would be closed at both.
+        # A checkpoint that has left goes on at the new place, not open yet: given up here it would be closed at both.
         self.places.check(names & {MOVED})
         number, is_open = _last(names)
         if not is_open:

@@ -29,7 +29,7 @@ _FIGURES = {
     "numDeadLetters": 0,
     "numDroppedRows": 0,
 }
-"""The figures of the runtime's result that count: one (0), one for each name (1), or several for each (2)."""
+"""Figures of the runtime's result that labels and sums use: one (0), one for each name (1), several for each (2)."""
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 

@@ -86,8 +86,8 @@ class Replays:
         return self.epochs.end(key, epoch, values)
 
     def complete_rest(self, attempt: Attempt) -> None:
-        """Check that an attempt that has answered one request has answered all that it was made for, and give the
-        missing answers: the process that gave them may have died between two."""
+        """Answer all requests that the attempt was made for, if it has answered one: the process that gave the answers
+        may have died between two of them."""
         answers = (self.completed(attempt.key, epoch) for epoch in self.epochs.ends(attempt.key))
         given = next((answer for answer in answers if answer and answer["attempt"] == attempt.epoch), None)
         if given is None:

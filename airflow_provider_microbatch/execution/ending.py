@@ -93,8 +93,8 @@ class Ending:
 
     def _supersede(self, earlier: Attempt, *, by: Attempt, engine: Engine) -> None:
         if is_committed(self._checkpoint, earlier):
-            # The attempt died between the commit entry and its end, and is cleared now: its hooks have to hear
-            # FINISHED.
+            # The attempt died between commit entry and end, and is cleared now: its hooks have to hear that it
+            # finished.
             self.end(earlier, AttemptEnd(state="succeeded", ended_ms=self._clock_ms()))
             return
         dead = is_dead(self._checkpoint, earlier, lambda name: engine if name == engine.name else None)

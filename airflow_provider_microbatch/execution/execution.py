@@ -219,7 +219,8 @@ class Execution:
         self.checkpoint.leases.renew(attempt.key, attempt.epoch, seconds=seconds, parked=True)
 
     def open_next(self, look: Look, *, run: RunIdentity, code: Code, engine: Engine) -> Attempt | None:
-        """Begin the attempt that a look at the batch asks for, unless it is set aside; raises as these two do.
+        """Begin the attempt that a look at the batch asks for, unless the batch is set aside; raises as
+        :meth:`set_aside_if_due` and :meth:`open_attempt` do.
 
         :return: the attempt; None if another run was faster: then the batch has to be looked at again.
         """

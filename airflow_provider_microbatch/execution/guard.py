@@ -134,8 +134,8 @@ def look(
     :param goes_on: asked about a run whose batch is between two of its tasks.
     :param any_task: as for :func:`in_the_way`.
     :raises BatchInProgressError: if another run is alive at the batch, or another task of this one.
-    :raises AttemptFencedError: if another run is alive at it, and ``run`` has a replay to make, which a skip would
-        lose.
+    :raises AttemptFencedError: if another run is alive at the batch, and ``run`` has to replay it: a skip would lose
+        that.
     :raises BatchSetAsideError: if the batch is set aside, and no clear wants it again.
     :raises SourceError: if the batch is to be replayed and a source cannot read its range again.
     """

@@ -128,7 +128,6 @@ def published_in(
     partly: bool = False,
 ) -> tuple[OpenSink, Manifest] | None:
     """The sink that has the attempt's output by :func:`expected_on_record`, and its manifest; None if none has it.
-    :func:`expected_on_record`.
 
     :param partly: output in only some of a sink's tables counts: the batch's next attempt goes on from there.
     """

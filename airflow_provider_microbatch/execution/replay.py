@@ -209,8 +209,8 @@ def is_asked_for(checkpoint: Checkpoint, attempt: Attempt, planned: PlannedBatch
 
 
 def committer(attempt: Attempt | None, run: RunIdentity | None, planned: PlannedBatch) -> RunIdentity | None:
-    """The run in whose name ``run`` commits the attempt's output. If the user has cleared ``run`` since, that is the
-    run that made the output: in the name of the clear, it would pass for the replay that the user wants."""
+    """The run in whose name ``run`` commits the attempt's output. If ``run`` comes of a later clear than the output,
+    that is the run that made the output: in the name of the clear, it would pass for the replay that the user wants."""
     if not _is_of_before_a_clear(attempt, run, planned):
         return run
     return planned.entry.run if attempt is None else attempt.run

@@ -62,8 +62,8 @@ def _announced(
     :param doing: ``REMOVED`` or ``PACKED``.
     :param command: number of the newest command before the entries to go were looked up.
     :param wanted: False to announce nothing.
-    :return: a function that tells whether they still may go, to be asked right before each removal; None if none may: a
-        command has been at the checkpoint since.
+    :return: a function that tells whether the entries still may go, to be asked right before each removal; None if none
+        may: a command has been at the checkpoint since.
     """
     if not wanted:
         yield None
