@@ -1,4 +1,4 @@
-"""Adoptions: output that another checkpoint made, or another life of this one, and that a person says is a batch's."""
+"""Adoptions: output of another checkpoint, or another life of this one, that the user has declared to be a batch's."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from airflow_provider_microbatch.stores import Store
 
 @dataclass(frozen=True, kw_only=True)
 class Adoption:
-    """What counts as a batch's output.
+    """The output that counts as a batch's.
 
-    :param identity: what it says of itself; None if it bears no identity.
-    :param epoch: the attempt that it names; one of another checkpoint.
+    :param identity: the batch identity that the output bears; None if the output bears none.
+    :param epoch: the attempt that the output names: an epoch of the checkpoint that made the output.
     """
 
     identity: BatchIdentity | None
@@ -25,7 +25,7 @@ class Adoption:
 
 
 class Adoptions:
-    """Files ``<lane>/<id>``, written by ``microbatch adopt`` alone.
+    """Files ``<lane>/<id>``, written only by ``microbatch adopt``.
 
     :param store: scoped to ``adopted``.
     """
@@ -34,7 +34,7 @@ class Adoptions:
         self._store = store
 
     def get(self, key: BatchKey) -> Adoption | None:
-        """What the batch has adopted, or None. :raises CorruptEntryError: if the entry cannot be read."""
+        """The output that the batch has adopted, or None. :raises CorruptEntryError: if the entry cannot be read."""
         data = self._store.get(self.path(key))
         if data is None:
             return None
@@ -48,14 +48,14 @@ class Adoptions:
 
     @staticmethod
     def path(key: BatchKey) -> str:
-        """Where the entry of a batch lies."""
+        """The path of a batch's entry."""
         return f"{key.lane}/{key.id}"
 
     @staticmethod
     def encode(adoption: Adoption, *, trail: Mapping[str, Any]) -> bytes:
         """The entry as bytes.
 
-        :param trail: which command adopts it, by whom, when.
+        :param trail: the command that adopts the output, its user, and its time.
         """
         identity = None if adoption.identity is None else adoption.identity.to_dict()
         return encode_record({"identity": identity, "epoch": adoption.epoch, "by_hand": dict(trail)})

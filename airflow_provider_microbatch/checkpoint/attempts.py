@@ -1,4 +1,4 @@
-"""Attempts: who tried to run a batch, with which engine handle, and how it ended."""
+"""Attempts at running a batch: the task run and the engine handle of each, and how it ended."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAME = re.compile("[0-9a-f]{64}")
 _KINDS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("handle", "no object", lambda value: isinstance(value, dict)),
     ("code", "no object", lambda value: isinstance(value, dict)),
-    # A name in the folder of definitions, and no path out of it.
+    # The name of a file in the folder of definitions, never a path out of that folder.
     ("definition", "no SHA-256", lambda value: value is None or bool(_NAME.fullmatch(str(value)))),
 )
 
@@ -36,8 +36,8 @@ class Attempts:
         self.epochs = Epochs(store)
 
     def take_exactly(self, attempt: Attempt) -> bool:
-        """Begin an attempt under this epoch and no other; False if somebody has taken it. Epoch and handle are durable
-        on return."""
+        """Begin an attempt under exactly this epoch; False if the epoch is taken. Epoch and handle are durable on
+        return."""
         return self.epochs.put(attempt.key, attempt.epoch, attempt_values(attempt))
 
     def get(self, key: BatchKey, epoch: int) -> Attempt | None:
@@ -60,11 +60,11 @@ class Attempts:
         return self.epochs.latest(key)
 
     def end(self, key: BatchKey, epoch: int, end: AttemptEnd) -> bool:
-        """Record how the attempt ended; False if that is on record already."""
+        """Record how the attempt ended; False if an end is on record already."""
         return self.epochs.end(key, epoch, asdict(end))
 
     def ended(self, key: BatchKey, epoch: int) -> AttemptEnd | None:
-        """How the attempt ended; None as long as nobody has said so."""
+        """How the attempt ended; None as long as no end is on record."""
         values = self.epochs.ended(key, epoch)
         if values is None:
             return None
@@ -81,12 +81,12 @@ class Attempts:
         return end
 
     def purge(self, before: BatchKey) -> int:
-        """Remove the attempts of lower ids of that lane; returns how many."""
+        """Remove the attempts of all batches of the lane before ``before``; return how many were removed."""
         return self.epochs.purge(before)
 
 
 def attempt_values(attempt: Attempt) -> dict[str, Any]:
-    """What the attempt's entry holds. Batch and epoch are its path."""
+    """The values of the attempt's entry. Batch and epoch are not among them: the entry's path has them."""
     return {
         "handle": dict(attempt.handle),
         "run": run_to_dict(attempt.run),

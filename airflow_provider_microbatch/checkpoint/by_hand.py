@@ -1,4 +1,4 @@
-"""What an entry of the logs says that a command wrote it: which, by whom, when, and what it goes with."""
+"""The trail of a command in the log entries that it writes: the command, its user, its time, and a commit's plan."""
 
 from __future__ import annotations
 
@@ -19,28 +19,29 @@ _SINCE = "since"
 def by_hand(trail: Mapping[str, Any]) -> dict[str, Any]:
     """``extra`` of an entry that a command wrote.
 
-    :param trail: which command, by whom, when.
+    :param trail: the command, its user, and its time.
     """
     return {OURS: {_KEY: dict(trail)}}
 
 
 def position_by_hand(trail: Mapping[str, Any]) -> dict[str, Any]:
-    """The same for an offset entry that only says where the next batch begins: nothing is read for it."""
+    """``extra`` of an offset entry that only says where the next batch begins: no row is read for such an entry."""
     return {OURS: {_KEY: {**trail, _POSITION: True}}}
 
 
 def commit_by_hand(trail: Mapping[str, Any], *, offsets: bytes, since: int | None = None) -> dict[str, Any]:
-    """The same for a commit entry. Its writer may sleep until the number is another batch's.
+    """``extra`` of a commit entry that a command writes. The entry names its plan, since the command may sleep until
+    the number belongs to another batch.
 
-    :param offsets: the offset entry that it commits, as it lies in the log.
-    :param since: the first of the numbers that the command passes over in a row; None if it is not known.
+    :param offsets: the offset entry that the commit entry commits, as it lies in the log.
+    :param since: the first of the consecutive numbers that the command passes over; None if that number is not known.
     """
     row = {} if since is None else {_SINCE: since}
     return {OURS: {_KEY: {**trail, _PLAN: digest_of(offsets), **row}}}
 
 
 def bears_trail(data: bytes, *, command: str, by: str) -> bool:
-    """Whether the bytes are an entry that this command wrote: of the logs, or a record of its own.
+    """Whether the bytes are an entry that this command wrote: an entry of the logs, or a record of the command's own.
 
     :param command: as it was typed, without the location.
     :param by: user and host.
@@ -54,22 +55,22 @@ def is_position(entry: OffsetEntry) -> bool:
 
 
 def is_beginning(entry: OffsetEntry) -> bool:
-    """Whether it is one of those, and says that nothing was read before it either."""
+    """Whether the offset entry only says where the next batch begins, and that nothing was read before it either."""
     return is_position(entry) and not any((*entry.starts.values(), *entry.ends.values()))
 
 
 def written_since(commit: CommitEntry) -> object:
-    """The first of the numbers that a command has passed over in a row, as its entry says; None if it does not."""
+    """The first of the consecutive numbers that a command passed over, as its commit entry says; or None."""
     return _trail(commit).get(_SINCE)
 
 
 def commits_another(commit: CommitEntry, entry: OffsetEntry, data: bytes) -> bool:
-    """Whether the commit entry was written for another plan of the batch than is in the offset log.
+    """Whether the commit entry was written for another plan of the batch than the one in the offset log.
 
     :param data: the offset entry as it lies in the log.
     """
     plan = commit.plan or _trail(commit).get(_PLAN)
-    # An entry that repair has rebuilt stands in for what was committed.
+    # An entry that repair has rebuilt stands in for the entry that was committed.
     is_rebuilt = bool(_trail(entry)) and not is_position(entry)
     return plan is not None and not is_rebuilt and plan != digest_of(data)
 

@@ -1,28 +1,28 @@
-"""The checkpoint of a pipeline: Spark's folders at the root, and what Spark has no place for beside them.
+"""The checkpoint of a pipeline: Spark's folders at the root, and beside them the records that Spark has no place for.
 
 | path | what |
 | --- | --- |
 | ``metadata``, ``offsets/N``, ``commits/N``, ``sources/<name or position>/…`` | Structured Streaming's own |
 | ``microbatch/identity`` | the pipeline, the format and the order of the sources |
-| ``microbatch/renamed/<n>``, ``microbatch/new/<name>`` | what a person has said about names of sources |
-| ``microbatch/sources/<name>/…`` | what a source keeps for itself |
-| ``microbatch/forgotten/<n>`` | what was asked to be erased, and is left out by whoever computes a batch |
+| ``microbatch/renamed/<n>``, ``microbatch/new/<name>`` | renames of sources, and sources that the user declared new |
+| ``microbatch/sources/<name>/…`` | a source's own state |
+| ``microbatch/forgotten/<n>`` | conditions of rows to erase, which every computed batch leaves out |
 | ``microbatch/intervals/<lane>`` | data intervals that had their run |
 | ``microbatch/latest/<lane>/<log>/<N>`` | a hint: the log reaches N |
 | ``microbatch/segments/<lane>/<log>/<first>-<last>`` | old entries of a log, a thousand in one file |
-| ``microbatch/retained/<lane>/<N>-<name>`` | retention, or compaction, is at what is older than N |
+| ``microbatch/retained/<lane>/<N>-<name>`` | retention, or compaction, is at work on entries older than N |
 | ``attempts/<lane>/<id>/<epoch>``, ``….end`` | attempts and their ends |
 | ``microbatch/pipelines/<sha256>`` | the pipeline as attempts ran it |
-| ``microbatch/tables/<sha256>`` | by which id a table is known again |
-| ``hooks/<lane>/<id>/<epoch>/<index>.<status>`` | which job status hook was told what |
+| ``microbatch/tables/<sha256>`` | the id by which a table is recognised |
+| ``hooks/<lane>/<id>/<epoch>/<index>.<status>`` | the status that a job status hook was told |
 | ``leases/<lane>/<id>-<epoch>-<n>`` | unfinished attempts and their holders' last sign of life |
-| ``marks/<sha256>`` | what Airflow's processes saw of the tasks that made attempts |
-| ``maintenance/<n>``, ``….decided``, ``….end`` | what was changed by ``microbatch repair`` and the like |
-| ``maintenance/moved``, ``…/from``, ``…/from.end`` | that the checkpoint has moved: see :mod:`.places` |
-| ``repaired/<time>/…`` | what these moved away |
+| ``marks/<sha256>`` | observations of Airflow's processes about the tasks that made attempts |
+| ``maintenance/<n>``, ``….decided``, ``….end`` | changes by ``microbatch repair`` and other commands |
+| ``maintenance/moved``, ``…/from``, ``…/from.end`` | records of the checkpoint's move: see :mod:`.places` |
+| ``repaired/<time>/…`` | files that these commands moved away |
 | ``replays/<lane>/<id>/<epoch>``, ``….end`` | requests to run a batch again, and their answers |
-| ``resolved/<lane>/<id>/<sha256>`` | where a batch ends that was planned without an end, and whose attempt chose it |
-| ``subtasks/<lane>/<id>/<sha256>/<name>-<epoch>`` | what attempts had finished of a batch that is not committed |
+| ``resolved/<lane>/<id>/<sha256>`` | the end of a batch that was planned without one, and the attempt that chose it |
+| ``subtasks/<lane>/<id>/<sha256>/<name>-<epoch>`` | finished parts of a batch that is not committed |
 | ``adopted/<lane>/<id>`` | output of another checkpoint that counts as the batch's |
 | ``lanes/<lane>/offsets/N``, ``…/commits/N`` | logs of the lanes beside the live one |
 """
@@ -97,9 +97,9 @@ TOP = frozenset(
 
 
 class Checkpoint:
-    """Offset log, commit log and attempts of one pipeline. Making one touches nothing.
+    """Offset log, commit log and attempts of one pipeline. Constructing the object reads and writes nothing.
 
-    :param store: where it lies.
+    :param store: where the checkpoint lies.
     :param sources: the pipeline's source names in order; needed only to read a v1 log that Spark wrote.
     """
 
@@ -126,12 +126,12 @@ class Checkpoint:
 
     @property
     def keeps_state(self) -> bool:
-        """Whether batches of it keep state, a pipeline's or a streaming query's."""
+        """Whether batches of the checkpoint keep state, a pipeline's or a streaming query's."""
         return bool(self._store.list("state"))
 
     @property
     def for_spark(self) -> str | None:
-        """The address that Spark would open; None where it cannot."""
+        """The address that Spark would open; None if Spark cannot open the checkpoint."""
         return self._store.for_spark
 
     @property
@@ -150,10 +150,10 @@ class Checkpoint:
         return self.lane(LIVE).commit_log
 
     def identity(self) -> CheckpointIdentity | None:
-        """Whose checkpoint this is; None if nothing is there yet. Reads only.
+        """The pipeline and the format of the checkpoint; None if there is no checkpoint yet. Reads only.
 
         :raises BrokenLogError: if there are logs but no ``metadata``.
-        :raises CorruptEntryError: if ``metadata`` or our own entry cannot be read.
+        :raises CorruptEntryError: if ``metadata`` or this package's own entry cannot be read.
         """
         if self._claimed is None:
             query_id = self._query_id()
@@ -168,20 +168,22 @@ class Checkpoint:
         return self._claimed
 
     def unfit(self) -> str | None:
-        """Why the checkpoint should not lie where it lies, in words; None if nothing is known against it."""
+        """Why the checkpoint should not lie at its location, in words; None if no reason is known."""
         return self._store.unfit()
 
     def claim(self, *, pipeline: str, sources: Sequence[str], format: str) -> CheckpointIdentity:
-        """Make the checkpoint this pipeline's, once; called again it only checks.
+        """Make the checkpoint this pipeline's, once; a later call only checks.
 
-        A checkpoint keeps the format it was made with, so one that Spark or an earlier claim made wins over ``format``.
+        A checkpoint keeps the format it was made with, so the format that Spark or an earlier claim chose wins over
+        ``format``.
 
         :param pipeline: name of the pipeline.
-        :param sources: its source names; of v1 in the order of the log.
+        :param sources: its source names; for v1 in the order of the log.
         :param format: ``v1`` or ``v2``, for a new checkpoint.
-        :raises CheckpointError: if it would be new, and must not be made there; nothing is written then.
-        :raises ForeignCheckpointError: if it is another pipeline's.
-        :raises SourceCountError: if it is v1 and was made for other sources.
+        :raises CheckpointError: if the checkpoint would be new, and must not be made at its location; nothing is
+            written then.
+        :raises ForeignCheckpointError: if the checkpoint is another pipeline's.
+        :raises SourceCountError: if the checkpoint is v1 and was made for other sources.
         """
         if format not in FORMATS:
             raise CheckpointError(f"checkpoint format {format!r} is unknown; choose one of {', '.join(FORMATS)}.")
@@ -204,7 +206,7 @@ class Checkpoint:
             found = self.identity()
             assert found is not None, "it was just written"
         elif unfit is not None:
-            # Made by a version that did not look: to refuse it now would strand the pipeline.
+            # The version that made the checkpoint did not look: to refuse it now would strand the pipeline.
             log.warning("the checkpoint should be moved: %s", unfit)
         if found.pipeline != pipeline:
             raise ForeignCheckpointError(
@@ -221,11 +223,11 @@ class Checkpoint:
         return found
 
     def batch(self, key: BatchKey, entry: OffsetEntry | None = None, data: bytes = b"") -> BatchIdentity:
-        """How the batch is known outside of this checkpoint.
+        """The identity by which the batch is known outside of this checkpoint.
 
-        :param entry: what is planned; None for the place of a batch that is not.
+        :param entry: the planned offset entry; None for the place of a batch that is not planned.
         :param data: the entry's bytes.
-        :raises CheckpointError: if the checkpoint is nobody's yet.
+        :raises CheckpointError: if the checkpoint belongs to no pipeline yet.
         """
         identity = self.identity()
         if identity is None or identity.pipeline is None:
@@ -240,8 +242,8 @@ class Checkpoint:
         )
 
     def lane(self, name: str) -> Lane:
-        """The lane of that name; ``live`` is Spark's own folders. Making one touches nothing. A checkpoint has one of
-        each name, so what one has seen of its logs is known to all who ask."""
+        """The lane of that name; ``live`` is Spark's own folders. Constructing a lane touches nothing. A checkpoint has
+        one object for each lane, so all callers share what the lane has seen of its logs."""
         if name not in self._lanes:
             self._lanes[name] = self._make_lane(check_name(name, what="lane"))
         return self._lanes[name]
@@ -271,13 +273,13 @@ class Checkpoint:
         )
 
     def lanes(self) -> list[str]:
-        """All lanes, ``live`` first. What has no lane's name, or is a plain file, is none, and stops nobody. One
-        listing: each interval that ever ran has a lane."""
+        """All lanes, ``live`` first. A plain file, or a folder without a lane's name, is no lane, and no error either.
+        One listing: each interval that ever ran has a lane."""
         return [LIVE, *sorted(name for name in self._store.folders("lanes") if is_lane(name) and name != LIVE)]
 
     def read_names(self) -> set[str]:
-        """Sources of which a batch has read, as the newest entry of each lane says. Reads one of each lane; of one that
-        is torn the newest that is not."""
+        """Names of the sources that a batch has read from, as the newest entry of each lane says. Reads one entry of
+        each lane; where the newest is torn, the newest that is not."""
         newest = [self._newest_readable(lane) for lane in self.lanes()]
         return {name for ends in newest for name, end in ends.items() if end is not None}
 
@@ -294,7 +296,8 @@ class Checkpoint:
         return {}
 
     def no_lanes(self) -> list[str]:
-        """Addresses of what lies among the lanes and is none. An empty folder is one that was to become a lane."""
+        """Addresses of files and folders among the lanes that are no lane. An empty folder with a lane's name is not
+        among them: it was about to become a lane."""
         names = sorted(self._store.list("lanes"))
         lanes = self.lanes()[1:]
         return [f"{self.location}/lanes/{name}" for name in names if name not in lanes or self._has_no_logs(name)]
@@ -319,7 +322,7 @@ class Checkpoint:
         return self._store.scoped(f"sources/{identity.sources.index(name)}")
 
     def source_state(self, name: str) -> Store:
-        """What a source keeps for itself, beside Spark's folders."""
+        """The store of a source's own state, beside Spark's folders."""
         return self._store.scoped(f"microbatch/sources/{check_name(name, what='source')}")
 
     def _query_id(self) -> str | None:
@@ -353,14 +356,14 @@ class Checkpoint:
         return None if data is None else version_of(data, where=f"{self.location}/offsets/{newest}")
 
     def _check_spark_entry(self, sources: Sequence[str]) -> None:
-        """Raise if the newest v1 entry does not fit ``sources``: found now, nothing is written yet."""
+        """Raise if the newest v1 entry does not fit ``sources``, before anything is written."""
         newest = max(numbers(self._store.list("offsets")), default=None)
         data = None if newest is None else self._store.get(f"offsets/{newest}")
         if data is not None:
             decode_offsets(data, where=f"{self.location}/offsets/{newest}", names=sources)
 
     def _resolved(self, lane: str, number: int, entry: OffsetEntry, data: bytes) -> OffsetEntry:
-        """The entry with the ends that an attempt has chosen, by the names of today."""
+        """The entry with the ends that an attempt has chosen, by the present source names."""
         if not entry.late:
             return entry
         key, digest = BatchKey(lane, number), entry.stands_for or digest_of(data)
@@ -369,7 +372,7 @@ class Checkpoint:
             return entry
         chosen = {self.names.of(name): end for name, end in found.ends.items()}
         if not set(entry.late) <= set(chosen):
-            # What it lacks would end where it begins, and be read again by the next batch.
+            # A source without a chosen end would end where it begins, and the next batch would read its range again.
             corrupt(self.resolutions.where(key, digest), f"not what it should be: it has ends of {sorted(chosen)} only")
         ends = {name: chosen.get(name, end) if name in entry.late else end for name, end in entry.ends.items()}
         return replace(entry, ends=ends, resolved_by=found.epoch)

@@ -1,8 +1,9 @@
 """Entries of offset log and commit log as bytes, in the format of Spark's ``OffsetSeqLog`` and ``CommitLog``.
 
-The first line is the version, the second the metadata as one JSON object, and in the offset log a line a source
-follows: in v1 the offset alone, by position, ``-`` for a source that has none; in v2 ``name:offset``, and a source that
-has none is left out. Spark accepts keys that it does not know in the metadata, and we keep all of ours under one.
+The first line is the version, and the second the metadata as one JSON object. In the offset log, one line for each
+source follows: in v1 the offset alone, by position, with ``-`` for a source that has none; in v2 ``name:offset``,
+without a line for a source that has none. Spark accepts unknown keys in the metadata, and this package keeps all its
+own under one key.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ from airflow_provider_microbatch.checkpoint.records import (
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, SourceCountError
 
 OURS = "microbatch"
-"""The one key of the metadata line that is ours."""
+"""The only key of the metadata line that is this package's."""
 
 FORMATS = ("v1", "v2")
 STATE_IDS = "stateUniqueIds"
-"""Of a commit entry of Spark's v2, which is written where state has checkpoint format 2: operator → partition → ids of
-the files that the next batch goes on from."""
+"""Key of a commit entry of Spark's v2, which Spark writes where state has checkpoint format 2: operator → partition →
+ids of the files that the next batch goes on from."""
 
 _VOID = "-"
 _V2_CONF = {"spark.sql.streaming.queryEvolution.enableSourceEvolution": "true"}
-"""Without it, Spark runs a planned v2 batch empty and goes on."""
+"""Without this setting, Spark runs a planned v2 batch as an empty one and goes on."""
 
 
 def encode_offsets(entry: OffsetEntry, *, version: str, names: Sequence[str] = ()) -> bytes:
@@ -47,7 +48,7 @@ def encode_offsets(entry: OffsetEntry, *, version: str, names: Sequence[str] = (
 
     :param entry: the entry.
     :param version: ``v1`` or ``v2``.
-    :param names: for v1, the sources in the order of the log; as in the entry if empty.
+    :param names: for v1, the sources in the order of the log; the order of the entry if empty.
     :raises SourceCountError: if a v1 entry does not have exactly the sources of the log.
     :raises CheckpointError: if an offset is not one line of JSON.
     """
@@ -68,11 +69,11 @@ def encode_offsets(entry: OffsetEntry, *, version: str, names: Sequence[str] = (
 
 
 def decode_offsets(data: bytes, *, where: str, names: Sequence[str] = ()) -> OffsetEntry:
-    """What Spark or :func:`encode_offsets` wrote.
+    """Decode an offset log entry that Spark or :func:`encode_offsets` wrote.
 
     :param data: the bytes.
     :param where: address of the entry, for messages.
-    :param names: the sources in the order of a v1 log; an entry of ours carries its own.
+    :param names: the sources in the order of a v1 log; an entry of this package carries its own names.
     :raises CorruptEntryError: if the entry is empty, torn, of an unknown version or nonsense.
     :raises SourceCountError: if a v1 entry holds another number of sources than ``names``.
     """
@@ -134,8 +135,8 @@ def decode_offsets(data: bytes, *, where: str, names: Sequence[str] = ()) -> Off
 
 
 def encode_commit(entry: CommitEntry) -> bytes:
-    """A commit log entry as bytes. One that has nothing of ours has exactly Spark's bytes; one that names files of
-    state is of Spark's v2."""
+    """A commit log entry as bytes. An entry without values of this package has exactly Spark's bytes; an entry that
+    names state files is in Spark's v2."""
     plain = CommitEntry()
     ours = dict(entry.extra.get(OURS, {}))
     for name in (
@@ -160,7 +161,7 @@ def encode_commit(entry: CommitEntry) -> bytes:
 
 
 def decode_commit(data: bytes, *, where: str) -> CommitEntry:
-    """What Spark or :func:`encode_commit` wrote.
+    """Decode a commit log entry that Spark or :func:`encode_commit` wrote.
 
     :raises CorruptEntryError: if the entry is empty, torn, of an unknown version or nonsense.
     """
@@ -194,7 +195,7 @@ def decode_commit(data: bytes, *, where: str) -> CommitEntry:
 def version_of(data: bytes, *, where: str) -> str:
     """The format, ``v1`` or ``v2``, of an offset log entry.
 
-    :raises CorruptEntryError: if it is neither.
+    :raises CorruptEntryError: if the format is neither.
     """
     return split_entry(data, where=where, versions=FORMATS)[0]
 
@@ -266,7 +267,7 @@ def _v2_ends(lines: Sequence[str], own_names: list[str] | None, where: str) -> d
 
 
 def check_offset(name: str, offset: Any) -> None:
-    """:raises CheckpointError: if what a source gave cannot be a line of the log."""
+    """Check that an offset from a source can be a line of the log. :raises CheckpointError: if it cannot."""
     problem = _offset_problem(offset) if isinstance(offset, str) else "it is no text"
     if problem is not None:
         raise CheckpointError(
@@ -276,7 +277,7 @@ def check_offset(name: str, offset: Any) -> None:
 
 
 def check_read_offset(name: str, offset: Any, where: str) -> None:
-    """:raises CorruptEntryError: if what an entry has for a source cannot be an offset."""
+    """Check that the value that an entry has for a source can be an offset. :raises CorruptEntryError: if it cannot."""
     problem = _offset_problem(offset) if isinstance(offset, str) else "it is no text"
     if problem is not None:
         corrupt(where, f"torn or nonsense: the offset {offset!r:.60} of source {name!r} is unreadable, {problem}")

@@ -1,4 +1,4 @@
-"""The pipeline as its attempts ran it, so that a process that has no DAG file can call its hooks and clean its sink."""
+"""Pipelines as their attempts ran them, for processes without the DAG file that call hooks and clean sinks."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Definitions:
         self._store = store
 
     def put(self, definition: Mapping[str, Any]) -> str:
-        """Write what ``Pipeline.to_dict`` gave; durable when this returns.
+        """Write the values of ``Pipeline.to_dict``; durable on return.
 
-        :return: the name to find it by.
+        :return: the name by which :meth:`get` finds the definition.
         """
         data = encode_record(definition)
         name = hashlib.sha256(data).hexdigest()
@@ -31,7 +31,7 @@ class Definitions:
         return name
 
     def where(self, name: str) -> str:
-        """Its address, for messages."""
+        """The address of a definition, for messages."""
         return f"{self._store.location}/{name}"
 
     def get(self, name: str) -> dict[str, Any] | None:
@@ -46,10 +46,10 @@ class Definitions:
         return values
 
     def sink(self, name: str) -> Mapping[str, Any] | None:
-        """The plain form of the definition's sink as this version writes it, or None. Nothing is loaded.
+        """The plain form of the definition's sink as this version writes it, or None. No class is loaded.
 
         :raises CorruptEntryError: if the definition cannot be read.
-        :raises DefinitionError: if the sink's is nested too deep.
+        :raises DefinitionError: if the sink's part of the definition is nested too deep.
         """
         found = self.get(name)
         return None if found is None else of_today(found["arguments"].get("sink"))

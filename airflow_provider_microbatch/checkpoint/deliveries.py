@@ -1,4 +1,4 @@
-"""Deliveries: which job status hook was told what of an attempt, and which could not be told."""
+"""Deliveries: the statuses of an attempt that its job status hooks were told, or could not be told."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _NAME = re.compile(r"\d+\.[a-z_]+(\.try-\d+|\.given-up)?", re.ASCII)
 
 @dataclass(frozen=True, kw_only=True)
 class GivenUp:
-    """A hook that was not told how an attempt ended, however often it was tried.
+    """A job status hook that could not be told how an attempt ended, however often it was called.
 
-    :param where: the record.
+    :param where: address of the record.
     :param key: the batch.
     :param epoch: the attempt.
-    :param status: what the hook was to be told.
-    :param hook: its class.
-    :param tries: how often it was called.
-    :param error: of the last call.
+    :param status: the status that the hook was to be told.
+    :param hook: the hook's class.
+    :param tries: how often the hook was called.
+    :param error: the error of the last call.
     """
 
     where: str
@@ -44,8 +44,8 @@ class GivenUp:
 
 class Deliveries:
     """Files ``<lane>/<id>/<epoch>/<index>.<status>``, append-only; ``index`` is the hook's place in the pipeline.
-    Beside them ``<index>.<status>.try-<n>`` for each time that the hook failed, and ``<index>.<status>.given-up`` after
-    the last.
+    Beside them lie ``<index>.<status>.try-<n>`` for each failed call of the hook, and ``<index>.<status>.given-up``
+    after the last.
 
     :param store: scoped to ``hooks``.
     """
@@ -54,7 +54,7 @@ class Deliveries:
         self._store = store
 
     def record(self, key: BatchKey, epoch: int, index: int, status: str) -> bool:
-        """Write down that the hook was told; False if that is on record already."""
+        """Record that the hook was told; False if that is on record already."""
         return self._store.put_if_absent(f"{_folder(key, epoch)}/{index}.{status}", encode_record({}))
 
     def all(self, key: BatchKey, epoch: int) -> set[tuple[int, str]]:
@@ -63,7 +63,8 @@ class Deliveries:
         return {(int(parts[0]), parts[1]) for parts in split if len(parts) == 2 and parts[0].isdecimal()}
 
     def tries(self, key: BatchKey, epoch: int, delivery: str) -> tuple[int, float]:
-        """How often the delivery has failed, and how long ago it did last, seconds by the store's clock.
+        """How often the delivery has failed, and how many seconds ago it last failed, by the store's clock; 0 and 0 if
+        never.
 
         :param delivery: ``<index>.<status>``.
         """
@@ -74,15 +75,15 @@ class Deliveries:
         return count, 0.0 if written is None else max(0.0, (self._store.now_ms() - written) / 1000)
 
     def failed(self, key: BatchKey, epoch: int, delivery: str, *, number: int, error: str) -> None:
-        """Write down that the delivery has failed for the ``number``-th time."""
+        """Record that the delivery has failed for the ``number``-th time."""
         path = f"{_folder(key, epoch)}/{delivery}{_TRY}{number}"
         self._store.put_if_absent(path, encode_record({"error": error}))
 
     def give_up(self, key: BatchKey, epoch: int, delivery: str, *, hook: str, tries: int, error: str) -> None:
-        """Write down that nobody will try the delivery again.
+        """Record that the delivery is not tried again.
 
-        :param hook: what failed, for people.
-        :param error: of the last try.
+        :param hook: the hook that failed, for people.
+        :param error: the error of the last try.
         """
         path = f"{_folder(key, epoch)}/{delivery}{_GIVEN_UP}"
         self._store.put_if_absent(path, encode_record({"hook": hook, "tries": tries, "error": error}))
@@ -116,7 +117,7 @@ class Deliveries:
         return [BatchKey(lane, number) for lane in lanes for number in numbers(self._store.list(lane))]
 
     def purge(self, before: BatchKey) -> int:
-        """Remove those of lower ids of that lane; returns how many."""
+        """Remove the deliveries of all batches of the lane before ``before``; return how many files were removed."""
         removed = 0
         for number in numbers(self._store.list(before.lane)):
             if number < before.id:

@@ -1,4 +1,4 @@
-"""What the logs hold, as values. How they look as bytes is the codec's business."""
+"""The values that the logs hold. Their form as bytes is the codec's business."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 
 Offset = str
-"""A source's position: one line of JSON text, written by the source and opaque to everyone else."""
+"""A source's position: one line of JSON text, written by the source and opaque to all other code."""
 
 
 SKEW_MS = 5 * 60 * 1000
-"""So far apart the clocks of two hosts may be."""
+"""Milliseconds that the clocks of two hosts may be apart."""
 
 
 class Relation(Enum):
-    """How a task run stands to one that is on record; see :meth:`RunIdentity.relation_to`."""
+    """How a task run stands to a task run on record; see :meth:`RunIdentity.relation_to`."""
 
     OTHER = "of another run; also of one with the same id, if that was deleted and made again"
     SAME = "of the same life of the run: the same try, a retry, or another of its tasks"
@@ -30,21 +30,22 @@ class Relation(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class RunIdentity:
-    """Which Airflow task run did something. All None-able fields are None outside of Airflow, and where an older
-    version of this package has written them.
+    """The Airflow task run that did something. All None-able fields are None outside of Airflow, and in entries that an
+    older version of this package has written.
 
     :param dag_id: the DAG.
     :param run_id: the DAG run.
     :param task_id: the task.
     :param map_index: index of a mapped task, -1 if it is not mapped.
-    :param ti_id: Airflow's id of this try; changes with every retry and clear, and tells when it was made (UUID 7).
-    :param try_number: what the UI shows; no fencing token.
+    :param ti_id: Airflow's id of this try; changes with every retry and clear, and tells when the try was made (UUID
+        7).
+    :param try_number: the number that the UI shows; no fencing token.
     :param clear_number: how often the run was cleared: tells "the user wants it again" from "the attempt failed". A
-        clear by REST with ``reset_dag_runs=false`` leaves it.
+        clear by REST with ``reset_dag_runs=false`` leaves the number as it is.
     :param first_try: number of the task's first try since its last clear, of any kind; 1 if it was never cleared.
-    :param run_started: when the run began, ISO 8601, UTC. A clear of a finished run and a run that is made again under
-        the same id have another one.
-    :param run_after: before this moment the run cannot have done anything; ISO 8601, UTC.
+    :param run_started: when the run began, ISO 8601, UTC. A clear of a finished run, or a run that is made again under
+        the same id, gives another moment.
+    :param run_after: the moment before which the run cannot have done anything; ISO 8601, UTC.
     :param logical_date: ISO 8601, UTC.
     :param partition_key: of a partitioned timetable.
     :param partition_date: ISO 8601, UTC.
@@ -70,13 +71,13 @@ class RunIdentity:
         return self.clear_number > 0 or (self.first_try or 1) > 1
 
     def was_made_after(self, moment_ms: int) -> bool:
-        """Whether Airflow made this try after that moment, milliseconds since the epoch, by whichever host's clock.
-        True too if its id does not tell."""
+        """Whether Airflow made this try after that moment, milliseconds since the epoch, by the clock of any host. True
+        too if the try's id does not tell."""
         made = _made_ms(self.ti_id)
         return made is None or made > moment_ms + SKEW_MS
 
     def is_newer_than(self, other: RunIdentity) -> bool:
-        """Whether Airflow made this try after the other one, by their ids alone; False if these do not tell."""
+        """Whether Airflow made this try after the other one, by their ids alone; False if the ids do not tell."""
         made, before = _made_ms(self.ti_id), _made_ms(other.ti_id)
         return made is not None and before is not None and made > before
 
@@ -85,10 +86,11 @@ class RunIdentity:
         return self.relation_to(other) is not Relation.OTHER
 
     def relation_to(self, other: RunIdentity) -> Relation:
-        """How this task run stands to one that is on record: the one comparison for retry, clear and later clear.
+        """How this task run stands to a task run on record: the one comparison for retry, clear and later clear.
 
-        A retry keeps what a clear changes: the run's clear number, or, where a clear leaves that, the task's first try
-        since its clear. A task instance that was deleted and made again counts its tries anew, and is a clear as well.
+        A retry keeps the values that a clear changes: the run's clear number or, where a clear leaves that number, the
+        task's first try since its clear. A task instance that was deleted and made again counts its tries anew, and is
+        a clear as well.
         """
         if (self.dag_id, self.run_id, self.map_index) != (other.dag_id, other.run_id, other.map_index):
             return Relation.OTHER
@@ -111,8 +113,8 @@ class RunIdentity:
         return Relation.SAME
 
     def _is_retry_beside(self, other: RunIdentity) -> bool:
-        """Whether one is a retry to the other, made so close to it that only the clocks of two schedulers may say
-        which came first: the number of the try says that."""
+        """Whether one try is a retry of the other, made so close to it that the clocks of two schedulers may disagree
+        about which came first: the try number tells the order then."""
         tries = (self.task_id, self.clear_number, self.first_try)
         if self.first_try is None or tries != (other.task_id, other.clear_number, other.first_try):
             return False
@@ -123,7 +125,7 @@ class RunIdentity:
         return close and self.try_number != other.try_number
 
     def _is_newer(self, other: RunIdentity) -> bool | None:
-        """Whether Airflow made this try after the other one; None if nobody can tell."""
+        """Whether Airflow made this try after the other one; None if neither ids nor starts of the runs tell."""
         made, before = _made_ms(self.ti_id), _made_ms(other.ti_id)
         if made is not None and before is not None and made != before:
             return made > before
@@ -133,7 +135,7 @@ class RunIdentity:
 
 
 def _is_of_a_remade_run(newer: RunIdentity, older: RunIdentity) -> bool:
-    """Whether the newer of two tries is of a run that was made after the other one's was deleted."""
+    """Whether the newer of two tries is of a run that was made after the older try's run was deleted."""
     if newer.clear_number > older.clear_number:
         return False
     if newer.run_started is None or older.run_started is None:
@@ -142,12 +144,12 @@ def _is_of_a_remade_run(newer: RunIdentity, older: RunIdentity) -> bool:
         return False
     if newer.clear_number < older.clear_number:
         return True
-    # A user can clear a task of a finished run without a number, and start the run anew by hand.
+    # A user can clear a task of a finished run without a new clear number, and start the run anew by hand.
     return newer.task_id == older.task_id and (newer.first_try or 1) <= (older.first_try or 1)
 
 
 def _made_ms(ti_id: str | None) -> int | None:
-    """When Airflow made the try, milliseconds since the epoch; None if its id does not tell."""
+    """When Airflow made the try, milliseconds since the epoch; None if the try's id does not tell."""
     try:
         number = uuid.UUID(ti_id or "")
     except ValueError:
@@ -159,24 +161,25 @@ def _made_ms(ti_id: str | None) -> int | None:
 class OffsetEntry:
     """Entry N of the offset log: what batch N reads. Never changed once written.
 
-    :param ends: by source name, in the order of the log; None for a source that never had data. Of a source in ``late``
-        where it starts, as long as the batch is not resolved.
-    :param starts: by source name, where each range begins (exclusive, as the source defines it). None: from the
-        source's beginning. Empty in entries that Spark wrote; then the ends of entry N-1 are the starts.
-    :param batch_timestamp_ms: the batch's time, milliseconds since the epoch, UTC. A replay sees the same.
+    :param ends: by source name, in the order of the log; None for a source that never had data. For a source in
+        ``late``, the start of its range as long as the batch is not resolved.
+    :param starts: by source name, where each range begins (exclusive, as the source defines it); None for the source's
+        beginning. Empty in entries that Spark wrote: the ends of entry N-1 are the starts then.
+    :param batch_timestamp_ms: the batch's time, milliseconds since the epoch, UTC. A replay sees the same time.
     :param watermark_ms: event-time watermark of the batch, milliseconds since the epoch.
     :param conf: SQL settings that change results, pinned.
     :param run: the run that planned it; None for entries that Spark wrote.
     :param pipeline: name of the pipeline that planned it; None for entries that Spark wrote.
-    :param stands_for: digest of the entry that was torn or lost, and that a repair wrote again as this one: what ran it
-        is known by that.
+    :param stands_for: digest of the torn or lost entry that a repair wrote again as this one: the output of the entry's
+        attempts is known by that digest.
     :param late: sources whose range has no end until an attempt has read it.
-    :param read_as: by source that the batch has something of, how it was set to make rows when the batch was planned:
-        see ``Source.reads_as``. It is read as it is set when it is read, and by this is told that that is another way.
-        Empty in entries of older versions, and of commands.
-    :param parallelism: into so many partitions rows are divided, by the name of the source or step of the pipeline's
-        flow; one that is not named leaves them as they are.
-    :param resolved_by: epoch of the attempt that chose the ends of those; in no entry, it is read from beside the log.
+    :param read_as: for each source that the batch reads from, the source's settings for making rows when the batch was
+        planned: see ``Source.reads_as``. An attempt reads by the settings of its own time; this record tells whether
+        they have changed. Empty in entries of older versions, and of commands.
+    :param parallelism: the number of partitions that rows are divided into, by the name of the source or step of the
+        pipeline's flow; a source or step without a number leaves rows as they are.
+    :param resolved_by: epoch of the attempt that chose the ends of the sources in ``late``; never in the log, but read
+        from beside it.
     :param extra: keys of the metadata line that this version does not know; carried, not dropped.
     :param source_metadata: Spark's ``sourceMetadataInfo`` of v2, carried.
     """
@@ -198,7 +201,7 @@ class OffsetEntry:
 
     @property
     def unresolved(self) -> tuple[str, ...]:
-        """Sources whose end nobody knows yet."""
+        """Sources whose end is not known yet."""
         return self.late if self.resolved_by is None else ()
 
 
@@ -209,18 +212,18 @@ class CommitEntry:
     :param next_watermark_ms: watermark for the batch after this one, milliseconds since the epoch.
     :param epoch: the attempt whose output is published; None for entries that Spark wrote.
     :param requires_another_batch: the batch asks for one more even without new data (Spark's no-data batch).
-    :param complete: with this batch all sources of the pipeline were finished; for people, as what comes next is asked
-        of the sources, of which there may be others by then.
-    :param set_aside: the batch was given up after failing again and again; its range is not in the sink, unless a
-        replay has been completed since.
+    :param complete: with this batch all sources of the pipeline were finished; for people, since planning asks the
+        sources again, and the pipeline may have other sources by then.
+    :param set_aside: the batch failed too often and was passed over; its range is not in the sink, unless a replay has
+        been completed since.
     :param failure: of a batch that was set aside: ``error`` (the last one), ``attempts`` (how many failed), ``epoch``
-        (under which it was set aside), ``since`` (the first of the batches in a row that were), ``starts`` and ``ends``
-        by source.
+        (under which the batch was set aside), ``since`` (the first of the consecutive batches that were set aside),
+        ``starts`` and ``ends`` by source.
     :param progress: the runtime's result: numInputRows by source, rows, files, bytes, durationMs by phase.
     :param run: the run that committed it.
     :param committed_ms: milliseconds since the epoch, UTC.
-    :param plan: digest of the offset entry that it commits: its writer may sleep until the number is another batch's.
-        None in entries of older versions, and of commands, which say it in their own way.
+    :param plan: digest of the offset entry that this entry commits: its writer may sleep until the number belongs to
+        another batch. None in entries of older versions, and of commands, which keep the digest in their trail.
     :param extra: unknown keys of the metadata line; carried.
     """
 
@@ -245,13 +248,14 @@ class Attempt:
     :param epoch: from 1 on; a higher one fences all lower ones.
     :param handle: the engine's handle, recorded before the launch, so that any process can poll or cancel.
     :param run: the task run that made the attempt.
-    :param code: what it ran: ``transform``, ``code_hash`` (SHA-256), ``bundle_name``, ``bundle_version``.
+    :param code: the code that the attempt ran: ``transform``, ``code_hash`` (SHA-256), ``bundle_name``,
+        ``bundle_version``.
     :param started_ms: milliseconds since the epoch, UTC.
     :param definition: name of the pipeline's definition in the checkpoint; None in entries of older versions.
     :param request: number of the newest replay request that the attempt was made for, with all before it; None for an
-        attempt that was made for none, which never replaces what is published.
-    :param identity: the batch as it was planned when the attempt was opened; its manifest bears it. None in entries of
-        older versions, whose manifests have none, and of epochs that only fence.
+        attempt that was made for no request, which never replaces published output.
+    :param identity: the batch as it was planned when the attempt was opened; the attempt's manifest bears it. None in
+        entries of older versions, whose manifests have none, and of epochs that only fence.
     """
 
     key: BatchKey
@@ -266,12 +270,12 @@ class Attempt:
 
     @property
     def batch(self) -> BatchIdentity:
-        """Whose stage the attempt writes: by it its place is known."""
+        """The batch whose stage the attempt writes: the stage's place follows from it."""
         return self.identity or BatchIdentity.at(self.key)
 
     @property
     def is_fence(self) -> bool:
-        """Whether its epoch only fences those before it: nothing runs under it."""
+        """Whether the attempt's epoch only fences the attempts before it: nothing runs under such an epoch."""
         return not self.code
 
 
@@ -298,7 +302,7 @@ class AttemptEnd:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointIdentity:
-    """Whose checkpoint this is, and its format, chosen once when it is made.
+    """The pipeline that a checkpoint belongs to, and the checkpoint's format, chosen once when it is made.
 
     :param pipeline: name of the pipeline; None for a checkpoint that only Spark has written so far.
     :param format: ``v1`` (by position) or ``v2`` (by name) of the offset log.

@@ -26,7 +26,7 @@ class Epochs:
     def take(self, key: BatchKey, make: Callable[[int], Mapping[str, Any]]) -> int:
         """Write the batch's next entry and return its epoch, counted from 1. Durable on return.
 
-        Beaten to a number, it goes on with the next: nobody ever shares an epoch.
+        If another process has taken the number, the next one is tried: no two entries share an epoch.
         """
         epoch = self.latest(key) + 1
         while not self._store.put_if_absent(self._path(key, epoch), encode_record(make(epoch))):
@@ -34,7 +34,7 @@ class Epochs:
         return epoch
 
     def put(self, key: BatchKey, epoch: int, values: Mapping[str, Any]) -> bool:
-        """Write the entry of exactly this epoch; False if somebody has taken it."""
+        """Write the entry of exactly this epoch; False if the epoch is taken."""
         return self._store.put_if_absent(self._path(key, epoch), encode_record(values))
 
     def get(self, key: BatchKey, epoch: int) -> dict[str, Any] | None:
@@ -50,7 +50,7 @@ class Epochs:
         return max(numbers(self._store.list(self._folder(key))), default=0)
 
     def end(self, key: BatchKey, epoch: int, values: Mapping[str, Any]) -> bool:
-        """Write how the entry ended; False if that is on record already."""
+        """Write how the entry ended; False if an end is on record already."""
         return self._store.put_if_absent(f"{self._path(key, epoch)}{_END}", encode_record(values))
 
     def ended(self, key: BatchKey, epoch: int) -> dict[str, Any] | None:
@@ -58,7 +58,7 @@ class Epochs:
         return self._read(f"{self._path(key, epoch)}{_END}")
 
     def all_and_ends(self, key: BatchKey) -> tuple[list[int], list[int]]:
-        """:meth:`all` and :meth:`ends` of one moment. One listing."""
+        """The results of :meth:`all` and :meth:`ends` at one moment. One listing."""
         names = self._store.list(self._folder(key))
         return sorted(numbers(names)), sorted(_ends(names))
 
@@ -72,14 +72,15 @@ class Epochs:
         return sorted(set(entries).difference(ends))
 
     def age_seconds(self, key: BatchKey) -> float:
-        """How long ago the batch's newest epoch, or its end, was written, by the store's clock; endless if none."""
+        """Seconds since the batch's newest epoch, or its end, was written, by the store's clock; infinite if none
+        was."""
         newest = self._path(key, self.latest(key))
         written = [self._store.modified_ms(path) for path in (newest, f"{newest}{_END}")]
         last = max((one for one in written if one is not None), default=None)
         return math.inf if last is None else (self._store.now_ms() - last) / 1000
 
     def lanes(self) -> list[str]:
-        """Lanes that have entries. What has no lane's name nobody of us made."""
+        """Lanes that have entries. A folder without a lane's name is none of this package's."""
         return sorted(filter(is_lane, self._store.folders("")))
 
     def ids(self, lane: str) -> list[int]:
@@ -87,14 +88,15 @@ class Epochs:
         return sorted(numbers(self._store.list(lane)))
 
     def purge(self, before: BatchKey) -> int:
-        """Remove everything of lower ids of the lane; returns how many entries went, ends not counted."""
+        """Remove entries and ends of the lane's batches before ``before``; return how many entries went, without
+        ends."""
         removed = 0
         for number in self.ids(before.lane):
             if number < before.id:
                 folder = self._folder(BatchKey(before.lane, number))
                 for name in self._store.list(folder):
                     if not numbers([name.removesuffix(_END)]):
-                        continue  # no file of ours, so whose it is nobody knows
+                        continue  # no file of this package's, so its owner is unknown
                     removed += self._store.delete(f"{folder}/{name}") and not name.endswith(_END)
                 self._store.delete(folder)
         return removed

@@ -1,4 +1,4 @@
-"""Epochs that only fence: who takes one has a later epoch than all attempts before it, and runs nothing under it."""
+"""Epochs that only fence: such an epoch fences all attempts before it, and nothing runs under it."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 
 
 class FencedBy(StrEnum):
-    """Why nothing runs under an epoch. Stands in the entry where the engine of an attempt does."""
+    """Why nothing runs under an epoch. The value stands in the entry where the engine of an attempt does."""
 
     JANITOR = "janitor"
-    """It gave up the attempt before, which was found dead."""
+    """The janitor gave up the attempt before, which was found dead."""
 
     SET_ASIDE = "set aside"
     """The batch was set aside under this epoch."""
 
     RESTORED = "restored"
-    """The epoch was an attempt's which a restored backup does not know."""
+    """The epoch belonged to an attempt that a restored backup does not know."""
 
     REWOUND = "rewound"
-    """The batch of this number was given up, and the one that has the number next begins after this epoch."""
+    """The batch of this number was given up, and the next batch of this number begins after this epoch."""
 
     TAKEN_BACK = "taken back"
-    """The plan of the batch was made while a command was at the checkpoint, and goes."""
+    """The batch was planned while a command was at the checkpoint, and its plan is taken back."""
 
     COMMAND = "maintenance"
-    """A command put it in place of an entry that was torn or missing."""
+    """A command put the entry in place of one that was torn or missing."""
 
 
 def fence(
@@ -41,9 +41,9 @@ def fence(
     run: RunIdentity | None = None,
     by_hand: Mapping[str, Any] | None = None,
 ) -> Attempt:
-    """An attempt that only fences. It has no definition: job status hooks were never told of it.
+    """An attempt that only fences. It has no definition: job status hooks were never told of such an attempt.
 
-    :param by_hand: who gave the command, and when; None if it was none.
+    :param by_hand: the command, its user and its time; None if no command fences.
     """
     trail = {} if by_hand is None else {"by_hand": dict(by_hand)}
     handle = {"engine": by.value, **trail}

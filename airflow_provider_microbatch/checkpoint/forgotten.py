@@ -1,5 +1,7 @@
-"""What was asked to be erased: conditions that whoever computes a batch leaves out. They name people, so nobody shows
-them in a log or an error; entries are as private as the rest of a checkpoint."""
+"""Conditions of rows that users asked to erase; every computed batch leaves these rows out.
+
+The conditions name people, so no log and no error shows them; entries are as private as the rest of a checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,16 @@ from airflow_provider_microbatch.stores import Store
 
 @dataclass(frozen=True, kw_only=True)
 class Forgetting:
-    """What a person has asked for.
+    """A request to leave rows out, or to lift such a request.
 
     :param number: of the entry; entries are in order.
-    :param mark: by which outputs say that they have left it out: its number, and a digest of it. A checkpoint that is
-        restored from a backup gives numbers again, to what somebody else asks for.
-    :param condition: SQL of Spark's; a row of which it is true is left out. Empty for an entry that lifts another.
-    :param sinks: names of the sinks whose rows it is about; empty for all.
+    :param mark: the text by which outputs say that they have left the rows out: the entry's number, and a digest of it.
+        A checkpoint that is restored from a backup gives numbers again, to other conditions.
+    :param condition: Spark SQL; a row for which it is true is left out. Empty for an entry that lifts another.
+    :param sinks: names of the sinks whose rows the condition is about; empty for all.
     :param lifts: the number of the entry that no longer counts from now on; None for a condition.
-    :param by: who asked.
-    :param at_ms: when; milliseconds since the epoch, UTC.
+    :param by: the user that asked.
+    :param at_ms: when the user asked; milliseconds since the epoch, UTC.
     """
 
     number: int
@@ -49,24 +51,24 @@ class ForgottenRows:
     def all(self) -> list[Forgetting]:
         """All entries, in order.
 
-        :raises CorruptEntryError: if one cannot be read: nobody can say then what is to be left out.
+        :raises CorruptEntryError: if one cannot be read, since the rows to leave out are unknown then.
         """
         return [self._entry(number) for number in sorted(numbers(self._store.list("")))]
 
     def active(self) -> list[Forgetting]:
-        """Those that count: conditions that no later entry lifts. Raises as :meth:`all` does."""
+        """The conditions that count: those that no later entry lifts. Raises as :meth:`all` does."""
         found = self.all()
         lifted = {one.lifts for one in found if one.lifts is not None}
         return [one for one in found if one.lifts is None and one.number not in lifted]
 
     def add(self, condition: str, *, sinks: tuple[str, ...], by: str, at_ms: int) -> Forgetting:
-        """Have a condition on record. Durable on return."""
+        """Record a condition. Durable on return."""
         return self._add({"condition": condition, "sinks": list(sinks), "lifts": None, "by": by, "at_ms": at_ms})
 
     def lift(self, number: int, *, by: str, at_ms: int) -> Forgetting:
-        """Have it on record that an entry no longer counts.
+        """Record that an entry no longer counts.
 
-        :raises MaintenanceError: if it does not count now.
+        :raises MaintenanceError: if the entry does not count now.
         """
         if number not in {one.number for one in self.active()}:
             counting = ", ".join(str(one.number) for one in self.active()) or "none"

@@ -1,12 +1,13 @@
-"""Hand a checkpoint back to a streaming query: complete what Spark needs of it.
+"""Hand a checkpoint back to a streaming query: complete the files that Spark needs.
 
 Offset log and commit log are Spark's already. The file source of this package writes a plain file for each of its
 offsets, in Spark's lines; Spark itself looks for ``9.compact``, ``19.compact`` and so on, each with all entries up to
-it, and derives the rest from the newest of them.
+its number, and derives the rest from the newest of them.
 
-How far apart they are Spark tells from those that it finds: of two or more it takes the difference of the newest two,
-of one a divisor of its number that is not below the configured interval. ``9.compact`` beside ``29.compact`` would have
-it look for a ``19.compact`` that never was. So there is one, the newest, which has all that the others had.
+Spark infers the interval of these files from those that it finds: of two or more it takes the difference of the newest
+two, of a single file a divisor of its number that is not below the configured interval. ``9.compact`` beside
+``29.compact`` would make Spark look for a ``19.compact`` that never was. So there is only one, the newest, with all
+entries of the others.
 """
 
 from __future__ import annotations
@@ -28,22 +29,23 @@ COMPACT_INTERVAL = 10
 """Spark's ``spark.sql.streaming.fileSource.log.compactInterval``."""
 
 INDEX = "index"
-"""Folder of the file source's index in its state."""
+"""Folder of the file source's index in the source's state."""
 
 _SUFFIX = ".compact"
 _SPARK_NAME = re.compile(r"\w+", re.ASCII)
 
 
 def hand_over(checkpoint: Checkpoint) -> list[str]:
-    """Write what Spark needs to go on from here. Stop the DAG first; may be called again, also after more batches.
+    """Write the files that Spark needs to go on from here. Stop the DAG first. May be called again, also after more
+    batches.
 
-    A v1 checkpoint goes to a query that makes its sources in the order of ``identity().sources``; a v2 one to Spark 4.2
-    or newer, with ``spark.sql.streaming.queryEvolution.enableSourceEvolution=true`` and sources named as here. A batch
-    that is planned and not committed is run by Spark, first.
+    A v1 checkpoint goes to a query that makes its sources in the order of ``identity().sources``; a v2 checkpoint to
+    Spark 4.2 or newer, with ``spark.sql.streaming.queryEvolution.enableSourceEvolution=true`` and sources named as
+    here. Spark first runs a batch that is planned and not committed.
 
-    :return: addresses of the files that were written; empty if everything was there.
-    :raises CheckpointError: if the logs are broken, a source log has a gap, Spark takes no such source names, or would
-        read what a data interval has read.
+    :return: addresses of the files that were written; empty if every file was there.
+    :raises CheckpointError: if the logs are broken, a source log has a gap, Spark does not take the source names, or
+        Spark would read again what a data interval has read.
     """
     identity = checkpoint.identity()
     lane = checkpoint.lane(LIVE)
@@ -67,10 +69,10 @@ def hand_over(checkpoint: Checkpoint) -> list[str]:
             f"{refused} cannot be handed to a streaming query."
         )
     if identity.format == "v2":
-        # Spark begins where the newest committed entry ends, by the names that are written there.
+        # Spark begins where the newest committed entry ends, by the source names in the entry's bytes.
         for number in {tail.offset_id, tail.offset_id if tail.commit_id is None else tail.commit_id}:
             _check_written_names(checkpoint, number)
-    # What Spark runs next begins where the newest committed batch ended.
+    # The batch that Spark runs next begins where the newest committed batch ended.
     begins = entry.ends
     if tail.offset_id != tail.commit_id:
         before = lane.offset_log.get(tail.offset_id - 1) if tail.offset_id > 0 and not entry.starts else None
@@ -86,7 +88,7 @@ def hand_over(checkpoint: Checkpoint) -> list[str]:
         if newest is not None:
             written += _complete(checkpoint.source_log(name), newest)
             _drop_index(checkpoint.source_state(name))
-    # Spark sees none but its own files, and keeps a hundred: what we have beside them would become a gap.
+    # Spark sees only its own files, and keeps a hundred: entries that lie in segments would become a gap.
     lane.offset_log.expand()
     lane.commit_log.expand()
     return written
@@ -114,14 +116,14 @@ def _log_offset(offset: Offset | None) -> int | None:
 
 
 def _drop_index(state: Store) -> None:
-    """Spark will append to the source log and remove what it compacts, which an index that goes on from its own last
-    entry could miss. Without one, the next plan reads the whole log."""
+    """Remove the file source's index. Spark will append to the source log and remove the entries that it compacts,
+    which an index that goes on from its own last entry could miss. Without it, the next plan reads the whole log."""
     for name in state.list(INDEX):
         state.delete(f"{INDEX}/{name}")
 
 
 def _check_lanes(log: Store, source: str, *, after: int | None) -> None:
-    """Raise if Spark would read what another lane has: it knows one lane, and takes every entry of its range."""
+    """Raise if Spark would read an entry of another lane: Spark knows one lane, and takes every entry of its range."""
     for number in sorted(numbers(log.list(""))):
         if after is not None and number <= after:
             continue
@@ -136,7 +138,7 @@ def _check_lanes(log: Store, source: str, *, after: int | None) -> None:
 
 
 def _check_no_lanes(checkpoint: Checkpoint, source: str) -> None:
-    """The same for a source whose log does not tell what a lane has: any may have what comes next."""
+    """Raise as :func:`_check_lanes`, for a source whose log does not tell lanes apart: any may have the next rows."""
     for name in checkpoint.lanes():
         lane = checkpoint.lane(name)
         for number in () if name == LIVE else lane.offset_log.ids():
@@ -177,9 +179,9 @@ def _complete(log: Store, newest: int) -> list[str]:
 
 
 def _wanted(newest: int, compacted: Collection[int]) -> int:
-    """The one entry that is to be compacted; -1 if none has to be. Spark starts from it, whatever interval of
-    :data:`COMPACT_INTERVAL` or more it is configured with. A log of a query with another interval is compacted to its
-    end, which every interval fits."""
+    """The number of the only entry to compact; -1 if none has to be. Spark starts from that entry, with any configured
+    interval of :data:`COMPACT_INTERVAL` or more. The log of a query with another interval is compacted to its end,
+    which fits every interval."""
     if any((number + 1) % COMPACT_INTERVAL for number in compacted):
         return newest
     return (newest + 1) // COMPACT_INTERVAL * COMPACT_INTERVAL - 1

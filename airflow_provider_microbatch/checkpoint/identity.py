@@ -1,4 +1,4 @@
-"""How a batch is known outside of its checkpoint: by who made it, and not by its number alone.
+"""How a batch is known outside of its checkpoint: by its checkpoint and pipeline, and not by its number alone.
 
 Numbers count from 0 in every checkpoint. So a table that is kept under a new checkpoint, that two pipelines write, or
 that is younger than the backup its checkpoint was restored from, has a batch 7 that is not this checkpoint's batch 7.
@@ -21,32 +21,32 @@ _CHECKPOINT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
 def is_checkpoint_id(text: object) -> bool:
-    """Whether the text can be the id of a checkpoint. It becomes a folder beside tables, so it is no path."""
+    """Whether the text can be the id of a checkpoint. An id becomes a folder beside tables, so it is no path."""
     return isinstance(text, str) and _CHECKPOINT.fullmatch(text) is not None
 
 
 def digest_of(data: bytes) -> str:
-    """The digest of an offset log entry: two plans of one batch differ in it, whatever range they have."""
+    """The digest of an offset log entry: two plans of one batch differ in it, even if their ranges are the same."""
     return hashlib.sha256(data).hexdigest()
 
 
 def is_digest(text: object) -> bool:
-    """Whether the text can be a digest. It becomes the name of a file, so it is no path."""
+    """Whether the text can be a digest. A digest becomes the name of a file, so it must not be a path."""
     return isinstance(text, str) and _DIGEST.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchIdentity:
-    """Whose batch it is, and which plan of it. Travels in the job and in the manifest.
+    """A batch of a checkpoint and pipeline, in one of its plans. Travels in the job and in the manifest.
 
-    :param checkpoint: id of the checkpoint: Spark's query id. Empty for what was written before batches were known by
-        more than lane and id.
+    :param checkpoint: id of the checkpoint: Spark's query id. Empty for output of versions that knew a batch only by
+        lane and id.
     :param pipeline: name of the pipeline.
     :param key: lane and id.
     :param digest: of the offset log entry's bytes; empty as long as nothing is planned.
-    :param location: where the checkpoint lies, for messages. A checkpoint can be moved, so it identifies nothing.
+    :param location: where the checkpoint lies, for messages. It identifies nothing, since a checkpoint can be moved.
     :param planned_ms: the batch's timestamp, milliseconds since the epoch, UTC; for messages.
-    :raises DefinitionError: if the checkpoint's id could be no folder.
+    :raises DefinitionError: if the checkpoint's id cannot be the name of a folder.
     """
 
     checkpoint: str
@@ -62,11 +62,12 @@ class BatchIdentity:
 
     @classmethod
     def at(cls, key: BatchKey, *, checkpoint: str = "") -> BatchIdentity:
-        """The place of a batch, whatever is planned there; of before identities if no checkpoint is named."""
+        """The place of a batch, whatever is planned there. Without ``checkpoint``, the place in output of versions
+        without identities."""
         return cls(checkpoint=checkpoint, pipeline="", key=key, digest="")
 
     def __str__(self) -> str:
-        """Whose it is, in words."""
+        """The pipeline and checkpoint of the batch, in words."""
         if not self.checkpoint:
             return "nobody that it names"
         place = f" at {self.location}" if self.location else ""
@@ -77,7 +78,7 @@ class BatchIdentity:
         return f"pipeline {self.pipeline!r} (checkpoint {self.checkpoint}{place}{planned})"
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
+        """The identity as JSON values."""
         return {
             "checkpoint": self.checkpoint,
             "pipeline": self.pipeline,
@@ -90,7 +91,7 @@ class BatchIdentity:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> BatchIdentity:
-        """What :meth:`to_dict` wrote. :raises ValueError: if it is something else."""
+        """The identity that :meth:`to_dict` wrote. :raises ValueError: if the values are something else."""
         try:
             checkpoint, pipeline, digest = (values[name] for name in ("checkpoint", "pipeline", "digest"))
             key = BatchKey(values["lane"], values["batchId"])

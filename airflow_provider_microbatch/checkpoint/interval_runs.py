@@ -1,5 +1,8 @@
-"""Which data intervals have had their run, of pipelines that plan by them. Also one that found nothing: without that
-nobody could tell data that came late for it from data that it is still going to read."""
+"""Which data intervals have had their run, for pipelines that plan by intervals.
+
+A run that found no data counts too: without its record, data that came late for its interval could not be told from
+data that the run is still going to read.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ _BEFORE = "before."
 
 
 class IntervalRuns:
-    """Empty files, one for each lane whose interval had its run, and ``before.<lane>`` for those that an older version
-    ran, which kept no such record: all that ends no later than that lane's.
+    """Empty files, one for each lane whose interval had its run. An older version kept no such record:
+    ``before.<lane>`` says that all intervals that end no later than that lane's count as run.
 
     :param store: scoped to ``microbatch/intervals``.
     """
@@ -19,15 +22,16 @@ class IntervalRuns:
         self._store = store
 
     def begin(self, newest: str | None) -> None:
-        """Called before any interval is planned by this version.
+        """Record which intervals an older version ran. Called before this version plans any interval.
 
-        :param newest: the lane that an older version planned whose interval ends last; None if there is none.
+        :param newest: the lane with the latest end of its interval that an older version planned; None if there is
+            none.
         """
         if not self._store.list(""):
             self._store.put_if_absent(f"{_BEFORE}{newest or ''}", b"v1")
 
     def had(self, lane: str) -> None:
-        """The run of the lane's interval has decided what it reads. Durable on return, idempotent."""
+        """Record that the run of the lane's interval has decided what to read. Durable on return, idempotent."""
         self._store.put_if_absent(lane, b"v1")
 
     def lanes(self) -> list[str]:
@@ -35,7 +39,7 @@ class IntervalRuns:
         return [name for name in self._store.list("") if not name.startswith(_BEFORE)]
 
     def older(self, newest: str | None) -> list[str]:
-        """Lanes up to whose interval's end all counts as run.
+        """Lanes that an older version ran: every interval that ends no later than theirs counts as run.
 
         :param newest: as for :meth:`begin`, which a sensor does not call.
         """

@@ -13,10 +13,10 @@ LIVE = "live"
 """The lane whose position moves with new data. Backfills have lanes of their own."""
 
 LETTERS = "dead-letters"
-"""The lane of batches that are made of dead letters of the others."""
+"""The lane of batches that are made of dead letters of other lanes."""
 
 OF_INTERVAL = "interval-"
-"""Begins the name of a lane that belongs to a data interval."""
+"""The beginning of the name of a lane that belongs to a data interval."""
 
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 """The years 1 to 9999, milliseconds since the epoch."""
@@ -47,26 +47,26 @@ def is_name(name: object) -> bool:
 
 
 def is_whole(value: object) -> TypeGuard[int]:
-    """Whether a value from JSON is a whole number that an id, a count, or a moment in milliseconds can be: one beyond
-    the year 9999 no calendar knows, and whoever shows it would fail."""
+    """Whether a value from JSON is a whole number that an id, a count, or a moment in milliseconds can be. No calendar
+    has a moment beyond the year 9999, and code that shows such a moment would fail."""
     return type(value) is int and _FIRST_MS <= value <= _LAST_MS
 
 
 def is_lane(name: str) -> bool:
-    """Whether a folder of this name is a lane's: there are no others than ``live``, that of dead letters and those of
-    intervals, and whatever else lies beside them is somebody's. So is a copy of a lane: what is in it would count as
-    read twice."""
+    """Whether a folder of this name is a lane's: ``live``, the lane of dead letters, or the lane of an interval. Other
+    folders there are not this package's, such as a copy of a lane: its batches would count as read twice."""
     return name in (LIVE, LETTERS) or span_of(name) is not None
 
 
 def span_of(lane: str) -> tuple[int, int] | None:
-    """Start and end of the interval that the lane of this name belongs to, milliseconds since the epoch; None if it is
-    of none. A name is ``interval-20260101T000000Z-20260102T000000Z``, or has stamps as ``20260101T000000.001Z``."""
+    """Start and end of the interval that the lane of this name belongs to, milliseconds since the epoch; None if the
+    lane belongs to no interval. A name is ``interval-20260101T000000Z-20260102T000000Z``, or has stamps as
+    ``20260101T000000.001Z``."""
     found = _SPAN.fullmatch(lane)
     try:
         return None if found is None else (_milliseconds(found[1]), _milliseconds(found[2]))
     except ValueError:
-        return None  # no moment: it looks like a stamp, and nobody made a lane of it
+        return None  # looks like a stamp but is no moment: no lane was made of it
 
 
 def _milliseconds(stamp: str) -> int:

@@ -1,7 +1,7 @@
-"""By which id a checkpoint knows each of its tables again.
+"""The ids by which a checkpoint recognises its tables.
 
-A folder whose file system is not mounted looks like a table that is empty. Whether it is empty tells nothing, since
-this package makes folders there itself; so a table has an id, and a checkpoint has on record which one.
+A folder whose file system is not mounted looks like an empty table. Emptiness tells nothing, since this package makes
+folders there itself. So a table has an id, and its checkpoint has that id on record.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from airflow_provider_microbatch.exceptions import CorruptEntryError
 from airflow_provider_microbatch.stores import Store
 
 TABLE_ID = "_table_id"
-"""A folder in that of a table; its only file is called as the table's id is."""
+"""A folder in a table's folder; the name of the only file in it is the table's id."""
 
 TABLE_MARK = "_table.json"
 """A file in the folder of a table that a catalog of folders has made."""
 
 TABLE_BATCHES = "_batches"
-"""A folder in that of a table of objects: all that attempts have written lies below it, published or not."""
+"""A folder in the folder of a table of objects: all output of attempts lies below it, published or not."""
 
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
 def is_table_id(text: object) -> bool:
-    """Whether the text can be the id of a table. It is the name of a file there, so it is no path."""
+    """Whether the text can be the id of a table. Such an id becomes the name of a file, so it must not be a path."""
     return isinstance(text, str) and _ID.fullmatch(text) is not None
 
 
@@ -45,7 +45,7 @@ class KnownTables:
         self._read: dict[str, str] = {}
 
     def get(self, location: str) -> str | None:
-        """The id of the table at that address; None if it is not on record: it never was demonstrably there.
+        """The id of the table at that address; None if no id is on record: the table was never demonstrably there.
 
         :raises CorruptEntryError: if the entry cannot be read.
         """
@@ -57,17 +57,18 @@ class KnownTables:
         return self._read[location]
 
     def put(self, location: str, table_id: str) -> None:
-        """Put it on record, unless an id is: then that one stays."""
+        """Record the table's id, unless an id is on record: then that id stays."""
         self._store.put_if_absent(_name(location), encode_record({"location": location, "id": table_id}))
 
     @cached_property
     def following_moves(self) -> KnownTables:
-        """The same for who reads at the addresses of before: of a table that was moved it is known that nothing is
-        there any more. Nobody may write by it: a table at two addresses would be taken for moved while one is away."""
+        """The same records for a caller that reads at former addresses: of a table that was moved it is known that
+        nothing is at its old address any more. Callers must not write by them: a table at two addresses would be taken
+        for moved while one of the two is away."""
         return KnownTables(self._store, follows_moves=True)
 
     def moved_to(self, table_id: str) -> list[str]:
-        """Where a table is looked for that is not at its address: wherever it was known, if moves are followed."""
+        """Addresses to look for a table that is not at its own: all on record with its id, if moves are followed."""
         if not self._follows_moves:
             return []
         found = [self._entry(name) for name in sorted(self._store.list(""))]

@@ -14,7 +14,7 @@ from airflow_provider_microbatch.exceptions import BrokenLogError, CorruptEntryE
 
 @dataclass(frozen=True, kw_only=True)
 class Tail:
-    """The newest id of each log with its entry; None for an empty one."""
+    """The newest id of each log with its entry; None for an empty log."""
 
     offset_id: int | None
     commit_id: int | None
@@ -23,7 +23,7 @@ class Tail:
 
 
 class Lane:
-    """One small checkpoint.
+    """An offset log and a commit log that belong together: a small checkpoint.
 
     :param name: ``live``, or the name of a backfill's lane.
     :param offset_log: what each batch reads.
@@ -45,12 +45,12 @@ class Lane:
         self._check_metadata = check_metadata
 
     def tail(self) -> Tail:
-        """Where the logs end. Verifies what the next batch stands on: the last entries of each. Others may plan and
-        commit meanwhile; what is returned was so at one moment.
+        """The ends of the two logs. Verifies the entries that the next batch stands on: the last ones of each log.
+        Other processes may plan and commit meanwhile; the returned tail was true at one moment.
 
         :raises BrokenLogError: if the two logs contradict each other or an entry next to the end is missing.
         :raises CorruptEntryError: if one of these entries cannot be read.
-        :raises SourceCountError: if they are of v1 and hold another number of sources.
+        :raises SourceCountError: if these entries are of v1 and hold another number of sources.
         """
         tail = self._read_tail()
         while (problem := self._problem(tail)) is not None:
@@ -118,8 +118,9 @@ class Lane:
         return None
 
     def commit_of(self, batch_id: int) -> CommitEntry | None:
-        """The commit entry of the batch as it is planned now; None if there is none. One that was written for a plan of
-        before a rewind says nothing of this one: its rows are in no table, and what it reads is not to be given up.
+        """The commit entry of the batch as it is planned now; None if there is none. An entry that was written for a
+        plan from before a rewind says nothing of the present plan, whose rows are in no table and whose range no source
+        may give up.
 
         :raises CorruptEntryError: if the commit entry cannot be read.
         """
@@ -132,12 +133,13 @@ class Lane:
             return commit  # of a torn plan nobody can tell; that it is torn is another finding
 
     def commits_another(self, batch_id: int, commit: CommitEntry) -> bool:
-        """Whether the commit entry was written for another plan of the batch than is in the offset log."""
+        """Whether the commit entry was written for another plan of the batch than the one in the offset log."""
         read = self.offset_log.read(batch_id)
         return read is not None and commits_another(commit, *read)
 
     def break_before(self, batch_id: int) -> str | None:
-        """Where the batch does not begin where the one before ended, in words; None if it does, or nobody can tell."""
+        """Where the batch does not begin at the end of the one before, in words; None if it does, or an entry is
+        missing."""
         return self._break(batch_id, self.offset_log.get(batch_id - 1), self.offset_log.get(batch_id))
 
     def _break(self, batch_id: int, before: OffsetEntry | None, entry: OffsetEntry | None) -> str | None:
@@ -147,8 +149,9 @@ class Lane:
         return None if found is None else f"lane {self.name}: {found}"
 
     def check_gaps(self) -> None:
-        """Raise if an entry in the middle of a log is missing. Looks at a part of each log, as many entries however
-        long it is, and at the next part when the log is longer by one; leaves a hint where a log begins.
+        """Raise if an entry in the middle of a log is missing. Looks at one part of each log, with a fixed number of
+        entries however long the log is, and at the next part when the log is longer by one; leaves a hint where a log
+        begins.
 
         :raises BrokenLogError: naming the entry.
         """
@@ -161,7 +164,7 @@ class Lane:
 
 
 def contradiction(lane: Lane, offset_id: int | None, commit_id: int | None) -> str | None:
-    """How the newest entries of the two logs contradict each other and what to do, or None."""
+    """How the newest entries of the two logs contradict each other, and what to do about it; None if they do not."""
     offsets, commits = lane.offset_log, lane.commit_log
     where = f"lane {lane.name}: the newest entry of {offsets.location} is {_show(offset_id)}, of {commits.location} "
     where += f"{_show(commit_id)}"
@@ -194,7 +197,7 @@ def contradiction(lane: Lane, offset_id: int | None, commit_id: int | None) -> s
 
 
 def breaks(batch_id: int, before: OffsetEntry, entry: OffsetEntry) -> Iterator[str]:
-    """Each source that the batch does not begin where the one before it ended, in words."""
+    """One text for each source that the batch does not begin at the end of the batch before it."""
     for name, end in before.ends.items():
         # A source that had no position yet begins at its first one, which its first batch names.
         if end is not None and name in entry.starts and entry.starts[name] != end:
@@ -202,7 +205,7 @@ def breaks(batch_id: int, before: OffsetEntry, entry: OffsetEntry) -> Iterator[s
 
 
 def gap_message(log: MetadataLog[OffsetEntry] | MetadataLog[CommitEntry], missing: int, *, found: int) -> str:
-    """What to say of an entry that should be there."""
+    """The message about an entry that is missing."""
     return (
         f"Previous batch {missing} not found in {log.location}, though {found} is there: the log has a gap. "
         f"`microbatch repair` fills it if its neighbours and the sink tell what was there. Or restore "

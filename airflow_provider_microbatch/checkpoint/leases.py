@@ -10,20 +10,22 @@ from airflow_provider_microbatch.checkpoint.records import corrupt, decode_recor
 from airflow_provider_microbatch.stores import Store
 
 LEASE_SECONDS = 60.0
-"""How long an attempt counts as alive after its holder's last sign. The holder renews at a third of it, so two renewals
-may fail before anybody takes the attempt for dead."""
+"""Seconds that an attempt counts as alive after its holder's last sign of life. The holder renews at a third of them,
+so two renewals may fail before the attempt is taken for dead."""
 
 _LONGEST_SECONDS = 10 * 366 * 24 * 60 * 60
-"""No lease runs longer: one that somebody wrote as endless would keep retention from its lane for ever."""
+"""No lease runs longer: one that was written as endless would keep retention from its lane for ever."""
 
 
 class Leases:
-    """Files ``<lane>/<id>-<epoch>-<n>``; the highest ``n`` counts, and it runs from the moment the store took it.
+    """Files ``<lane>/<id>-<epoch>-<n>``; the highest ``n`` counts, and its lease runs from the moment the store took
+    the file.
 
-    Of a lease that is over a file stays until :meth:`forget`, which is called when nothing of the attempt is left to
+    The file of a lease that is over stays until :meth:`forget`, which is called when nothing of the attempt is left to
     do. So the listing of a lane is the list of its unfinished attempts, however many batches there have been.
 
-    A lease tells who is alive and is no lock: two attempts that both believe to be alive are kept apart by the fence.
+    A lease tells which attempt is alive, and is no lock: two attempts that both believe to be alive are kept apart by
+    the fence.
 
     :param store: scoped to ``leases``.
     """
@@ -32,8 +34,8 @@ class Leases:
         self._store = store
 
     def begin(self, key: BatchKey, epoch: int, *, seconds: float = LEASE_SECONDS) -> bool:
-        """Write the first lease of an epoch that may be taken next; False if there is one. Whoever is beaten to the
-        epoch has not touched its winner's lease."""
+        """Write the first lease of an epoch that may be taken next; False if there is one. A process that loses the
+        race for the epoch has not touched the winner's lease."""
         if self._renewals(key, epoch):
             return False
         return self._store.put_if_absent(
@@ -51,15 +53,15 @@ class Leases:
         leave_others: bool = False,
         after: tuple[int, str] | None = None,
     ) -> int | None:
-        """Count the attempt as alive for ``seconds`` from now on. The renewals before it are deleted.
+        """Count the attempt as alive for ``seconds`` from now on. The renewals before this one are deleted.
 
-        :param parked: nobody is at it: its stage only waits, for audits. The janitor leaves it alone, and another run
-            may take the batch up.
-        :param token: by which :meth:`is_there` knows this renewal: once a backup is restored, another may get its
-            number.
-        :param leave_others: delete none: they may be of somebody who looks for them.
-        :param after: the renewal that this one goes on from, and its token.
-        :return: which renewal it is; None if the one that it goes on from is gone, as :meth:`is_there` has it. Nothing
+        :param parked: no process runs the attempt: its stage only waits, for audits. The janitor leaves the attempt
+            alone, and another run may take the batch up.
+        :param token: the text by which :meth:`is_there` recognises this renewal: after a backup is restored, another
+            renewal may get its number.
+        :param leave_others: delete no earlier renewal: its holder may look for it.
+        :param after: the number and the token of the renewal that this one goes on from.
+        :return: the number of the renewal; None if the renewal in ``after`` is gone, as :meth:`is_there` tells. Nothing
             is renewed then.
         """
         before = self._renewals(key, epoch)
@@ -67,8 +69,8 @@ class Leases:
         data = encode_record({"seconds": seconds, "parked": parked, **({"token": token} if token else {})})
         while not self._store.put_if_absent(_path(key, epoch, number), data):
             number += 1
-        # After the put: a backup that is restored before it has not got the renewal of before, one that is restored
-        # later has not got this one.
+        # After the put: a backup that is restored before the put lacks the earlier renewal, and a backup that is
+        # restored later lacks this one.
         if after is not None and not self.is_there(key, epoch, after[0], token=after[1]):
             self._store.delete_if(_path(key, epoch, number), data)
             return None
@@ -77,7 +79,8 @@ class Leases:
         return number
 
     def is_there(self, key: BatchKey, epoch: int, renewal: int, *, token: str) -> bool:
-        """Whether nobody has renewed the lease since, nor forgotten it; nor has a backup been restored of before it."""
+        """Whether the renewal still counts: the lease was neither renewed nor forgotten since, and no backup from
+        before the renewal was restored."""
         path = _path(key, epoch, renewal)
         data = self._store.get(path)
         return data is not None and decode_record(data, where=f"{self._store.location}/{path}").get("token") == token
@@ -104,7 +107,7 @@ class Leases:
         return 0.0
 
     def age_seconds(self, key: BatchKey, epoch: int) -> float:
-        """How long ago the attempt's lease was written, whatever is in it; endless if there is none."""
+        """Seconds since the attempt's lease was written, whatever its content; infinite if there is none."""
         written = [self._store.modified_ms(_path(key, epoch, number)) for number in self._renewals(key, epoch)]
         newest = max((one for one in written if one is not None), default=None)
         return math.inf if newest is None else (self._store.now_ms() - newest) / 1000

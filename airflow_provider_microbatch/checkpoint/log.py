@@ -1,11 +1,11 @@
 """A log of numbered entries: the interface of Spark's ``MetadataLog``, over any store and any codec.
 
 A log that is a million entries long must not be listed to find its end. So every 32nd append leaves a hint beside the
-log, an empty file whose name is the number. A hint is nothing but a place to begin: the entry must be there, and those
-that follow are asked for together, and the last ones one by one. Where that does not end as it should (no hint, an
-entry that is gone, a gap, a longer way than our own appends leave), the log is listed.
+log: an empty file whose name is the number. A hint is only a place to begin: its entry must exist, the entries that
+follow are asked for together, and the last ones one by one. Where that search does not end as it should (no hint, a
+missing entry, a gap, a longer way than this package's appends leave), the log is listed.
 
-Where the log begins is left as a hint too, by retention: a number that is missing above it is a gap.
+Retention leaves a hint where the log begins, too: a number that is missing above it is a gap.
 
 Old entries may lie in segments (:mod:`~airflow_provider_microbatch.checkpoint.segments`), where ``compact`` puts them;
 reading does not show the difference.
@@ -28,21 +28,23 @@ from airflow_provider_microbatch.stores import Store
 log = logging.getLogger(__name__)
 
 HINT_EVERY = 32
-"""One append in so many leaves a hint. Each costs a second append; fewer make the way from the hint to the end long."""
+"""One append in so many leaves a hint. Each costs a second append; fewer make the way from a hint to the end long."""
 
 LOOKED_AT = 32
-"""So many entries of a log are looked at for a gap with each plan."""
+"""Number of entries of a log that each plan looks at for a gap."""
 
 _LOWEST = "from-"
-"""Begins the name of the hint that says where the log begins; older versions pass it over."""
+"""The beginning of the name of the hint that says where the log begins; older versions pass such a hint over."""
 
 E = TypeVar("E")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """:param missing: a number without an entry.
-    :param after: one above it that has one.
+    """A missing entry of a log.
+
+    :param missing: a number without an entry.
+    :param after: a higher number that has an entry.
     """
 
     missing: int
@@ -61,7 +63,8 @@ class MetadataLog(Generic[E]):
     :param store: where the files lie, scoped to the log's folder.
     :param encode: entry to bytes.
     :param decode: bytes to entry.
-    :param complete: takes a number, its entry and the entry's bytes, and adds what was found out since it was written.
+    :param complete: takes a number, its entry and the entry's bytes, and adds what was found out since the entry was
+        written.
     :param hints: where hints lie, scoped to a folder of their own; None for a log that is always listed.
     :param segments: where segments lie, scoped to a folder of their own; None for a log that has none.
     """
@@ -100,15 +103,15 @@ class MetadataLog(Generic[E]):
         data = self._encode(entry)
         if not self._store.put_if_absent(str(batch_id), data):
             return False
-        # Compaction and retention remove the oldest first: where the one before is a file of its own, neither of them
-        # has been here.
+        # Compaction and retention remove the oldest entries first: where the entry before is a file of its own, neither
+        # of them has been here.
         follows = batch_id > 0 and self.has(batch_id - 1)
         if not follows and self.is_compacted(batch_id):
             # This writer slept while the log went on: the number was taken, and its entry moved into a segment.
             self.remove(batch_id, data)
             return False
         if not follows and self._is_stray(batch_id):
-            # So did this one, and retention has removed the number meanwhile, with those around it.
+            # This writer slept too, and retention has removed the number meanwhile, with those around it.
             self.remove(batch_id, data)
             return False
         self._seen = max(self._seen, batch_id)
@@ -117,18 +120,18 @@ class MetadataLog(Generic[E]):
         return True
 
     def take_back(self, batch_id: int, entry: E) -> None:
-        """Remove what this process has just added, because it should not have been; what is another's stays."""
+        """Remove the entry that this process has just added and should not have; an entry of another process stays."""
         self.remove(batch_id, self._encode(entry))
 
     def remove(self, batch_id: int, data: bytes) -> bool:
         """Remove an entry, as long as it is a file of its own with these bytes.
 
-        :return: whether it was there, and is gone.
+        :return: whether the entry was there, and is gone.
         """
         return self._store.delete_if(str(batch_id), data)
 
     def _is_stray(self, batch_id: int) -> bool:
-        """Whether the log goes on elsewhere: an entry that was put as its end follows the one before it."""
+        """Whether the log ends elsewhere: an entry that was put at the log's end follows the entry before it."""
         newest = self.latest_id()
         if newest is None or newest <= batch_id:
             return False
@@ -144,7 +147,7 @@ class MetadataLog(Generic[E]):
         return None if read is None else read[0]
 
     def read(self, batch_id: int) -> tuple[E, bytes] | None:
-        """Entry ``batch_id`` with its bytes, which are the same wherever it lies; or None.
+        """Entry ``batch_id`` with its bytes, which are the same in a file and in a segment; or None.
 
         :raises CorruptEntryError: if there is one that cannot be read.
         """
@@ -161,12 +164,12 @@ class MetadataLog(Generic[E]):
         if self._segments is None:
             return self._store.get(str(batch_id))
         data = self._segments.get(batch_id) or self._store.get(str(batch_id))
-        # It may have moved just now.
+        # The entry may have moved just now.
         return data if data is not None else self._segments.get(batch_id, fresh=True)
 
     def ids(self) -> list[int]:
         """The numbers of all entries, ascending. Two listings, reads no entry."""
-        # In this order: an entry that moves in between is then in both, and else in none.
+        # Files before segments: an entry that moves in between is then in both, and in the other order in none.
         found = set(numbers(self._store.list("")))
         if self._segments is not None:
             for first, last in self._segments.spans(fresh=True).items():
@@ -178,7 +181,7 @@ class MetadataLog(Generic[E]):
         return self._store.modified_ms(str(batch_id)) is not None
 
     def age_seconds(self, batch_id: int) -> float:
-        """How long ago the entry was written, by the store's clock; endless if there is none."""
+        """Seconds since the entry was written, by the store's clock; infinite if there is none."""
         written = self._store.modified_ms(str(batch_id))
         return math.inf if written is None else (self._store.now_ms() - written) / 1000
 
@@ -188,7 +191,7 @@ class MetadataLog(Generic[E]):
         if newest is None:
             newest = max(self.ids(), default=None)
         if (newest is None or newest < self._seen) and self._seen >= 0:
-            # A store may list a new entry late; a command may have moved it away.
+            # A store may list a new entry late; a command may have moved the newest one away.
             newest = self._seen if self._bytes(self._seen) is not None else newest
         self._seen = -1 if newest is None else newest
         return newest
@@ -202,33 +205,33 @@ class MetadataLog(Generic[E]):
             hinted = max(numbers(self._hinted), default=None)
             if hinted is None:
                 return None
-            # Those after it that can be seen at once. Another one may have come since, so the end is looked for.
+            # The entries after the hint that can be seen at once. Another may have come since: the end is searched for.
             found = self._present(range(hinted, hinted + 2 * HINT_EVERY))
             if hinted not in found:
                 return None
             begin = next(number for number in count(hinted) if number + 1 not in found)
             if max(found) > begin:
-                return None  # what is missing before them is lost, or not shown yet
+                return None  # an entry before them is lost, or not listed yet
         elif not self.has(begin):
             return None
         for number in range(begin, begin + 2 * HINT_EVERY):
             if not self.has(number + 1):
-                # One entry that is lost is not the end.
+                # A single lost entry is not the end.
                 return None if self.has(number + 2) else number
         return None
 
     def _present(self, wanted: range) -> set[int]:
-        """Those of the numbers that have a file of their own; one that came just now may be left out."""
+        """Those of the numbers that have a file of their own; a file that came just now may be left out."""
         return set(map(int, self._store.present("", list(map(str, wanted)))))
 
     def _leave_hint(self, batch_id: int) -> None:
-        """Say that the log reaches ``batch_id``. The append is done, so nothing that fails here may fail it."""
+        """Leave a hint that the log reaches ``batch_id``. The append is done, so a failure here must not fail it."""
         if self._hints is None:
             return
         try:
             self._hints.put_if_absent(str(batch_id), b"")
             for old in numbers(self._hints.list("")):
-                # One that is ahead, of a log that was restored from a backup, would be in the way until then.
+                # A hint that is ahead, of a log that was restored from a backup, would be in the way until then.
                 if old != batch_id:
                     self._hints.delete(str(old))
         except CheckpointError as error:
@@ -249,8 +252,8 @@ class MetadataLog(Generic[E]):
         return [(number, entry) for number, entry in read if entry is not None]
 
     def find_gap(self) -> Gap | None:
-        """A number that is missing though lower ones are there, if it is in the part that is looked at now: which part
-        follows from the log's end, so that as the log grows all of it gets its turn. None if that part is whole."""
+        """A missing number that has lower ones, if it lies in the part that is looked at now; None if that part is
+        whole. The log's end determines the part, so every part gets its turn as the log grows."""
         newest = self.latest_id()
         if newest is None:
             return None
@@ -260,7 +263,7 @@ class MetadataLog(Generic[E]):
                 return self._confirmed(last + 1)
         lowest = self._lowest()
         if lowest > newest or (lowest > 0 and self.has(lowest - 1)):
-            lowest = 0  # retention is at it, or a stranger has left it: the log does not begin there
+            lowest = 0  # retention is at work, or a foreign file lies there: the log does not begin there
         low = max([lowest, *(last + 1 for last in spans.values())])
         part = newest % max(1, -(-(newest - low) // LOOKED_AT))
         begin = low + part * LOOKED_AT
@@ -271,7 +274,7 @@ class MetadataLog(Generic[E]):
         return None
 
     def _confirmed(self, missing: int) -> Gap | None:
-        """The gap, unless the log begins after it. Retention may be at it: then the log is listed again."""
+        """The gap, unless the log begins after it. Listed again while the beginning moves: retention may be at work."""
         self._hinted = None
         ids = self.ids()
         while (again := self.ids())[:1] != ids[:1]:
@@ -283,7 +286,7 @@ class MetadataLog(Generic[E]):
         return None if missing in again or after is None else Gap(missing=missing, after=after)
 
     def _lowest(self) -> int:
-        """Where the log begins, as far as a hint tells; entries above it may be gone all the same."""
+        """Where the log begins, as far as a hint tells; entries above that number may be gone all the same."""
         if self._hinted is None:
             self._hinted = self._hint_names()
         return max(
@@ -291,7 +294,7 @@ class MetadataLog(Generic[E]):
         )
 
     def _hint_names(self) -> list[str]:
-        """All hints. Nothing depends on them, so what cannot be listed is as good as none."""
+        """All hints. Nothing depends on hints, so hints that cannot be listed count as none."""
         try:
             return [] if self._hints is None else self._hints.list("")
         except CheckpointError as error:
@@ -322,7 +325,7 @@ class MetadataLog(Generic[E]):
     def purge(self, before_id: int, *, may_go: Callable[[], bool] = lambda: True) -> int:
         """Remove the entries below ``before_id``, oldest first, so that a crash leaves no gap.
 
-        :param may_go: asked right before each of them; the rest stays once it says no.
+        :param may_go: asked right before each removal; the remaining entries stay once it says no.
         :return: how many were removed.
         """
         removed = 0
@@ -340,7 +343,7 @@ class MetadataLog(Generic[E]):
         found = []
         for start in range(0, before_id - SEGMENT_SIZE + 1, SEGMENT_SIZE):
             low, high = bisect_left(loose, start), bisect_left(loose, start + SEGMENT_SIZE)
-            # Retention may have taken the first ones; a gap elsewhere is no business of compaction.
+            # Retention may have taken the first entries; compaction leaves a span with another gap alone.
             if (
                 low < high
                 and loose[high - 1] == start + SEGMENT_SIZE - 1
@@ -350,8 +353,8 @@ class MetadataLog(Generic[E]):
         return found
 
     def compact(self, before_id: int) -> int:
-        """Move entries below ``before_id`` into segments, as many as fill whole ones. Killed anywhere, it may be said
-        again. Entries that cannot be read stay where they are, with all of their segment.
+        """Move entries below ``before_id`` into segments, as many as fill whole ones. May be called again after a crash
+        at any point. Entries that cannot be read stay where they are, with all of their segment.
 
         :return: how many were moved.
         :raises CorruptEntryError: naming an entry that cannot be read.
@@ -377,7 +380,7 @@ class MetadataLog(Generic[E]):
         return moved
 
     def expand(self) -> int:
-        """The opposite: every entry is a file of its own again, as Spark needs it. May be called again.
+        """Undo :meth:`compact`: every entry is a file of its own again, as Spark needs. May be called again.
 
         :return: how many were moved.
         """
@@ -398,5 +401,5 @@ class MetadataLog(Generic[E]):
 
 
 def numbers(names: list[str]) -> list[int]:
-    """The names that are numbers as a log writes them; a leading zero or another alphabet's digit is none."""
+    """The names that are numbers as a log writes them, without a leading zero or digits of other alphabets."""
     return [int(name) for name in names if name.isascii() and name.isdecimal() and str(int(name)) == name]

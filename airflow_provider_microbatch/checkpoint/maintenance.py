@@ -1,4 +1,4 @@
-"""Maintenance: what people changed in the checkpoint by command, kept for ever; and a marker while it changes."""
+"""Maintenance: records of changes that users made by command, kept for ever; and a marker while one is made."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from airflow_provider_microbatch.exceptions import CorruptEntryError, Maintenanc
 from airflow_provider_microbatch.stores import Store
 
 HOLD_SECONDS = 30.0
-"""How long a command counts as alive after its last sign. It gives one before each step."""
+"""Seconds that a command counts as alive after its last sign of life. A command gives one before each step."""
 
 _END = ".end"
 APPLIED = "applied"
-"""How a command ended all of whose steps are done."""
+"""The outcome of a command that has done all its steps."""
 _DECIDED = ".decided"
 
 
@@ -35,8 +35,10 @@ class Maintenance:
     :param command: as it was typed, without the location.
     :param by: user and host.
     :param started_ms: milliseconds since the epoch, UTC.
-    :param steps: everything it does, in order, as plain data: whoever finishes it does exactly this.
-    :param sha256: of its entry, by which it is known: a checkpoint that was restored may give its number to another.
+    :param steps: everything that the command does, in order, as plain data: a process that finishes the command does
+        exactly this.
+    :param sha256: digest of the command's entry, which identifies the command: a restored checkpoint may give its
+        number to another.
     """
 
     number: int
@@ -49,10 +51,11 @@ class Maintenance:
 
 class MaintenanceLog:
     """Files ``<n>``, ``<n>.decided`` and ``<n>.end``. An entry without an end keeps every run from planning: the
-    checkpoint is half changed. It holds all its steps, so that the next command finishes what a killed one began.
+    checkpoint is half changed. The entry holds all steps of its command, so that the next command finishes what a
+    killed one began.
 
-    A number that any of the three has is never given out again, also where somebody has removed the entry: what is left
-    of it would count for the next command.
+    A number that any of the three files has is never given out again, also where the entry was removed by hand: the
+    files that are left would count for the next command.
 
     :param store: scoped to ``maintenance``.
     """
@@ -65,14 +68,14 @@ class MaintenanceLog:
         self._signs: dict[int, tuple[int, str]] = {}
 
     def begin(self, *, command: str, by: str, started_ms: int, steps: Sequence[Mapping[str, Any]]) -> Maintenance:
-        """Keep everybody else out. Durable on return.
+        """Keep all runs and other commands out. Durable on return.
 
         :raises MaintenanceError: if another command is not finished.
         """
-        # By the same look that saw no other: the number after that is taken by one of two that begin at once.
+        # The listing that saw no other command gives the number: only one of two that begin at once gets it.
         number = self.check_none() + 1
         self._signs.pop(number, None)
-        # Whoever has begun under that number meanwhile, while this slept, looks for its own signs.
+        # Another process that has begun under that number, while this one slept, looks for its own signs of life.
         self.hold(number, leave_others=True)
         values = {"command": command, "by": by, "started_ms": started_ms, "steps": list(steps), "waits": True}
         entry = encode_record(values)
@@ -84,19 +87,22 @@ class MaintenanceLog:
         )  # fmt: skip
 
     def unfinished(self) -> Maintenance | None:
-        """The command that has begun and has not ended, or None. One listing where there never was one.
+        """The command that has begun and has not ended, or None. One listing if there never was a command.
 
-        :raises CorruptEntryError: if its entry cannot be read.
+        :raises CorruptEntryError: if the command's entry cannot be read.
         """
         return self._newest()[1]
 
     def is_closed(self) -> bool:
-        """Whether nobody may begin anything: a command has not ended, or the checkpoint is elsewhere. One listing."""
+        """Whether nothing may begin: a command has not ended, or the checkpoint is elsewhere. One listing."""
         names = set(self._store.list(""))
         return _last(names)[1] or MOVED in names or (ARRIVING in names and ARRIVED not in names)
 
     def _newest(self, *, if_here: bool = False) -> tuple[int, Maintenance | None]:
-        """:param if_here: raise if the checkpoint is elsewhere."""
+        """The number of the newest command, and the command if it has not ended.
+
+        :param if_here: raise if the checkpoint is elsewhere.
+        """
         names = set(self._store.list(""))
         if if_here:
             self.places.check(names)
@@ -104,9 +110,9 @@ class MaintenanceLog:
         return number, self._get(number) if is_open else None
 
     def in_progress(self) -> str | None:
-        """The command that is at the checkpoint and alive, or None.
+        """The text of the command that is at the checkpoint and alive, or None.
 
-        :raises MaintenanceError: if one was killed: somebody has to finish it, waiting is no use.
+        :raises MaintenanceError: if the command was killed: a person has to finish it, and waiting is no use.
         :raises MovedError: if the checkpoint is elsewhere.
         """
         found = self._newest(if_here=True)[1]
@@ -117,10 +123,10 @@ class MaintenanceLog:
         return found.command
 
     def check_none(self) -> int:
-        """The number of the newest command; 0 if there never was one. Whoever finds the same number later knows that no
-        command was there in between.
+        """The number of the newest command; 0 if there never was one. A caller that finds the same number later knows
+        that no command was at the checkpoint in between.
 
-        :raises MaintenanceError: if it has begun and has not ended.
+        :raises MaintenanceError: if the newest command has begun and has not ended.
         :raises MovedError: if the checkpoint is elsewhere.
         """
         newest, found = self._newest(if_here=True)
@@ -136,31 +142,34 @@ class MaintenanceLog:
         return newest
 
     def allow(self, begun: Maintenance, *, steps: bool | None) -> bool:
-        """Decide, once, whether the steps of a command are done: by itself when it has seen that nobody is alive, or by
-        whoever finds it killed before it had. Said again it only tells what was decided.
+        """Decide, once, whether the steps of a command are done. The command itself decides when it has seen that no
+        process is alive; if it was killed before, the process that finds it killed decides. A later call only returns
+        the decision.
 
-        :param steps: whether they are to be done, if nobody has decided yet; None to decide nothing, only to look.
-        :return: whether they are done.
+        :param steps: whether the steps are to be done, if that is not decided yet; None only looks, and decides
+            nothing.
+        :return: whether the steps are done.
         """
         number, own = begun.number, begun.sha256
         path, entry = f"{number}{_DECIDED}", self._store.get(str(number)) or b""
         if _digest(entry) != own:
             return False  # the checkpoint was restored from a backup that does not know the command
         if not decode_record(entry, where=self.where(number)).get("waits"):
-            return True  # of a version that decided nothing
+            return True  # written by a version that decided nothing
         if steps is not None:
             self._store.put_if_absent(path, encode_record({"steps": steps, "entry": own}))
         elif self._store.get(path) is None:
             return False
         decided = decode_record(self._store.get(path) or b"", where=f"{self._store.location}/{path}")
-        # An older version names no entry. What was decided of another entry of this number says nothing of this one.
+        # An older version names no entry. A decision about another entry of this number does not count for this one.
         return decided.get("steps") is True and decided.get("entry", own) == own
 
     def end(self, begun: Maintenance, *, outcome: str, ended_ms: int) -> bool:
-        """Let everybody in again. One whose entry is not there any more ends nothing: the number may be another's.
+        """Let runs and commands in again. A command whose entry is gone ends nothing: the number may be another
+        command's.
 
-        :param outcome: ``applied``, or why nothing was.
-        :return: False if it is not applied after all, as :meth:`is_held` has it: its end is taken back then.
+        :param outcome: ``applied``, or why nothing was applied.
+        :return: False if the command is not applied after all, as :meth:`is_held` tells: its end is taken back then.
         """
         if not self._is_there(begun):
             return True
@@ -170,7 +179,8 @@ class MaintenanceLog:
     def _end(self, number: int, *, outcome: str, ended_ms: int, applied: Maintenance | None = None) -> bool:
         path, data = f"{number}{_END}", encode_record({"outcome": outcome, "ended_ms": ended_ms})
         is_new = self._store.put_if_absent(path, data)
-        # After the put: whoever slept before it may have ended what was restored meanwhile, without its last steps.
+        # After the put: a process that slept before it may have ended the command on a checkpoint that was restored
+        # meanwhile, without the command's last steps.
         if is_new and applied is not None and not self.is_held(applied):
             self._store.delete_if(path, data)
             return False
@@ -178,14 +188,14 @@ class MaintenanceLog:
         return True
 
     def give_up(self, *, by: str, ended_ms: int) -> int | None:
-        """End the command that was killed, as it is: nobody does the rest of its steps. Its entry need not be readable.
+        """End the command that was killed, as it is: the rest of its steps is not done. Its entry need not be readable.
 
         :param by: user and host.
-        :return: its number; None if there is none.
-        :raises MaintenanceError: if it still counts as alive.
+        :return: the command's number; None if there is none.
+        :raises MaintenanceError: if the command still counts as alive.
         """
         names = set(self._store.list(""))
-        # What has left goes on at the new place, which is not open yet: given up it would be closed at both.
+        # A checkpoint that has left goes on at the new place, not open yet: given up here it would be closed at both.
         self.places.check(names & {MOVED})
         number, is_open = _last(names)
         if not is_open:
@@ -200,16 +210,16 @@ class MaintenanceLog:
         return number
 
     def over_since_ms(self, begun: Maintenance) -> int | None:
-        """When the command ended, whoever said so, by the store's clock. 0 if its entry is not there any more: the
-        checkpoint was restored from a backup that knows nothing of it, and all that it does from there on is done to
-        what it was not planned for. None if it is not over, and its steps are to be done.
+        """When the command ended, by the store's clock, whichever process ended it; None if it has not ended, and its
+        steps are to be done. 0 if its entry is gone: the checkpoint was restored from a backup that knows nothing of
+        the command, whose further steps would change a checkpoint that they were not planned for.
 
-        A few looks, however many steps it has: it is asked before each, and within some.
+        Takes a few looks, however many steps the command has: callers ask before each step, and within some.
         """
         return self._store.modified_ms(f"{begun.number}{_END}") if self._is_there(begun) else 0
 
     def was_applied(self, begun: Maintenance) -> bool:
-        """Whether somebody has done all its steps, and said so."""
+        """Whether a process has done all steps of the command, and has recorded that."""
         path = f"{begun.number}{_END}"
         data = self._store.get(path)
         return (
@@ -217,22 +227,22 @@ class MaintenanceLog:
         )
 
     def is_over(self, begun: Maintenance) -> bool:
-        """Whether nothing of the command is to be done any more."""
+        """Whether no step of the command is to be done any more."""
         return self.over_since_ms(begun) is not None
 
     def _is_there(self, begun: Maintenance) -> bool:
-        """Whether its entry is there with its bytes. What was decided names them, so that the entry, which holds all
-        steps, is not read each time."""
+        """Whether the command's entry is there with its bytes. The decision names the entry's digest, so that the
+        entry, which holds all steps, is not read each time."""
         path = f"{begun.number}{_DECIDED}"
         decided = self._store.get(path)
-        if decided is None:  # nothing is yet, or a version that decided nothing wrote the entry
+        if decided is None:  # undecided yet, or a version that decided nothing wrote the entry
             return _digest(self._store.get(str(begun.number)) or b"") == begun.sha256
         entry = decode_record(decided, where=f"{self._store.location}/{path}").get("entry", begun.sha256)
         return entry == begun.sha256 and self._store.modified_ms(str(begun.number)) is not None
 
     def changed_ms(self) -> int | None:
-        """When the newest command ended, milliseconds since the epoch; None if there never was one. Of one that has not
-        ended, when it began."""
+        """When the newest command ended, or began if it has not ended, milliseconds since the epoch; None if there
+        never was a command."""
         names = self._store.list("")
         number = max(numbers([name.removesuffix(_END) for name in names]), default=0)
         if number == 0:
@@ -247,9 +257,9 @@ class MaintenanceLog:
         return ended_ms
 
     def hold(self, number: int, *, leave_others: bool = False) -> bool:
-        """Say that the command is alive.
+        """Give a sign of life of the command.
 
-        :return: False if the sign of life that this process gave before is gone, as :meth:`is_held` says from here on.
+        :return: False if the sign of life that this process gave before is gone; :meth:`is_held` is False from then on.
         """
         token, after = uuid.uuid4().hex, self._signs.get(number)
         sign = self._leases.renew(
@@ -261,9 +271,9 @@ class MaintenanceLog:
         return True
 
     def is_held(self, begun: Maintenance) -> bool:
-        """Whether the last sign of life that this process gave, if any, is the command's last one. If not, somebody has
-        taken it for dead, and is at its steps; or the checkpoint was restored from a backup of before the sign, and
-        steps that this process has done are not done there."""
+        """Whether the last sign of life that this process gave, if any, is the command's newest. If not, another
+        process has taken the command for dead and is at its steps; or the checkpoint was restored from a backup from
+        before the sign, and lacks steps that this process has done."""
         if begun.number not in self._signs:
             return True
         sign, token = self._signs[begun.number]
@@ -274,11 +284,11 @@ class MaintenanceLog:
         try:
             return self._leases.remaining_seconds(_lease(number), 1)
         except CorruptEntryError:
-            # A torn one says no time, and nobody could finish or give up the command before it is over.
+            # A torn lease tells no time, and no process could finish or give up the command before the lease is over.
             return max(0.0, HOLD_SECONDS - self._leases.age_seconds(_lease(number), 1))
 
     def written(self, path: str) -> str | None:
-        """What the newest command that writes a file of the checkpoint writes there; None if no record has it."""
+        """The text that the newest command to write a file of the checkpoint writes there; None without a record."""
         for number in reversed(numbers(self._store.list(""))):
             with suppress(CorruptEntryError):
                 for step in self._get(number).steps:

@@ -1,4 +1,4 @@
-"""Marks: what Airflow saw of a task, written down by processes that may do no more than that."""
+"""Marks: observations of Airflow about a task, written down by processes that may do no more than that."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from airflow_provider_microbatch.stores import Store
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """What happened to a task in Airflow's eyes. A hint for the end of an attempt that nobody else ended: it gives the
-    reason, and never decides whether the attempt is dead.
+    """An event of a task, or of a whole run, as Airflow saw it. A mark is a hint for the end of an attempt that no
+    process ended: it gives the reason, and never decides whether the attempt is dead.
 
     :param dag_id: the DAG.
     :param run_id: the DAG run.
-    :param task_id: the task; None for what happened to the run as a whole.
+    :param task_id: the task; None for an event of the whole run.
     :param map_index: index of a mapped task, -1 if it is not mapped.
-    :param ti_id: Airflow's id of the try; None where it was changed before anybody was told.
-    :param try_number: the try; None for a run as a whole.
-    :param status: ``failed``, or ``canceled`` where a user wanted it.
+    :param ti_id: Airflow's id of the try; None if Airflow changed the id before any process was told.
+    :param try_number: the try; None for a whole run.
+    :param status: ``failed``, or ``canceled`` if a user wanted the end.
     :param reason: what happened, for people.
     :param marked_ms: milliseconds since the epoch, UTC.
     """
@@ -39,14 +39,14 @@ class Mark:
     marked_ms: int
 
     def concerns(self, attempt: Attempt) -> bool:
-        """Whether the attempt was made by the task that this is about."""
+        """Whether the mark is about the task that made the attempt."""
         run = attempt.run
         if run is None or (self.dag_id, self.run_id) != (run.dag_id, run.run_id):
             return False
         if self.task_id is None:
-            # A cleared run has the same id: what happened to it before does not concern what it did since.
+            # A cleared run keeps its id: an event from before the clear does not concern later attempts.
             return self.marked_ms >= attempt.started_ms
-        # A mapped instance that is a table is on record without its index.
+        # A mapped task instance that runs a table of a job is on record without its index.
         if self.task_id != run.task_id or run.map_index not in (self.map_index, -1):
             return False
         return self.ti_id == run.ti_id if self.ti_id is not None else self.try_number == run.try_number
@@ -57,7 +57,7 @@ _FIELDS = {field.name for field in fields(Mark)}
 
 
 class Marks:
-    """Files named by the SHA-256 of what they say, but for the time: said twice, it is one mark.
+    """Files named by the SHA-256 of their content without the time: one mark, written twice, is one file.
 
     :param store: scoped to ``marks``.
     """
@@ -76,7 +76,7 @@ class Marks:
         return sorted(self._store.list(""))
 
     def all(self) -> dict[str, Mark]:
-        """All marks by name, oldest first. A hint that cannot be read is none."""
+        """All marks by name, oldest first. A mark that cannot be read is left out."""
         found = {}
         for name in self.names():
             data = self._store.get(name)
@@ -88,13 +88,12 @@ class Marks:
         return dict(sorted(found.items(), key=lambda item: (item[1].marked_ms, item[0])))
 
     def of(self, attempt: Attempt) -> Mark | None:
-        """The mark that tells how the attempt ended, if any does: what Airflow saw of its task comes before what it saw
-        of the run."""
+        """The mark that tells how the attempt ended, or None. A mark of its task comes before one of the whole run."""
         found = (mark for mark in self.all().values() if mark.concerns(attempt))
         return min(found, key=lambda mark: mark.task_id is None, default=None)
 
     def age_seconds(self, name: str) -> float:
-        """How long ago the mark was written, by the store's clock; 0 if it is gone."""
+        """Seconds since the mark was written, by the store's clock; 0 if the mark is gone."""
         written = self._store.modified_ms(name)
         return 0.0 if written is None else (self._store.now_ms() - written) / 1000
 

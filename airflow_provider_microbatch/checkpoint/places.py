@@ -1,14 +1,14 @@
-"""That a checkpoint has moved: said at the place it has left, and at the one it comes to.
+"""The records of a checkpoint's move, at the place that it has left and at the place that it comes to.
 
-``microbatch copy`` writes three files beside those of commands, each of them once:
+``microbatch copy`` writes three files beside the entries of commands, each of them once:
 
 | file | where | what |
 | --- | --- | --- |
-| ``maintenance/from`` | the new place | the checkpoint is on its way here: nobody begins anything |
-| ``maintenance/moved`` | the old place | it has left: nobody goes on here, ever |
-| ``maintenance/from.end`` | the new place | it is all here, and the old place says that it has left |
+| ``maintenance/from`` | the new place | the checkpoint is on its way here: nothing may begin |
+| ``maintenance/moved`` | the old place | the checkpoint has left: nothing goes on here, ever |
+| ``maintenance/from.end`` | the new place | the checkpoint is all here, and the old place says that it has left |
 
-They are written in this order, so at every moment one place at most lets anybody go on.
+They are written in this order, so at every moment at most one place lets anything go on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOVED = "moved"
 ARRIVING = "from"
 ARRIVED = "from.end"
 OF_THE_PLACE = frozenset({MOVED, ARRIVING, ARRIVED})
-"""These never move along: what is copied again, to a third place, has left the second one."""
+"""These files never move along: a checkpoint that is copied again, to a third place, has left the second one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +46,12 @@ class Move:
     at_ms: int
 
     def encoded(self) -> bytes:
-        """As it is written at either place."""
+        """The record as it is written at either place."""
         return encode_record(vars(self))
 
     @classmethod
     def decoded(cls, data: bytes, *, where: str) -> Move:
-        """:raises CorruptEntryError: if it is none."""
+        """Decode a record. :raises CorruptEntryError: if the bytes are no record of a move."""
         values = decode_record(data, where=where)
         texts = [values.get(name) for name in ("source", "target", "checkpoint", "by")]
         at_ms = values.get("at_ms")
@@ -69,24 +69,27 @@ class Move:
 
 
 class Places:
-    """:param store: scoped to ``maintenance``."""
+    """The records of a checkpoint's move.
+
+    :param store: scoped to ``maintenance``.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def moved(self) -> Move | None:
-        """Where the checkpoint has gone; None if it is here."""
+        """The move by which the checkpoint has gone; None if it is here."""
         return self._read(MOVED)
 
     def arriving(self) -> Move | None:
-        """Whence it comes that is on its way here; None if nothing is, or it has arrived."""
+        """The move by which the checkpoint is on its way here; None if there is no such move, or it has ended."""
         return None if self._store.get(ARRIVED) is not None else self._read(ARRIVING)
 
     def check(self, names: Collection[str]) -> None:
-        """See that the checkpoint is here, and whole.
+        """Check that the checkpoint is here, and whole.
 
-        :param names: of the store's entries, as they were just listed: where nothing ever moved nothing is read.
-        :raises MovedError: if it is not.
+        :param names: names of the store's entries, as they were just listed: where nothing ever moved nothing is read.
+        :raises MovedError: if the checkpoint is elsewhere, or not all here yet.
         """
         here = self._store.location.removesuffix("/maintenance")
         if MOVED in names and (moved := self._read(MOVED)) is not None:

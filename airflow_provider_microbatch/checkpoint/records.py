@@ -17,7 +17,7 @@ from airflow_provider_microbatch.runtime.masking import mask
 
 VERSION = "v1"
 _TOLD = ("error", "reason", "outcome")
-"""Fields of our entries that hold what went wrong, in words of others."""
+"""Fields of our entries that hold error texts, in the words of other systems."""
 _FIGURES = {
     "numInputRows": 1,
     "numEmptyRows": 1,
@@ -29,7 +29,7 @@ _FIGURES = {
     "numDeadLetters": 0,
     "numDroppedRows": 0,
 }
-"""Of the runtime's result what is counted with: a figure (0), one for each name (1), or several for each (2)."""
+"""Figures of the runtime's result that labels and sums use: one (0), one for each name (1), several for each (2)."""
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
@@ -47,7 +47,7 @@ def corrupt(where: str, what: str) -> NoReturn:
     """Raise the error of an entry that cannot be read.
 
     :param where: address of the entry.
-    :param what: what is wrong with it, after "is".
+    :param what: what is wrong with the entry; follows "is" in the message.
     """
     raise CorruptEntryError(
         f"{where} is {what}. `microbatch check` lists all that is wrong, `microbatch repair --dry-run` says what "
@@ -82,7 +82,7 @@ def split_entry(data: bytes, *, where: str, versions: tuple[str, ...]) -> tuple[
 def parse_object(text: str, *, where: str) -> dict[str, Any]:
     """The JSON object in ``text``.
 
-    :raises CorruptEntryError: if it is anything else.
+    :raises CorruptEntryError: if the text is anything else.
     """
     try:
         value = json.loads(text)
@@ -94,19 +94,19 @@ def parse_object(text: str, *, where: str) -> dict[str, Any]:
 
 
 def encode_record(values: Mapping[str, Any]) -> bytes:
-    """One of our own entries as bytes. What it tells of errors is masked here, so that none is stored as it came."""
+    """One of our own entries as bytes. Texts of errors are masked here, so that none is stored as it came."""
     return to_bytes(f"{VERSION}\n{to_json(masked(values))}")
 
 
 def masked(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values, secrets hidden in what they tell of an error."""
+    """The values, with secrets in their error texts masked."""
     return {name: mask(value) if name in _TOLD and isinstance(value, str) else value for name, value in values.items()}
 
 
 def decode_record(data: bytes, *, where: str) -> dict[str, Any]:
-    """What :func:`encode_record` wrote.
+    """The values that :func:`encode_record` wrote.
 
-    :raises CorruptEntryError: if it is something else, or only half of it.
+    :raises CorruptEntryError: if the bytes are something else, or only half of an entry.
     """
     _, lines = split_entry(data, where=where, versions=(VERSION,))
     if len(lines) != 1:
@@ -120,9 +120,9 @@ def run_to_dict(run: RunIdentity | None) -> dict[str, Any] | None:
 
 
 def run_from_dict(values: Any, *, where: str) -> RunIdentity | None:
-    """What :func:`run_to_dict` made. Fields that this version does not know are left out.
+    """The run that :func:`run_to_dict` wrote. Fields that this version does not know are left out.
 
-    :raises CorruptEntryError: if it is no run.
+    :raises CorruptEntryError: if the values are no run.
     """
     if values is None:
         return None
@@ -136,14 +136,14 @@ def run_from_dict(values: Any, *, where: str) -> RunIdentity | None:
 
 
 def check_types(kind: type, values: Mapping[str, Any], *, where: str, what: str = "") -> None:
-    """See that an entry's values are of the types that a dataclass gives its fields: whoever can write a checkpoint
-    could else end runs, and the janitor of all checkpoints, by errors of Python that name no file.
+    """Check that an entry's values are of the types that a dataclass gives its fields. Otherwise a writer of a
+    checkpoint could end runs, and the janitor of all checkpoints, by errors of Python that name no file.
 
     :param kind: the dataclass. Fields of other types than text, numbers, true and false are not looked at.
     :param values: from JSON. Names that are no fields are not looked at.
     :param where: address of the entry.
-    :param what: what the names of the values are written behind.
-    :raises CorruptEntryError: names the first one of another type.
+    :param what: prefix of the values' names in the message.
+    :raises CorruptEntryError: names the first value of another type.
     """
     for name, wanted in _plain_types(kind).items():
         if name in values and not _is_of(values[name], wanted):
@@ -151,10 +151,10 @@ def check_types(kind: type, values: Mapping[str, Any], *, where: str, what: str 
 
 
 def check_progress(progress: Mapping[str, Any], *, where: str) -> None:
-    """See that the runtime's result, in a commit or an answer, holds figures where labels, sums and the next batch's
-    pace take them from.
+    """Check that the runtime's result, in a commit entry or an answer, holds figures where labels, sums and the pace of
+    the next batch take figures from.
 
-    :raises CorruptEntryError: names the first that is none.
+    :raises CorruptEntryError: names the first value that is no figure.
     """
     for name, depth in _FIGURES.items():
         if name in progress and not _are_figures(progress[name], depth):
@@ -166,7 +166,7 @@ def _are_figures(value: Any, depth: int) -> bool:
         return True
     if depth:
         return isinstance(value, dict) and all(_are_figures(inner, depth - 1) for inner in value.values())
-    # A count, and no moment: a source may count in units of which there are more than milliseconds in a calendar.
+    # A count, not a moment: a count in a source's unit may be larger than any moment in milliseconds.
     return type(value) is int or (isinstance(value, float) and math.isfinite(value))
 
 
@@ -176,7 +176,7 @@ def _is_of(value: Any, wanted: frozenset[type]) -> bool:
 
 @cache
 def _plain_types(kind: type) -> Mapping[str, frozenset[type]]:
-    # A union has arguments, and so has a mapping, which is none of them.
+    # Only a union is taken apart: a mapping has type arguments as well, and is no plain type.
     found = get_type_hints(kind).items()
     hints = {name: frozenset(get_args(hint) if isinstance(hint, UnionType) else (hint,)) for name, hint in found}
     return {name: wanted for name, wanted in hints.items() if wanted <= _PLAIN}

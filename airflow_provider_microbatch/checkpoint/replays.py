@@ -1,4 +1,4 @@
-"""Replays: who asked for a committed batch again, and which attempt answered."""
+"""Replays: requests to run a committed batch again, and the attempts that answered them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WITHDRAWN = "withdrawn"
 
 
 def _is_of_later_clear(other: Replay, one: Replay) -> bool:
-    """Whether a later clear of the task that made ``one`` had made the other before it."""
+    """Whether ``other``, made before ``one``, comes from a later clear of the task that made ``one``."""
     if one.run is None or other.run is None or other.epoch > one.epoch:
         return False
     return other.run.relation_to(one.run) is Relation.LATER
@@ -39,9 +39,9 @@ class Replay:
 
     :param key: the batch.
     :param epoch: number of the request, from 1 on; no attempt's epoch.
-    :param run: who asked; None outside of Airflow.
+    :param run: the task run that asked; None outside of Airflow.
     :param requested_ms: milliseconds since the epoch, UTC.
-    :param code_hash: of the code that who asked had; None if nobody knew, and in those of older versions.
+    :param code_hash: hash of the code that the asking run had; None if unknown, and in requests of older versions.
     """
 
     key: BatchKey
@@ -86,8 +86,8 @@ class Replays:
         return self.epochs.end(key, epoch, values)
 
     def complete_rest(self, attempt: Attempt) -> None:
-        """See that an attempt that has answered one request has answered all that it was made for: whoever gave the
-        answers may have died between two of them."""
+        """Answer all requests that the attempt was made for, if it has answered one: the process that gave the answers
+        may have died between two of them."""
         answers = (self.completed(attempt.key, epoch) for epoch in self.epochs.ends(attempt.key))
         given = next((answer for answer in answers if answer and answer["attempt"] == attempt.epoch), None)
         if given is None:
@@ -97,14 +97,14 @@ class Replays:
                 self.epochs.end(attempt.key, request.epoch, given)
 
     def withdraw(self, key: BatchKey, epoch: int, *, reason: str) -> None:
-        """Record that the request cannot be answered. It counts as never made: its run may ask again."""
+        """Record that the request cannot be answered. The request counts as never made: its run may ask again."""
         for other in self.behind(key, epoch):
             self.epochs.end(key, other.epoch, withdrawn(reason))
         self.epochs.end(key, epoch, withdrawn(reason))
 
     def behind(self, key: BatchKey, epoch: int) -> list[Replay]:
-        """Requests without an answer that :meth:`pending` passes over as long as this one counts. Who withdraws it
-        withdraws them before it: nobody else would end them, and they would be waited for again."""
+        """Requests without an answer that :meth:`pending` passes over as long as this request counts. A caller that
+        withdraws this request withdraws them first: nothing else would end them, and runs would wait for them again."""
         entries, ended = self.epochs.all_and_ends(key)
         later = [number for number in entries if number > epoch and number not in ended]
         request = self.get(key, epoch) if later else None
@@ -112,7 +112,7 @@ class Replays:
         return [one for one in asked if request is not None and _is_of_later_clear(request, one)]
 
     def completed(self, key: BatchKey, epoch: int) -> Mapping[str, Any] | None:
-        """``attempt``, ``completed_ms`` and (not in those of older versions) ``progress`` of the answer, or None."""
+        """``attempt``, ``completed_ms`` and (not in answers of older versions) ``progress`` of the answer, or None."""
         end = self.epochs.ended(key, epoch)
         if end is None or _WITHDRAWN in end:
             return None
@@ -127,7 +127,7 @@ class Replays:
         return any(self.completed(key, epoch) is not None for epoch in self.epochs.ends(key))
 
     def newest_answer(self, key: BatchKey) -> Mapping[str, Any] | None:
-        """The answer whose attempt is what the sink has of the batch; None if it was never replayed. One listing."""
+        """The answer whose attempt's output the sink has; None if the batch was never replayed. One listing."""
         found = [self.completed(key, epoch) for epoch in self.epochs.ends(key)]
         return max((answer for answer in found if answer), key=lambda answer: answer["attempt"], default=None)
 
@@ -153,8 +153,8 @@ class Replays:
     def pending(self, key: BatchKey) -> list[Replay]:
         """Requests without an answer, oldest first. One run of the batch answers all of them. One listing.
 
-        A try that slept through a later clear of its own task may make its request behind that one's, and die: nobody
-        answers for a try that is over, and the later clear's code is what is wanted.
+        A try that slept through a later clear of its own task may make its request behind the later clear's, and die:
+        nothing answers for a try that is over, and the user wants the code of the later clear.
         """
         entries, ended = self.epochs.all_and_ends(key)
         if set(entries).issubset(ended):
@@ -169,5 +169,5 @@ class Replays:
         return [replay for replay in found if replay is not None]
 
     def purge(self, before: BatchKey) -> int:
-        """Remove the requests of lower ids of that lane; returns how many."""
+        """Remove the requests of all batches of the lane before ``before``; return how many were removed."""
         return self.epochs.purge(before)

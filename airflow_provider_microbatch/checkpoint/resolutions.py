@@ -1,4 +1,4 @@
-"""Resolutions: where a batch ends whose end nobody knew when it was planned, and which attempt chose it."""
+"""Resolutions: the ends of batches that were planned without an end, and the attempts that chose them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from airflow_provider_microbatch.stores import Store
 class Resolution:
     """The ends that an attempt has come to.
 
-    :param epoch: of the attempt.
-    :param ends: by source, of those whose end was late.
+    :param epoch: epoch of the attempt.
+    :param ends: by source, for the sources whose end was late.
     """
 
     epoch: int
@@ -28,8 +28,8 @@ class Resolution:
 
 class Resolutions:
     """Files ``<lane>/<id>/<digest of the plan>``, each written once, by put-if-absent, before anything is published:
-    the next batch begins there, and every later attempt reads exactly up to there. A batch that was rewound and planned
-    anew has another digest, and nothing of before counts for it.
+    the next batch begins at these ends, and every later attempt reads exactly up to them. A batch that was rewound and
+    planned anew has another digest, so no earlier resolution counts for it.
 
     :param store: scoped to ``resolved``.
     """
@@ -38,9 +38,9 @@ class Resolutions:
         self._store = store
 
     def get(self, key: BatchKey, digest: str) -> Resolution | None:
-        """The resolution of the batch as it is planned by that digest, or None.
+        """The resolution of the batch in the plan of that digest, or None.
 
-        :raises CorruptEntryError: if it cannot be read.
+        :raises CorruptEntryError: if the resolution cannot be read.
         """
         data = self._store.get(_path(key, digest))
         if data is None:
@@ -56,11 +56,11 @@ class Resolutions:
         return Resolution(epoch=epoch, ends=ends)
 
     def choose(self, key: BatchKey, digest: str, resolution: Resolution) -> None:
-        """Resolve the batch, if no attempt has. Durable on return."""
+        """Resolve the batch, unless an attempt has resolved it. Durable on return."""
         self._store.put_if_absent(_path(key, digest), encode_resolution(resolution))
 
     def unreadable(self, key: BatchKey) -> Iterator[str]:
-        """Digests of plans of the batch whose resolution is there and cannot be read."""
+        """Digests of the batch's plans whose resolution is there and cannot be read."""
         for digest in self._store.list(f"{key.lane}/{key.id}"):
             try:
                 self.get(key, digest)
@@ -68,7 +68,7 @@ class Resolutions:
                 yield digest
 
     def purge(self, before: BatchKey) -> None:
-        """Remove those of lower ids of that lane."""
+        """Remove the resolutions of all batches of the lane before ``before``."""
         if is_lane(before.lane):
             for number in numbers(self._store.list(before.lane)):
                 if number < before.id:

@@ -1,8 +1,8 @@
 """Old entries of a log, a thousand in one file, so that the log's folder stays small however many batches there were.
 
-A segment ``<first>-<last>`` is a gzip file: the line ``v1``, then for each entry a line ``[number, "its text"]``. It is
-durable before the first of its entries goes, and wins over an entry of the same number: so a crash in between, or a
-writer that slept while the log went on and then puts an old number, changes nothing that is read.
+A segment ``<first>-<last>`` is a gzip file: the line ``v1``, then for each entry a line ``[number, "its text"]``. A
+segment is durable before the first of its entries goes, and wins over an entry of the same number: so a crash in
+between, or a writer that slept while the log went on and then puts an old number, changes nothing that is read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.stores import Store
 
 SEGMENT_SIZE = 1_000
-"""Entries of a segment."""
+"""Number of entries of a segment."""
 
 _NAME = re.compile(r"(0|[1-9][0-9]*)-(0|[1-9][0-9]*)")
 _VERSION = "v1"
@@ -40,7 +40,7 @@ class Segments:
     def spans(self, *, fresh: bool = False) -> Mapping[int, int]:
         """First number → last number of each segment, ascending.
 
-        :param fresh: list them again; else what was listed first is good enough.
+        :param fresh: list the segments again; otherwise the first listing is good enough.
         """
         if self._spans is None or fresh:
             matches = [_NAME.fullmatch(name) for name in self._store.list("")]
@@ -72,10 +72,10 @@ class Segments:
         return self._read[1]
 
     def put(self, entries: Mapping[int, bytes]) -> None:
-        """Write a segment; durable on return. One that is there already stays.
+        """Write a segment; durable on return. A segment that is there already stays.
 
         :param entries: ascending, without a gap.
-        :raises UnicodeDecodeError: if one is no text.
+        :raises UnicodeDecodeError: if an entry is no text.
         """
         lines = [json.dumps([number, data.decode()], ensure_ascii=False) for number, data in entries.items()]
         first, last = min(entries), max(entries)

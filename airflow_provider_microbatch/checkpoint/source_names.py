@@ -1,7 +1,7 @@
-"""What a person has said about source names: this one is that one under a new name, or this one is really new.
+"""The user's declarations about source names: a source is another one under a new name, or it is really new.
 
-Log entries are never changed, and a batch in the sink is known by the digest of its entry: so entries of before a
-rename keep the old name, and whoever reads them sees the new one.
+Log entries are never changed, and a batch in the sink is known by the digest of its entry. So entries from before a
+rename keep the old name, and a reader of entries sees the new one.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from airflow_provider_microbatch.exceptions import CorruptEntryError, UnknownVer
 from airflow_provider_microbatch.stores import Store
 
 RENAMED = "microbatch/renamed"
-"""``<n>``: old and new name, in the order in which it was said. Before it, ``<n>.begun`` says the same: from then on
-the source's own files may lie under either name, until ``<n>`` is there."""
+"""``<n>``: old and new name, in the order of the renames. ``<n>.begun`` with the same content comes before it: from
+then on the source's own files may lie under either name, until ``<n>`` is there."""
 
 BEGUN = ".begun"
 
 NEW = "microbatch/new"
-"""``<name>``: the source is no other one under a new name."""
+"""``<name>``: the source is really new, and no other source under a new name."""
 
 V = TypeVar("V")
 
 
 @dataclass(frozen=True, kw_only=True)
 class HalfRename:
-    """A rename that was begun and that nobody has ended: nobody goes on under either name before it is taken back.
+    """A rename that was begun and never ended: no pipeline goes on under either name before the rename is taken back.
 
-    :param path: what says that it was begun.
+    :param path: path of the entry that says that the rename was begun.
     :param old: the name that the source still has.
-    :param new: the one under which some of its files may lie.
+    :param new: the name under which some of its files may lie.
     """
 
     path: str
@@ -43,7 +43,7 @@ class HalfRename:
     new: str
 
     def message(self, location: str) -> str:
-        """What is the matter with the checkpoint, with the way on."""
+        """A message that names the defect of the checkpoint and the way on."""
         return (
             f"renaming source {self.old!r} to {self.new!r} of {location} was begun and given up half way: the source's "
             f"own log and state may lie under either name. `microbatch repair {location}` gives all of it its old name "
@@ -52,8 +52,8 @@ class HalfRename:
 
 
 class SourceNames:
-    """Reads the renames once: no command changes them while anybody plans. Whoever plans again after a command says
-    :meth:`forget`.
+    """The renames and the new sources of a checkpoint. The renames are read once: no command changes them while a batch
+    is planned. A process that plans again after a command calls :meth:`forget`.
 
     :param store: the checkpoint's.
     """
@@ -64,28 +64,29 @@ class SourceNames:
         self._renames: list[tuple[str, str]] | None = None
 
     def renames(self) -> list[tuple[str, str]]:
-        """Old and new name of each, in order. :raises CorruptEntryError: if one cannot be read."""
+        """Old and new name of each rename, in order. :raises CorruptEntryError: if a rename cannot be read."""
         if self._renames is None:
             self._renames = [self._rename(str(number)) for number in sorted(numbers(self._names_listed()))]
         return self._renames
 
     def half(self, *, again: bool = False) -> HalfRename | None:
-        """The rename that was begun and not said, or None. Costs no look beside that of :meth:`renames`.
+        """The rename that was begun and not completed, or None. Costs no look beside that of :meth:`renames`.
 
-        :param again: look now, whatever was there before: a command may have begun since, and be given up.
-        :raises CorruptEntryError: if it cannot be read.
+        :param again: look again, whatever was there before: a command may have begun since, and been given up.
+        :raises CorruptEntryError: if the rename cannot be read.
         """
         name = _begun(self._store.list(RENAMED) if again else self._names_listed())
         if name is None:
             return None
         old, new = self._rename(name)
         if not (is_name(old) and is_name(new)):
-            # They are folders that repair moves: `orders/0` is an entry of another source's log.
+            # Both names are folders that repair moves: `orders/0` is an entry of another source's log.
             corrupt(f"{self._store.location}/{RENAMED}/{name}", f"no names of sources: {old!r:.60} and {new!r:.60}")
         return HalfRename(path=f"{RENAMED}/{name}", old=old, new=new)
 
     def torn(self) -> str | None:
-        """The path of what says that a rename was begun, if it cannot be read; None if it can, or there is none."""
+        """The path of the entry that says that a rename was begun, if that entry cannot be read; None if it can, if
+        there is none, or if the entry is of an unknown version."""
         try:
             self.half()
         except UnknownVersionError:
@@ -95,31 +96,31 @@ class SourceNames:
         return None
 
     def forget(self) -> None:
-        """Read the renames again when somebody asks next: a command has ended since."""
+        """Read the renames again at the next call: a command has ended since."""
         self._listed = self._renames = None
 
     def former(self) -> set[str]:
-        """Names that stand for another source in older entries, and for none now."""
+        """Names in older entries that stand for a source of another name now."""
         return {old for old, _ in self.renames() if self.of(old) != old}
 
     def of(self, name: str) -> str:
-        """What a source of an older entry is called now."""
+        """The present name of a source of an older entry."""
         for old, new in self.renames():
             name = new if name == old else name
         return name
 
     def before(self, name: str) -> list[str]:
-        """What the source was called, its first name first."""
+        """The former names of the source, its first name first."""
         return [old for old in dict.fromkeys(old for old, _ in self.renames()) if self.of(old) == name != old]
 
     def is_new(self, name: str) -> bool:
-        """Whether somebody has said that the source is really a new one."""
+        """Whether the user has declared that the source is really new."""
         return self._store.get(f"{NEW}/{name}") is not None
 
     def add(self, name: str, *, by: str) -> None:
-        """Have it on record that the source is really a new one. Idempotent.
+        """Record that the source is really new. Idempotent.
 
-        :param by: who says so.
+        :param by: the user that says so.
         """
         self._store.put_if_absent(f"{NEW}/{name}", encode_record({"by": by}))
 
@@ -128,8 +129,8 @@ class SourceNames:
         return [name for name in self._store.list("sources") if self._store.list(f"sources/{name}")]
 
     def is_copy(self, name: str, of: str) -> bool:
-        """Whether all that a source has logged and noted is ``of``'s, byte for byte: what a rename has left that died
-        when it came late. Reads all of the first one."""
+        """Whether all logs and notes of a source are ``of``'s, byte for byte: the remains of a rename that came late
+        and died. Reads all of the first one."""
         folders = ("sources", "microbatch/sources")
         return name != of and all(self._same(f"{folder}/{name}", f"{folder}/{of}") for folder in folders)
 
@@ -144,7 +145,7 @@ class SourceNames:
         )
 
     def entry(self, entry: OffsetEntry) -> OffsetEntry:
-        """The entry with the names of today."""
+        """The entry with the present source names."""
         if not self.renames():
             return entry
         late = tuple(map(self.of, entry.late))
@@ -170,5 +171,5 @@ class SourceNames:
 
 
 def _begun(names: Sequence[str]) -> str | None:
-    """What says that a rename was begun, and nothing that it was done."""
+    """The name of the entry that says that a rename was begun, if no entry says that it was done."""
     return next((name for name in names if name.endswith(BEGUN) and name.removesuffix(BEGUN) not in names), None)

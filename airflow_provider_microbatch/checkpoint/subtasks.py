@@ -1,4 +1,4 @@
-"""Subtasks: what of a batch an attempt had finished when it died, so that the next attempt need not do it again."""
+"""Subtasks: the parts of a batch that a dead attempt had finished, and that the next attempt need not do again."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _ENTRY = re.compile(r"(?P<name>[0-9a-f]{1,64})-(?P<epoch>[0-9]{1,15})")
 class SubtaskDone:
     """A subtask's finished output.
 
-    :param name: of the subtask: the same for each attempt that reads the same split in the same way.
-    :param made_of: a digest of what else the output is made of: the plan, the code, the settings, and the clear that
-        it was made for.
-    :param epoch: of the attempt that wrote it.
+    :param name: name of the subtask: the same for each attempt that reads the same split in the same way.
+    :param made_of: digest of everything else that the output is made of: the plan, the code, the settings, and the
+        clear that it was made for.
+    :param epoch: epoch of the attempt that wrote the output.
     :param split: the split's id, for people.
     :param files: path below the subtask's folder → bytes.
-    :param result: what the runtime told of it.
+    :param result: the runtime's result for the subtask.
     """
 
     name: str
@@ -41,9 +41,10 @@ class SubtaskDone:
 
 class Subtasks:
     """Files ``<lane>/<id>/<made of>/<name>-<epoch>``, each written once, by put-if-absent, before the output leaves the
-    stage of the attempt that wrote it. Only what is on record passes to another attempt, and only to one that is made
-    of the same. ``<lane>/<id>/closed/<epoch>`` says that the stage of an attempt may have been dropped: from then on
-    what is there under its name may be a part of what it was. All of them go when the batch is committed.
+    stage of the attempt that wrote it. Only output on record passes to another attempt, and only to an attempt that is
+    made of the same. ``<lane>/<id>/closed/<epoch>`` says that the stage of an attempt may have been dropped: from then
+    on, output under the attempt's name may be only a part of what it was. All these files go when the batch is
+    committed.
 
     :param store: scoped to ``subtasks``.
     """
@@ -57,21 +58,21 @@ class Subtasks:
         return self._store.location
 
     def add(self, key: BatchKey, done: SubtaskDone) -> None:
-        """Put it on record, unless it is. Durable on return."""
+        """Record a finished subtask, unless it is on record. Durable on return."""
         values = {"split": done.split, "files": dict(done.files), "result": dict(done.result)}
         self._store.put_if_absent(f"{_folder(key)}/{done.made_of}/{done.name}-{done.epoch}", encode_record(values))
 
     def close(self, key: BatchKey, epoch: int) -> None:
-        """From now on nothing of the attempt's stage is put on record any more. Durable on return."""
+        """Close the stage of an attempt: none of its output is put on record any more. Durable on return."""
         self._store.put_if_absent(f"{_folder(key)}/{_CLOSED}/{epoch}", encode_record({}))
 
     def is_closed(self, key: BatchKey, epoch: int) -> bool:
-        """Whether it is closed."""
+        """Whether the stage of the attempt is closed."""
         return self._store.get(f"{_folder(key)}/{_CLOSED}/{epoch}") is not None
 
     def all(self, key: BatchKey, made_of: str) -> Iterator[SubtaskDone]:
-        """Those of the batch that are made of this, the newest attempt's first. What cannot be read is left out: it is
-        done again."""
+        """The finished subtasks of the batch that are made of ``made_of``, the newest attempt's first. An entry that
+        cannot be read is left out, and its subtask is done again."""
         found = []
         for name in self._store.list(f"{_folder(key)}/{made_of}"):
             match = _ENTRY.fullmatch(name)
@@ -102,13 +103,13 @@ class Subtasks:
         return [BatchKey(lane, number) for lane in lanes for number in sorted(numbers(self._store.list(lane)))]
 
     def purge(self, before: BatchKey) -> None:
-        """Remove all of lower ids of that lane."""
+        """Remove everything of the lane's batches before ``before``."""
         for number in numbers(self._store.list(before.lane)) if is_lane(before.lane) else ():
             if number < before.id:
                 self.forget(BatchKey(before.lane, number))
 
     def forget(self, key: BatchKey) -> None:
-        """Remove all of the batch."""
+        """Remove everything of the batch."""
         for made_of in self._store.list(_folder(key)):
             names = self._store.list(f"{_folder(key)}/{made_of}")
             self._store.delete_many([f"{_folder(key)}/{made_of}/{name}" for name in names])
@@ -131,7 +132,7 @@ class Subtasks:
 
 
 def is_subtask(name: object, made_of: object) -> bool:
-    """Whether texts out of a manifest, which user code can write, can be a subtask's: both become names of files."""
+    """Whether texts from a manifest, which user code can write, can be a subtask's: both become names of files."""
     return is_digest(name) and is_digest(made_of)
 
 

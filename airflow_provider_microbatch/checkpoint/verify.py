@@ -108,7 +108,7 @@ def find_unfinished(checkpoint: Checkpoint) -> list[Finding]:
 
 
 def find_unfit(checkpoint: Checkpoint) -> list[Finding]:
-    """A checkpoint that lies where none should."""
+    """A finding if the checkpoint lies where no checkpoint should."""
     reason = checkpoint.unfit()
     return [] if reason is None else [_finding("file system", checkpoint.location, reason)]
 
@@ -130,7 +130,7 @@ def _verify_lane(lane: Lane, *, owner: str | None) -> Iterator[Finding]:
         yield _finding("gap", offsets.where(offset_ids[0] - 1), text)
     yield from _verify_contiguous(offsets, offset_ids)
     yield from _verify_contiguous(commits, commit_ids)
-    # The first entry that is kept may lack its commit: it is there only to say where the next one starts.
+    # The first entry that is kept may lack its commit: it only says where the next batch starts.
     if offset_ids and commit_ids and commit_ids[0] > offset_ids[0] + (offset_ids[0] > 0):
         text = gap_message(commits, commit_ids[0] - 1, found=commit_ids[0])
         yield _finding("gap", commits.where(commit_ids[0] - 1), text)
@@ -182,7 +182,7 @@ def _verify_chain(
         yield _finding("chain", where, text)
     for name, end in before.ends.items():
         if end is not None and name not in entry.ends and entry.starts.get(name, end) == end:
-            # Spark finds a source again that is absent from one entry; ours are to name every source ever seen.
+            # Spark finds a source again that one entry lacks; this package's entries must name every source ever seen.
             by_us = entry.pipeline is not None
             if by_us or (after is not None and name not in after.ends):
                 text = f"batch {number} does not carry the position {end} of source {name!r} forward: it would be lost."
@@ -204,8 +204,8 @@ def _verify_epochs(
         for number in epochs.ids(lane):
             key = BatchKey(lane, number)
             found = epochs.all(key)
-            # What retention has removed from the log may linger here: it is purged after the log, a crash between.
-            # Those of a batch that was rewound stay, ended: an epoch is never given out twice.
+            # Entries of batches that retention removed from the log may linger here: they are purged after the log,
+            # with a crash in between. Those of a rewound batch stay, ended: an epoch is never given out twice.
             rewound = bool(found) and found[-1] in epochs.ends(key)
             if found and not rewound and number not in planned.get(lane, ()) and number >= lowest:
                 text = f"{kind} of batch {key}, which is not in the offset log of lane {lane!r}."

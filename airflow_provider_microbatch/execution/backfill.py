@@ -1,9 +1,10 @@
 """The work of a run that has a data interval: a run of Airflow's backfill, or any run of an interval pipeline.
 
-Such a run does one of three things. What this very run, or for partitioned timetables an earlier run of the same
-partition date, has planned before is run again. Data of its interval that no batch has read becomes the one batch of
-the interval's own lane, so that it can run at any time and beside others, and the live position does not move. Data
-that batches have read before is left to them, or they are replayed, as ``on_overlap`` of the pipeline says.
+Such a run does one of three things. It runs again the batches that this very run, or for partitioned timetables an
+earlier run of the same partition date, has planned before. Data of its interval that no batch has read becomes the one
+batch of the interval's own lane, so that this batch can run at any time and beside others, and the live position does
+not move. Data that batches have read before is left to them, or they are replayed, as ``on_overlap`` of the pipeline
+says.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class _Overlap:
     """Batches of other lanes that hold data of the interval.
 
     :param committed: these can be replayed.
-    :param unfinished: planned and not committed, or set aside; they belong to who finishes them.
-    :param elsewhere: how much more is in batches that the logs do not have, in words; empty if there is none.
+    :param unfinished: planned and not committed, or set aside; they are left to the runs that finish them.
+    :param elsewhere: how much more data is in batches that the logs do not have, in words; empty if there is none.
     """
 
     committed: Sequence[BatchKey]
@@ -73,15 +74,16 @@ class _Overlap:
 
 
 class IntervalWork:
-    """What one run with a data interval has to do. Knows neither Airflow nor Spark.
+    """The work of one run with a data interval. Knows neither Airflow nor Spark.
 
     :param pipeline: the pipeline.
     :param checkpoint: its checkpoint.
     :param interval: the run's data interval.
     :param clock_ms: the time, milliseconds since the epoch.
-    :param others_run: asked whether the orchestrator has made another run of the DAG that is not over, or cannot tell.
+    :param others_run: asked whether the orchestrator has made another run of the DAG that is not over; True too if it
+        cannot tell.
     :param in_order: whether the run is one of those that the orchestrator makes in the order of their intervals, so
-        that it makes none for an earlier interval by itself any more.
+        that it makes no run for an earlier interval by itself any more.
     """
 
     def __init__(
@@ -130,19 +132,19 @@ class IntervalWork:
         early = self._too_early(surveys)
         if early is not None:
             return FireDecision(fire=False, reason=early)
-        # With nothing in it too: no data of the past will come, and the operator behind the sensor skips and says why.
+        # With nothing unread too: no data of the past will come, and the operator behind the sensor skips and says why.
         unread = any(survey.unread for survey in surveys)
         return FireDecision(fire=True, reason=f"{self._interval} is over, with {'' if unread else 'no '}unread data")
 
     def plan(self, run: RunIdentity, *, code: Code | None = None) -> list[PlannedBatch]:
-        """The batches to run now, in this order, each durable; a replay is asked for and durable too.
+        """The batches to run now, in this order, each durable. A replay that is needed is requested, durably too.
 
-        :param code: what the run has; None if it does not know.
+        :param code: the code that the run has; None if the run does not know.
         :raises NothingInIntervalError: if there is nothing to do, with the reason.
         :raises BatchInProgressError: if another run is alive at a batch that would have to be replayed.
-        :raises AttemptFencedError: if it is, and a batch of the interval's own lane is planned: the run's retry makes
-            both.
-        :raises SourceError: if a source cannot read again what would have to be replayed.
+        :raises AttemptFencedError: if another run is alive at such a batch, and a batch of the interval's own lane is
+            planned: the run's retry makes both.
+        :raises SourceError: if a source cannot read the range of a batch again that would have to be replayed.
         """
         self._planner.begin()
         self._planner.check_names({})
@@ -151,7 +153,7 @@ class IntervalWork:
             log.info("Run %s has planned %s before", run.run_id, names_of(own))
             return self._ready(own, run, code)
         planned_before = self._lane.offset_log.get(self.key.id) is not None
-        # Then the interval needs no look at its sources, unless others' batches are to be replayed as well.
+        # The interval needs no look at its sources then, unless other lanes' batches are to be replayed as well.
         surveys = [] if planned_before and self._pipeline.on_overlap == SKIP else self._surveys()
         overlap = self._overlap(surveys)
         if self._pipeline.plan == INTERVAL:
@@ -160,7 +162,7 @@ class IntervalWork:
         if self._pipeline.plan == INTERVAL:
             self._tell_unread(surveys, run)
             self._begin_record()
-            # Not before: what it was about to take would be another run's late data.
+            # Not before: the data that this run was about to take would be late data for another run.
             self._checkpoint.intervals.had(self.key.lane)
         if lane_batch is not None and not own and self._is_committed(lane_batch):
             # The same interval under another run id, as a run made by hand has: it overlaps with itself.
@@ -170,7 +172,7 @@ class IntervalWork:
         if lane_batch is not None:
             keys.append(lane_batch)
         if not keys:
-            # Nobody has looked at the sources where the interval has had its batch: say nothing of unread data then.
+            # The sources were not looked at if the interval has had its batch: nothing is said of unread data then.
             found = "has had its batch of" if planned_before and not surveys else "has no unread data in"
             late = " Data that came after it is left to the lookback of a later interval." if "had" in found else ""
             raise NothingInIntervalError(
@@ -182,7 +184,7 @@ class IntervalWork:
         try:
             return self._ready(keys, run, code)
         except BatchInProgressError as busy:
-            # A skip is green: nobody would come back for a batch that has taken its data from all other lanes, nor for
+            # A skip is green: no run would come back for a batch that has taken its data from all other lanes, nor for
             # the replay that this run asked for before it died.
             asked = [str(key) for key in keys if self._has_asked(key, run)]
             if asked:
@@ -192,7 +194,7 @@ class IntervalWork:
             raise AttemptFencedError(f"{busy} Batch {lane_batch} is planned and waits: try again.") from busy
 
     def run(self, *, run: RunIdentity, code: Code, **how: Any) -> RunSummary:
-        """Plan, then run each batch to its commit; a retry goes on where this ended.
+        """Plan, then run each batch to its commit; a retry goes on where this run ended.
 
         :param how: as for :meth:`Execution.run_planned`.
         """
@@ -205,11 +207,11 @@ class IntervalWork:
         return RunSummary(batches)
 
     def _begin_record(self) -> None:
-        """Before the first lane of this version is there, which has its run on record."""
+        """Begin the record of interval runs, before there is a lane of this version, whose run is on record."""
         self._checkpoint.intervals.begin(newest_of(self._checkpoint.lanes()))
 
     def _wanted(self) -> Interval:
-        """The interval, with what is late for others at this moment: looked at before any source is."""
+        """The interval, with the earlier spans whose data is late now; found before any source is looked at."""
         none_on_its_way = bool(self._lookback_ms) and self._in_order and not self._others_run()
         late = late_spans(
             self._checkpoint, self._interval, lookback_ms=self._lookback_ms, none_on_its_way=none_on_its_way
@@ -220,12 +222,12 @@ class IntervalWork:
         return self._planner.sources.survey_interval(self._wanted(), self._held)
 
     def _tell_unread(self, surveys: Sequence[IntervalSurvey], run: RunIdentity) -> None:
-        """Say what this run has passed, as the listing had it that the plan was made of: every square is green."""
+        """Log the data that this run has passed, by the listing of its plan: every square in the grid is green."""
         names = self._planner.sources.names
         unread = {name: survey.passed for name, survey in zip(names, surveys, strict=False) if survey.passed}
         if not unread:
             return
-        # While others run, what they are on their way to is no news.
+        # While other runs are on their way, the data that they come for is no news.
         level = logging.INFO if self._others_run() else logging.WARNING
         length_ms = max(longest_of(self._checkpoint.intervals.lanes()), self._interval.end_ms - self._interval.start_ms)
         way = way_on(together(unread.values()), run=run, limit_ms=self._interval.end_ms, length_ms=length_ms)
@@ -239,7 +241,7 @@ class IntervalWork:
         unfinished: list[BatchKey] = []
         for key in sorted({key for survey in surveys for key in survey.holders}):
             commit = self._checkpoint.lane(key.lane).commit_of(key.id)
-            # What was set aside is the pipeline's like any other, once a replay has published it.
+            # A batch that was set aside is the pipeline's like any other, once a replay has published it.
             is_out = commit is None or (commit.set_aside and not self._checkpoint.replays.is_answered(key))
             (unfinished if is_out else committed).append(key)
         elsewhere = _together((survey.elsewhere, survey.splits) for survey in surveys)
@@ -250,7 +252,7 @@ class IntervalWork:
 
     def _too_early(self, surveys: Sequence[IntervalSurvey]) -> str | None:
         """Why an interval pipeline must not plan the interval yet; None if it may. There is no second batch for data
-        that comes later. Where there is a live lane, that reads it."""
+        that comes later. Where there is a live lane, the live lane reads such data."""
         if self._pipeline.plan != INTERVAL:
             return None
         if self._clock_ms() < self._interval.end_ms:
@@ -259,10 +261,10 @@ class IntervalWork:
         return f"{unsettled} in {self._interval} are too young to be read" if unsettled else None
 
     def _check_live(self, surveys: Sequence[IntervalSurvey]) -> None:
-        """What the live lane took before the pipeline was planned by intervals, no interval's run takes up: to skip it
-        would be green, and its rows in no table.
+        """Check that the live lane has no unfinished batch from before the pipeline was planned by intervals. No
+        interval's run takes up its data: a skip would be green, and the rows would be in no table.
 
-        :raises IntervalError: if it has not run it.
+        :raises IntervalError: if the live lane has such a batch.
         """
         position = read_position(self._checkpoint.lane(LIVE))
         left = _together((survey.left, survey.splits) for survey in surveys)
@@ -281,7 +283,7 @@ class IntervalWork:
     def _lane_batch(self, run: RunIdentity, surveys: Sequence[IntervalSurvey]) -> BatchKey | None:
         """The batch of the interval's lane; planned now if there is none and it would have data.
 
-        :raises IntervalError: if it is too early to plan it.
+        :raises IntervalError: if it is too early to plan the batch.
         """
         position = self._planner.position()
         if position.latest is not None:
@@ -310,18 +312,18 @@ class IntervalWork:
             self._planner.write_entry(position, run, ranges)
         except ConcurrentPlanError as planned:
             if self._lane.offset_log.get(self.key.id) is None:
-                # Taken back, since a command was there. A skip is green, and nobody would come back for the interval.
+                # Taken back, since a command was there. A skip is green, and no run would come back for the interval.
                 raise AttemptFencedError(f"{planned} Try again.") from planned
-            # By another run of the same interval: the ranges are the same, and one of the two gets the attempt.
+            # Planned by another run of the same interval: the ranges are the same, and one of the two gets the attempt.
             log.info("%s", planned)
         return self.key
 
     def _ready(self, keys: Sequence[BatchKey], run: RunIdentity, code: Code | None) -> list[PlannedBatch]:
-        """The batches, with the requests for their replay on record if the run needs any. All are looked at before one
-        is asked for: a request that nobody comes for would stay for ever.
+        """The batches, with the requests for their replay on record if the run needs any. All batches are looked at
+        before a replay is requested: a request that no run comes for would stay for ever.
 
-        Execution replays what a cleared run has planned itself. What is to be replayed for another reason, a
-        reprocessed partition or an overlap, is asked for here, once a run and clear.
+        Execution replays the batches that a cleared run has planned itself. A batch that is to be replayed for another
+        reason, a reprocessed partition or an overlap, is requested here, once for each run and clear.
         """
         ready = [self.execution(key).load(key) for key in keys]
         wanted = [planned for planned in ready if planned.committed and self._must_ask(planned.key, run)]
@@ -364,7 +366,7 @@ class IntervalWork:
 
 
 def _together(counted: Iterable[tuple[int, str]]) -> str:
-    """How much sources have of what each calls its splits, in words; empty if there is none."""
+    """How much data sources have, counted in the splits of each, in words; empty if there is none."""
     counts: Counter[str] = Counter()
     for count, splits in counted:
         counts[splits] += count

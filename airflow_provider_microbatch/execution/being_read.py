@@ -1,4 +1,4 @@
-"""Which ranges of a source somebody reads at this moment, or has the right to: nothing of them may be taken away."""
+"""Ranges of a source that attempts read now, or have the right to read: no data of them may be taken away."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def being_read(checkpoint: Checkpoint, source: str) -> list[HeldRange]:
     """Ranges of batches that an attempt without an end is at, or that were asked for again and wait for one.
 
     Alive or not: the Spark of an attempt that was found dead may go on. An attempt whose output is committed has read
-    its range, also if it died before it could say so.
+    its range, also if it died before its end was on record.
     """
     keys = {key for key, epoch in checkpoint.leases.unfinished() if _reads(checkpoint, key, epoch)}
     replays = checkpoint.replays.epochs

@@ -13,21 +13,22 @@ from airflow_provider_microbatch.execution.planned import PlannedBatch
 def add_commit(
     *, checkpoint: Checkpoint, sources: OpenedSources, planned: PlannedBatch, entry: CommitEntry
 ) -> CommitEntry:
-    """Commit a batch. A process may sleep before it gets here, and the batch be rewound meanwhile: a commit entry
-    without offsets would stop the pipeline, and what was released to be cleaned would be lost.
+    """Commit a batch. A process may sleep before it gets here, and the batch may be rewound meanwhile: a commit entry
+    without offsets would stop the pipeline, and data that was released to be cleaned would be lost.
 
     :param planned: the batch as this process has read it.
-    :param entry: names its plan: whoever writes it may die before the look that follows.
-    :return: the entry that counts; another's if that came first.
+    :param entry: names its plan, since its writer may die before the check that follows.
+    :return: the entry that counts: another process's if that came first.
     :raises AttemptFencedError: if the batch was rewound; nothing is committed then.
-    :raises MaintenanceError: if a command is at the checkpoint, which has planned without this commit; likewise.
-    :raises SourceError: if it was, and a source cannot keep its range.
+    :raises MaintenanceError: if a command is at the checkpoint, which has planned without this commit; nothing is
+        committed then.
+    :raises SourceError: if nothing is committed, and a source cannot keep its range.
     :raises BrokenLogError: if the entry of another plan is there, and cannot be taken back.
     """
     lane, id = checkpoint.lane(planned.key.lane), planned.key.id
     added = lane.commit_log.add(id, entry)
     while not added and (other := lane.commit_log.read(id)) is not None and lane.commits_another(id, other[0]):
-        # By its bytes: one that another version has written, or that hides other secrets, would be written otherwise.
+        # By its bytes: an entry of another version, or one that hides other secrets, would be encoded otherwise.
         if not lane.commit_log.remove(id, other[1]) and lane.commit_log.read(id) == other:
             raise BrokenLogError(
                 f"lane {lane.name}: {lane.commit_log.where(id)} was written for another plan of batch {id}, and lies "
@@ -36,14 +37,14 @@ def add_commit(
         added = lane.commit_log.add(id, entry)
     try:
         check_still_planned(checkpoint, planned.identity)
-        # Whoever planned the next batch has seen the entry, and so has the command that came after: it stays.
+        # The planner of the next batch has seen the entry, and so has the command that came after: the entry stays.
         if added and not lane.offset_log.has(id + 1):
-            # After the entry: a command marks the checkpoint first and looks at it then, so one of them sees the other.
+            # After the entry: a command marks the checkpoint, then looks at the log, so one of them sees the other.
             checkpoint.maintenance.check_none()
     except (AttemptFencedError, MaintenanceError) as late:
         if added:
             lane.commit_log.take_back(id, entry)
-        # Once more: a command may have counted on the entry, and have put its own batch on it at that moment.
+        # Once more: a command may have relied on the entry, and have put its own batch behind it at that moment.
         if isinstance(late, MaintenanceError) and lane.offset_log.has(id + 1):
             lane.commit_log.add(id, entry)
             return entry

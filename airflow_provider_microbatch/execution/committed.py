@@ -1,4 +1,4 @@
-"""Which ranges of a source are committed, by the logs alone: what nobody will ever plan again."""
+"""Committed ranges of a source, by the logs alone: ranges that no run will ever plan again."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from airflow_provider_microbatch.sources.intervals import CommittedRange
 def committed(checkpoint: Checkpoint, source: str, lane: str) -> Iterator[CommittedRange]:
     """Ranges of the lane's committed batches, the newest first. Reads no more entries than are asked for.
 
-    None while a command is at the checkpoint. It marks that first and looks at the source then: who says what he takes
-    of the source first, and asks here then, is seen by the command, or sees it.
+    Yields nothing while a command is at the checkpoint. A command marks the checkpoint first and looks at the source
+    then. A caller first records the data that it takes of the source, and calls this function then: so the command sees
+    the record, or this function sees the command.
     """
     if checkpoint.maintenance.is_closed():
         return
@@ -23,10 +24,10 @@ def committed(checkpoint: Checkpoint, source: str, lane: str) -> Iterator[Commit
     for number in range(-1 if newest is None else newest, -1, -1):
         commit, entry = logs.commit_log.get(number), logs.offset_log.get(number)
         if number == newest and commit is not None and logs.commits_another(number, commit):
-            continue  # of a plan of before a rewind: this one's batch has yet to read its range
+            continue  # of a plan from before a rewind: the batch of the present plan has yet to read its range
         if commit is None or entry is None:
             if logs.offset_log.ids()[:1] == [number + 1]:
-                # Retention removes what is committed, and nothing that waits for a replay.
+                # Retention removes committed batches, and none that waits for a replay.
                 yield CommittedRange(start=None, end=begins, is_read=True)
             return
         if source in entry.ends:

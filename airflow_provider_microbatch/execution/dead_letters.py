@@ -1,6 +1,8 @@
-"""Runs dead letters again, through code that was mended: a pipeline of its own in a lane of its own, into the same
-tables. A batch of it has the letters of batches that no other has, so none comes twice, and what it refuses again are
-letters that a later one may have."""
+"""Runs dead letters again, through mended code: a pipeline of its own in a lane of its own, into the same tables.
+
+A batch of that lane has all letters of some batches, which no other batch of the lane has, so no letter comes twice.
+Rows that it refuses again are letters that a later batch may have.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,8 @@ class LettersSource(Source):
     """The dead letters of a pipeline's batches. A transform finds them as ``batch.sources["dead_letters"]``, with the
     columns of :data:`~airflow_provider_microbatch.runtime.letters.COLUMNS`.
 
-    :param checkpoint: the pipeline's.
-    :param letters: where they are.
+    :param checkpoint: the pipeline's checkpoint.
+    :param letters: the sink with the letters.
     """
 
     checkpoint: str
@@ -46,11 +48,11 @@ class LettersSource(Source):
 
 
 class OpenLetters(OpenSource):
-    """A position is ``{"batches": ["live/3", "live/7"]}``, and its range is the letters of these. It keeps no log: the
-    entries of the lane say what was taken.
+    """A position is ``{"batches": ["live/3", "live/7"]}``, and its range is the letters of these batches. The source
+    keeps no log: the entries of the lane say which letters were taken.
 
-    :param source: its definition.
-    :param context: whose clock it goes by.
+    :param source: the source's definition.
+    :param context: gives the clock.
     """
 
     def __init__(self, source: LettersSource, context: SourceContext) -> None:
@@ -73,7 +75,7 @@ class OpenLetters(OpenSource):
         return json.dumps({"batches": list(map(str, found))}) if found else start
 
     def read(self, start: Offset | None, end: Offset | None) -> Read:
-        """:raises SourceChangedError: if one of the batches is not among the letters any more."""
+        """Read the range's letters. :raises SourceChangedError: if those of one of its batches cannot be read."""
         keys = [] if start == end else batches_of(end)
         sink = self._source.letters.open(SinkContext(clock_ms=self._clock_ms))
         parts = []
@@ -106,8 +108,8 @@ def replaying(pipeline: Pipeline, transform: str) -> Pipeline:
     """The pipeline that runs its dead letters again.
 
     :param transform: ``path/to/file.py:function``; gets ``batch.sources["dead_letters"]``, and returns what the
-        pipeline's own does.
-    :raises MaintenanceError: if it keeps no dead letters.
+        pipeline's own transform returns.
+    :raises MaintenanceError: if the pipeline keeps no dead letters, or has another source of their name.
     """
     letters = pipeline.sink.dead_letters
     if letters is None:
@@ -126,9 +128,10 @@ def replaying(pipeline: Pipeline, transform: str) -> Pipeline:
 
 
 def execution_of(pipeline: Pipeline, checkpoint: Checkpoint, *, clock_ms: Callable[[], int] = now_ms) -> Execution:
-    """What runs the batches of :func:`replaying`, beside the pipeline's own.
+    """The execution of the batches of :func:`replaying`, beside the pipeline's own.
 
-    :raises MaintenanceError: if the checkpoint has sources by their positions: its entries could not name another.
+    :raises MaintenanceError: if the checkpoint has sources by their positions: its entries could not name another
+        source.
     """
     identity = checkpoint.identity()
     if identity is None or identity.format == "v1":

@@ -45,10 +45,10 @@ class Ending:
         engine: Engine | None,
         cause: str | None = None,
     ) -> None:
-        """End an attempt that will not publish: stop Spark, drop the stage, record how it ended. Never raises over
-        the error that brought us here; what cannot be done now is left to the next attempt.
+        """End an attempt that will not publish: stop Spark, drop the stage, record how the attempt ended. Never raises
+        over the error that led here; work that cannot be done now is left to the next attempt.
 
-        :param cause: what the attempt failed of; None: what ``error`` says.
+        :param cause: the cause of the failure; None takes the cause from ``error``.
         """
         try:
             if engine is not None:
@@ -66,7 +66,7 @@ class Ending:
         try:
             engine.cancel(attempt.handle)
         except HandleError as error:
-            # Asking again would change nothing, and a stage is not kept for who writes handles by hand.
+            # Asking again would change nothing, and a handle that was written by hand is no reason to keep a stage.
             log.warning("Batch %s attempt %s: %s", attempt.key, attempt.epoch, error)
 
     def end(self, attempt: Attempt, end: AttemptEnd) -> None:
@@ -81,10 +81,10 @@ class Ending:
         )
 
     def end_earlier(self, attempt: Attempt, engine: Engine) -> None:
-        """Put an end to all earlier attempts of the batch that have none.
+        """Put an end to all earlier attempts of the batch that have no end on record.
 
-        :param attempt: took its epoch, so none of them can publish any more.
-        :param engine: stops their Spark, where it is theirs.
+        :param attempt: took its epoch, so no earlier attempt can publish any more.
+        :param engine: stops the Spark of the attempts that ran on this engine.
         """
         for earlier in self._checkpoint.attempts.all(attempt.key):
             ended = self._checkpoint.attempts.ended(attempt.key, earlier.epoch)
@@ -93,13 +93,14 @@ class Ending:
 
     def _supersede(self, earlier: Attempt, *, by: Attempt, engine: Engine) -> None:
         if is_committed(self._checkpoint, earlier):
-            # It died between the commit entry and its end, and is cleared now: its hooks have to hear that it finished.
+            # The attempt died between commit entry and end, and is cleared now: its hooks have to hear that it
+            # finished.
             self.end(earlier, AttemptEnd(state="succeeded", ended_ms=self._clock_ms()))
             return
         dead = is_dead(self._checkpoint, earlier, lambda name: engine if name == engine.name else None)
         state, what = ("failed", FOUND_DEAD) if dead else ("superseded", "superseded")
         error = AttemptFencedError(f"{what} by {named(by)}" if not dead else f"{what}. {named(by)} found it so.")
-        # An engine is never given another one's handle: it could not read it.
+        # An engine is never given a handle of another engine, which it could not read.
         own = earlier.handle.get("engine") == engine.name
         if not own:
             log.warning(

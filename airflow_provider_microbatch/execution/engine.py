@@ -1,4 +1,4 @@
-"""The seam between the state machine and what runs a batch: spark-submit, a Spark Connect server, a test's double."""
+"""The seam between the state machine and an engine: spark-submit, a Spark Connect server, a test's double."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.runtime.job import Job
 
 Handle = Mapping[str, Any]
-"""How any process can find a started step again: plain JSON with ``engine``, ``host``, ``tag`` and more. Chosen before
-the launch and recorded in the attempt, so that a crash at any moment leaves no step that nobody can cancel."""
+"""The data by which any process finds a started step again: plain JSON with ``engine``, ``host``, ``tag`` and more.
+Chosen before the launch and recorded in the attempt, so that a crash leaves no step that cannot be canceled."""
 
 
 class EngineState(StrEnum):
-    """What the engine says of a handle."""
+    """The state of a handle's step, as the engine reports it."""
 
     RUNNING = "running"
     SUCCEEDED = "succeeded"
@@ -27,15 +27,15 @@ class EngineState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Code:
-    """What an attempt runs beside this package.
+    """The code that an attempt runs beside this package.
 
     :param transform: as the user wrote it, for messages.
     :param files: absolute paths of Python files and zips that must travel (the transform's module and its helpers).
     :param code_hash: SHA-256 over the contents of ``files``.
     :param bundle_name: Airflow's DAG bundle.
-    :param bundle_version: its version, None where the bundle has none.
-    :param secrets: what readers need that must be in no job, argument list or log, by name. An engine hands them to the
-        attempt's process alone: :mod:`airflow_provider_microbatch.runtime.secrets`.
+    :param bundle_version: the bundle's version; None if the bundle has none.
+    :param secrets: by name, secrets that readers need and that must be in no job, argument list or log. An engine hands
+        them to the attempt's process alone: :mod:`airflow_provider_microbatch.runtime.secrets`.
     """
 
     transform: str | None = None
@@ -46,7 +46,7 @@ class Code:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def on_record(self) -> dict[str, str | None]:
-        """What attempts say of the code they ran."""
+        """The values about this code that an attempt's entry records."""
         return {
             "transform": self.transform,
             "code_hash": self.code_hash,
@@ -72,7 +72,7 @@ class Engine(Protocol):
         """Wait until the step that this process started has ended. :raises EngineError: if it failed."""
 
     def poll(self, handle: Handle) -> EngineState:
-        """What became of it."""
+        """The state of the handle's step."""
 
     def cancel(self, handle: Handle) -> bool:
-        """Stop it if it runs; True if something was stopped. Idempotent."""
+        """Stop the step if it runs; True if something was stopped. Idempotent."""

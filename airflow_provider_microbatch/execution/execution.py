@@ -160,13 +160,13 @@ class Execution:
         engine: Engine,
         look: Look | None = None,
     ) -> Attempt:
-        """Begin the batch's next attempt: take the epoch, record the handle, then stop whatever was before.
+        """Begin the batch's next attempt: take the epoch, record the handle, then stop the attempts before.
 
-        The epoch is taken first: from then on an attempt that wakes up late finds itself fenced. Only its lease is
-        older than the epoch, so that no attempt is ever without one and the leases name all unfinished attempts. The
-        definition comes between: the janitor, which removes those that no attempt names, looks at the leases.
+        The epoch is taken first: from then on an attempt that wakes up late finds itself fenced. Only the lease is
+        older, so that no attempt is ever without a lease and the leases name all unfinished attempts. The definition
+        comes between: the janitor, which removes definitions that no attempt names, looks at the leases.
 
-        :param look: what the run found at the batch. The epoch is the one right after the newest it saw, and no other:
+        :param look: what the run found at the batch. The epoch is exactly the one after the newest that the look saw:
             of two runs that both find the batch free, one gets it, and the other has to look again.
         :raises OutrunError: if another attempt has been opened since that look.
         :raises SourceRenamedError: if a rename was given up half way, as :meth:`publish` and :meth:`commit` do.
@@ -192,14 +192,14 @@ class Execution:
         if not self.checkpoint.attempts.take_exactly(attempt):
             winner = self.checkpoint.attempts.get(key, epoch)
             raise OutrunError(f"batch {key}: {named(winner)} was opened at the same moment.")
-        # The lease may be that of somebody who was here before, and long over.
+        # The lease may be that of another process that was here before, and long over.
         self.checkpoint.leases.renew(key, epoch, seconds=self._lease_seconds)
-        # Named by this attempt the definition stays; it may have been taken for nobody's until then.
+        # Named by this attempt the definition stays; until then it may have been removed as unneeded.
         self.checkpoint.definitions.put(defined)
         # Held already: to stop the Spark of an earlier attempt, or to tell its hooks, may take longer than a lease.
         with self.hold(attempt, engine):
             try:
-                # Its lease is there: a command that begins from now on finds the attempt alive, one before is seen.
+                # The lease is there: a command that begins from now on finds the attempt alive, one before is seen.
                 self.planner.check_no_command()
             except (MaintenanceError, SourceRenamedError) as error:
                 self.abandon(attempt, state="canceled", error=error, engine=None)
@@ -214,12 +214,13 @@ class Execution:
         return Holder(checkpoint=self.checkpoint, attempt=attempt, engine=engine, seconds=self._lease_seconds)
 
     def keep(self, attempt: Attempt, *, seconds: float) -> None:
-        """Keep the finished stage from the janitor for ``seconds``, though nobody renews its lease: between submit and
-        commit it belongs to the audits."""
+        """Keep the finished stage from the janitor for ``seconds``, though no process renews its lease: between submit
+        and commit the stage belongs to the audits."""
         self.checkpoint.leases.renew(attempt.key, attempt.epoch, seconds=seconds, parked=True)
 
     def open_next(self, look: Look, *, run: RunIdentity, code: Code, engine: Engine) -> Attempt | None:
-        """Begin the attempt that a look at the batch asks for, unless it is set aside; raises as these two do.
+        """Begin the attempt that a look at the batch asks for, unless the batch is set aside; raises as
+        :meth:`set_aside_if_due` and :meth:`open_attempt` do.
 
         :return: the attempt; None if another run was faster: then the batch has to be looked at again.
         """
@@ -232,11 +233,8 @@ class Execution:
             return None
 
     def job(self, attempt: Attempt, transform: Transform | Flow | None) -> Job:
-        """What the runtime has to do for this attempt: the planned ranges, from the log alone. Of a split-wise pipeline
-        what earlier attempts have finished is taken over into the attempt's stage, and is not to be done.
-
-        :raises SourceChangedError: if the range is no longer as it was planned.
-        """
+        """The runtime's work for this attempt: the planned ranges, from the log alone. Splits of a split-wise pipeline
+        that earlier attempts have finished are taken over into the attempt's stage, and are not to be done."""
         planned = self.load(attempt.key)
         check_plan(attempt, planned.identity)
         check_on_record(planned)
@@ -270,12 +268,12 @@ class Execution:
     def publish(self, attempt: Attempt, *, should_stop: Callable[[], bool] = lambda: False) -> Manifest:
         """Make the attempt's stage the batch's output. Idempotent.
 
-        Asking the fence first spares work; the sink is what decides between two that both pass it.
+        Asking the fence first spares work; the sink decides between two attempts that both pass it.
 
         :raises AttemptFencedError: if a later attempt exists and the batch is not in the sink.
         :raises AttemptCanceledError: if ``should_stop`` says so before the sink was touched.
         :raises SourceChangedError: if the range changed while it was read.
-        :raises ForeignBatchError: if what is in the sink under the batch's number is not this batch.
+        :raises ForeignBatchError: if the output in the sink under the batch's number is not this batch.
         """
         key, sink = attempt.key, self.sink
         check_no_half_rename(self.checkpoint, again=True)
@@ -332,7 +330,7 @@ class Execution:
                 f"batch {key} attempt {manifest.epoch} was published and is not in {self.sink.location()} any "
                 "more: the pipeline was rewound meanwhile. Nothing was committed; the next run makes the batch again."
             )
-        if not planned.committed:  # a backup may have put the checkpoint back to before it was resolved
+        if not planned.committed:  # a restored backup may lack the resolution
             planned = resolve(self.checkpoint, self.planner.sources, planned, manifest)
         progress = progress_of(manifest, *self.planner.sources.figures(planned.ranges))
         attempt = self.checkpoint.attempts.get(key, manifest.epoch)
@@ -347,7 +345,7 @@ class Execution:
             plan=planned.identity.digest,
         )
         if not planned.committed or planned.set_aside:
-            # Before the entry, or the answer to a replay, is there: nobody would say it again after that.
+            # Before the entry, or the answer to a replay, is there: no run would release the ranges after that.
             self.planner.sources.release(planned.ranges)
         entry = add_commit(checkpoint=self.checkpoint, sources=self.planner.sources, planned=planned, entry=entry)
         log.info("Completed batch [%s]", key.id)
@@ -358,7 +356,7 @@ class Execution:
         if self.pipeline.split_wise:
             drop_kept_if_over(self.checkpoint, self.sink, planned.identity)
         newest = self._lane.commit_log.latest_id()
-        check_still_planned(self.checkpoint, planned.identity)  # what a source gives up now nobody could plan again
+        check_still_planned(self.checkpoint, planned.identity)  # no run could plan again what a source gives up now
         if newest == key.id:
             self.planner.sources.commit(planned.entry.ends)
             kept = self.pipeline.min_batches_to_retain
@@ -382,15 +380,15 @@ class Execution:
         transform: Transform | Flow | None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> BatchSummary | RunSummary | None:
-        """One micro-batch from plan to commit. A cleared run replays all that it has committed.
+        """Run one micro-batch from plan to commit. A cleared run replays all batches that it has committed.
 
-        :param run: the task run that does it.
-        :param engine: what runs the job.
-        :param code: what the job needs beside this package.
+        :param run: the task run.
+        :param engine: runs the job.
+        :param code: the code that the job needs beside this package.
         :param transform: the user's function; None passes a single source through.
         :param should_stop: asked before publish; True if the task was told to stop.
         :return: the committed batch, or several; None if there was nothing new.
-        :raises AttemptCanceledError: if it was; nothing was published then.
+        :raises AttemptCanceledError: if the task was told to stop; nothing was published then.
         :raises BatchInProgressError: if another run is alive at the batch; nothing was written then.
         :raises BatchSetAsideError: if the batch has failed as often as the pipeline allows.
         """
@@ -418,7 +416,7 @@ class Execution:
         transform: Transform | Flow | None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> BatchSummary | None:
-        """A planned batch to its commit: done already, continued or replayed, as the logs say. See :meth:`run`.
+        """Run a planned batch to its commit: done already, continued or replayed, as the logs say. See :meth:`run`.
 
         :return: the committed batch; None if another run has committed it meanwhile.
         """
@@ -440,7 +438,7 @@ class Execution:
             attempt = self.open_next(found, run=run, code=code, engine=engine)
             if attempt is None:
                 continue
-            # Held until the commit entry is there: who finds the batch published before that would commit it too.
+            # Held until the commit entry is there: a run that finds the batch published earlier would commit it too.
             with self.hold(attempt, engine):
                 published = self._attempt(attempt, engine, code, transform, should_stop)
                 self.commit(key=key, manifest=published, run=run)
@@ -475,8 +473,8 @@ class Execution:
             raise
 
     def alarm_if_due(self, attempt: Attempt, *, engine: Engine, error: Exception) -> None:
-        """:raises BatchSetAsideError: if this failure was one too many, and the batch is set aside now. Else the error
-        stands."""
+        """Set the batch aside if this failure was one too many; else the error stands. :raises BatchSetAsideError: if
+        the batch is set aside now."""
         try:
             self.set_aside_if_due(attempt.key, newest=attempt.epoch, run=attempt.run, engine=engine)
         except BatchSetAsideError as alarm:

@@ -1,4 +1,4 @@
-"""What a person should see of an attempt that failed in Spark."""
+"""The error that a person sees of an attempt that failed in Spark."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ log = logging.getLogger(__name__)
 
 
 def check_staged(pipeline: Pipeline, sink: OpenSink, attempt: Attempt, error: EngineError) -> None:
-    """Go on if the attempt was done before its engine failed: its manifest is the last thing that it writes, so what
-    fails later (a JVM that is aborted while it ends, a client that loses its cluster) has cost no row.
+    """Return if the attempt was done before its engine failed: its manifest is the last thing that it writes, so a
+    later failure (a JVM that is aborted while it ends, a client that loses its cluster) has cost no row.
 
     :raises TransformError: if the user's transform failed, with its traceback.
     :raises EngineError: if anything else failed.
@@ -26,7 +26,7 @@ def check_staged(pipeline: Pipeline, sink: OpenSink, attempt: Attempt, error: En
 
 
 def explain(pipeline: Pipeline, sink: OpenSink, attempt: Attempt, error: Exception) -> Exception:
-    """What the runtime wrote about its failure, where it wrote anything; else the engine's own error."""
+    """The error that the runtime wrote about its failure, if it wrote one; else the engine's own error."""
     failure = sink.failure(attempt.batch, attempt.epoch)
     if failure is None:
         return error

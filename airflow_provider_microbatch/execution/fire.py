@@ -38,14 +38,14 @@ def should_fire(
     """The sensor's question: is there a batch to finish, or anything newer than the offset log? Writes nothing.
 
     A batch that another run is alive at does not fire: the operator behind the sensor would skip, and the next run's
-    sensor fire again, as fast as Airflow makes runs.
+    sensor would fire again, as fast as Airflow makes runs.
 
     :param planner: of the lane.
     :param run: the asking run; a run that has planned a batch already must reach its operator again.
-    :param engine_of: asked whether an attempt whose lease has run out still runs. Where it cannot be asked the sensor
-        fires: the operator is on a host where it can, and only the operator can recover.
-    :param searched_ms: when the run has asked before, milliseconds since the epoch. The answer was no, so no batch
-        of before is its own, and a look costs the same however long the log is.
+    :param engine_of: asked whether an attempt whose lease has run out still runs. If the engine cannot be asked here,
+        the sensor fires: the operator is on a host where it can, and only the operator can recover.
+    :param searched_ms: when the run has asked before, milliseconds since the epoch. The answer was no, so no earlier
+        batch is the run's own, and a look costs the same however long the log is.
     """
     checkpoint, lane = planner.checkpoint, planner.lane
     changed_by = checkpoint.maintenance.in_progress()

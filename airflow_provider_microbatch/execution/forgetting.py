@@ -1,4 +1,4 @@
-"""Has each attempt leave out what was asked to be erased, and tells which batches were published before they could."""
+"""Rows that were asked to be erased: each attempt leaves them out, and earlier batches may still have them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_provider_microbatch.sinks import Manifest
 
 
 def forgotten_of(checkpoint: Checkpoint) -> list[Forgotten]:
-    """What an attempt that begins now leaves out.
+    """The conditions of the rows that an attempt that begins now leaves out.
 
     :raises CorruptEntryError: if one is no condition that `microbatch forget` would take: Spark would run it.
     """
@@ -32,9 +32,9 @@ def forgotten_of(checkpoint: Checkpoint) -> list[Forgotten]:
 
 
 def check_left_out(checkpoint: Checkpoint, staged: Manifest) -> None:
-    """Asked before a stage is published.
+    """Check, before a stage is published, that its attempt has left out all rows that are to be forgotten.
 
-    :raises AttemptFencedError: if something was asked to be forgotten since the attempt's job was made.
+    :raises AttemptFencedError: if a condition was put on record since the attempt's job was made.
     """
     missing = [one.number for one in checkpoint.forgotten.active() if one.mark not in staged.forgotten]
     if missing:
@@ -45,8 +45,8 @@ def check_left_out(checkpoint: Checkpoint, staged: Manifest) -> None:
 
 
 def holding(checkpoint: Checkpoint, marks: Sequence[str]) -> Iterator[BatchSummary]:
-    """Committed batches of all lanes that may have rows which one of these entries names: their output was made before
-    it. Reads all entries that are kept."""
+    """Committed batches of all lanes that may have rows of the entries with these marks: their output was made before
+    the entries. Reads all log entries that are kept."""
     for lane in checkpoint.lanes():
         for batch in summaries(checkpoint, lane=lane):
             if batch.state == "committed" and not set(marks) <= set(batch.forgotten):

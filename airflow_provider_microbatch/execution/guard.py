@@ -1,4 +1,4 @@
-"""Who is at a batch: another run that is alive at it is left alone, and named."""
+"""Which run is at a batch: a batch that another run is alive at is left alone, and that run is named."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from airflow_provider_microbatch.sinks import Manifest
 log = logging.getLogger(__name__)
 
 _MOST_MISSED = 1_000
-"""Attempts of one batch that a restored backup may not know: each is put on record."""
+"""Number of attempts of one batch that a restored backup may not know: each is put on record."""
 
 GoesOn = Callable[[RunIdentity], bool]
-"""Whether the orchestrator says that a run goes on. Asked only where nobody could renew a lease: while a batch is
+"""Whether the orchestrator says that a run goes on. Asked only where no process could renew a lease: while a batch is
 between two tasks of its run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """What a run finds at a batch that nobody else is alive at.
+    """The state of a batch that no other run is alive at, as a run finds it.
 
     :param planned: the batch.
-    :param newest: its highest epoch at that moment; 0 if there was none. All else was read after it.
+    :param newest: the batch's highest epoch at that moment; 0 if there was none. Everything else was read after it.
     :param request: the replay request that the run has to answer; None if there is none.
     """
 
@@ -47,12 +47,13 @@ class Look:
 
     @property
     def is_done(self) -> bool:
-        """The batch is committed, and nobody wants it again."""
+        """Whether the batch is committed, and no clear wants it again."""
         return self.planned.committed and self.request is None
 
     def check_code(self, checkpoint: Checkpoint, run: RunIdentity, code: Code) -> None:
-        """A try that slept through the clear of another run of its batch has the code of its day: its replay would put
-        that in the place of what the later clear has made, or pass for what that one waits for. Its retry has the newer
+        """Check that the run's code is not older than that of a later clear. A try that slept through the clear of
+        another run of its batch has old code: its replay would put the output of that code in the place of the later
+        clear's output, or pass for the output that the later clear waits for. The retry of such a try has the newer
         code, and answers both.
 
         :raises AttemptFencedError: if the newest replay, or a request, is of a later try, and of other code.
@@ -80,26 +81,26 @@ class Look:
 
 
 def _is_overtaken(run: RunIdentity, code: Code, *, by: RunIdentity | None, code_hash: str | None) -> bool:
-    """Whether another run, whose try was made later than this one, has other code; False if nobody can tell."""
+    """Whether another run, whose try was made later than this one, has other code; False if that cannot be told."""
     if by is None or code_hash is None or run.is_of(by) or not by.is_newer_than(run):
         return False
     return code_hash != code.code_hash
 
 
 def no_run_goes_on(_: RunIdentity) -> bool:
-    """Where a batch is never between two tasks."""
+    """The answer for batches that are never between two tasks."""
     return False
 
 
 def named(attempt: Attempt | None) -> str:
-    """An attempt and whose it is, as errors name it."""
+    """An attempt and its run, as errors name them."""
     if attempt is None:
         return "an attempt that is no longer on record"
     return f"attempt {attempt.epoch} of {named_run(attempt.run)}"
 
 
 def check_not_fenced(checkpoint: Checkpoint, attempt: Attempt) -> None:
-    """:raises AttemptFencedError: if there is a later attempt at the batch."""
+    """Check that the attempt is the newest. :raises AttemptFencedError: if there is a later attempt at the batch."""
     newest = checkpoint.attempts.latest_epoch(attempt.key)
     if newest != attempt.epoch:
         winner = named(checkpoint.attempts.get(attempt.key, newest))
@@ -126,15 +127,16 @@ def look(
     now_ms: int,
     any_task: bool = False,
 ) -> Look:
-    """What there is to do at the batch for ``run``. A replay that a clear asks for is on record on return.
+    """The work that ``run`` has at the batch. A replay that a clear asks for is on record on return.
 
     :param engine_of: asked whether an attempt whose lease has run out still runs.
-    :param code: what ``run`` has; None if it does not know.
+    :param code: the code that ``run`` has; None if ``run`` does not know.
     :param goes_on: asked about a run whose batch is between two of its tasks.
     :param any_task: as for :func:`in_the_way`.
     :raises BatchInProgressError: if another run is alive at the batch, or another task of this one.
-    :raises AttemptFencedError: if it is, and ``run`` has a replay to make: who skipped would leave it to nobody.
-    :raises BatchSetAsideError: if the batch is set aside, and nobody wants it again.
+    :raises AttemptFencedError: if another run is alive at the batch, and ``run`` has to replay it: a skip would lose
+        that.
+    :raises BatchSetAsideError: if the batch is set aside, and no clear wants it again.
     :raises SourceError: if the batch is to be replayed and a source cannot read its range again.
     """
     newest = checkpoint.attempts.latest_epoch(key)
@@ -187,8 +189,8 @@ def look(
 
 
 def published_for(found: Look, *, checkpoint: Checkpoint, planner: Planner) -> Manifest | None:
-    """What is in the sink, and in all of its tables, and only waits for its commit entry, or for the answer to the
-    replay it was made for."""
+    """The batch's output that is in the sink, and in all of its tables, and only waits for its commit entry, or for the
+    answer to the replay it was made for; None if there is none."""
     planned = found.planned
     published = planner.finished(expected(checkpoint, planned.identity), committed=planned.committed)
     if published is None or found.request is None:
@@ -200,11 +202,11 @@ def published_for(found: Look, *, checkpoint: Checkpoint, planner: Planner) -> M
 
 
 def _take_what_is_published(checkpoint: Checkpoint, key: BatchKey, newest: int, published: int, *, now_ms: int) -> int:
-    """Put the epochs up to that of the published attempt on record, which a restored backup does not know. Who had its
-    number would take its output for his own, and answer a replay with it.
+    """Put the epochs up to that of the published attempt on record, which a restored backup does not know. A new
+    attempt with the published one's number would take the output for its own, and answer a replay with it.
 
     :return: the last epoch that this run has put on record.
-    :raises SinkError: if it is more than any backup can have missed.
+    :raises SinkError: if there are more epochs than any backup can have missed.
     """
     if published - newest > _MOST_MISSED:
         rewind = command(checkpoint.lane(key.lane), f"rewind --to {key.id - 1} --drop-output")
@@ -216,7 +218,7 @@ def _take_what_is_published(checkpoint: Checkpoint, key: BatchKey, newest: int, 
     for epoch in range(newest + 1, published + 1):
         unknown = fence(key, epoch, by=FencedBy.RESTORED, started_ms=now_ms)
         if not checkpoint.attempts.take_exactly(unknown):
-            return epoch - 1  # whoever was faster is found by the next look
+            return epoch - 1  # the next look finds the process that was faster
         end = AttemptEnd(
             state="superseded", error="made before a backup of the checkpoint was restored", ended_ms=now_ms
         )
@@ -237,17 +239,18 @@ def in_the_way(
 ) -> str | None:
     """Which other run is alive at the batch, in words; None if there is none. Writes nothing.
 
-    A retry is the same run: it takes its own batch over at once. A try of before a clear is not. Nor is another task of
-    the run, as long as that gives a sign of life: two that name one pipeline would end each other's attempts until one
-    has no retry left. What it has left is its run's, as a task may be renamed between a run and its clear.
+    A retry is the same run: it takes its own batch over at once. A try from before a clear is not the same run. Nor is
+    another task of the run, as long as that task gives a sign of life: two tasks that name one pipeline would end each
+    other's attempts until one has no retry left. The batch of a dead task belongs to its run, as a task may be renamed
+    between a run and its clear.
 
     :param newest: the batch's newest attempt; no other may publish.
-    :param planned_by: the run that planned it; asked for as long as there is no attempt.
-    :param run: who asks.
+    :param planned_by: the run that planned the batch; asked for as long as there is no attempt.
+    :param run: the asking run.
     :param goes_on: asked about the run whose stage waits for its audits, or whose batch for its first attempt.
-    :param any_task: who asks begins no attempt, as a sensor or the step before the one that does: any task of its run
-        may be at the batch.
-    :raises EngineError: if the engine cannot be asked: then nobody knows, and the attempt must not be taken for dead.
+    :param any_task: the asking task begins no attempt, as a sensor or the step before the one that does: any task of
+        its run may be at the batch.
+    :raises EngineError: if the engine cannot be asked: the attempt may be alive then, and must not be taken for dead.
     """
     if newest is None:
         if planned_by is None or _is_own(planned_by, run) or not goes_on(planned_by):
@@ -269,7 +272,7 @@ def in_the_way(
 def held_by_another(
     checkpoint: Checkpoint, key: BatchKey, run: RunIdentity | None, engine_of: EngineOf
 ) -> str | None:  # fmt: skip
-    """Which other run is alive at the batch, in words; None if there is none. See :func:`in_the_way`. For those who
+    """Which other run is alive at the batch, in words; None if there is none. See :func:`in_the_way`. For callers that
     begin no attempt."""
     newest = checkpoint.attempts.latest(key)
     return in_the_way(
@@ -280,8 +283,8 @@ def held_by_another(
 def known_to_be_held(
     checkpoint: Checkpoint, key: BatchKey, run: RunIdentity | None, engine_of: EngineOf
 ) -> str | None:  # fmt: skip
-    """As :func:`held_by_another`; None too where the engine cannot be asked. For sensors: the operator behind one is on
-    a host where the engine can be asked, and a sensor that failed here would keep it from recovering the batch."""
+    """As :func:`held_by_another`; None too if the engine cannot be asked. For sensors: the operator behind one is on a
+    host where the engine can be asked, and a sensor that failed here would keep it from recovering the batch."""
     try:
         return held_by_another(checkpoint, key, run, engine_of)
     except EngineError as unknown:

@@ -1,5 +1,7 @@
-"""Which output in a sink is this checkpoint's. Asked of the sink by identity; what bears none, or another, is looked up
-in the checkpoint."""
+"""Which output in a sink is this checkpoint's.
+
+A sink is asked by identity; output that bears no identity, or another one, is looked up in the checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,9 @@ def planned_identity(checkpoint: Checkpoint, key: BatchKey) -> BatchIdentity | N
 
 
 def expected(checkpoint: Checkpoint, batch: BatchIdentity, attempt: Attempt | None = None) -> ExpectedBatch:
-    """A planned batch, as a sink is asked for it.
+    """A planned batch, in the form in which a sink is asked for it.
 
-    :param attempt: whose stage is to be published.
+    :param attempt: the attempt whose stage is to be published.
     """
     older = attempt is not None and attempt.identity is None
     return ExpectedBatch(
@@ -41,7 +43,7 @@ def expected(checkpoint: Checkpoint, batch: BatchIdentity, attempt: Attempt | No
 
 
 def expected_next(checkpoint: Checkpoint, key: BatchKey) -> ExpectedBatch:
-    """The place of a batch that is not planned yet: nothing that is there counts, unless it was adopted."""
+    """The place of a batch that is not planned yet: no output there counts, unless it was adopted."""
     return ExpectedBatch(
         identity=checkpoint.batch(key),
         tables=checkpoint.tables,
@@ -50,9 +52,9 @@ def expected_next(checkpoint: Checkpoint, key: BatchKey) -> ExpectedBatch:
 
 
 def expected_on_record(checkpoint: Checkpoint, key: BatchKey, *, tables: KnownTables) -> ExpectedBatch:
-    """A batch whose offset entry may be lost: what attempts on record have made counts too.
+    """A batch whose offset entry may be lost: output of attempts on record counts too.
 
-    :param tables: ``checkpoint.tables``, or the same following moves for a look at addresses of before.
+    :param tables: ``checkpoint.tables``, or its ``following_moves`` for a look at former addresses.
     """
     try:
         batch = planned_identity(checkpoint, key)
@@ -70,7 +72,7 @@ def expected_on_record(checkpoint: Checkpoint, key: BatchKey, *, tables: KnownTa
 
 
 def newest_identity(checkpoint: Checkpoint, key: BatchKey) -> BatchIdentity | None:
-    """The batch as its newest attempt that can be read was opened for it; None if there is none, or only older ones."""
+    """The batch's identity in the newest readable attempt that has one; None if there is no such attempt."""
     for epoch in reversed(checkpoint.attempts.epochs.all(key)):
         try:
             attempt = checkpoint.attempts.get(key, epoch)
@@ -82,13 +84,13 @@ def newest_identity(checkpoint: Checkpoint, key: BatchKey) -> BatchIdentity | No
 
 
 def is_of_another_plan(attempt: Attempt, batch: BatchIdentity) -> bool:
-    """Whether the batch was planned anew since the attempt was opened. Not known of attempts without an identity, which
+    """Whether the batch was planned anew since the attempt was opened; False for attempts without an identity, which
     older versions made."""
     return attempt.identity is not None and attempt.identity != batch
 
 
 def check_plan(attempt: Attempt, batch: BatchIdentity) -> None:
-    """:raises AttemptFencedError: if the batch was planned anew since the attempt was opened."""
+    """Check the attempt's plan. :raises AttemptFencedError: if the batch was planned anew since it was opened."""
     if is_of_another_plan(attempt, batch):
         raise AttemptFencedError(
             f"batch {attempt.key} was planned anew since attempt {attempt.epoch} was opened, which has read what was "
@@ -97,12 +99,12 @@ def check_plan(attempt: Attempt, batch: BatchIdentity) -> None:
 
 
 def is_still_planned(checkpoint: Checkpoint, batch: BatchIdentity) -> bool:
-    """Whether the batch is planned as it was: False if a command has taken it out, also where it is planned anew."""
+    """Whether the batch is planned as it was: False if a command has taken it out, also if it is planned anew."""
     return planned_identity(checkpoint, batch.key) == batch
 
 
 def check_still_planned(checkpoint: Checkpoint, batch: BatchIdentity) -> None:
-    """:raises AttemptFencedError: if the batch is planned no longer, or anew: a command has taken it out."""
+    """Check that the batch is planned as it was. :raises AttemptFencedError: if a command has taken it out."""
     if not is_still_planned(checkpoint, batch):
         raise AttemptFencedError(
             f"batch {batch.key} was rewound while it was committed. Nothing is committed; what it has read is read "
@@ -111,8 +113,8 @@ def check_still_planned(checkpoint: Checkpoint, batch: BatchIdentity) -> None:
 
 
 def complete_replace(checkpoint: Checkpoint, sink: OpenSink, batch: BatchIdentity, published: Manifest) -> Manifest:
-    """Say the replace of the attempt that is published again: it may have died in the middle of it, and nobody else
-    would look for what it left."""
+    """Repeat the replace of the published attempt: that attempt may have died in the middle of it, and no other process
+    would look for the rest."""
     winner = checkpoint.attempts.get(batch.key, published.epoch)
     return sink.replace(expected(checkpoint, batch, winner), published.epoch)
 
@@ -125,9 +127,9 @@ def published_in(
     tables: KnownTables,
     partly: bool = False,
 ) -> tuple[OpenSink, Manifest] | None:
-    """The sink that has the attempt's output, and what it has; None if none has. As :func:`expected_on_record`.
+    """The sink that has the attempt's output by :func:`expected_on_record`, and its manifest; None if none has it.
 
-    :param partly: that which is in some of a sink's tables counts: whoever makes the batch next goes on from there.
+    :param partly: output in only some of a sink's tables counts: the batch's next attempt goes on from there.
     """
     batch = expected_on_record(checkpoint, attempt.key, tables=tables)
     looked = ((sink, (latest_in if partly else found_in)(sink, batch)) for sink in sinks)
@@ -135,7 +137,7 @@ def published_in(
 
 
 def found_in(sink: OpenSink, batch: ExpectedBatch) -> Manifest | None:
-    """The batch in the sink; None if it is not, whatever else is at its place."""
+    """The batch in the sink; None if the batch is not there, whatever else is at its place."""
     try:
         return sink.contains(batch)
     except ForeignBatchError:
@@ -143,13 +145,13 @@ def found_in(sink: OpenSink, batch: ExpectedBatch) -> Manifest | None:
 
 
 def latest_in(sink: OpenSink, batch: ExpectedBatch) -> Manifest | None:
-    """Of what the tables of a sink hold of the batch that of the latest attempt, though others may lack it."""
+    """The newest attempt's manifest among those that a sink's tables have of the batch; others may lack it."""
     found = (found_in(table, batch) for table in sink.tables)
     return max((one for one in found if one is not None), key=lambda one: one.epoch, default=None)
 
 
 def is_of_one_attempt(sink: OpenSink, batch: ExpectedBatch, published: Manifest) -> bool:
-    """Whether all tables hold the batch of the attempt that ``published`` tells of."""
+    """Whether all tables hold the batch as the attempt of ``published`` made it."""
     latest = latest_in(sink, batch) if sink.definition.names else published
     return latest is not None and latest.epoch == published.epoch
 
@@ -164,7 +166,7 @@ def _older(checkpoint: Checkpoint, found: Manifest, *, planned_ms: int) -> Manif
     """Output of an attempt of this checkpoint that an older version of this package made: it bears no identity.
 
     The attempt is on record, and the logs say that its output is the batch's, or nothing says that it is not. A newer
-    attempt always leaves an identity, so what has none is not its output though it has its number.
+    attempt always leaves an identity, so output without one is not a newer attempt's, though it has its number.
     """
     if found.identity is not None:
         return None
@@ -173,7 +175,7 @@ def _older(checkpoint: Checkpoint, found: Manifest, *, planned_ms: int) -> Manif
         return None
     if is_committed(checkpoint, attempt):
         return found
-    # An attempt of before a rewind read another plan of the batch. Plan and attempt may be of two hosts' clocks.
+    # An attempt from before a rewind read another plan of the batch. Plan and attempt may be of two hosts' clocks.
     may_be = not attempt.is_fence and attempt.started_ms >= planned_ms - SKEW_MS
     end = checkpoint.attempts.ended(found.key, found.epoch)
     return found if may_be and (end is None or end.state == "succeeded") else None

@@ -1,4 +1,4 @@
-"""Data intervals beside the logs: the lane of an interval, and what the batches of all lanes read."""
+"""Data intervals beside the logs: the lane of an interval, and the ranges that the batches of all lanes read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def lane_of(interval: Interval) -> str:
-    """Name of the interval's lane, the same whoever asks: ``interval-20260101T000000Z-20260102T000000Z``."""
+    """Name of the interval's lane, the same for every caller: ``interval-20260101T000000Z-20260102T000000Z``."""
     return f"{OF_INTERVAL}{_stamp(interval.start)}-{_stamp(interval.end)}"
 
 
@@ -27,10 +27,12 @@ def batch_of(interval: Interval) -> BatchKey:
 def late_spans(
     checkpoint: Checkpoint, interval: Interval, *, lookback_ms: int, none_on_its_way: bool
 ) -> tuple[tuple[int, int], ...]:
-    """Where, up to ``lookback_ms`` before the interval, data is late: in intervals that had their run, and before the
-    first. The rest is left to its own run, which may be on its way: runs come at once and in any order.
+    """Spans up to ``lookback_ms`` before the interval whose data is late: intervals that had their run, and the time
+    before the first interval. Data of the rest is left to its own run, which may be on its way: runs come at once and
+    in any order.
 
-    :param none_on_its_way: no run is on its way to any earlier interval, and Airflow makes none by itself: then all is.
+    :param none_on_its_way: no run is on its way to any earlier interval, and Airflow makes none by itself: then all
+        data there is late.
     """
     if not lookback_ms:
         return ()
@@ -41,7 +43,7 @@ def late_spans(
     spans = [span for span in map(span_of, runs.lanes()) if span is not None]
     spans += [(start, span[1]) for span in map(span_of, runs.older(newest_of(checkpoint.lanes()))) if span is not None]
     first = interval.first_ms
-    # Whoever backfills what lies before the first interval has others there.
+    # A user that backfills data from before the first interval has other intervals there.
     if first is not None and first <= interval.start_ms and not any(begin < first for begin, _ in spans):
         spans.append((start, first))
     cut = ((max(begin, start), min(end, interval.start_ms)) for begin, end in spans)
@@ -49,20 +51,20 @@ def late_spans(
 
 
 def newest_of(lanes: Iterable[str]) -> str | None:
-    """The lane whose interval ends last; None if none is of an interval."""
+    """The lane whose interval ends last; None if no lane is of an interval."""
     ends = {lane: span[1] for lane, span in ((lane, span_of(lane)) for lane in lanes) if span is not None}
     return max(ends, key=lambda lane: ends[lane], default=None)
 
 
 def longest_of(lanes: Iterable[str]) -> int:
-    """How long the longest of their intervals is, milliseconds; 0 if none is of an interval."""
+    """Length of the lanes' longest interval, milliseconds; 0 if no lane is of an interval."""
     return max((span[1] - span[0] for span in map(span_of, lanes) if span is not None), default=0)
 
 
 class LaneRanges(Mapping[str, Sequence[HeldRange]]):
-    """What the batches of each lane read of one source. A lane is read when it is asked for.
+    """The ranges of one source that the batches of each lane read. A lane is read when it is asked for.
 
-    :param checkpoint: whose logs.
+    :param checkpoint: the checkpoint with the logs.
     :param source: name of the source.
     """
 

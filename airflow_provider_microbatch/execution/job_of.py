@@ -30,8 +30,8 @@ def job_of(
     sink: OpenSink,
     transform: Transform | Flow | None,
 ) -> Job:
-    """What the runtime has to do for an attempt at a planned batch. Of a split-wise pipeline what earlier attempts have
-    finished is taken over into the attempt's stage, and is not to be done.
+    """The runtime's work for an attempt at a planned batch. Splits of a split-wise pipeline that earlier attempts have
+    finished are taken over into the attempt's stage, and are not to be done.
 
     :raises SourceChangedError: if the range is no longer as it was planned.
     """

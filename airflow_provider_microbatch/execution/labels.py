@@ -1,4 +1,4 @@
-"""What a batch is called where people see it: squares of the grid, the command line, log lines."""
+"""Names of a batch as people see them: in squares of the grid, on the command line, in log lines."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 
 _NAMED = 5
-"""So many batches a message names."""
+"""Number of batches that a message names."""
 
 
 def batch_label(key: BatchKey) -> str:
-    """``batch 5``; of another lane than the live one ``batch <lane>/0``."""
+    """``batch 5``; for another lane than the live one ``batch <lane>/0``."""
     return f"batch {key.id if key.lane == LIVE else key}"
 
 
@@ -41,7 +41,7 @@ def rows_label(count: int) -> str:
 
 
 def letters_label(count: int) -> str:
-    """What a label says of dead letters, behind the rest: ``· 3 dead letters``; nothing of none."""
+    """The words of a label about dead letters, behind the rest: ``· 3 dead letters``; empty for none."""
     return f" · {count:,} dead letter{'' if count == 1 else 's'}" if count else ""
 
 

@@ -1,5 +1,8 @@
-"""Late ends: a batch whose ranges end where an attempt comes to. Planned, resolved, committed: the attempt that is
-first to say where it has come to, after its stage is written and before anything is published, decides for all."""
+"""Late ends: a batch whose ranges end where an attempt's reading ends.
+
+Such a batch is planned, resolved, committed. The attempt that is first to record its ends, after its stage is written
+and before anything is published, decides for all attempts.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +23,20 @@ log = logging.getLogger(__name__)
 
 
 def resolve(checkpoint: Checkpoint, sources: OpenedSources, planned: PlannedBatch, manifest: Manifest) -> PlannedBatch:
-    """See that the batch ends where an attempt has ended, and nowhere else. Durable on return, idempotent.
+    """Make sure that the batch ends where one attempt has ended, and nowhere else. Durable on return, idempotent.
 
-    :param manifest: the attempt's, staged or published: in it is what the runtime told of its reading. What was
-        published tells where the batch ends also to a checkpoint that a backup has put back.
+    :param manifest: the attempt's, staged or published, with the runtime's report of its reading. A published manifest
+        tells where the batch ends also to a checkpoint that was restored from a backup.
     :return: the batch with its ends.
-    :raises AttemptFencedError: if another attempt has come to other ends, and said so first.
-    :raises SourceError: if a source cannot tell where the attempt has ended, or is none of the pipeline's any more.
-    :raises CheckpointError: if what it tells is no offset.
+    :raises AttemptFencedError: if another attempt has come to other ends, and recorded them first.
+    :raises SourceError: if a source cannot tell where the attempt has ended, or is no longer one of the pipeline's.
+    :raises CheckpointError: if the end that a source tells is no offset.
     """
     late, read = planned.entry.late, told(checkpoint, manifest.result)
     if not late:
         return planned
     sources.check_named(planned.ranges)
-    # Of a range that was resolved to nothing no reader needs to be asked, and the source may be gone.
+    # The reader of a range that was resolved to nothing need not be asked, and the source may be gone.
     asked = [name for name in late if name in read or not planned.is_nothing_of(name)]
     ends = sources.resolve(asked, planned.starts, read=read)
     if planned.entry.unresolved:
@@ -54,10 +57,10 @@ def resolve(checkpoint: Checkpoint, sources: OpenedSources, planned: PlannedBatc
 
 
 def check_on_record(planned: PlannedBatch) -> None:
-    """See that a committed batch is read again up to where it ended then, and not to where the source is by now: the
-    rows since are those of later batches.
+    """Check that the end of a committed batch is on record: the batch is read again up to that end, and not to where
+    the source is by now, since the rows after it are those of later batches.
 
-    :raises SourceError: if where it ended is not on record any more.
+    :raises SourceError: if the end of the batch is not on record any more.
     """
     lost = planned.entry.unresolved
     if planned.committed and lost:
@@ -69,6 +72,6 @@ def check_on_record(planned: PlannedBatch) -> None:
 
 
 def is_same(offset: Offset | None, other: Offset | None) -> bool:
-    """Whether both are one position, which a source may write with its keys in another order, say. The source is not
-    asked which lies after the other: of positions in several queues at once neither may, and they are two."""
+    """Whether both offsets are one position; a source may write its keys in another order, for example. The source is
+    not asked which offset lies after the other: of two positions in several queues at once neither may."""
     return offset == other or (offset is not None and other is not None and json.loads(offset) == json.loads(other))

@@ -1,5 +1,7 @@
-"""Batches that nobody is at and that are not committed: nothing is planned behind them, and what the batch of a data
-interval took no other lane reads."""
+"""Batches that are not committed and that no process is at.
+
+Nothing is planned behind such a batch, and no other lane reads the data that the batch of a data interval took.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,13 @@ from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.execution.liveness import sign_of_life
 
 STANDING_SECONDS = 3600.0
-"""The live lane's batch may wait so long between two tries before it counts as standing still: that outlasts Airflow's
-usual delays between retries, and the pause of a schedule."""
+"""Seconds that the live lane's batch may wait between two tries before it counts as standing still: longer than
+Airflow's usual delays between retries, and than the pause of a schedule."""
 
 
 def find_standing(checkpoint: Checkpoint, *, seconds: float = STANDING_SECONDS) -> list[Finding]:
-    """The live lane's batch if it is planned, not committed, and nobody has been at it for ``seconds``. The logs are
-    whole then and ``repair`` has nothing to do, but the table stands still: whoever watches ``check`` is to hear it."""
+    """A finding if the live lane's batch is planned, not committed, and no process has been at it for ``seconds``. The
+    logs are whole then and ``repair`` has nothing to do, but the table stands still: ``check`` has to tell the user."""
     try:
         key = _left_in(checkpoint, LIVE)
         if key is None:
@@ -25,7 +27,7 @@ def find_standing(checkpoint: Checkpoint, *, seconds: float = STANDING_SECONDS) 
         attempts, log = checkpoint.attempts, checkpoint.lane(LIVE).offset_log
         entry = log.get(key.id)
         if entry is None or entry.pipeline is None:
-            return []  # a streaming query's: whether that runs nobody here knows
+            return []  # a streaming query's: whether that runs is not known here
         idle = min(log.age_seconds(key.id), attempts.epochs.age_seconds(key))
         newest = attempts.latest(key)
         why = "No attempt was begun." if newest is None else _how_it_ended(checkpoint, newest)
@@ -46,8 +48,8 @@ def find_standing(checkpoint: Checkpoint, *, seconds: float = STANDING_SECONDS) 
 
 
 def find_left(checkpoint: Checkpoint) -> list[Finding]:
-    """Such batches of data intervals, each with the run that has to be cleared. The live lane's next run takes up what
-    the one before left, whichever it is; an interval has one run."""
+    """A finding for each such batch of a data interval, with the run that has to be cleared. The live lane's next run
+    takes up the batch that the run before left, whichever run that is; an interval has one run."""
     found = []
     for lane in checkpoint.lanes():
         log = checkpoint.lane(lane).offset_log
@@ -73,7 +75,7 @@ def find_left(checkpoint: Checkpoint) -> list[Finding]:
 
 
 def _left_in(checkpoint: Checkpoint, lane: str) -> BatchKey | None:
-    """The lane's newest batch if it is planned, not committed, and nobody is at it, nor its stage waits for audits."""
+    """The lane's newest batch if it is planned, not committed, no process is at it and no stage waits for audits."""
     logs = checkpoint.lane(lane)
     number = logs.offset_log.latest_id()
     if number is None or logs.commit_of(number) is not None:

@@ -1,4 +1,4 @@
-"""Which batches' dead letters have been run again, in a lane of their own: the entries of its offset log name them."""
+"""Batches whose dead letters were run again, in a lane of their own, as that lane's offset entries say."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOURCE = "dead_letters"
 def batches_of(offset: Offset | None) -> list[BatchKey]:
     """The batches whose letters a position stands for: those of its own range alone.
 
-    :raises SourceError: if it is no such position.
+    :raises SourceError: if the offset is no such position.
     """
     if offset is None:
         return []
@@ -28,7 +28,7 @@ def batches_of(offset: Offset | None) -> list[BatchKey]:
 
 
 def taken(checkpoint: Checkpoint) -> dict[BatchKey, BatchKey]:
-    """By batch, the one that its dead letters are in, or are planned to be in."""
+    """For each batch whose dead letters were run again, the batch that has them, or is planned to have them."""
     lane = checkpoint.lane(LETTERS)
     found: dict[BatchKey, BatchKey] = {}
     for number in lane.offset_log.ids():
@@ -39,7 +39,8 @@ def taken(checkpoint: Checkpoint) -> dict[BatchKey, BatchKey]:
 
 
 def check_not_taken(checkpoint: Checkpoint, attempt: Attempt) -> None:
-    """A batch that is run anew has rows and dead letters anew: those of before would be in the table twice.
+    """Check that an attempt makes no dead letters a second time: a batch that is run anew has rows and dead letters
+    anew, and the rows of its earlier letters would be in the table twice.
 
     :raises CheckpointError: if the attempt is for a replay, and the batch's letters have been run again.
     """

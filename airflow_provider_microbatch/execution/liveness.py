@@ -26,24 +26,24 @@ class Held(enum.StrEnum):
     """How an attempt is held."""
 
     RUNNING = "running"
-    """Its process renews its lease."""
+    """The attempt's process renews its lease."""
     STAGED = "staged"
-    """Its stage is whole and waits for its audits, or for the commit step."""
+    """The attempt's stage is whole and waits for its audits, or for the commit step."""
 
 
 ORPHAN_SECONDS = 3600.0
-"""So long a driver may run on after its holder's last sign, who may come back: a host that was suspended, a store that
-could not be reached. Nobody else would publish what it makes, and one that hangs never ends."""
+"""Seconds that a driver may run on after its holder's last sign of life. The holder may come back: from a suspended
+host, or a store that was away. No other process would publish the driver's output, and one that hangs never ends."""
 
 
 def no_engine(_: str) -> Engine | None:
-    """Where no engine can be asked: the lease alone tells who is alive."""
+    """The engine where none can be asked: the lease alone tells which attempt is alive."""
     return None
 
 
 def held_as(checkpoint: Checkpoint, key: BatchKey, epoch: int) -> Held | None:
-    """How an attempt without an end on record is held, by its lease alone: no engine is asked. None: by nobody that has
-    shown that it lives."""
+    """How an attempt without an end on record is held, by its lease alone: no engine is asked. None if no process has
+    shown that it holds the attempt."""
     if checkpoint.leases.remaining_seconds(key, epoch) > 0:
         return Held.RUNNING
     return Held.STAGED if checkpoint.leases.remaining_seconds(key, epoch, parked=True) > 0 else None
@@ -61,9 +61,9 @@ def sign_of_life(
 
     :param engine_of: asked for the engine in the attempt's handle.
     :param parked: count an attempt whose stage waits for audits too.
-    :param orphan_seconds: what runs on counts so long after its last sign. Whoever takes the batch up then has fenced
-        it, and stops it.
-    :raises EngineError: if the engine cannot be asked: then nobody knows, and the attempt must not be taken for dead.
+    :param orphan_seconds: an attempt that runs on without a lease counts as alive for so long after its last sign of
+        life. A run that takes the batch up after that has fenced the attempt, and stops it.
+    :raises EngineError: if the engine cannot be asked: the attempt may be alive then, and must not be taken for dead.
     """
     key, epoch = attempt.key, attempt.epoch
     if checkpoint.attempts.ended(key, epoch) is not None:
@@ -82,7 +82,7 @@ def sign_of_life(
     try:
         runs = engine is not None and engine.poll(attempt.handle) is EngineState.RUNNING
     except HandleError as error:
-        # No engine wrote it, so nothing runs by it; the lease alone tells.
+        # No engine wrote the handle, so nothing runs by it; the lease alone tells.
         log.warning("Batch %s attempt %s: %s", key, epoch, error)
         return None
     if not runs:
@@ -105,11 +105,11 @@ def sign_of_life(
 class Holder:
     """Renews an attempt's lease from a thread of its own while the ``with`` block runs.
 
-    What the block leaves behind when its process is killed is a lease that runs out.
+    If the process is killed, the block leaves only a lease behind that runs out.
 
     :param checkpoint: where the lease lies.
     :param attempt: the attempt.
-    :param engine: told to stop Spark when a later attempt has fenced this one: the rows it would write are nobody's.
+    :param engine: told to stop Spark when a later attempt has fenced this one: its rows would never be published.
     :param seconds: the lease's time to live; it is renewed at a third of it.
     """
 
@@ -144,5 +144,5 @@ class Holder:
                     return
                 leases.renew(key, epoch, seconds=self._seconds)
             except (MicroBatchError, OSError) as failed:
-                # Dying of it would make a healthy attempt look dead; the next renewal may succeed.
+                # Dying of the error would make a healthy attempt look dead; the next renewal may succeed.
                 log.warning("the lease of batch %s attempt %s could not be renewed: %s", key, epoch, failed)

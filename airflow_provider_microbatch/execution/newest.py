@@ -11,16 +11,17 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
 
 SINCE = "since"
-"""Of a batch that was set aside (``failure``): the first of those in a row that were, the batch itself included."""
+"""Key in ``failure`` of a batch that was set aside: the first of the batches in a row that were, itself included."""
 
 
 def newest_published(checkpoint: Checkpoint, lane: str, *, below: int | None = None) -> tuple[BatchKey, int] | None:
     """The newest batch of the lane that was published, with the epoch of the attempt whose output is in the table; None
     if there is none.
 
-    It is looked for before every run, so the log is not listed, and what is in no table is passed over at once: those
-    that were set aside in a row, or that a command has counted on. Of these, a batch that was run since is in the
-    table. What a streaming query has committed, or retention removed, ends the way: nothing of this package lies below.
+    Every run looks for that batch first, so the log is not listed, and numbers that are in no table are passed over at
+    once: batches that were set aside in a row, or numbers that a command has passed over. Of these, a batch that was
+    run since is in the table. The search ends at a batch that a streaming query has committed, or that retention
+    removed: no batch of this package lies below.
 
     :param below: only batches with a smaller number count; None: all.
     :raises CorruptEntryError: if an entry cannot be read.
@@ -42,7 +43,7 @@ def newest_published(checkpoint: Checkpoint, lane: str, *, below: int | None = N
 
 
 def first_in_a_row(log: MetadataLog[CommitEntry], number: int) -> int:
-    """Where a row of batches that were set aside begins, if this one is added to it now.
+    """The first of the consecutive batches that were set aside, if this batch is set aside now.
 
     :raises CorruptEntryError: if the entry before it cannot be read.
     """
@@ -51,13 +52,13 @@ def first_in_a_row(log: MetadataLog[CommitEntry], number: int) -> int:
 
 
 def _first_of_row(commit: CommitEntry, number: int) -> int:
-    """As the entry says; the batch itself where an older version wrote it."""
+    """The first number as the entry says; the batch itself if an older version wrote the entry."""
     since = commit.failure.get(SINCE) if commit.failure else written_since(commit)
     return since if type(since) is int and 0 <= since <= number else number
 
 
 def _replayed(checkpoint: Checkpoint, lane: str, asked_for: Sequence[int]) -> tuple[BatchKey, int] | None:
-    """The newest of these batches that was run since it was set aside."""
+    """The newest of these batches that was run since, with the attempt's epoch; None if there is none."""
     for number in reversed(asked_for):
         answer = checkpoint.replays.newest_answer(BatchKey(lane, number))
         if answer is not None and answer["attempt"]:

@@ -1,4 +1,4 @@
-"""The sources of a pipeline beside its checkpoint: what is asked of all of them is asked here."""
+"""The sources of a pipeline beside its checkpoint; each question to all of them is asked here."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Ranges:
     """Where a batch begins and ends in each source.
 
     :param starts: by source; None before the source's first position.
-    :param ends: likewise; None where the source never had data.
-    :param late: sources whose end nobody knows yet; as ``ends`` they have their starts.
-    :param begun: sources that have their first position by this plan. As in Spark it takes a batch, though nothing may
-        lie behind it: a source that begins at its newest data, say.
+    :param ends: by source; None where the source never had data.
+    :param late: sources whose end is not known yet; in ``ends`` they have their starts.
+    :param begun: sources that get their first position by this plan. As in Spark, that takes a batch, though no data
+        may lie behind the position: for a source that begins at its newest data, for example.
     """
 
     starts: Offsets
@@ -41,21 +41,21 @@ class Ranges:
     begun: frozenset[str] = frozenset()
 
     def of(self, source: str) -> tuple[Offset | None, Offset | None]:
-        """Start and end in one source, which the batch may not know."""
+        """Start and end in one source; None for both if the batch does not know the source."""
         return self.starts.get(source), self.ends.get(source)
 
     @property
     def are_empty(self) -> bool:
-        """Whether no source has anything in its range, may have, or begins with it."""
+        """Whether no source has data in its range, may have data there, or begins with this plan."""
         return not self.late and not self.begun and all(end == self.starts[name] for name, end in self.ends.items())
 
 
 @dataclass(frozen=True)
 class Lag:
-    """How much lies after a batch. Of sources that cannot tell there is none.
+    """How much data lies after a batch, for the sources that can tell.
 
-    :param by_source: in the words of each, such as ``{"rows": 12}``.
-    :param by_split: in the unit of each, by where it lies, such as by partition; those with most of it.
+    :param by_source: in the words of each source, such as ``{"rows": 12}``.
+    :param by_split: in the unit of each source, by split, such as by partition; only the splits with most data.
     """
 
     by_source: Mapping[str, Mapping[str, int]]
@@ -63,11 +63,11 @@ class Lag:
 
 
 MOST_SPLITS = 100
-"""So many splits of a source tell their lag with a batch: its commit entry is read by every sensor."""
+"""Number of a source's splits whose lag is told with a batch: every sensor reads the commit entry."""
 
 
 def read_as(source: Source) -> dict[str, str | None]:
-    """See :meth:`Source.reads_as`. It stands in logs, so what looks like a secret is hidden."""
+    """See :meth:`Source.reads_as`. The values stand in logs, so a value that looks like a secret is hidden."""
     return {
         setting: value if value is None or refusal(setting, value) is None else HIDDEN
         for setting, value in source.reads_as().items()
@@ -75,11 +75,11 @@ def read_as(source: Source) -> dict[str, str | None]:
 
 
 class OpenedSources:
-    """Asks each source of a pipeline, or one of them.
+    """Puts questions to each source of a pipeline, or to one of them.
 
     :param sources: by name, as the pipeline defines them.
-    :param checkpoint: what the sources keep lies there.
-    :param lane: whose batches are asked about.
+    :param checkpoint: the checkpoint where the sources keep their logs and state.
+    :param lane: the lane whose batches are asked about.
     :param clock_ms: the time, milliseconds since the epoch.
     """
 
@@ -95,11 +95,11 @@ class OpenedSources:
     def on_record(
         cls, arguments: Mapping[str, Any], *, checkpoint: Checkpoint, lane: str, clock_ms: Callable[[], int]
     ) -> OpenedSources:
-        """Those of a pipeline that the checkpoint has on record, by the names that they have now.
+        """The sources of a pipeline that the checkpoint has on record, by their present names.
 
         :param arguments: of the pipeline's definition.
-        :raises UntrustedError: if one must not be loaded because a checkpoint names it.
-        :raises DefinitionError: if this process cannot import one.
+        :raises UntrustedError: if a source must not be loaded because a checkpoint names it.
+        :raises DefinitionError: if this process cannot import a source.
         """
         recorded = arguments.get("sources", {}).items()
         sources = {checkpoint.names.of(name): Source.from_dict(found) for name, found in recorded}
@@ -107,22 +107,22 @@ class OpenedSources:
 
     @property
     def names(self) -> list[str]:
-        """Of all sources, in the pipeline's order."""
+        """Names of all sources, in the pipeline's order."""
         return list(self._sources)
 
     @property
     def classes(self) -> set[type]:
-        """Of all sources."""
+        """Classes of all sources."""
         return {type(source) for source in self._sources.values()}
 
     def read_as(self, ranges: Ranges) -> dict[str, Mapping[str, str | None]]:
-        """How each source that has something in the ranges makes rows of it; see :func:`read_as`."""
+        """How each source with data in the ranges makes rows of it; see :func:`read_as`."""
         names = [name for name in self.names if name in ranges.late or len({*ranges.of(name)}) > 1]
         return {name: read_as(self._sources[name]) for name in names}
 
     @property
     def defined(self) -> Mapping[str, Source]:
-        """As the pipeline has them."""
+        """The sources as the pipeline defines them."""
         return self._sources
 
     def open(self, name: str) -> OpenSource:
@@ -148,22 +148,23 @@ class OpenedSources:
         return ((name, self.open(name)) for name in self._sources)
 
     def check(self, committed: Offsets | None = None) -> None:
-        """See that the sources can be used. Writes nothing.
+        """Check that the sources can be used. Writes nothing.
 
-        :param committed: what is committed. Of a source that is finished there nothing is read any more: its folder,
-            say, may be gone.
-        :raises SourceError: if one cannot be used.
+        :param committed: the committed offsets. A source that is finished there is not checked, as nothing is read of
+            it any more: its folder, for example, may be gone.
+        :raises SourceError: if a source cannot be used.
         """
         for name, source in self._each():
             if committed is None or not source.finished(committed.get(name)):
                 source.check()
 
     def are_finished(self, committed: Offsets) -> bool:
-        """Whether nothing will ever come after what is committed: each source is bounded, and read. Writes nothing."""
+        """Whether no data will ever come after the committed offsets: all sources are bounded, and read. Writes
+        nothing."""
         return all(source.finished(committed.get(name)) for name, source in self._each())
 
     def with_new(self, committed: Offsets) -> list[str]:
-        """Names of those that have something after what is committed, or no position yet and one to begin at: that
+        """Names of the sources that have data after the committed offsets, or no position yet and one to begin at: that
         needs a batch too. A source that begins at its newest data would have nothing new for ever. Writes nothing."""
         return [
             name
@@ -173,13 +174,13 @@ class OpenedSources:
         ]
 
     def splits(self) -> dict[str, str]:
-        """What each calls its smallest units."""
+        """By source, its name for its smallest units."""
         return {name: source.splits for name, source in self._each()}
 
     def next_ranges(self, committed: Offsets, limits: Mapping[str, ReadLimit]) -> Ranges:
-        """What the next batch reads.
+        """The ranges that the next batch reads.
 
-        :param committed: where it begins.
+        :param committed: the committed offsets, where the batch begins.
         :param limits: how much it may read of a source, beside the source's own limits.
         """
         starts: dict[str, Offset | None] = {}
@@ -187,7 +188,7 @@ class OpenedSources:
         late, begun = set(), set()
         for name, source in self._each():
             start = committed.get(name)
-            # Recorded as where the batch begins: a source that is asked again, years later, may answer otherwise.
+            # Recorded as the batch's start: a source that is asked again, years later, may answer otherwise.
             starts[name] = ends[name] = start = source.initial_offset() if start is None else start
             if not source.finished(start):
                 end = source.latest_offset(start, limits.get(name, UNLIMITED))
@@ -204,16 +205,16 @@ class OpenedSources:
         return Ranges({**starts, **removed}, {**ends, **removed}, frozenset(late), frozenset(begun))
 
     def survey_interval(self, interval: Interval, held: Callable[[str], HeldRanges]) -> list[IntervalSurvey]:
-        """What each has in a data interval. Writes nothing.
+        """The data of each source in a data interval. Writes nothing.
 
-        :param held: by source, what batches of all lanes have of it.
+        :param held: by source, the ranges of it that batches of all lanes have.
         """
         return [source.survey_interval(interval, held(name)) for name, source in self._each()]
 
     def plan_interval(self, interval: Interval, held: Callable[[str], HeldRanges]) -> Ranges:
-        """What the batch of a data interval reads: all of it that no other batch has.
+        """The ranges that the batch of a data interval reads: all of the interval that no other batch has.
 
-        :param held: by source, what batches of all lanes have of it.
+        :param held: by source, the ranges of it that batches of all lanes have.
         """
         planned = {name: source.plan_interval(interval, held(name)) for name, source in self._each()}
         return Ranges(
@@ -221,10 +222,10 @@ class OpenedSources:
         )
 
     def reads(self, ranges: Ranges, *, tell_refused: bool = False) -> tuple[dict[str, Read], dict[str, str]]:
-        """What the runtime has to read of each source; and for those that can have no frame, why.
+        """The read of each source for the runtime; and for sources that can have no frame, the reason.
 
-        :param tell_refused: the runtime is also told what does not parse.
-        :raises SourceError: if a source that has rows in the ranges is none of the pipeline's.
+        :param tell_refused: the reads also tell the runtime which records do not parse.
+        :raises SourceError: if a source that has rows in the ranges is not one of the pipeline's.
         :raises SourceChangedError: if a range is no longer as it was planned.
         """
         self.check_named(ranges)
@@ -252,7 +253,7 @@ class OpenedSources:
         return {name: source.stream(*ranges.of(name)) for name, source in self._each()}
 
     def splits_of(self, ranges: Ranges) -> dict[str, list[Split]]:
-        """The splits of each source's range; of one that is late, or can have no frame, none are known."""
+        """The splits of each source's range; none for a source that is late, or can have no frame."""
         named = ((name, source) for name, source in self._each() if name not in ranges.late)
         return {
             name: list(source.splits_of(*ranges.of(name)))
@@ -261,16 +262,16 @@ class OpenedSources:
         }
 
     def known_as(self, ranges: Ranges) -> dict[str, str]:
-        """By what the data of each source's range is known outside of this checkpoint; see
-        :meth:`OpenSource.known_as`. Of a range that is empty or late, and where a source cannot tell, nothing."""
+        """The name by which the data of each source's range is known outside of this checkpoint; see
+        :meth:`OpenSource.known_as`. A range that is empty or late, or whose source cannot tell, has none."""
         named = ((name, source) for name, source in self._each() if name not in ranges.late)
         asked = ((name, source.known_as(*ranges.of(name))) for name, source in named if len({*ranges.of(name)}) > 1)
         return {name: known for name, known in asked if known is not None}
 
     def left_out(self, ranges: Ranges, *, told: Mapping[str, Mapping[str, Any]] | None = None) -> list[str]:
-        """What of the ranges is not there any more and is left out when they are read, in words.
+        """Data of the ranges that is gone and is left out when they are read, in words.
 
-        :param told: by source, what a reader told of a read of before: what that had left out does not count.
+        :param told: by source, a reader's report of an earlier read: data that was left out then does not count.
         """
         found = []
         for name, source in self._each():
@@ -280,13 +281,13 @@ class OpenedSources:
         return found
 
     def secrets(self) -> dict[str, str]:
-        """What readers need beside the job, by ``<source>/<name>``."""
+        """Secrets that readers need beside the job, by ``<source>/<name>``."""
         return {f"{name}/{key}": value for name, source in self._each() for key, value in source.secrets().items()}
 
     def resolve(self, names: Iterable[str], starts: Offsets, *, read: Mapping[str, Any]) -> dict[str, Offset | None]:
         """Where an attempt has ended in sources with a late end.
 
-        :param read: by source, what the runtime tells of its reading.
+        :param read: by source, the runtime's report of its reading.
         """
         ends = {name: self.open(name).resolve(starts.get(name), read.get(name) or {}) for name in names}
         for name, end in ends.items():
@@ -295,12 +296,12 @@ class OpenedSources:
         return ends
 
     def verify(self, ranges: Ranges, *, read: Mapping[str, Any], learned: Mapping[str, Any]) -> None:
-        """See that what was read is what was planned, and have each source keep what the runtime found out about it.
+        """Check that the ranges were read as planned, and have each source keep what the runtime found out about it.
 
-        :param read: by source, what the runtime tells of its reading.
-        :param learned: by source, what it found out.
-        :raises SourceError: if a source that has rows in the ranges is none of the pipeline's: nobody could have it
-            keep, or give up, what was read.
+        :param read: by source, the runtime's report of its reading.
+        :param learned: by source, what the runtime found out.
+        :raises SourceError: if a source that has rows in the ranges is not one of the pipeline's: the pipeline could
+            not have it keep, or give up, the rows that were read.
         :raises SourceChangedError: if a range changed while it was read.
         """
         self.check_named(ranges)
@@ -310,16 +311,17 @@ class OpenedSources:
                 source.learned(learned[name])
 
     def describe(self, ranges: Ranges) -> dict[str, Mapping[str, int]]:
-        """What each source tells of a batch's range, in the words of the source: ``{"files": 3, "bytes": 1200}``."""
+        """Each source's figures for a range, in the words of the source: ``{"files": 3, "bytes": 1200}``."""
         return {name: source.in_words(*ranges.of(name)) for name, source in self._each()}
 
     def figures(self, ranges: Ranges) -> tuple[dict[str, Mapping[str, int]], Lag]:
-        """What each tells of a batch's range, and of what lies after it."""
+        """Each source's figures for a batch's range, and for the data after it."""
         return self.describe(ranges), self.lag(ranges.ends)
 
     def lag(self, ends: Offsets) -> Lag:
-        """How much lies after a batch of the live lane; other lanes have no position that data lies behind. Whatever a
-        source raises, or cannot tell, is left out: a batch that is in the sink does not fail for want of a figure."""
+        """How much data lies after a batch of the live lane; other lanes have no position that data lies behind. A
+        source that fails, or cannot tell, is left out: a batch that is in the sink does not fail for want of a
+        figure."""
         words, splits = dict[str, Mapping[str, int]](), dict[str, Mapping[str, int]]()
         for name in self._sources if self._lane == LIVE else ():
             try:
@@ -347,19 +349,19 @@ class OpenedSources:
     def keep(self, ranges: Ranges) -> None:
         """Have every source keep the range, whatever is committed after it.
 
-        :raises SourceError: if one cannot.
+        :raises SourceError: if a source cannot.
         """
         for name, source in self._each():
             source.keep(*ranges.of(name))
 
     def release(self, ranges: Ranges) -> None:
-        """The batch is in the sink: what it has read may be given up once it is committed."""
+        """Tell every source that the batch is in the sink: its range may be given up once that is committed."""
         for name, source in self._each():
             source.release(*ranges.of(name))
 
     def commit(self, ends: Offsets) -> None:
-        """Tell every source that has an end that it is committed. Whatever a source raises is logged: the batch is
-        committed, and nothing that a source's own library can think of makes its task fail."""
+        """Tell every source that has an end that the end is committed. An error of a source is logged, whatever its
+        library raises: the batch is committed, and nothing of a source may make its task fail."""
         for name in self._sources:
             end = ends.get(name)
             if end is None:
@@ -377,10 +379,10 @@ class OpenedSources:
             raise SourceError(f"a batch was planned with {missing}")
 
     def missing(self, ranges: Ranges) -> str | None:
-        """Which sources have rows in the ranges and are none of the pipeline's, in words; None if there are none. Made
-        without them the batch would be committed, or put in the place of its output, with their rows in no table.
+        """Sources that have rows in the ranges and are not the pipeline's, in words; None if there are none. If the
+        batch were made without them, it would be committed, or replace its output, with their rows in no table.
 
-        One that was removed is carried forward with an empty range; only one that has rows is needed.
+        A source that was removed is carried forward with an empty range; only a removed source that has rows is needed.
         """
         ends = ranges.ends.items()
         has_rows = {name for name, end in ends if end != ranges.starts.get(name)} | ranges.late

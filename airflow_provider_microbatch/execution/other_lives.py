@@ -1,5 +1,8 @@
-"""Whether the table has batches of another life of its checkpoint, which was restored from a backup, went on, and was
-restored once more to what it was before. What a batch of this life is to hold may be in one of the other's."""
+"""Batches in a table that another life of its checkpoint made.
+
+Such a checkpoint was restored from a backup, went on, and was restored once more to its earlier state. The rows that a
+batch of this life is to hold may be in a batch of the other life.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ from airflow_provider_microbatch.sinks import OpenSink
 
 
 def first_of_another_life(checkpoint: Checkpoint, sink: OpenSink, lane: str) -> int | None:
-    """The lowest committed batch of the lane in whose place the sink has another one's; None if there is none. Asks for
-    each of them, so it is for whoever has found one that is missing.
+    """The lowest committed batch of the lane in whose place the sink has a foreign batch; None if there is none. Asks
+    the sink for each batch, so it is for callers that have found a missing one.
 
     :raises SinkError: if the sink cannot tell.
     """
@@ -28,10 +31,10 @@ def first_of_another_life(checkpoint: Checkpoint, sink: OpenSink, lane: str) -> 
 
 
 def check_of_this_life(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> None:
-    """See that a batch that is committed and not in the table is not made again beside one of another life, which may
-    have read the same.
+    """Check that a batch that is committed and not in the table is not made again beside a batch of another life, which
+    may have read the same range.
 
-    :raises SinkError: if it would be, with the way on.
+    :raises SinkError: if it would be; the message has the way on.
     """
     batch = planned_identity(checkpoint, key)
     if batch is None or sink.contains(expected(checkpoint, batch)) is not None:
@@ -44,7 +47,7 @@ def check_of_this_life(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) ->
 
 
 def another_life(checkpoint: Checkpoint, key: BatchKey, first: int) -> str:
-    """What that means for a batch that is missing, and the way on, in words.
+    """The meaning of another life's batch for a batch that is missing, and the way on, in words.
 
     :param first: see :func:`first_of_another_life`.
     """

@@ -1,5 +1,7 @@
-"""Which batches are a run's: those that it has planned, or brought to their commit; of a run with a data interval, also
-those of earlier runs of its partition."""
+"""The batches of a run: those that it has planned, or brought to their commit.
+
+For a run with a data interval, the batches of earlier runs of its partition are its own too.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ _DAY_MS = 24 * 60 * 60 * 1000
 
 
 class OwnBatches:
-    """What the logs of one lane say of whose its batches are.
+    """The runs that the batches of one lane belong to, by the lane's logs.
 
     :param checkpoint: the checkpoint.
     :param lane: the lane.
@@ -33,18 +35,18 @@ class OwnBatches:
         self._lane = lane
 
     def was_searched(self, searched_ms: int | None) -> bool:
-        """Whether what was found in the log at that time still stands: no command has changed it since."""
+        """Whether the result of a search at that time still stands: no command has changed the log since."""
         if searched_ms is None:
             return False
         changed_ms = self._checkpoint.maintenance.changed_ms()
-        # Within the skew a log counts as changed, which costs a search.
+        # Within the skew a log counts as changed; that costs one search.
         return changed_ms is None or changed_ms < searched_ms - SKEW_MS
 
     def of(self, run: RunIdentity, position: Position, *, newest_only: bool = False) -> list[int]:
         """Ids of the committed batches that ``run`` planned or brought to their commit, ascending.
 
-        A retry follows its batch at once, so only the newest can be its own. A cleared run may have had any, and
-        several: then the log is searched back to where the run began, which is paid by clears alone.
+        A retry follows its batch at once, so only the newest batch can be its own. A cleared run may have any batch,
+        and several: the log is searched back to where the run began, at the cost of clears alone.
         """
         newest = position.batch_id - 1
         if newest < 0:
@@ -62,7 +64,7 @@ class OwnBatches:
         return found[::-1]
 
     def before(self, run: RunIdentity, position: Position) -> list[int]:
-        """Of the batches that are the run's, those before the one that it is :meth:`assigned`."""
+        """The run's batches before the one that the run is :meth:`assigned`."""
         assigned = self.assigned(run, position)
         return [batch_id for batch_id in self.of(run, position) if batch_id != assigned]
 
@@ -84,7 +86,7 @@ class OwnBatches:
 
 
 def runs_of(lane: Lane, batch_id: int) -> Iterator[RunIdentity]:
-    """The run that planned the batch, and the one that brought it to its commit, as far as they are on record."""
+    """The run that planned the batch, and the run that brought it to its commit, as far as they are on record."""
     for entry in (lane.offset_log.get(batch_id), lane.commit_log.get(batch_id)):
         if entry is not None and entry.run is not None:
             yield entry.run
@@ -95,11 +97,11 @@ def own_of_interval(
 ) -> list[BatchKey]:
     """Batches that a run with a data interval, or an earlier run of its partition, planned or brought to its commit.
 
-    :param key: of the interval's own lane; the others are those of the live lane.
+    :param key: the batch of the interval's own lane; the other batches are those of the live lane.
     """
     ids = checkpoint.offset_log.ids()
-    # A run that was never cleared can have planned a live batch only in a try just before, see OwnBatches.of; runs of a
-    # partition are others each time.
+    # A run that was never cleared can have planned a live batch only in a try just before, see OwnBatches.of; a
+    # partition has another run each time.
     may_be_old = run.partition_date is not None or run.was_cleared
     recent = ids if may_be_old and not newest_only else ids[-2:]
     return [
@@ -110,11 +112,11 @@ def own_of_interval(
 
 
 def as_planned(checkpoint: Checkpoint, interval: Interval, run: RunIdentity) -> Interval:
-    """The interval that the run's batch was planned for, if it has one. Of a run that is a moment to Airflow, as a cron
-    schedule's are, the interval reaches to the tick before, or after: once the schedule is changed that is another one,
-    and a retry or a clear would leave the batch, whose data no other lane reads, to nobody.
+    """The interval that the run's batch was planned for, if the run has one; else ``interval``. For a run that is a
+    moment to Airflow, as with a cron schedule, the interval reaches to the tick before, or after. A changed schedule
+    gives another interval: a retry or a clear would leave the batch, whose data no other lane reads, to no run.
 
-    :param interval: as the schedule of today has it.
+    :param interval: the interval by the present schedule.
     """
     if _has_planned(run, checkpoint, batch_of(interval)):
         return interval
@@ -133,12 +135,12 @@ def _has_planned(run: RunIdentity, checkpoint: Checkpoint, key: BatchKey) -> boo
     try:
         entry = checkpoint.lane(key.lane).offset_log.get(key.id)
     except CheckpointError:
-        return False  # torn, or somebody else's: not known to be the run's
+        return False  # torn, or another pipeline's: not known to be the run's
     return entry is not None and entry.run is not None and _is_of(entry.run, run)
 
 
 def _is_of(by: RunIdentity, run: RunIdentity) -> bool:
-    """Whether ``by`` is the run, or one of the same partition: Airflow makes a new run each time for these."""
+    """Whether ``by`` is the run, or a run of the same partition: Airflow makes a new run each time for a partition."""
     if run.is_of(by):
         return True
     if run.partition_date is None or by.partition_date != run.partition_date:

@@ -13,10 +13,10 @@ from airflow_provider_microbatch.sources import ReadLimit
 log = logging.getLogger(__name__)
 
 MEASURED_BATCHES = 3
-"""So many of the newest committed batches make the rate: enough to even out one slow batch, few enough to follow."""
+"""Number of newest committed batches that make the rate: enough to even out a slow one, few enough to follow."""
 
 LARGEST_STEP = 4.0
-"""The next batch is at most so many times the last one: a rate that was measured on little says little about much."""
+"""How many times as large as the last batch the next may be: a rate of little data says little about much."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,14 +28,15 @@ class _Measured:
 
 
 def limits(lane: Lane, *, splits: Mapping[str, str], target_seconds: float) -> dict[str, ReadLimit]:
-    """What each source may add to the next batch. A source without a measured rate has no entry: its own limits hold.
+    """The read limit of each source for the next batch. A source without a measured rate has no entry: its own limits
+    hold.
 
-    Counted are a source's splits; its rows, or bytes, where it cannot tell these. A batch has a share that does not
-    grow with its size, so the rate of small batches is too low and the next one is too small, but larger than the last:
-    the size climbs to the target.
+    Counted are a source's splits; its rows, or bytes, if it cannot tell its splits. A part of a batch's time does not
+    grow with its size, so the rate of small batches is too low and the next batch is too small, but larger than the
+    last: the size climbs to the target.
 
-    :param lane: its newest commit entries hold what was measured.
-    :param splits: by source, what it calls its splits in these.
+    :param lane: the lane whose newest commit entries hold the measurements.
+    :param splits: by source, its name for its splits in these entries.
     :param target_seconds: how long Spark shall work on a batch.
     """
     measured = _measured(lane)

@@ -75,17 +75,17 @@ class Planner:
         self._clock_ms = clock_ms
         self._newest_command = 0
         self.sink = pipeline.sink.open(SinkContext(clock_ms=clock_ms))
-        """Where the batches go."""
+        """The sink of the batches."""
         self.own = OwnBatches(checkpoint=checkpoint, lane=lane)
-        """Which of them are a run's."""
+        """Which batches of the lane are a run's."""
         self.sources = OpenedSources(pipeline.sources, checkpoint=checkpoint, lane=lane.name, clock_ms=clock_ms)
 
     def begin(self) -> None:
-        """Look who is at the checkpoint, before anything is looked at that a batch is planned from.
+        """Check for a command at the checkpoint, before anything is read that a batch is planned from.
 
-        :raises MaintenanceError: if a command is.
+        :raises MaintenanceError: if a command is at the checkpoint.
         :raises CheckpointError: as :meth:`check_identity`.
-        :raises SinkError: if readers could not read what is written now together with what is there.
+        :raises SinkError: if readers could not read the next batch together with those that are there.
         """
         newest = self.checkpoint.maintenance.check_none()
         if newest != self._newest_command:
@@ -120,11 +120,11 @@ class Planner:
         check_names(self.checkpoint, self.sources.names, ends)
 
     def check_no_command(self) -> None:
-        """Raise if a command is at the checkpoint, or a rename was given up half way. What this process knows of names
-        stands as long as no command has begun since it planned: then this costs no look at them.
+        """Raise if a command is at the checkpoint, or a rename was given up half way. The source names that this
+        process knows stand as long as no command has begun since it planned: then the check costs no look at them.
 
-        :raises MaintenanceError: if a command is.
-        :raises SourceRenamedError: if a rename was.
+        :raises MaintenanceError: if a command is at the checkpoint.
+        :raises SourceRenamedError: if a rename was given up half way.
         """
         newest = self.checkpoint.maintenance.check_none()
         check_no_half_rename(self.checkpoint, again=newest != self._newest_command)
@@ -140,8 +140,8 @@ class Planner:
         return self.sources.are_finished(planned.entry.ends)
 
     def complete(self, position: Position | None = None) -> str | None:
-        """In words, that nothing will ever come where the lane has no batch to make; None if something may. Durable is
-        what it is made of: the committed ends, and where each source that is bounded has its bound on record.
+        """The statement, in words, that no data will ever come and the lane has no batch to make; None otherwise. The
+        statement follows from durable records: the committed ends, and the bound of each bounded source.
 
         :param position: where the lane stands, if the caller knows.
         """
@@ -186,7 +186,8 @@ class Planner:
                 return None
         if position.planned is not None and resumes:
             self.claim()
-            # Not committed when this run came. Should it be by now, another run has done that, and this one goes on.
+            # Not committed when this run came. If the batch is committed by now, another run has done that, and this
+            # run goes on.
             return replace(self._resume(position.batch_id), committed=False, set_aside=False)
         if assigned is not None:
             return self.load(assigned)
@@ -198,7 +199,8 @@ class Planner:
         return self._plan_next(position, run)
 
     def _check_kept(self, run: RunIdentity) -> None:
-        """A clear is about the past: a run that may have had a batch which is no longer known makes no new one.
+        """Check that a cleared run makes no new batch if its own may be gone: a clear is about the past, and the run
+        may have had a batch which is no longer known.
 
         :raises BatchPurgedError: if the log begins later than the run.
         """
@@ -220,11 +222,11 @@ class Planner:
         )
 
     def check_place(self, key: BatchKey) -> None:
-        """See that nobody else has published under the number of a batch that is to be planned, or behind it: two
-        pipelines may write one table, it may have been kept under a new checkpoint, or be younger than the backup of
-        this one. And that the table is there, if it ever was.
+        """Check that no other pipeline or checkpoint has published a batch under the number that is about to be
+        planned, or a later one: two pipelines may write one table, and the table may have been kept under a new
+        checkpoint, or be younger than the backup of this one. Also check that the table is there, if it ever was.
 
-        :raises ForeignBatchError: if somebody has.
+        :raises ForeignBatchError: if another pipeline or checkpoint has published one.
         :raises SinkError: if the table seems to be away.
         """
         check_there(self.checkpoint, self.sink)
@@ -234,23 +236,25 @@ class Planner:
         except ForeignBatchError:
             if not self.checkpoint.lane(key.lane).offset_log.has(key.id):
                 raise
-            # Another run has planned and published it since this one looked: nobody else's, and whoever writes the
-            # entry finds that out.
+            # Another run has planned and published the batch since this one looked: it is not foreign, and the write of
+            # the entry finds that out.
         self._asked(partial(check_none_unknown, self.checkpoint, self.sink), key)
 
     def published(self, batch: ExpectedBatch) -> Manifest | None:
-        """What the sink has of the batch.
+        """The manifest of the batch in the sink; None if the batch is not there.
 
-        :raises ForeignBatchError: if it has something else; the pipeline is on record then, so that commands know its
-            sink.
+        :raises ForeignBatchError: if the sink has another batch there; the pipeline is on record then, so that commands
+            know its sink.
         """
         return self._asked(self.sink.contains, batch)
 
     def finished(self, batch: ExpectedBatch, *, committed: bool) -> Manifest | None:
-        """The same, after what was cut off between two tables has been finished; see :meth:`OpenSink.finish`.
+        """As :meth:`published`, after a publish or replace that was cut off between two tables has been finished; see
+        :meth:`OpenSink.finish`.
 
-        :param committed: what a replay has begun and not ended is then what the batch is; else of two attempts' output,
-            neither of which can be brought to its end, none counts.
+        :param committed: whether the batch is committed. If it is, the output of a replay that was begun and not ended
+            counts as the batch's. If it is not, of two attempts' output, neither of which can be brought to its end,
+            none counts.
         """
         found = self._asked(self.sink.finish, batch)
         return found if found is None or committed or is_of_one_attempt(self.sink, batch, found) else None
@@ -267,8 +271,8 @@ class Planner:
         return load_batch(self.checkpoint, BatchKey(self.lane.name, batch_id))
 
     def say_commit_again(self, position: Position) -> None:
-        """Tell every source again what is committed: a crash between commit entry and ``source.commit`` may have
-        swallowed it. A failure is logged and never fails a batch."""
+        """Tell every source again which offsets are committed: a crash between commit entry and ``source.commit`` may
+        have swallowed that. A failure is logged and never fails a batch."""
         if position.last_commit is not None:
             self.sources.commit(position.committed)
 
@@ -283,7 +287,7 @@ class Planner:
         missing = self.sources.missing(planned.ranges)
         if missing is not None:
             raise SourceError(f"batch {batch_id} of {self.checkpoint.location} was planned with {missing}")
-        # Before an attempt is opened, which would be on record as made for the tables of now.
+        # Before an attempt is opened, which would be on record as made for the present tables.
         self._check_read_once(planned.ranges)
         return planned
 
@@ -302,7 +306,7 @@ class Planner:
         return self.write_entry(position, run, ranges)
 
     def write_entry(self, position: Position, run: RunIdentity, ranges: Ranges) -> PlannedBatch:
-        """Make the ranges the lane's next batch, durable in the offset log. :meth:`begin` was before.
+        """Make the ranges the lane's next batch, durable in the offset log. Callers have called :meth:`begin` before.
 
         :raises ConcurrentPlanError: if another run was faster.
         """
@@ -326,7 +330,7 @@ class Planner:
         take_back_if_late(self.checkpoint, self.lane, position.batch_id, entry, newest=self._newest_command)
         if self.lane.offset_log.latest_id() != position.batch_id:
             raise self._concurrent(position.batch_id, "whoever went on from it")
-        # Settings by name: more people read a task's log than the offset log.
+        # Only the names of the settings: more people read a task's log than the offset log.
         shown = replace(entry, conf=dict.fromkeys(entry.conf, "…"))
         log.info("Committed offsets for batch %s. Metadata %s", position.batch_id, metadata_text(shown))
         key = BatchKey(self.lane.name, position.batch_id)
@@ -335,7 +339,7 @@ class Planner:
 
     def _check_read_once(self, ranges: Ranges) -> None:
         if ranges.late and len(self.sink.tables) > 1:
-            # Each sink's frame is computed by a job of its own, and each would end where it comes to an end.
+            # Each sink's frame is computed by a job of its own, and each job would end where its own reading ends.
             raise SourceError(
                 f"source {', '.join(sorted(ranges.late))} has an end that is known only after reading, and pipeline "
                 f"{self.pipeline.name!r} has several sinks (dead letters are one), for each of which it would be read "
@@ -343,13 +347,13 @@ class Planner:
             )
 
     def _previous_conf(self, position: Position) -> Mapping[str, str]:
-        """What is pinned already: a lane goes on with its own settings, and begins with those of the live lane."""
+        """The settings pinned already: a lane goes on with its own, and begins with those of the live lane."""
         latest = position.latest
         if latest is None and self.lane.name != LIVE:
             newest = self.checkpoint.offset_log.latest()
             latest = None if newest is None else newest[1]
         conf = PINNED_BY_DEFAULT if latest is None else latest.conf
-        # Older versions pinned whatever they were given.
+        # Older versions pinned every setting that they were given.
         kept = sql_settings(conf).items()
         return {key: value for key, value in kept if refusal(key, value) is None and loses_rows(key, value) is None}
 

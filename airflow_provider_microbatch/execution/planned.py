@@ -20,7 +20,7 @@ class PlannedBatch:
     :param key: the batch.
     :param entry: what it reads.
     :param starts: where each source's range begins.
-    :param identity: by which a sink knows the batch.
+    :param identity: the identity by which a sink knows the batch.
     :param resumed: it was planned before this call.
     :param committed: it is in the commit log already: this run has done its work.
     :param set_aside: its commit entry says that it was set aside.
@@ -40,7 +40,7 @@ class PlannedBatch:
 
     @property
     def ranges(self) -> Ranges:
-        """What the batch reads of each source."""
+        """The ranges that the batch reads of the sources."""
         return Ranges(self.starts, self.entry.ends, frozenset(self.entry.unresolved))
 
 

@@ -24,18 +24,18 @@ log = logging.getLogger(__name__)
 Offsets = Mapping[str, Offset | None]
 
 _PLAN = "plan"
-"""Where the fence of a plan that is taken back has the plan's digest."""
+"""Key of the plan's digest in the handle of the fence by which the plan is taken back."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Position:
-    """What the logs of a lane say, read once.
+    """The state of a lane's logs, read once.
 
     :param batch_id: the batch that is planned and not committed, else the id that the next plan will take.
     :param planned: entry of the batch that is planned and not committed; None if there is none.
     :param latest: the newest offset log entry; None before the first plan.
     :param last_commit: the newest commit log entry; None before the first commit.
-    :param committed: committed offsets by source: what the next range starts from.
+    :param committed: committed offsets by source, where the next range starts.
     """
 
     batch_id: int
@@ -61,7 +61,7 @@ def render(offsets: Offsets) -> str:
 
 
 def starts_of(lane: Lane, batch_id: int, entry: OffsetEntry) -> Offsets:
-    """Where batch ``batch_id`` begins, by source: as its entry says, or (an entry that Spark wrote) the ends before."""
+    """Where batch ``batch_id`` begins, by source: as its entry says, or (an entry of Spark's) the ends before it."""
     if entry.starts:
         return {name: entry.starts.get(name) for name in entry.ends}
     before = lane.offset_log.get(batch_id - 1) if batch_id > 0 else None
@@ -92,8 +92,9 @@ def read_position(lane: Lane) -> Position:
 
 
 def late_commit(checkpoint: Checkpoint, lane: Lane) -> tuple[int, bytes] | None:
-    """Number and bytes of the newest commit entry, if its batch was rewound before it was written; None if it is right,
-    or lacks its plan for another reason. Its writer slept meanwhile, and died before it could take the entry back."""
+    """Number and bytes of the newest commit entry, if its batch was rewound before the entry was written; None if the
+    entry is right, or lacks its plan for another reason. The writer of such an entry slept meanwhile, and died before
+    it could take the entry back."""
     number = lane.commit_log.latest_id()
     read = None if number is None else lane.commit_log.read(number)
     if number is None or read is None:
@@ -101,22 +102,22 @@ def late_commit(checkpoint: Checkpoint, lane: Lane) -> tuple[int, bytes] | None:
     commit, data = read
     if lane.offset_log.has(number):
         return (number, data) if commit.plan is not None and lane.commits_another(number, commit) else None
-    # Not lost: who rewinds fences, and the batch's next life has later epochs.
+    # Not lost: a rewind fences, and the next batch of the number has later epochs.
     epoch: object = commit.epoch or commit.failure.get("epoch")
     if type(epoch) is not int:
-        return None  # somebody else's, or of a version that says none: repair tells what it is
+        return None  # another writer's, or of a version that records no epoch: repair tells what it is
     attempts = checkpoint.attempts.all(BatchKey(lane.name, number))
     rewound = [attempt.epoch for attempt in attempts if is_fence_by(attempt, FencedBy.REWOUND)]
     return (number, data) if 0 < epoch < max(rewound, default=0) else None
 
 
 def take_back_late_commit(checkpoint: Checkpoint, lane: Lane) -> bool:
-    """Remove the newest commit entry if it came after its batch was rewound; False if it did not. To go on from it
-    would lose the batch."""
+    """Remove the newest commit entry if it came after its batch was rewound; False if it did not. To go on from such an
+    entry would lose the batch."""
     late = late_commit(checkpoint, lane)
     if late is None:
         return False
-    # By its bytes: one that another version has written, or that hides other secrets, would be written otherwise.
+    # By its bytes: an entry that another version has written, or that hides other secrets, would be encoded otherwise.
     lane.commit_log.remove(*late)
     log.warning("Batch %s was rewound, and committed after that by a process that slept: it is not", late[0])
     return True
@@ -124,12 +125,12 @@ def take_back_late_commit(checkpoint: Checkpoint, lane: Lane) -> bool:
 
 def take_back_if_late(checkpoint: Checkpoint, lane: Lane, batch_id: int, entry: OffsetEntry, *, newest: int) -> None:
     """Take the plan ``entry`` back if a command was at the checkpoint since the planner looked. A plan is on no record
-    while it is made: a command may have begun or ended, and others have gone on from what it left. The entry would
-    double rows, name a source that is called otherwise by now, follow nothing, or be in the command's way.
+    while it is made: a command may have begun or ended, and other runs have gone on from the logs that it left. The
+    entry would double rows, name a source by its former name, follow no entry, or be in the command's way.
 
     :param newest: number of the newest command before the planner looked at anything.
     :raises MaintenanceError: if a command is changing the checkpoint now.
-    :raises ConcurrentPlanError: if one has changed it.
+    :raises ConcurrentPlanError: if a command has changed the checkpoint.
     """
     try:
         changed = checkpoint.maintenance.check_none() != newest
@@ -146,13 +147,14 @@ def take_back_if_late(checkpoint: Checkpoint, lane: Lane, batch_id: int, entry: 
 
 
 def check_not_taken_back(checkpoint: Checkpoint, batch: BatchIdentity) -> None:
-    """See that a planned batch is nobody's to take back. If it is, it is taken back here: its planner may be dead.
+    """Check that the plan of a batch is not to be taken back. Such a plan is taken back here: its planner may be dead.
 
-    Called after a look at the newest epoch, by who begins an attempt under the one after that and no other: so either
+    A caller looks at the newest epoch, then calls this, then begins an attempt under exactly the next epoch. So either
     that attempt is on record before the fence, and the plan stays, or the fence is seen here.
 
     :raises ConcurrentPlanError: if the plan of a live batch is taken back.
-    :raises AttemptFencedError: if that of an interval is: a skip is green, and nobody would come back for it.
+    :raises AttemptFencedError: if the plan of an interval's batch is: a skip is green, and no run would come back for
+        it.
     """
     for epoch in reversed(checkpoint.attempts.epochs.all(batch.key)):
         attempt = _readable(checkpoint, batch.key, epoch)
@@ -166,12 +168,13 @@ def check_not_taken_back(checkpoint: Checkpoint, batch: BatchIdentity) -> None:
             taken_back = _taken_back(checkpoint, batch.key.id)
             raise taken_back if batch.key.lane == LIVE else AttemptFencedError(f"{taken_back} Try again.")
         if attempt.identity == batch:
-            return  # none is made of a plan that is taken back
+            return  # no attempt is made of a plan that is taken back
 
 
 def _take_back(checkpoint: Checkpoint, lane: Lane, key: BatchKey, entry: OffsetEntry) -> bool:
-    """Remove the plan unless somebody has gone on from it, whose output or entries would be nobody's then. Fenced
-    first: from then on no attempt at it begins, and who dies here leaves the rest to whoever comes next.
+    """Remove the plan unless a process has gone on from it, whose output or entries would belong to no batch then. The
+    plan is fenced first: from then on no attempt at it begins, and if this process dies here, the next one does the
+    rest.
 
     :return: whether the plan is gone.
     """

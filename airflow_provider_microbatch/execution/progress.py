@@ -1,4 +1,4 @@
-"""What a commit entry tells of its batch: the runtime's result, and figures of the ranges and of what was published."""
+"""The progress in a commit entry: the runtime's result, and figures of the ranges and of the published output."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from airflow_provider_microbatch.sinks import Manifest
 def progress_of(manifest: Manifest, sources: Mapping[str, Mapping[str, Any]], lag: Lag | None = None) -> dict[str, Any]:
     """``progress`` of the commit entry.
 
-    :param manifest: what is in the sink.
-    :param sources: what each source says of its range.
-    :param lag: how much lay after it then; None if that is not asked, as of a replay or of a data interval.
+    :param manifest: the batch's manifest in the sink.
+    :param sources: the figures of each source for its range.
+    :param lag: how much data lay after the batch then; None if that is not asked, as for a replay or a data interval.
     """
     result = {key: value for key, value in manifest.result.items() if key not in ("learned", "identity", "warnings")}
     return {
@@ -30,10 +30,10 @@ def progress_of(manifest: Manifest, sources: Mapping[str, Mapping[str, Any]], la
 
 
 def told(checkpoint: Checkpoint, result: Mapping[str, Any], part: str = "read") -> Mapping[str, Mapping[str, Any]]:
-    """What the readers told of an attempt, by the names that its sources have now.
+    """The readers' reports of an attempt, by the present names of its sources.
 
     :param result: the runtime's, as it stands in a manifest and in ``progress`` of a commit entry.
-    :param part: ``read``: of their reading; ``learned``: of the data, which no commit entry has.
+    :param part: ``read``: on their reading; ``learned``: on the data, which no commit entry has.
     """
     values = result.get(part)
     found = values.items() if isinstance(values, Mapping) else ()

@@ -1,4 +1,4 @@
-"""What a streaming query has left of its state in a checkpoint that a stateful pipeline goes on from."""
+"""The state that a streaming query has left in a checkpoint that a stateful pipeline goes on from."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ _EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 
 
 def state_of_query(checkpoint: Checkpoint, key: BatchKey, commit: CommitEntry) -> Mapping[str, Any] | None:
-    """What an attempt would have told, of a batch that a streaming query has committed; None of another batch, and
-    where the query kept no state that we go on from: by another provider, or in checkpoint format 1, without ids.
-    """
+    """The state of a batch that a streaming query has committed, as an attempt would tell it. None for another batch,
+    and if the query kept no state to go on from: with another provider, or in checkpoint format 1, without ids."""
     if commit.epoch is not None or commit.progress.get("state") is not None or not commit.extra.get(STATE_IDS):
         return None
     entry = checkpoint.lane(key.lane).offset_log.get(key.id)

@@ -1,9 +1,10 @@
-"""A replay reads its ranges as the pipeline says today, and so does an attempt at what was planned before. What of that
-is another than it was is said, and rows in which nothing is left of what was read do not take the place of those that
-are published, nor become the batch.
+"""A replay reads its ranges as the pipeline is set now, and so does an attempt at a batch that was planned before.
 
-Whoever mends a wrong option and clears the task wants just this; whoever changed one for the files of today did not
-think of those of then. Nobody can tell the two apart, so it is only said.
+Each setting that differs from then is logged. Rows in which nothing is left of the data that was read do not take the
+place of published rows, nor become the batch.
+
+A user who mends a wrong option and clears the task wants just this; a user who changed an option for today's files did
+not think of the earlier ones. The two cannot be told apart, so the change is only logged.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ ReadAs = Mapping[str, Mapping[str, str | None]]
 
 
 def say_what_changed(checkpoint: Checkpoint, sources: OpenedSources, planned: PlannedBatch, *, replayed: bool) -> None:
-    """Warn if a batch is about to be read in another way than it was for what is published, or than it was planned."""
+    """Warn if a batch is about to be read in another way than its published output was, or than it was planned."""
     epoch = _published_epoch(checkpoint, planned) if replayed else None
     before = planned.entry.read_as if epoch is None else _read_as(checkpoint, planned.key, epoch, sources.classes)
     found = _changes(before, sources.read_as(planned.ranges))
@@ -82,16 +83,16 @@ def look_at_stage(
     *,
     first: bool,
 ) -> None:
-    """Say what was refused, and the runtime's warnings, as the task's own: what comes from Spark through a pipe is all
-    of one level there.
+    """Log the rows that were refused, and the runtime's warnings, from the task itself: Spark's own output comes
+    through a pipe, and has one level there.
 
     :param first: nothing of the batch is published.
-    :raises AttemptFencedError: if it holds what is to be forgotten.
-    :raises CheckpointError: if it is a replay's, and the dead letters of before were run again meanwhile.
+    :raises AttemptFencedError: if the stage holds rows that are to be forgotten.
+    :raises CheckpointError: if the stage is a replay's, and the batch's earlier dead letters were run again meanwhile.
     :raises SourceError: if the attempt has read a source in another way than was planned, and nothing is left of its
-        rows: what was changed does not fit what was there when the batch was planned.
+        rows: the change does not fit the data that was there when the batch was planned.
     """
-    check_not_taken(checkpoint, attempt)  # once more: somebody may have run them again since the job was made
+    check_not_taken(checkpoint, attempt)  # once more: they may have been run again since the job was made
     check_left_out(checkpoint, staged)
     found = staged.result.get("warnings")
     for text in found if isinstance(found, list) else ():
@@ -123,16 +124,16 @@ def replace_published(
     staged: Manifest,
     published: Manifest | None,
 ) -> Manifest:
-    """Put the stage of a replay into the place of what is published.
+    """Put the stage of a replay into the place of the published output.
 
-    :param batch: as the sink is asked for it.
-    :param staged: what the attempt has made.
-    :param published: what is in the sink; None if it is not there any more.
-    :raises SourceError: if nothing is left of the rows of a source, and what is published has some; or if something
-        of the range is gone that the published attempt has read.
+    :param batch: the batch, in the form in which the sink is asked for it.
+    :param staged: the manifest of the attempt's stage.
+    :param published: the manifest in the sink; None if it is not there any more.
+    :raises SourceError: if nothing is left of the rows of a source, and the published output has some; or if data of
+        the range is gone that the published attempt has read.
     :raises PublishConflictError: if a later attempt was faster.
     """
-    # Also where a table lacks the batch, and what another one has of it would be replaced.
+    # Also where a table lacks the batch: what another table has of it would be replaced.
     before = latest_in(sink, batch) if published is None else published
     gone = [] if before is None else sources.left_out(planned.ranges, told=told(checkpoint, before.result))
     if before is not None and gone:
@@ -178,8 +179,8 @@ def _published_epoch(checkpoint: Checkpoint, planned: PlannedBatch) -> int | Non
 
 
 def _changes(before: ReadAs, after: ReadAs) -> list[str]:
-    """What is set otherwise now than it was, of sources that have something in the batch. What nobody can tell, as of
-    a definition that cannot be loaded here, is left out: it must not stop a batch."""
+    """Settings that differ now, for sources with data in the batch. A setting that cannot be known, as of a definition
+    that cannot be loaded here, is left out: it must not stop a batch."""
     found = []
     for name, now in after.items():
         then = before.get(name, now)
@@ -191,12 +192,12 @@ def _changes(before: ReadAs, after: ReadAs) -> list[str]:
 
 
 def _read_as(checkpoint: Checkpoint, key: BatchKey, epoch: int, known: set[type]) -> ReadAs:
-    """How an attempt has read its sources, by the names that they have now."""
+    """How an attempt has read its sources, by their present names."""
     return {name: read_as(source) for name, source in _recorded(checkpoint, key, epoch, known).items()}
 
 
 def _recorded(checkpoint: Checkpoint, key: BatchKey, epoch: int, known: set[type]) -> Mapping[str, Source]:
-    """The sources of an attempt, by the names that they have now; of those that cannot be loaded here none."""
+    """The sources of an attempt, by their present names; sources that cannot be loaded here are left out."""
     attempt = checkpoint.attempts.get(key, epoch)
     name = None if attempt is None else attempt.definition
     recorded = None if name is None else checkpoint.definitions.get(name)
@@ -217,7 +218,7 @@ def _shown(value: str | None) -> str:
 
 
 def _emptied(checkpoint: Checkpoint, staged: Manifest, published: Manifest) -> list[str]:
-    """Sources of whose rows nothing is left, though there are published ones that were more than nothing, in words."""
+    """Sources of whose rows nothing is left in the stage, though published rows of them have values, in words."""
     was, was_empty = (
         {checkpoint.names.of(name): count for name, count in _counts(published, part).items()}
         for part in ("numInputRows", "numEmptyRows")
@@ -230,7 +231,7 @@ def _emptied(checkpoint: Checkpoint, staged: Manifest, published: Manifest) -> l
 
 
 def _empty(staged: Manifest) -> dict[str, int]:
-    """How many rows there are of each source of which none has anything in any column."""
+    """Number of rows of each source all of whose rows are empty in every column."""
     rows, empty = _counts(staged, "numInputRows"), _counts(staged, "numEmptyRows")
     return {name: count for name, count in rows.items() if count and empty.get(name) == count}
 
@@ -238,7 +239,7 @@ def _empty(staged: Manifest) -> dict[str, int]:
 def _fewer(
     checkpoint: Checkpoint, sources: OpenedSources, planned: PlannedBatch, staged: Manifest, published: Manifest
 ) -> list[str]:
-    """Of sources whose ranges keep their rows, those that gave fewer than they did, in words."""
+    """Sources whose ranges keep their rows, and that gave fewer rows than for the published output, in words."""
     rows = _counts(staged, "numInputRows")
     was = {checkpoint.names.of(name): count for name, count in _counts(published, "numInputRows").items()}
     then, now = (

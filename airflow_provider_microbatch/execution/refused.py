@@ -1,4 +1,4 @@
-"""What a batch's result tells of rows that its tables did not get."""
+"""Rows that the tables of a batch did not get, as the batch's result tells."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from airflow_provider_microbatch.runtime.checks import DEAD_LETTER
 class Refused:
     """Rows of a batch that something refused.
 
-    :param what: the expectation; or that a source's records do not parse.
-    :param sink: whose rows they were to be among; empty for a pipeline's only sink.
-    :param action: what became of them: ``drop`` or ``dead_letter``.
+    :param what: the expectation that refused them; or that a source's records do not parse.
+    :param sink: the sink that the rows were meant for; empty for a pipeline's only sink.
+    :param action: what became of the rows: ``drop`` or ``dead_letter``.
     :param rows: how many.
     """
 
@@ -30,7 +30,8 @@ class Refused:
 
 
 def refused_in(result: Mapping[str, Any]) -> list[Refused]:
-    """All that a result tells of. What is not as the runtime writes it is passed over: user code may have written it.
+    """All refused rows that a result tells of. A value that is not as the runtime writes it is passed over: user code
+    may have written it.
 
     :param result: the runtime's, as it stands in a manifest and in ``progress`` of a commit entry.
     """

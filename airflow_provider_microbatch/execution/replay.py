@@ -37,18 +37,18 @@ def request_replay(
     code: Code | None,
     now_ms: int,
 ) -> int | None:
-    """Which replay request of the batch the run has to answer, with all before it; None if there is none. A request
-    that the run makes is durable on return.
+    """Number of the batch's replay request that the run has to answer, with all before it; None if there is none. A
+    request that the run makes is durable on return.
 
-    A clear that nothing on record comes from says that the user wants the batch again, also while a request of an
-    earlier clear waits. A request outlives its attempt: a retry of a failed replay finds it and goes on.
+    A clear that no entry on record comes from says that the user wants the batch again, also while a request of an
+    earlier clear waits. A request outlives its attempt: a retry of a failed replay finds the request and goes on.
 
     :raises SourceError: if a source cannot read the range again, with its reason; nothing is written then.
-    :raises SinkError: if the batch is in another table than ``sink``; likewise.
-    :raises AttemptFencedError: if this is a try of before a later clear of its own task.
+    :raises SinkError: if the batch is in another table than ``sink``; nothing is written then.
+    :raises AttemptFencedError: if the run is a try from before a later clear of its own task.
     """
     key, replays = planned.key, checkpoint.replays
-    # Of attempts only those whose output was published, or that a replay was asked for: what came of a clear's attempt
+    # Only the attempts whose output was published, or that a replay was asked for: the outcome of a clear's attempt
     # that failed may be another run's.
     attempts = [one for one in checkpoint.attempts.all(key) if one.request is not None or one.epoch == commit.epoch]
     known = [
@@ -73,8 +73,8 @@ def request_replay(
             f"batch {key}: run {run.run_id!r} of DAG {run.dag_id!r} was cleared again while this try was on its way. "
             f"Replay request {later[-1].epoch} is for the code of the later clear, whose try answers it."
         )
-    # A prefix of those that wait: who answers a request answers all before it, so that none before the run's own newest
-    # one is in its way.
+    # A prefix of the requests that wait: an attempt answers a request with all before it, so that none before the run's
+    # own newest one is in its way.
     own = max((one.epoch for one in requests if one.run is not None and run.is_of(one.run)), default=0)
     waiting = list(takewhile(lambda one: one.epoch <= own or _may_answer(run, one), replays.pending(key)))
     if not waiting:
@@ -98,17 +98,17 @@ def ask_again(
 ) -> None:
     """Request that the batch is replayed. Durable on return.
 
-    :param code: what the run has, and wants the batch to be made with; None if it does not know.
+    :param code: the code that the run has, and wants the batch to be made with; None if the run does not know.
 
     :raises SourceError: if a source cannot read the range again, with its reason; nothing is written then.
-    :raises AttemptFencedError: if a command took the batch out meanwhile; nothing is asked for then.
+    :raises AttemptFencedError: if a command took the batch out meanwhile; nothing is requested then.
     """
     check_replayable(sources, planned)
     request = checkpoint.replays.request(
         planned.key, run=run, requested_ms=now_ms, code_hash=None if code is None else code.code_hash
     )
-    # After the request: a rewind withdraws those that it finds. One that came later would wait for ever, and hold
-    # retention: the batch's next life is what the user has cleared for.
+    # After the request: a rewind withdraws the requests that it finds. One that came later would wait for ever, and
+    # hold retention; the user's clear is for the next batch of this number.
     if not is_still_planned(checkpoint, planned.identity):
         reason = "the batch was rewound while its replay was asked for"
         checkpoint.replays.withdraw(planned.key, request.epoch, reason=reason)
@@ -116,8 +116,8 @@ def ask_again(
 
 
 def withdraw_those_of_before(checkpoint: Checkpoint, key: BatchKey) -> None:
-    """Withdraw requests for a batch that is planned and not committed: who made one saw it committed, and slept through
-    a rewind. It may have died before it could withdraw the request itself."""
+    """Withdraw requests for a batch that is planned and not committed: the run of such a request saw the batch
+    committed, and slept through a rewind. It may have died before it could withdraw the request itself."""
     pending = checkpoint.replays.pending(key)
     # After the look at the requests: a batch that is committed by now may have been cleared since.
     if pending and checkpoint.lane(key.lane).commit_of(key.id) is None:
@@ -128,8 +128,8 @@ def withdraw_those_of_before(checkpoint: Checkpoint, key: BatchKey) -> None:
 def _withdraw_unanswerable(
     checkpoint: Checkpoint, sources: OpenedSources, planned: PlannedBatch, own: Sequence[Replay]
 ) -> None:
-    """Look at the sources once more, after the request: ``clean_source`` spares what is asked for, and may have looked
-    before this was. A request that nobody could answer would hold retention for ever.
+    """Look at the sources once more, after the request: ``clean_source`` spares ranges that are asked for, and may have
+    looked before the request was there. A request that no run could answer would hold retention for ever.
 
     :raises SourceError: if a source cannot read the batch's range again; the run's own requests are withdrawn then.
     """
@@ -145,7 +145,7 @@ def _withdraw_unanswerable(
 
 
 def check_replayable(sources: OpenedSources, planned: PlannedBatch) -> None:
-    """:raises SourceError: if a source cannot read the batch's range again, with its reason."""
+    """Check the sources. :raises SourceError: if one cannot read the batch's range again, with its reason."""
     check_on_record(planned)
     reason = sources.not_replayable(planned.ranges)
     if reason is not None:
@@ -155,8 +155,8 @@ def check_replayable(sources: OpenedSources, planned: PlannedBatch) -> None:
 def answers(attempt: Attempt, request: Replay) -> bool:
     """Whether the attempt was made for the request, or for a later one.
 
-    A try that slept since before the clear may wake up at any time, with the newest epoch even. It runs the code of its
-    day: it must neither replace the output of a replay nor pass for one.
+    A try that slept since before the clear may wake up at any time, even with the newest epoch. It runs the code of its
+    day: its output must neither replace that of a replay nor pass for one.
     """
     return attempt.request is not None and attempt.request >= request.epoch
 
@@ -170,10 +170,10 @@ def answer_replays(
     progress: Mapping[str, Any],
     now_ms: int,
 ) -> None:
-    """Record that the batch's requests are answered by what is published. Idempotent.
+    """Record that the published output answers the batch's requests. Idempotent.
 
-    :param attempt: whose output that is; None if that is not on record, as after the restore of a backup.
-    :param epoch: its number.
+    :param attempt: the attempt with that output; None if it is not on record, as after the restore of a backup.
+    :param epoch: the attempt's epoch.
     """
     for request in checkpoint.replays.pending(key):
         if attempt is None or answers(attempt, request):
@@ -190,40 +190,41 @@ def finish_replay(
     published: Manifest,
     now_ms: int,
 ) -> None:
-    """Do what is left of a replay that was published, and whose task died then. Can be called again.
+    """Do the rest of a replay that was published, and whose task died then. Can be called again.
 
-    :param published: what is in the sink, the attempt's.
+    :param published: the attempt's manifest in the sink.
     """
     published = complete_replace(checkpoint, sink, planned.identity, published)
     if planned.set_aside:
-        # Before the answer is there: nobody would say it again after that.
+        # Before the answer is there: no run would release the ranges after that.
         sources.release(planned.ranges)
     progress = progress_of(published, sources.describe(planned.ranges))
     answer_replays(checkpoint, attempt.key, attempt, epoch=attempt.epoch, progress=progress, now_ms=now_ms)
 
 
 def is_asked_for(checkpoint: Checkpoint, attempt: Attempt, planned: PlannedBatch) -> bool:
-    """Whether a replay that waits for its answer allows the attempt to replace what is published."""
+    """Whether a replay that waits for its answer allows the attempt to replace the published output."""
     pending = checkpoint.replays.pending(attempt.key) if planned.committed else []
     return any(answers(attempt, request) for request in pending)
 
 
 def committer(attempt: Attempt | None, run: RunIdentity | None, planned: PlannedBatch) -> RunIdentity | None:
-    """In whose name ``run`` commits the attempt's output. Where the user has cleared it, in that of the run that made
-    it: in that of the clear it would pass for the replay that the user wants."""
+    """The run in whose name ``run`` commits the attempt's output. If ``run`` comes of a later clear than the output,
+    that is the run that made the output: in the name of the clear, it would pass for the replay that the user wants."""
     if not _is_of_before_a_clear(attempt, run, planned):
         return run
     return planned.entry.run if attempt is None else attempt.run
 
 
 def is_cleared(checkpoint: Checkpoint, published: Manifest, run: RunIdentity, planned: PlannedBatch) -> bool:
-    """Whether what is published is of before the clear that ``run`` comes of, so that it has to be replayed."""
+    """Whether the published output is from before the clear that ``run`` comes of, so that it has to be replayed."""
     return _is_of_before_a_clear(checkpoint.attempts.get(published.key, published.epoch), run, planned)
 
 
 def _is_of_before_a_clear(attempt: Attempt | None, run: RunIdentity | None, planned: PlannedBatch) -> bool:
-    """A run may have been cleared whose batch another one has made. Of an attempt that is not on record, as after the
-    restore of a backup, nobody knows: one replay too many does no harm."""
+    """Whether attempt and plan are from before the clear that ``run`` comes of: a run may have been cleared whose batch
+    another run has made. For an attempt that is not on record, as after the restore of a backup, the plan alone
+    decides: one replay too many does no harm."""
     made_by = None if attempt is None else attempt.run
     if run is None or (attempt is not None and made_by is None):
         return False
@@ -236,12 +237,13 @@ def _is_of_before_a_clear(attempt: Attempt | None, run: RunIdentity | None, plan
 def still_wanted(
     checkpoint: Checkpoint, attempt: Attempt, published: Manifest, *, run: RunIdentity | None, planned: PlannedBatch
 ) -> str | None:
-    """Why the batch has to run once more though it is committed, in words; None if what is published is what was asked
-    for. Another attempt may have published before the one that was made for a clear, which adopts its output then.
+    """Why the batch has to run once more though it is committed, in words; None if the published output is the one that
+    was asked for. Another attempt may have published before the one that was made for a clear, which adopts that output
+    then.
 
-    :param attempt: the one that was made last.
-    :param published: what is in the sink.
-    :param run: whose clear it was made for; None if that is not known.
+    :param attempt: the attempt that was made last.
+    :param published: the manifest in the sink.
+    :param run: the run whose clear the attempt was made for; None if that is not known.
     """
     if any(answers(attempt, request) for request in checkpoint.replays.pending(attempt.key)):
         return (
@@ -257,15 +259,16 @@ def still_wanted(
 
 
 def _may_answer(run: RunIdentity, request: Replay) -> bool:
-    """A first run that comes late has code of before any clear, and a try that is older than a request may have code of
-    before that one's clear. So neither answers another run's request: that run makes the batch once more."""
+    """Whether the run may answer the request. A first run that comes late has code from before any clear, and a try
+    that is older than a request may have code from before that request's clear. So neither answers another run's
+    request: that run makes the batch once more."""
     if request.run is None or run.is_of(request.run):
         return True
     return run.was_cleared and run.was_made_after(request.requested_ms)
 
 
 def _is_new_clear(run: RunIdentity, known: Sequence[RunIdentity]) -> bool:
-    """Whether the run was cleared since it did anything that is on record for the batch."""
+    """Whether the run was cleared after everything that is on record of it for the batch."""
     own = [one for one in known if run.is_of(one)]
     seen = max((one.clear_number for one in own), default=run.clear_number)
     if run.clear_number != seen:

@@ -21,11 +21,11 @@ from airflow_provider_microbatch.sinks import Sink, SinkContext
 log = logging.getLogger(__name__)
 
 MARK_SECONDS = 60 * 60.0
-"""How long a mark waits for an attempt to end that it gives the reason for. It may be older than the attempt: a user
-can stop a task that is still planning."""
+"""Seconds that a mark waits for the end of an attempt that it gives the reason for. The mark may be older than the
+attempt: a user can stop a task that is still planning."""
 
 FILES_KEPT = 1_000
-"""So many of the newest entries stay files of their own. Spark, should it take over, wants a hundred."""
+"""Number of the newest entries that stay files of their own. Spark, should it take over, wants a hundred."""
 
 
 def compact_logs(checkpoint: Checkpoint, *, dry_run: bool = False) -> list[str]:
@@ -57,20 +57,20 @@ def compact_logs(checkpoint: Checkpoint, *, dry_run: bool = False) -> list[str]:
 def _announced(
     checkpoint: Checkpoint, lane: str, before: int, doing: str, *, command: int, wanted: bool
 ) -> Iterator[Callable[[], bool] | None]:
-    """While the block runs every command knows that entries below ``before`` go.
+    """Let every command know, while the block runs, that entries below ``before`` go.
 
     :param doing: ``REMOVED`` or ``PACKED``.
-    :param command: number of the newest command before anybody looked what goes.
-    :param wanted: false to announce nothing.
-    :return: whether they still may go, to be asked right before each does; None if none may: a command has been at the
-        checkpoint since.
+    :param command: number of the newest command before the entries to go were looked up.
+    :param wanted: False to announce nothing.
+    :return: a function that tells whether the entries still may go, to be asked right before each removal; None if none
+        may: a command has been at the checkpoint since.
     """
     if not wanted:
         yield None
         return
     name = checkpoint.horizons.announce(lane, before, doing)
-    # After it is said: a command that began before that is seen here, one that begins later sees it. Not taken back by
-    # who dies in between: it may only sleep, and go on.
+    # After the announcement: a command that began before is seen here, one that begins later sees the announcement. A
+    # process that dies in between does not take the announcement back: it may only sleep, and go on.
     goes_on = _newest_command(checkpoint) == command
     if not goes_on:
         log.info("A command has changed the logs: what is old in lane %s is left to the next time", lane)
@@ -103,7 +103,7 @@ def retained(checkpoint: Checkpoint, lane: str) -> int | None:
 
 
 def apply_retention(checkpoint: Checkpoint, *, kept: int | None, lane: str = LIVE, dry_run: bool = False) -> list[str]:
-    """Remove what is older than the newest ``kept`` committed batches of the lane. A batch that is set aside or that a
+    """Remove the batches before the newest ``kept`` committed ones of the lane. A batch that is set aside or that a
     clear waits for, and all after it, stay until it is replayed: the log has no gaps, and the range must not be lost.
 
     :param kept: how many; None keeps all.
@@ -116,7 +116,7 @@ def apply_retention(checkpoint: Checkpoint, *, kept: int | None, lane: str = LIV
     command = _newest_command(checkpoint)
     if command is None:
         return []
-    # Once more, after that. Commits may be there whose offsets are gone: the last offsets are the position.
+    # Read once more, after that. Commits may be there whose offsets are gone: the last offsets are the position.
     ends = [entries.latest_id() for entries in (logs.offset_log, logs.commit_log)]
     newest = min(-1 if end is None else end for end in ends)
     before = min([newest - kept + 1, *(key.id for key, _ in checkpoint.leases.unfinished(lane))])
@@ -155,15 +155,15 @@ def apply_retention(checkpoint: Checkpoint, *, kept: int | None, lane: str = LIV
 
 
 def find_held(checkpoint: Checkpoint) -> list[Finding]:
-    """Clears whose batches retention would have removed long ago, but for them: the log grows while they wait."""
+    """A finding for each clear that alone keeps a batch from retention: the log grows while the clear waits."""
     keys = [key for lane in checkpoint.lanes() for key in held(checkpoint, lane)]
-    # Of those that were answered since there is none.
+    # A clear that was answered since has no finding.
     waiting = ((key, next(iter(checkpoint.replays.pending(key)), None)) for key in keys)
     return [_finding(checkpoint, key, request) for key, request in waiting if request is not None]
 
 
 def held(checkpoint: Checkpoint, lane: str) -> list[BatchKey]:
-    """The batches of the lane that are kept for nothing but a clear, ascending."""
+    """The batches of the lane that only a clear keeps, ascending."""
     kept, newest = retained(checkpoint, lane), checkpoint.lane(lane).commit_log.latest_id()
     return [] if kept is None or newest is None else list(_asked_for(checkpoint, lane, below=newest - kept + 1))
 
@@ -180,8 +180,8 @@ def _finding(checkpoint: Checkpoint, key: BatchKey, request: Replay) -> Finding:
 
 
 def _asked_for(checkpoint: Checkpoint, lane: str, *, below: int) -> Iterator[BatchKey]:
-    """Batches that somebody wants again and has not got yet, ascending. A clear that has looked just before retention
-    took the batch asks for what nobody can answer any more."""
+    """Batches that a clear waits for, ascending, as far as they are kept. A clear that has looked just before retention
+    took the batch asks for one that no run can make again."""
     replays, offsets = checkpoint.replays, checkpoint.lane(lane).offset_log
     asked = [number for number in replays.epochs.ids(lane) if number < below]
     kept = set(offsets.ids()) if asked else set()
@@ -190,11 +190,11 @@ def _asked_for(checkpoint: Checkpoint, lane: str, *, below: int) -> Iterator[Bat
 
 
 def purge_definitions(checkpoint: Checkpoint, *, dry_run: bool = False) -> list[str]:
-    """Remove the pipelines that no attempt on record names any more.
+    """Remove the pipeline definitions that no attempt on record names any more.
 
-    Nothing is done while an attempt is unfinished, nor where a lane keeps all its batches: there, none is ever free. A
-    run that begins at this moment may want one that is removed. Its lease is older than its look at the definition, so
-    who removes it and then sees no lease has removed it from nobody; else it is put back.
+    Nothing is done while an attempt is unfinished, nor if a lane keeps all its batches: no definition is ever free
+    there. A run that begins at this moment may want a definition that is removed. Its lease is older than its look at
+    the definition: if no lease is seen after the removal, no run has lost the definition; else it is put back.
 
     :return: what was removed, or would be, in words.
     """
@@ -230,7 +230,7 @@ def purge_definitions(checkpoint: Checkpoint, *, dry_run: bool = False) -> list[
 
 
 def purge_marks(checkpoint: Checkpoint, *, older_seconds: float = MARK_SECONDS, dry_run: bool = False) -> list[str]:
-    """Remove the marks that no unfinished attempt waits with.
+    """Remove the marks older than ``older_seconds`` that concern no unfinished attempt.
 
     :return: what was removed, or would be, in words.
     """
@@ -246,8 +246,8 @@ def purge_marks(checkpoint: Checkpoint, *, older_seconds: float = MARK_SECONDS, 
 
 
 def _is_empty(recorded: Mapping[str, Any] | None, checkpoint: Checkpoint) -> bool:
-    """Whether the janitor has nothing to look for in the sink any more. Of one that cannot be loaded here, or is away,
-    nobody knows, so that its definition stays."""
+    """Whether the janitor has nothing to look for in the sink any more; False for a sink that cannot be loaded here, or
+    is away, so that its definition stays."""
     if recorded is None:
         return True
     try:

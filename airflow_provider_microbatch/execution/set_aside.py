@@ -1,10 +1,11 @@
 """A batch that keeps failing: after so many failed attempts it is set aside, and the pipeline goes on without it.
 
-What counts is what the batch itself is to blame for: that the runtime reports its transform or its data. Attempts that
+Only failures that the batch itself is to blame for count: the runtime reports its transform or its data. Attempts that
 died have a count of their own, since a batch that kills its worker leaves no report, and neither does a power failure.
 An engine that is down or cannot be asked is an outage, and counts for nothing.
 
-Its commit entry says so. The batch stays replayable: its sources keep its range, and a clear of its task runs it.
+The batch's commit entry says that it was set aside. The batch stays replayable: its sources keep its range, and a clear
+of its task runs it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ FOUND_DEAD = "found dead: its lease has run out, and its engine does not say tha
 class Failures:
     """Errors of a batch's attempts that speak against the batch, oldest first.
 
-    :param job: what the runtime reported of the transform, or of the data.
+    :param job: errors that the runtime reported of the transform, or of the data.
     :param dead: attempts that were found dead, or whose Spark was killed.
     """
 
@@ -60,7 +61,7 @@ class Failures:
 
 
 def cause_of(error: BaseException) -> str | None:
-    """What an attempt that ended with ``error`` failed of, as its end records it."""
+    """The cause that the end of an attempt with ``error`` records; None for all else, such as an outage."""
     if isinstance(error, (TransformError, ReadError)):
         return JOB
     return DEAD if isinstance(error, SparkKilledError) else None
@@ -75,8 +76,8 @@ def is_dead(checkpoint: Checkpoint, attempt: Attempt, engine_of: EngineOf) -> bo
 
 
 def failures(checkpoint: Checkpoint, key: BatchKey, engine_of: EngineOf) -> Failures:
-    """Errors of the batch's attempts that speak against it. What a replay, a stop or a later attempt put an end to is
-    no failure of the batch."""
+    """Errors of the batch's attempts that speak against it. An attempt of a replay, or one that a stop or a later
+    attempt put an end to, is no failure of the batch."""
     found: dict[str | None, list[str]] = {JOB: [], DEAD: []}
     for attempt in checkpoint.attempts.all(key):
         if is_fence_by(attempt, FencedBy.REWOUND):
@@ -88,7 +89,7 @@ def failures(checkpoint: Checkpoint, key: BatchKey, engine_of: EngineOf) -> Fail
             found[DEAD] += [FOUND_DEAD] if is_dead(checkpoint, attempt, engine_of) else []
         elif end.state == "failed":
             error = end.error or ""
-            # Before causes were recorded the text alone told who was found dead.
+            # Before causes were recorded the text alone told which attempt was found dead.
             cause = DEAD if end.cause is None and error.startswith("found dead") else end.cause
             if cause in found:
                 found[cause].append(error)
@@ -167,13 +168,13 @@ def set_aside(
 ) -> BatchSetAsideError:
     """Set the batch aside, and return the alarm to raise.
 
-    The order: take the next epoch, so that no attempt publishes any more; see that none has; have the sources keep the
-    range; write the commit entry. Killed in between, the next run does the same again.
+    The order: take the next epoch, so that no attempt publishes any more; check that none has; have the sources keep
+    the range; write the commit entry. If the process is killed in between, the next run does the same again.
 
     :param errors: of the batch's failed attempts.
-    :param epoch: the one right after the newest that was looked at.
+    :param epoch: the epoch right after the newest that was looked at.
     :param end_earlier: puts an end to all attempts before the one it is given.
-    :raises OutrunError: if somebody else was faster; nothing is set aside then.
+    :raises OutrunError: if another process was faster; nothing is set aside then.
     :raises SourceError: if a source cannot keep the range; nothing is set aside then.
     """
     key, attempts = planned.key, checkpoint.attempts
@@ -187,7 +188,7 @@ def set_aside(
         raise OutrunError(f"batch {key} was published at the same moment.")
     sources.keep(planned.ranges)
     entry = CommitEntry(
-        # The batch's own: nothing has moved it.
+        # The batch's own watermark: nothing has moved it.
         next_watermark_ms=planned.entry.watermark_ms,
         complete=key.lane == LIVE and sources.are_finished(planned.ranges.ends),
         set_aside=True,
@@ -209,8 +210,8 @@ def set_aside(
 
 
 def is_aside(checkpoint: Checkpoint, key: BatchKey, commit: CommitEntry | None) -> bool:
-    """Whether the batch is set aside still: no replay has published it since. A position that was set by hand reads
-    nothing, so its commit entry has no failure."""
+    """Whether the batch is set aside still: no replay has published it since. The commit entry of a position that was
+    set by hand has no failure, as such a position reads nothing, and does not count."""
     return commit is not None and commit.set_aside and bool(commit.failure) and not checkpoint.replays.is_answered(key)
 
 

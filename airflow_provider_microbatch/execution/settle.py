@@ -1,4 +1,4 @@
-"""The end of a task's own attempts, said by the task's process when ``execute`` has ended without saying it."""
+"""The end of a task's own attempts, put on record by the task's process if ``execute`` has ended without doing so."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ log = logging.getLogger(__name__)
 
 
 def settle(execution: Execution, *, ti_id: str, error: BaseException | None, engine_of: EngineOf) -> None:
-    """Tell the hooks how the attempts of one try of a task ended, if nobody has.
+    """Tell the hooks how the attempts of one try of a task ended, if no process has told them.
 
-    It publishes nothing and commits nothing. What is committed is FINISHED, whatever Airflow says of the task. What a
-    later attempt has fenced is that attempt's to clean up: its process may be at it now, and this one may be late. What
-    is published waits for its commit. Only what is left is dead, and only its own stage is dropped.
+    Nothing is published or committed here. A committed attempt is FINISHED, whatever Airflow says of the task. An
+    attempt that a later one has fenced is left to the later one to clean up, whose process may be at it now, as this
+    one may be late. A published attempt waits for its commit. Only the attempts that remain are dead, and only their
+    own stages are dropped.
 
     :param execution: the task's pipeline and checkpoint.
     :param ti_id: Airflow's id of the try.
-    :param error: what ended the try; None if it succeeded: an attempt may then wait for audits, so none is dead.
+    :param error: the error that ended the try; None if the try succeeded: an attempt may then wait for audits, so none
+        is dead.
     :param engine_of: finds the engine that an attempt runs on, to stop it.
     """
     checkpoint = execution.checkpoint

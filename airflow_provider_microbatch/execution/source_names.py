@@ -1,4 +1,4 @@
-"""A source that vanished while another appeared may be the same one under a new name: nobody but a person knows."""
+"""A source that vanished while another appeared may be the same one under a new name: only the user knows."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def check_names(checkpoint: Checkpoint, sources: Iterable[str], ends: Mapping[st
 
     :param sources: names in the pipeline.
     :param ends: of the newest entry of the lane.
-    :raises SourceRenamedError: naming what vanished and what appeared, with the two ways on; or that a rename was given
-        up half way.
+    :raises SourceRenamedError: naming the sources that vanished and appeared, with the two ways on; or a rename that
+        was given up half way.
     """
     identity, names = checkpoint.identity(), checkpoint.names
     if identity is None:
         return
-    # What lies under the new name would count for a source that was read: from its beginning, a second time.
+    # Files under the new name would count for a source that was read: it would be read again from its beginning.
     check_no_half_rename(checkpoint)
     named = list(sources)
     former = [name for name in named if name in names.former()]
@@ -37,7 +37,7 @@ def check_names(checkpoint: Checkpoint, sources: Iterable[str], ends: Mapping[st
     vanished = sorted({name for name, end in ends.items() if end is not None} | set(logs) - {*names.former()})
     vanished = [name for name in vanished if name not in named]
     if appeared and vanished:
-        # What a rename has left that died when it came late, and was given up, is no log of the source's own.
+        # Remains of a rename that came late, died, and was given up are no log of the source's own.
         own = checkpoint.read_names()
         copies = {name for name in logs if name not in own and any(names.is_copy(name, of) for of in vanished)}
         appeared = [name for name in appeared if name not in logs or name in copies]
@@ -52,10 +52,10 @@ def check_names(checkpoint: Checkpoint, sources: Iterable[str], ends: Mapping[st
 
 
 def check_no_half_rename(checkpoint: Checkpoint, *, again: bool = False) -> None:
-    """Raise if what a batch's sources have noted and logged may lie under another name: its job would read without it,
-    and what it learns contradict it. Writes nothing.
+    """Raise if notes and logs of a batch's sources may lie under another name: the batch's job would read without them,
+    and what it learns would contradict them. Writes nothing.
 
-    :param again: look now, as a command may have begun since this process has looked; it costs one listing.
+    :param again: look now, since a command may have begun after this process looked; costs one listing.
     :raises SourceRenamedError: naming the way on, if a rename was given up half way.
     """
     half = checkpoint.names.half(again=again)

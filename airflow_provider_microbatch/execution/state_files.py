@@ -1,4 +1,4 @@
-"""Which files of a checkpoint's state somebody may still go on from. The others, losers' and old ones, are removed.
+"""Which files of a checkpoint's state an attempt may still go on from; losers' and old files are removed.
 
 Spark's names, of checkpoint format 2: ``state/<operator>/<partition>/[<store>/]<version>_<id>.changelog`` or ``….zip``,
 where batch N writes version N+1 from version N, and ``SSTs/`` with the parts that snapshots (``.zip``) name.
@@ -16,7 +16,7 @@ from pathlib import Path
 from airflow_provider_microbatch.runtime.streaming import SNAPSHOT_EVERY
 
 MARGIN_MS = 3_600_000
-"""Milliseconds that a part of a snapshot is left alone for which nobody names: its attempt may run."""
+"""Milliseconds that a part of a snapshot is left alone although no snapshot names it: its attempt may run."""
 
 _VERSIONED = re.compile(r"\.?(?P<version>[0-9]+)_(?P<id>[0-9a-f-]{36})\.(changelog|zip)(\.crc)*")
 _PART = re.compile(r"\.?(?P<name>[^/]+\.(sst|log))(\.crc)*")
@@ -24,13 +24,13 @@ _PART = re.compile(r"\.?(?P<name>[^/]+\.(sst|log))(\.crc)*")
 
 @dataclass(frozen=True, kw_only=True)
 class Needed:
-    """What is kept.
+    """The files that are kept.
 
     :param newest: the newest committed batch: attempts that go on from it, and replays of it, may be alive.
     :param oldest: the oldest batch that may be gone back to.
-    :param ids: of batches before the newest, as far as they are on record: by which ids what the next batch went on
-        from is known.
-    :param parts_before_ms: parts of snapshots that are older, and that none names, are nobody's; by the clock of the
+    :param ids: by batch before the newest, as far as it is on record, the ids of the files that the next batch went on
+        from.
+    :param parts_before_ms: older parts of snapshots that no snapshot names belong to no attempt; by the clock of the
         file system, milliseconds since the epoch.
     """
 
@@ -45,14 +45,14 @@ class Needed:
         return (self.oldest + 1) // SNAPSHOT_EVERY * SNAPSHOT_EVERY - 1
 
     def keeps(self, batch_id: int, id: str) -> bool:
-        """Whether somebody may go on from what an attempt of the batch wrote."""
+        """Whether an attempt may go on from the files with this id that an attempt of the batch wrote."""
         if batch_id >= self.newest:
             return True
         return batch_id >= self.base and (batch_id not in self.ids or id in self.ids[batch_id])
 
 
 def remove_unneeded(state: Path, needed: Needed) -> int:
-    """:return: how many files were removed."""
+    """Remove the files that are not needed. :return: how many files were removed."""
     removed = 0
     for partition in {path.parent for kind in ("*.changelog", "*.zip") for path in state.rglob(kind)}:
         removed += _remove_versions(partition, needed)

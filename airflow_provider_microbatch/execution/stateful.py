@@ -1,4 +1,4 @@
-"""Batches that keep state: from which a batch goes on, and what of a checkpoint's state nobody needs any more."""
+"""Batches that keep state: the state that a batch goes on from, and the state files that are not needed any more."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from airflow_provider_microbatch.runtime.streaming_job import Streaming
 from airflow_provider_microbatch.sinks import Manifest, OpenSink
 
 STATES_KEPT = 100
-"""Batches that may be gone back to where the logs keep all: Spark's own number."""
+"""Number of batches that may be gone back to where the logs keep all: Spark's own number."""
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ STATE = "state"
 """Folder of the checkpoint, where Spark looks for it: all attempts' files of state, by ids."""
 
 ATTEMPTS = "streaming"
-"""Folder of the checkpoint: for each attempt that runs, the checkpoint that Spark is shown."""
+"""Folder of the checkpoint with the checkpoint that Spark is shown, for each attempt that runs."""
 
 _ID = re.compile(r"[0-9a-fA-F-]{36}")
 _PARTITIONS = "spark.sql.shuffle.partitions"
@@ -52,8 +52,8 @@ def streaming_of(
 ) -> Streaming:
     """How an attempt runs a stateful batch.
 
-    :raises CheckpointError: if the checkpoint is where Spark's driver finds no folder, if the state of the batch before
-        is not known, or if a later batch has gone on from this one.
+    :raises CheckpointError: if the checkpoint lies where Spark's driver finds no folder, if the state of the batch
+        before is not known, or if a later batch has gone on from this one.
     """
     folder = local_folder(checkpoint)
     check_is_newest(checkpoint, planned.key)
@@ -87,9 +87,9 @@ def local_folder(checkpoint: Checkpoint) -> Path:
 
 
 def state_of(result: Mapping[str, Any], *, where: str) -> Mapping[str, Any] | None:
-    """What an attempt told of its state; None if it kept none. Ids become names of files: they are checked.
+    """The state that an attempt told; None if it kept none. Ids become names of files, so they are checked.
 
-    :raises CheckpointError: if it is nothing that Spark tells.
+    :raises CheckpointError: if the state is nothing that Spark tells.
     """
     state = result.get("state")
     if state is None:
@@ -115,10 +115,11 @@ def _are_ids(value: object) -> bool:
 
 
 def state_before(planned: PlannedBatch, *, checkpoint: Checkpoint, sink: OpenSink) -> Mapping[str, Any] | None:
-    """From where a batch goes on: the state of the attempt whose output of the batch before is published. Asked of the
-    sink, which is what decides between two attempts, also of a replay that died before it was answered.
+    """The state that a batch goes on from: that of the attempt whose output of the batch before is published; None for
+    the first batch. The sink is asked, which decides between two attempts, also for a replay that died before it was
+    answered.
 
-    :raises CheckpointError: if nobody tells.
+    :raises CheckpointError: if no state is on record.
     """
     key = planned.key
     if key.id == 0:
@@ -140,9 +141,10 @@ def state_before(planned: PlannedBatch, *, checkpoint: Checkpoint, sink: OpenSin
 
 
 def published_result(checkpoint: Checkpoint, key: BatchKey, sinks: Iterable[OpenSink]) -> Mapping[str, Any]:
-    """What the attempt told whose output of a batch is published, else what the commit entry has; or nothing.
+    """The result of the attempt whose output of a batch is published, else the progress of the commit entry; or
+    nothing.
 
-    :param sinks: that are asked, until one has the batch.
+    :param sinks: asked in turn, until one has the batch.
     """
     batch = expected(checkpoint, load_batch(checkpoint, key).identity)
     published = next((found for sink in sinks if (found := sink.contains(batch)) is not None), None)
@@ -166,7 +168,8 @@ def _check_partitions(pipeline: Pipeline, before: Mapping[str, Any], checkpoint:
 
 
 def check_is_newest(checkpoint: Checkpoint, key: BatchKey) -> None:
-    """:raises CheckpointError: if a later batch is planned, which has gone on, or goes on, from the batch's state."""
+    """Check that the batch is the newest. :raises CheckpointError: if a later batch is planned, which has gone on, or
+    goes on, from the batch's state."""
     newest = checkpoint.lane(key.lane).offset_log.latest_id()
     if newest is not None and newest > key.id:
         raise CheckpointError(
@@ -177,21 +180,21 @@ def check_is_newest(checkpoint: Checkpoint, key: BatchKey) -> None:
 
 
 def check_replay(checkpoint: Checkpoint, key: BatchKey, result: Mapping[str, Any]) -> None:
-    """:raises CheckpointError: if the batch with this result has kept state, and is not the newest."""
+    """Check a replay. :raises CheckpointError: if the batch with this result has kept state, and is not the newest."""
     if result.get("state") is not None:
         check_is_newest(checkpoint, key)
 
 
 def next_watermark(manifest: Manifest, planned: PlannedBatch) -> int:
-    """The watermark of the batch after this one, milliseconds since the epoch: Spark's, if it kept state."""
+    """The watermark of the batch after this one, milliseconds since the epoch: Spark's, if the batch kept state."""
     state = state_of(manifest.result, where=f"batch {planned.key}")
     return planned.entry.watermark_ms if state is None else int(state["nextWatermarkMs"])
 
 
 def keep_state_of_committed(checkpoint: Checkpoint, key: BatchKey, manifest: Manifest, *, kept: int | None) -> None:
-    """What the commit of a batch that kept state makes superfluous is removed. Nothing of it fails the batch.
+    """Remove the state that the commit of a batch makes superfluous. An error is logged, and never fails the batch.
 
-    :param kept: so many batches the logs keep; None, all.
+    :param kept: number of batches that the logs keep; None keeps all.
     """
     if manifest.result.get("state") is None:
         return
@@ -203,8 +206,8 @@ def keep_state_of_committed(checkpoint: Checkpoint, key: BatchKey, manifest: Man
 
 
 def _drop_folders(checkpoint: Checkpoint, committed: int, epoch: int) -> None:
-    """Remove what killed attempts left of the checkpoints that Spark was shown, up to the one that is committed. One
-    that still runs loses its batch with it, which is not published any more."""
+    """Remove the remains that killed attempts left of the checkpoints that Spark was shown, up to the committed one's.
+    An attempt that still runs loses its folder, and its batch is not published any more."""
     folder = local_folder(checkpoint) / ATTEMPTS
     for path in folder.iterdir() if folder.is_dir() else ():
         batch, _, attempt = path.name.partition("-")
@@ -221,10 +224,10 @@ def _drop_files(checkpoint: Checkpoint, key: BatchKey, *, kept: int | None, sinc
         state = None if entry is None else state_of(entry.progress, where=f"batch {number}")
         if state is not None and state["base"] is not None:
             ids[number - 1] = frozenset(flat(state["base"]))
-    # Whoever goes on from the newest batch, or replays it, has begun since the one before was committed.
+    # An attempt that goes on from the newest batch, or replays it, has begun since the batch before was committed.
     before = commits.get(newest - 1) if newest > 0 else None
     cut = 0 if before is None else (before.committed_ms or 0) - MARGIN_MS
     needed = Needed(newest=newest, oldest=oldest, ids=ids, parts_before_ms=cut)
-    # A streaming query took its snapshots when it liked: before ours begin, none of its files is superfluous for sure.
+    # A streaming query took its snapshots when it liked: before ours begin, none of its files is surely superfluous.
     if needed.base >= since:
         remove_unneeded(local_folder(checkpoint) / STATE, needed)

@@ -1,4 +1,4 @@
-"""The end of an attempt: on record first, then told to the pipeline's hooks, then its lease is forgotten."""
+"""The end of an attempt: put on record first, then told to the pipeline's hooks; then its lease is forgotten."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def definition_of(checkpoint: Checkpoint, attempt: Attempt) -> Mapping[str, Any]
 def hooks_of(checkpoint: Checkpoint, attempt: Attempt, *, live: Sequence[Definition] = ()) -> list[JobStatusHook]:
     """The hooks of the pipeline as the attempt ran it.
 
-    :param live: hooks at hand; one that is on record in the same form is taken itself.
-    :raises UntrustedError: if one must not be loaded because a checkpoint names it.
-    :raises DefinitionError: if this process cannot import one.
+    :param live: hooks at hand; for a hook on record in the same form as one of these, that one is returned.
+    :raises UntrustedError: if a hook must not be loaded because a checkpoint names it.
+    :raises DefinitionError: if this process cannot import a hook.
     """
     arguments = definition_of(checkpoint, attempt) or {}
     recorded = arguments.get("hooks") or ()
@@ -57,8 +57,8 @@ def hooks_of(checkpoint: Checkpoint, attempt: Attempt, *, live: Sequence[Definit
 
 
 def is_committed(checkpoint: Checkpoint, attempt: Attempt) -> bool:
-    """Whether the logs say that this attempt's output is the batch's, or was before a replay. They outrank whatever
-    anybody else says of the attempt."""
+    """Whether the logs say that this attempt's output is the batch's, or was before a replay. The logs outrank every
+    other record of the attempt."""
     key, epoch = attempt.key, attempt.epoch
     commit = checkpoint.lane(key.lane).commit_of(key.id)
     if commit is not None and commit.epoch == epoch:
@@ -74,7 +74,7 @@ def begin_attempt(
     """Tell the hooks that the attempt is there.
 
     :param live: the hooks at hand; see :func:`hooks_of`.
-    :raises HookError: if one refuses it.
+    :raises HookError: if a hook refuses the attempt.
     """
     hooks = hooks_of(checkpoint, attempt, live=live)
     tell_created(hooks, _context(attempt, pipeline=pipeline, sink=sink), checkpoint.deliveries)
@@ -91,21 +91,21 @@ def end_attempt(
 ) -> Telling:
     """Record how the attempt ended, tell the hooks, forget the lease. Can be called again after a crash anywhere.
 
-    The first end on record stays. Only a commit outranks it: an attempt that was given up, but published in that very
-    moment, is told FINISHED last.
+    The first end on record stays. Only a commit outranks it: the hooks of an attempt that was given up, but published
+    in that very moment, are told FINISHED last.
 
     :param live: hooks at hand; see :func:`hooks_of`.
-    :return: what has come of telling the hooks. As long as that is not done the lease stays, and by it the janitor
-        finds the attempt.
+    :return: how far the telling of the hooks has come. As long as that is not done the lease stays, and by the lease
+        the janitor finds the attempt.
     """
     key, epoch = attempt.key, attempt.epoch
     if end.state == "succeeded" and attempt.request is not None:
-        # Before the lease goes: nobody would find the attempt again, and with its run deleted nobody would answer.
+        # Before the lease goes: no process would find the attempt again, and with its run deleted none would answer.
         checkpoint.replays.complete_rest(attempt)
     if not checkpoint.attempts.end(key, epoch, end) and end.state != "succeeded":
         end = checkpoint.attempts.ended(key, epoch) or end
     hooks: list[JobStatusHook] = []
-    # Hooks that cannot be imported any more are bounded as one that fails is.
+    # Hooks that cannot be imported any more are bounded as a failing hook is.
     told = bounded(
         lambda: hooks.extend(hooks_of(checkpoint, attempt, live=live)),
         deliveries=checkpoint.deliveries,

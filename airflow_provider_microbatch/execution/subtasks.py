@@ -1,9 +1,10 @@
-"""Split-wise batches: what an attempt has finished when it dies passes to the next attempt, which runs the rest.
+"""Split-wise batches: the splits that a dead attempt has finished pass to the next attempt, which runs the rest.
 
 Only the output of a subtask that is made of the very same passes: the same plan, code and settings, and the same clear,
-as who clears a batch wants all of it made again. An attempt that ends without a commit has its finished subtasks put on
-record, then moved out of its stage; then it is closed, and its stage is dropped. The next attempt moves them into its
-own stage, and has its job run the others. Killed anywhere in between, what was not moved is run again.
+as a user that clears a batch wants all of it made again. An attempt that ends without a commit has its finished
+subtasks put on record, then moved out of its stage; then the attempt is closed, and its stage is dropped. The next
+attempt moves the subtasks into its own stage, and has its job run the others. If a process is killed in between, the
+subtasks that were not moved are run again.
 """
 
 from __future__ import annotations
@@ -33,11 +34,13 @@ log = logging.getLogger(__name__)
 def in_subtasks(
     job: Job, attempt: Attempt, ranges: Ranges, *, checkpoint: Checkpoint, sources: OpenedSources, sink: OpenSink
 ) -> Job:
-    """The job split by split, with what earlier attempts have finished taken over into the attempt's stage. Idempotent.
+    """The job split by split, with the subtasks that earlier attempts have finished taken over into the attempt's
+    stage. Idempotent.
 
-    :param job: as it reads its only source as a whole.
-    :raises AttemptFencedError: if there is a later attempt, which would have to do again what this one took from it.
-    :return: the job as it is if the range is one split, or the sink has nothing pass from attempt to attempt.
+    :param job: the job that reads its only source as a whole.
+    :raises AttemptFencedError: if there is a later attempt, which would have to do again the subtasks that this one
+        took from it.
+    :return: the job as it is if the range is one split, or if the sink lets no output pass from attempt to attempt.
     """
     output = sink.subtasks
     if output is None:
@@ -99,7 +102,7 @@ def _made_of(job: Job, attempt: Attempt, sink: OpenSink) -> str:
             "conf": dict(job.conf),
             "sink": sink.definition.to_dict(),
             "runtime": JOB_VERSION,
-            # What was forgotten since is in what was finished before.
+            # Rows that were forgotten since are in output that was finished before.
             **({} if job.checks is None else {"checks": dataclasses.asdict(job.checks)}),
         }
     )
@@ -110,15 +113,15 @@ def _digest(values: object) -> str:
 
 
 def assemble(sink: OpenSink, attempt: Attempt) -> None:
-    """Make one stage of the subtasks of a job that has ended well, for who reads the stage before its publish does so:
-    from then on none of it passes to another attempt."""
+    """Make one stage of the subtasks of a job that has ended well, for readers of the stage before its publish, which
+    would do so otherwise: from then on none of them passes to another attempt."""
     if sink.subtasks is not None:
         sink.subtasks.assemble(attempt.batch, attempt.epoch)
 
 
 def check_ran_by_splits(job: Job, attempt: Attempt, sink: OpenSink) -> None:
-    """A job that is to be run split by split has no other sources: what ran it as a whole has read nothing, and would
-    leave an empty batch.
+    """Check that a job that is to be run split by split was not run as a whole. Such a job has no other sources, so an
+    engine that ran it as a whole has read nothing, and would leave an empty batch.
 
     :raises EngineError: if the stage tells of no split.
     """
@@ -131,8 +134,8 @@ def check_ran_by_splits(job: Job, attempt: Attempt, sink: OpenSink) -> None:
 
 
 def drop_stage(checkpoint: Checkpoint, sink: OpenSink, attempt: Attempt) -> bool:
-    """Drop the stage of an attempt that will not publish. Of a split-wise one what it has finished is kept before that,
-    on record, for the next attempt.
+    """Drop the stage of an attempt that will not publish. Before that, the finished subtasks of a split-wise attempt
+    are kept, on record, for the next attempt.
 
     :return: False if there was no stage.
     """
@@ -142,15 +145,15 @@ def drop_stage(checkpoint: Checkpoint, sink: OpenSink, attempt: Attempt) -> bool
             _keep_finished(checkpoint, output, attempt)
         except (MicroBatchError, OSError) as error:
             log.warning("Batch %s attempt %s: what it had finished is not kept: %s", attempt.key, attempt.epoch, error)
-        # Before the stage goes. Its Spark may still run, and would go on in a stage that is made again under it: what
-        # it finishes there lacks what went with the first one, and looks whole.
+        # Before the stage goes. The attempt's Spark may still run, and would go on in a stage that is made again under
+        # it: output that it finishes there lacks what went with the first stage, and looks whole.
         checkpoint.subtasks.close(attempt.key, attempt.epoch)
     return sink.drop_stage(attempt.batch, attempt.epoch)
 
 
 def _keep_finished(checkpoint: Checkpoint, output: SubtaskStages, attempt: Attempt) -> None:
     done = output.finished(attempt.batch, attempt.epoch)
-    # Asked after the look: what was seen while the attempt is not closed was seen before anybody dropped its stage.
+    # Asked after the look: output that was seen while the attempt is not closed was seen before its stage was dropped.
     if not done or checkpoint.subtasks.is_closed(attempt.key, attempt.epoch) or is_over(checkpoint, attempt.key):
         return
     for one in done:
@@ -163,12 +166,12 @@ def _is_split_wise(checkpoint: Checkpoint, attempt: Attempt) -> bool:
     try:
         return bool((definition_of(checkpoint, attempt) or {}).get("split_wise"))
     except CheckpointError:
-        return True  # nobody knows; then it is closed, as one that is
+        return True  # not known; then the attempt is closed, as a split-wise one is
 
 
 def is_over(checkpoint: Checkpoint, key: BatchKey) -> bool:
-    """Whether no attempt at the batch will be made: it is not planned any more, or it is committed and no clear of it
-    waits for its answer."""
+    """Whether no attempt at the batch will be made: the batch is not planned any more, or is committed and no clear of
+    it waits for its answer."""
     lane = checkpoint.lane(key.lane)
     if lane.commit_of(key.id) is not None:
         return not checkpoint.replays.pending(key)
@@ -176,9 +179,10 @@ def is_over(checkpoint: Checkpoint, key: BatchKey) -> bool:
 
 
 def drop_kept(checkpoint: Checkpoint, sinks: Sequence[OpenSink], batch: BatchIdentity) -> bool:
-    """Remove what is kept of a batch that is over. The output goes first: by the record the janitor looks for it.
+    """Remove the finished subtasks that are kept of a batch that is over. The output goes before the record, by which
+    the janitor looks for it.
 
-    :return: whether there was any.
+    :return: whether there were any.
     """
     dropped = [sink.subtasks.drop(batch) for sink in sinks if sink.subtasks is not None]
     checkpoint.subtasks.forget(batch.key)
@@ -186,7 +190,7 @@ def drop_kept(checkpoint: Checkpoint, sinks: Sequence[OpenSink], batch: BatchIde
 
 
 def drop_kept_if_over(checkpoint: Checkpoint, sink: OpenSink, batch: BatchIdentity) -> None:
-    """The same right after a commit, which nothing that is left over makes fail."""
+    """Call :func:`drop_kept` after a commit if the batch is over; remains never fail the commit."""
     try:
         if is_over(checkpoint, batch.key):
             drop_kept(checkpoint, [sink], batch)

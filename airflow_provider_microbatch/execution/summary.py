@@ -19,29 +19,29 @@ from airflow_provider_microbatch.execution.refused import Refused, refused_in
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSummary:
-    """What people want to know of a batch. Figures are None until they are known.
+    """A batch as people see it. Figures are None until they are known.
 
     :param key: the batch.
-    :param state: ``planned`` (nobody is at it), ``running`` (an attempt has no end on record, and its lease runs),
+    :param state: ``planned`` (no process is at it), ``running`` (an attempt has no end on record, and its lease runs),
         ``staged`` (its stage waits for audits, or for the commit step), ``committed`` or ``set_aside``.
-    :param epoch: the attempt that is published, after a replay its attempt; else the newest; 0 if there was none.
+    :param epoch: the published attempt, after a replay the replay's; else the newest attempt; 0 if there was none.
     :param offsets: by source, its start and end.
     :param rows_in: rows read, by source.
     :param rows_out: rows published, in all tables.
-    :param rows_by_sink: of several sinks those of each, by name; empty for a single one.
+    :param rows_by_sink: rows published by each of several sinks, by name; empty for a single sink.
     :param dead_letters: rows that went to the dead letters; 0 for a pipeline without.
     :param rows_dropped: rows that an expectation dropped.
-    :param refused: what refused them, with ``what``, ``sink``, ``action`` and ``rows``.
-    :param forgotten: marks of the entries of ``microbatch forget`` whose rows it has left out.
+    :param refused: the rows that were refused, with ``what``, ``sink``, ``action`` and ``rows``.
+    :param forgotten: marks of the entries of ``microbatch forget`` whose rows the batch has left out.
     :param read: by source, how much its range holds in the words of the source, such as ``{"files": 3}``.
-    :param lag: by source, how much lay behind the batch when it was committed, in the words of the source, such as
+    :param lag: by source, how much data lay behind the batch when it was committed, in the words of the source, such as
         ``{"rows": 12}``; without sources that do not tell, and empty for a data interval.
-    :param lag_by_split: by source, the same by where it lay, such as by partition: the 100 with most of it.
+    :param lag_by_split: by source, the same by split, such as by partition: the 100 splits with most of it.
     :param files_out: data files published.
     :param bytes_out: bytes published.
     :param seconds: from the start of the published attempt to its commit.
-    :param run: the run that finished it, after a replay the one that replayed it; before that the one that is or was at
-        it last.
+    :param run: the run that finished the batch, after a replay the run that replayed it; before that the run that is or
+        was at the batch last.
     :param planned_by: the run that planned it.
     :param planned_ms: the batch's timestamp, milliseconds since the epoch, UTC.
     :param committed_ms: when it was committed, replayed last, or set aside; milliseconds since the epoch, UTC.
@@ -82,7 +82,7 @@ class BatchSummary:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values, for XCom and ``--json``."""
-        # DAGs of before asked for the files of all sources that count files.
+        # DAGs of older versions asked for the files of all sources that count files.
         files = [figures["files"] for figures in self.read.values() if "files" in figures]
         return {
             **dataclasses.asdict(self),
@@ -94,7 +94,7 @@ class BatchSummary:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What people want to know of the batches that one run has run.
+    """The batches that one run has run, as people see them.
 
     :param batches: in their order; at least one.
     """
@@ -111,15 +111,15 @@ class RunSummary:
         return f"{names_of([batch.key for batch in self.batches])} · {rows_label(rows)}{letters}"
 
     def to_dict(self) -> dict[str, Any]:
-        """That of the last batch, with all keys as ``batches``."""
+        """The values of the last batch, and the keys of all batches as ``batches``."""
         keys = [str(batch.key) for batch in self.batches]
         return {**self.batches[-1].to_dict(), "label": self.label, "batches": keys}
 
 
 STAGED = "its stage is whole and waits for its audits, or for the commit step"
-"""Of an attempt that nobody is at, and nobody takes for dead."""
+"""Said of an attempt that no process is at, and that does not count as dead."""
 NO_SIGN = "no end on record, and no sign of life: its lease has run out"
-"""Of an attempt that nobody seems to be at."""
+"""Said of an attempt that no process seems to be at."""
 
 
 def summarize(checkpoint: Checkpoint, key: BatchKey) -> BatchSummary:
@@ -137,7 +137,7 @@ def summarize(checkpoint: Checkpoint, key: BatchKey) -> BatchSummary:
     aside = commit is not None and commit.set_aside and not answer
     attempts = [attempt for attempt in checkpoint.attempts.all(key) if not (attempt.is_fence and aside)]
     shown = attempts[-1] if attempts else None
-    # A replay's answer tells what is in the table now; one of an older version lacks the figures.
+    # A replay's answer tells what is in the table now; an answer of an older version lacks the figures.
     published: int | None = None
     committed_ms: int | None = None
     progress: Mapping[str, Any] = {}
@@ -191,7 +191,7 @@ def _texts(told: object) -> list[str]:
 
 
 def _by_sink(progress: Mapping[str, Any]) -> Mapping[str, int | None]:
-    """Of several sinks; those of a single one, beside its dead letters, are all the rows that there are."""
+    """Rows published by each of several sinks; empty for a single one, whose rows are all that there are."""
     found: Mapping[str, int | None] = progress.get("numOutputRowsBySink", {})
     return {} if "" in found else found
 

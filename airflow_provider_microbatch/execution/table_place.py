@@ -1,7 +1,8 @@
 """Whether the table is where it was: a pipeline's sink may have another address now, or a table's folder be away.
 
-A sink looks by itself for a table that the checkpoint knows by an id (``checkpoint.tables``): whoever asks it or writes
-to it gives it what is known. Here is what is looked at as long as no id is on record, and how one comes there.
+A sink looks by itself for a table that the checkpoint knows by an id (``checkpoint.tables``): a caller that asks the
+sink or writes to it gives it the known ids. This module has the checks for tables without an id on record, and puts ids
+on record.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from airflow_provider_microbatch.sinks import OpenSink, Sink, SinkContext
 
 
 def check_there(checkpoint: Checkpoint, sink: OpenSink) -> None:
-    """See that the table is not away while batches are committed that were published there: what is written in its
-    place meanwhile would be hidden as soon as it is back.
+    """Check that the table is not away while batches are committed that were published there: output that is written in
+    its place meanwhile would be hidden as soon as the table is back.
 
-    :raises SinkError: if it seems so.
+    :raises SinkError: if the table seems to be away.
     """
     for table in sink.tables:
         away = table.seems_away(checkpoint.tables)
@@ -40,14 +41,14 @@ def check_there(checkpoint: Checkpoint, sink: OpenSink) -> None:
 
 
 def check_none_lost(checkpoint: Checkpoint, sink: OpenSink, lane: str, *, below: int | None = None) -> None:
-    """See that the table knows the newest batch of the lane that was published there, if it is one that remembers: it
-    may have been restored from a backup of before, or made anew under its name. What is written on top of it would
+    """Check that the table knows the newest batch of the lane that was published there, if it is a table that
+    remembers: it may have been restored from an older backup, or made anew under its name. Output on top of it would
     hide that rows are gone.
 
     :param below: the number of the batch that is about to be made, or made again: the newest batch before it counts.
         Of several batches that are gone, the last one must not come back alone: the table would know the newest batch
         then, and no run would miss the others.
-    :raises SinkError: if it does not.
+    :raises SinkError: if the table does not know the batch.
     """
     for table in sink.tables:
         if not table.definition.remembers_batches:
@@ -66,12 +67,12 @@ def check_none_lost(checkpoint: Checkpoint, sink: OpenSink, lane: str, *, below:
 
 
 def make_ready(checkpoint: Checkpoint, sink: OpenSink, attempt: Attempt) -> None:
-    """:meth:`OpenSink.make_ready` and :meth:`OpenSink.begin`. The table of a checkpoint of before ids is
-    known by one as soon as it has shown the newest batch that was published there.
+    """Call :meth:`OpenSink.make_ready` and :meth:`OpenSink.begin`. A table of a checkpoint from before ids gets an id
+    on record as soon as it has shown the newest batch that was published there.
 
     :raises SinkError: if the table is away, cannot be written, or has batches of another form: the definition may have
-        changed since the batch was planned, or the task after the plan alone was cleared. Or if an attempt of before
-        may have published the batch to another table, and died before its commit.
+        changed since the batch was planned, or only the task after the plan may have been cleared. Or if an earlier
+        attempt may have published the batch to another table, and died before its commit.
     """
     check_there(checkpoint, sink)
     check_none_lost(checkpoint, sink, attempt.key.lane, below=attempt.key.id)
@@ -95,7 +96,7 @@ def _newest(
 ) -> Iterator[BatchKey]:
     """The newest batch of each lane that was published, if it was in this table.
 
-    :param lanes: which lanes; None: all.
+    :param lanes: the lanes to look at; None: all.
     :param below: see :func:`~airflow_provider_microbatch.execution.newest.newest_published`.
     """
     for lane in checkpoint.lanes() if lanes is None else lanes:
@@ -106,17 +107,18 @@ def _newest(
 
 
 def _published_to(checkpoint: Checkpoint, key: BatchKey, epoch: int) -> Iterator[OpenSink]:
-    """The tables of the published attempt: others of the batch, as a replay that is about to begin, may be for more. Of
-    one that is not on record, those of all."""
+    """The tables of the published attempt: another attempt of the batch, as of a replay that is about to begin, may be
+    for more tables. If the published attempt is not on record, the tables of all attempts."""
     known = checkpoint.attempts.get(key, epoch) is not None
     return _tables(checkpoint, key, where=lambda attempt: not known or attempt.epoch == epoch)
 
 
 def check_not_elsewhere(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> None:
-    """See that a batch is made, or replayed, in the table that it is in, if it is in any.
+    """Check that a batch is made, or replayed, in the table that it is in, if it is in any.
 
-    :raises SinkError: if it is in another one, which the pipeline wrote to before, or nobody knows since that one is
-        away: its rows would be in both. A table that was moved to the sink's address is no other one.
+    :raises SinkError: if the batch is in another table, which the pipeline wrote to before, or if that cannot be told
+        since the other table is away: its rows would be in both. A table that was moved to the sink's address is no
+        other table.
     """
     planned = planned_identity(checkpoint, key)
     for other in _tables(checkpoint, key, where=lambda attempt: _may_have_published(checkpoint, attempt, planned)):
@@ -147,9 +149,9 @@ def _contains(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> bool:
 
 
 def _may_have_published(checkpoint: Checkpoint, attempt: Attempt, planned: BatchIdentity | None) -> bool:
-    """Not if it made the batch as it was planned before a rewind: that took out what was published, and a process that
-    slept publishes it no more. Nor if its job failed, and there is nothing to publish: its own process said so when it
-    had given it up.
+    """Whether the attempt may have published the batch. Not if it made the batch as it was planned before a rewind: the
+    rewind took out the published output, and a process that slept publishes it no more. Nor if its job failed, and
+    there is nothing to publish: its own process recorded that when it had given the attempt up.
 
     :param planned: the batch as it is planned now.
     """
@@ -162,8 +164,8 @@ def _may_have_published(checkpoint: Checkpoint, attempt: Attempt, planned: Batch
 def _tables(
     checkpoint: Checkpoint, key: BatchKey, *, where: Callable[[Attempt], bool] = lambda _: True
 ) -> Iterator[OpenSink]:
-    """The tables that attempts of the batch wrote to, by each of their definitions; of those that cannot be loaded here
-    none."""
+    """The tables that attempts of the batch wrote to, by each definition; one that cannot be loaded here is left
+    out."""
     seen = set()
     for epoch in checkpoint.attempts.epochs.all(key):
         try:

@@ -12,12 +12,13 @@ from airflow_provider_microbatch.execution.newest import newest_published
 from airflow_provider_microbatch.sinks import OpenSink, Sink
 
 OTHERS = 20
-"""So many lanes are looked at beside the batch's own and the live one, before anybody asks whether the form was ever
-another one: each interval that ever ran has a lane."""
+"""Number of lanes that are looked at beside the batch's own and the live one, before the definitions on record are
+asked whether the form was ever another one: each interval that ever ran has a lane."""
 
 
 def check_shape(checkpoint: Checkpoint, sink: OpenSink, *, lane: str) -> None:
-    """See that readers can read the next batch of a lane together with the newest one that was published in the table.
+    """Check that readers can read the next batch of a lane together with the newest one that was published in the
+    table.
 
     :raises SinkError: if they could not.
     """
@@ -42,8 +43,8 @@ def _check_table(checkpoint: Checkpoint, table: OpenSink, *, lane: str) -> None:
 
 
 def _lanes(checkpoint: Checkpoint, table: OpenSink, lane: str) -> Iterator[str]:
-    """Where the newest batch is looked for. A lane that has published costs no listing of the others. All of them are
-    looked at where the newest ones have published nothing, and the form was another one once."""
+    """The lanes in which the newest batch is looked for. A lane that has published costs no listing of the others. All
+    of them are looked at if the newest ones have published nothing, and the form was another one once."""
     yield lane
     if lane != LIVE:
         yield LIVE
@@ -54,17 +55,17 @@ def _lanes(checkpoint: Checkpoint, table: OpenSink, lane: str) -> Iterator[str]:
 
 
 def _was_ever_unlike(checkpoint: Checkpoint, table: OpenSink) -> bool:
-    """Whether any pipeline on record writes the table in another form: if none does, no batch of any lane has one."""
+    """Whether any pipeline on record writes the table in another form: if none does, no batch has another form."""
     sinks = (_sink(checkpoint, name) for name in checkpoint.definitions.names())
     written = (_as_written(checkpoint, table, one) for one in sinks if one is not None)
     try:
         return any(table.definition.unlike(before) for before in written if before is not None)
     except CheckpointError:
-        return True  # one that cannot be read may be it
+        return True  # a definition that cannot be read may be such a one
 
 
 def _newest_sink(checkpoint: Checkpoint, lane: str) -> Sink | None:
-    """Where the lane's newest batch was published; None if there is none, or its sink cannot be loaded here."""
+    """The sink of the lane's newest published batch; None if there is none, or it cannot be loaded here."""
     newest = newest_published(checkpoint, lane)
     attempt = None if newest is None else checkpoint.attempts.get(*newest)
     name = None if attempt is None else attempt.definition
@@ -80,7 +81,7 @@ def _sink(checkpoint: Checkpoint, name: str) -> Sink | None:
 
 
 def _as_written(checkpoint: Checkpoint, table: OpenSink, wrote: Sink) -> Sink | None:
-    """The table as a sink of before has written it; None if that wrote to others."""
+    """The table as an earlier sink has written it; None if that sink wrote to other tables."""
     return next(
         (
             one

@@ -1,8 +1,8 @@
-"""What a table holds that its checkpoint knows nothing of, beyond the place of the batch that is planned.
+"""Look for batches in a table that its checkpoint does not know, behind the place of the planned batch.
 
-A checkpoint that was restored from an older backup, or begun anew on a kept table, has read nothing of what came after:
-it would read that again. The next batch's own place does not tell where its number is free: it was set aside then, or
-aged out since, or what came after was of other lanes.
+A checkpoint that was restored from an older backup, or begun anew on a kept table, does not know that later batches
+have read their ranges: it would read them again. If the next batch's number is free in the table, its place tells
+nothing: that batch was set aside then, or has aged out since, or the later batches were of other lanes.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
 
 
 def check_none_unknown(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> None:
-    """See that the table holds nothing behind the place of a batch that is to be planned, and no lane of this
-    checkpoint that it does not know. One listing of the table; another lane that is nobody's here is another
-    pipeline's, which may write the same table.
+    """Check that the table holds no batch behind the place of the batch that is about to be planned, and none in a lane
+    of this checkpoint that the checkpoint does not know. One listing of the table; an unknown lane whose batches are
+    not this checkpoint's is another pipeline's, which may write the same table.
 
-    :raises ForeignBatchError: if it does, naming whose it is and the ways on.
-    :raises SinkError: if what is there has no manifest that can be read.
+    :raises ForeignBatchError: if the table does, naming the pipeline of the batch and the ways on.
+    :raises SinkError: if a batch there has no manifest that can be read.
     """
     if not sink.definition.is_cheap_to_ask:
         return
     for table in sink.tables:
         if type(table).batches is OpenSink.batches:
-            continue  # it cannot list what it holds: its next place alone is looked at
-        # The table first: what is published later was planned before, and the checkpoint shows it.
+            continue  # it cannot list its batches: only the next place in it is looked at
+        # The table first: a batch that is published later was planned before, and the checkpoint shows it.
         for number in table.batches_after(key.lane, key.id, checkpoint.tables):
             _check(checkpoint, table, BatchKey(key.lane, number), newest=key.id - 1)
         lanes = [name for name in table.lanes(checkpoint.tables) or () if name != key.lane and is_lane(name)]
@@ -49,13 +49,13 @@ def _check(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, newest: in
     try:
         table.contains(asked)
     except ForeignBatchError:
-        # Another run has planned and published it since this one looked: nobody else's.
+        # Another run has planned and published the batch since this one looked: it is not foreign.
         if not checkpoint.lane(key.lane).offset_log.has(key.id):
             raise
 
 
 def _ours(asked: ExpectedBatch) -> ExpectedBatch:
-    """The same, with what is not this checkpoint's left to whoever it is of."""
+    """The expected batch, with output of other checkpoints left to their owners."""
 
     def recognise(found: Manifest) -> Manifest | None:
         is_ours = found.identity is not None and found.identity.checkpoint == asked.identity.checkpoint

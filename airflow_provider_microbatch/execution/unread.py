@@ -1,7 +1,7 @@
-"""Data of an interval pipeline that its runs have passed: older than what was run, and in no batch of any lane.
+"""Data of an interval pipeline that its runs have passed: older than their intervals, and in no batch of any lane.
 
-Airflow makes no run for some intervals: those of a pause without catchup, or between two schedules. And data may come
-after its interval's run. Every run is green then, so it has to be said: by the next run's log, and by ``check``.
+Airflow makes no run for some intervals: those of a pause without catchup, or between two schedules. Data may also come
+after its interval's run. Every run is green then, so the log of the next run tells of such data, and ``check`` does.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from airflow_provider_microbatch.sources.intervals import Interval, Unread, writ
 
 
 def find_unread(checkpoint: Checkpoint) -> list[Finding]:
-    """Such data, one finding a source; empty unless the newest attempt's pipeline is planned by intervals. Lists the
-    sources. One that cannot be looked at from here is left out."""
+    """Findings of unread data, one for each source; empty unless the newest attempt's pipeline is planned by intervals.
+    Lists the sources. A source that cannot be looked at from here is left out."""
     newest = _newest_attempt(checkpoint)
     runs = [*checkpoint.intervals.lanes(), *checkpoint.lanes()]
     span = span_of(newest_of(runs) or "")
@@ -37,7 +37,7 @@ def find_unread(checkpoint: Checkpoint) -> list[Finding]:
     if arguments.get("plan") != INTERVAL:
         return []  # a live lane reads whatever is new
     found, sources = [], arguments.get("sources")
-    # Nothing is asked of the interval itself: what lies before it is.
+    # The interval itself is not looked at: only the data before it is.
     after = Interval(start_ms=span[1], end_ms=span[1] + 1)
     for name, recorded in sources.items() if isinstance(sources, Mapping) else ():
         name = checkpoint.names.of(name)
@@ -46,7 +46,7 @@ def find_unread(checkpoint: Checkpoint) -> list[Finding]:
             opened = OpenedSources({name: source}, checkpoint=checkpoint, lane=newest.key.lane, clock_ms=now_ms)
             unread = opened.open(name).survey_interval(after, {}).passed
         except (MicroBatchError, OSError):
-            continue  # its own commands and runs say what is wrong with it
+            continue  # the source's own commands and runs say what is wrong with it
         if unread is not None:
             found.append(
                 Finding(
@@ -61,7 +61,7 @@ def find_unread(checkpoint: Checkpoint) -> list[Finding]:
 
 
 def told(unread: Mapping[str, Unread]) -> str:
-    """How much there is of each source, and of when."""
+    """How much unread data there is of each source, and from when, in words."""
     each = (
         f"{one.count} {one.splits} of source {name!r}, of {written_ms(one.first_ms)} to {written_ms(one.last_ms)}"
         for name, one in unread.items()
@@ -70,7 +70,7 @@ def told(unread: Mapping[str, Unread]) -> str:
 
 
 def together(unread: Iterable[Unread]) -> Unread:
-    """All of it as one."""
+    """The unread data of several sources as one."""
     parts = list(unread)
     return Unread(
         count=sum(one.count for one in parts),
@@ -80,19 +80,19 @@ def together(unread: Iterable[Unread]) -> Unread:
 
 
 def way_on(unread: Unread, *, run: RunIdentity | None, limit_ms: int, length_ms: int) -> str:
-    """What reads it, in words.
+    """The way in which the unread data gets read, in words.
 
     :param run: one of the pipeline's runs; None if none is known.
     :param limit_ms: where the newest interval ends that was run; milliseconds since the epoch, UTC.
-    :param length_ms: of the longest interval that was run, milliseconds.
+    :param length_ms: length of the longest interval that was run, milliseconds.
     """
-    # A run bears the start of its interval or its end, as its timetable has it: both are in this range. Runs that
-    # are there already are left as they are, and those that find nothing skip.
-    # How long they were stands in the checkpoint, where others may write: what is no moment would fail each run.
+    # A run bears the start of its interval or its end, as its timetable has it: both are in this range. Runs that are
+    # there already are left as they are, and runs that find nothing skip. The lengths stand in the checkpoint, where
+    # user code may write: a start that is no moment would fail each run.
     start = max(unread.first_ms - length_ms, min(unread.first_ms, 0))
     is_partition = run is not None and run.partition_date is not None
     end = unread.last_ms if is_partition else min(unread.last_ms + length_ms, limit_ms)
-    # Who can write a checkpoint must not have a person paste what is more than a name.
+    # A writer of the checkpoint must not have a person paste more than a name.
     dag = shlex.quote(run.dag_id) if run is not None else "DAG_ID"
     seconds = -(-(limit_ms - unread.first_ms) // 1000)
     command = f"airflow backfill create --dag-id {dag} --from-date {_second(start)} --to-date {_second(end)}"
@@ -109,7 +109,7 @@ def _second(moment_ms: int) -> str:
 
 
 def _newest_attempt(checkpoint: Checkpoint) -> Attempt | None:
-    """Of all lanes; None if there is none that can be read."""
+    """The newest attempt of all lanes; None if no attempt can be read."""
     attempts, found = checkpoint.attempts, list[Attempt]()
     for lane in attempts.epochs.lanes():
         try:
