@@ -23,6 +23,8 @@ _FIGURES = {
     "numEmptyRows": 1,
     "durationMs": 1,
     "sources": 2,
+    "lag": 2,
+    "lagBySplit": 2,
     "numOutputRows": 0,
     "numOutputFiles": 0,
     "numOutputBytes": 0,

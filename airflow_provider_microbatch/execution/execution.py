@@ -332,7 +332,9 @@ class Execution:
             )
         if not planned.committed:  # a restored backup may lack the resolution
             planned = resolve(self.checkpoint, self.planner.sources, planned, manifest)
-        progress = progress_of(manifest, *self.planner.sources.figures(planned.ranges))
+        sources, ranges = self.planner.sources, planned.ranges
+        lag = None if planned.committed else sources.lag(ranges.ends)
+        progress = progress_of(manifest, sources.describe(ranges), lag)
         attempt = self.checkpoint.attempts.get(key, manifest.epoch)
         entry = CommitEntry(
             next_watermark_ms=next_watermark(manifest, planned),

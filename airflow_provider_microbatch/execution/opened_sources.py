@@ -314,10 +314,6 @@ class OpenedSources:
         """Each source's figures for a range, in the words of the source: ``{"files": 3, "bytes": 1200}``."""
         return {name: source.in_words(*ranges.of(name)) for name, source in self._each()}
 
-    def figures(self, ranges: Ranges) -> tuple[dict[str, Mapping[str, int]], Lag]:
-        """Each source's figures for a batch's range, and for the data after it."""
-        return self.describe(ranges), self.lag(ranges.ends)
-
     def lag(self, ends: Offsets) -> Lag:
         """How much data lies after a batch of the live lane; other lanes have no position that data lies behind. A
         source that fails, or cannot tell, is left out: a batch that is in the sink does not fail for want of a
@@ -326,8 +322,8 @@ class OpenedSources:
         for name in self._sources if self._lane == LIVE else ():
             try:
                 source, end = self.open(name), ends.get(name)
-                words[name] = source.lag_in_words(end)
-                by_split = sorted(source.lag_by_split(end).items(), key=lambda one: (-one[1], one[0]))
+                words[name] = _counted(source.lag_in_words(end))
+                by_split = sorted(_counted(source.lag_by_split(end)).items(), key=lambda one: (-one[1], one[0]))
                 splits[name] = dict(by_split[:MOST_SPLITS])
             except Exception as error:
                 log.info("source %s does not tell its lag: %s", name, error)
@@ -393,3 +389,9 @@ class OpenedSources:
             f"rows of source {', '.join(map(repr, names))}, which the pipeline no longer names. Put it back until the "
             "batch is made, then remove it."
         )
+
+
+def _counted(told: Mapping[str, int]) -> dict[str, int]:
+    """The counts that JSON can hold: a source of the user's own may tell others, and the batch's commit entry must not
+    fail for them."""
+    return {str(word): count for word, count in told.items() if type(count) is int}

@@ -32,12 +32,14 @@ class Needed:
         from.
     :param parts_before_ms: older parts of snapshots that no snapshot names belong to no attempt; by the clock of the
         file system, milliseconds since the epoch.
+    :param since: the first batch of the pipeline, where a streaming query kept the state before it.
     """
 
     newest: int
     oldest: int
     ids: Mapping[int, frozenset[str]]
     parts_before_ms: int
+    since: int = 0
 
     @property
     def base(self) -> int:
@@ -47,6 +49,9 @@ class Needed:
     def keeps(self, batch_id: int, id: str) -> bool:
         """Whether an attempt may go on from the files with this id that an attempt of the batch wrote."""
         if batch_id >= self.newest:
+            return True
+        if self.base < self.since and batch_id < self.since:
+            # A streaming query takes its snapshots at batches of its own choice.
             return True
         return batch_id >= self.base and (batch_id not in self.ids or id in self.ids[batch_id])
 

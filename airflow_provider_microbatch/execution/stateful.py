@@ -227,7 +227,5 @@ def _drop_files(checkpoint: Checkpoint, key: BatchKey, *, kept: int | None, sinc
     # An attempt that goes on from the newest batch, or replays it, has begun since the batch before was committed.
     before = commits.get(newest - 1) if newest > 0 else None
     cut = 0 if before is None else (before.committed_ms or 0) - MARGIN_MS
-    needed = Needed(newest=newest, oldest=oldest, ids=ids, parts_before_ms=cut)
-    # A streaming query took its snapshots when it liked: before ours begin, none of its files is surely superfluous.
-    if needed.base >= since:
-        remove_unneeded(local_folder(checkpoint) / STATE, needed)
+    needed = Needed(newest=newest, oldest=oldest, ids=ids, parts_before_ms=cut, since=since)
+    remove_unneeded(local_folder(checkpoint) / STATE, needed)

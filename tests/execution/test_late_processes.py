@@ -133,7 +133,7 @@ def test_a_request_for_a_replay_that_slept_through_a_rewind_is_withdrawn(
     sleep.before(Replays, "request", rewound(world, 1))
     with monkeypatch.context() as patch:
         if dies:
-            patch.setattr(replay_module, "planned_identity", killed)
+            patch.setattr(replay_module, "is_still_planned", killed)
         with pytest.raises(Killed if dies else AttemptFencedError):
             world.run(2, clear_number=1)
     world.expire_leases()
@@ -154,7 +154,7 @@ def test_a_request_of_a_try_that_slept_through_a_later_clear_of_its_task_is_wait
     def cleared_again() -> None:
         run(world, cleared(0, first_try=3, try_number=3), newer)
         if dies:
-            monkeypatch.setattr(replay_module, "planned_identity", killed)
+            monkeypatch.setattr(replay_module, "is_still_planned", killed)
 
     sleep.before(Replays, "request", cleared_again)
     with pytest.raises(Killed if dies else AttemptFencedError):

@@ -95,8 +95,8 @@ def test_a_run_warns_of_what_it_has_passed(world: IntervalWorld, caplog: pytest.
     caplog.set_level(logging.INFO, LOG)
     paused(world)
     (warned,) = [one for one in caplog.records if one.levelno == logging.WARNING]
-    assert "2 files of source 'orders', of 2023-11-15T02:30:00Z to 2023-11-15T03:30:00Z." in warned.message
-    assert "airflow backfill create --dag-id orders" in warned.message
+    assert "2 files of source 'orders', of 2023-11-15T02:30:00Z to 2023-11-15T03:30:00Z." in warned.getMessage()
+    assert "airflow backfill create --dag-id orders" in warned.getMessage()
 
 
 def test_while_others_are_on_their_way_it_is_no_warning(world: IntervalWorld, caplog: pytest.LogCaptureFixture) -> None:
@@ -104,7 +104,7 @@ def test_while_others_are_on_their_way_it_is_no_warning(world: IntervalWorld, ca
     world.land_at(1.5, 1)
     world.land_at(2.5, 2)
     run(world, hour(2), others=True)
-    (told,) = [one for one in caplog.records if re.search("No batch has read 1 file", one.message)]
+    (told,) = [one for one in caplog.records if re.search("No batch has read 1 file", one.getMessage())]
     assert told.levelno == logging.INFO
 
 

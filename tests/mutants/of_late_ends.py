@@ -117,8 +117,8 @@ MUTATIONS = [
         name="what is published is committed up to where another attempt came",
         why="rows between are lost",
         file="execution/execution.py",
-        old="        if not planned.committed:  # a backup",
-        new="        if False:  # a backup",
+        old="        if not planned.committed:  # a restored backup",
+        new="        if False:  # a restored backup",
         tests=(CHANGES,),
     ),
     Mutation(

@@ -76,9 +76,9 @@ MUTATIONS = [
     Mutation(
         name="files of a query are removed as if its snapshots were ours",
         why="a replay of the first batch after it finds no state",
-        file="execution/stateful.py",
-        old="    if needed.base >= since:\n        remove",
-        new="    if True:\n        remove",
+        file="execution/state_files.py",
+        old="        if self.base < self.since and batch_id < self.since:\n",
+        new="        if False:\n",
         tests=(EXCHANGE,),
     ),
 ]

@@ -15,6 +15,7 @@ from airflow_provider_microbatch.execution.position import Position
 from airflow_provider_microbatch.execution.query_state import state_of_query
 from airflow_provider_microbatch.execution.stateful import local_folder, published_result, state_of
 from airflow_provider_microbatch.runtime.streaming import PROVIDER, ROCKSDB, state_settings
+from airflow_provider_microbatch.stores import Store
 from airflow_provider_microbatch.stores.location import open_store
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
@@ -32,6 +33,7 @@ def entries_for_query(drafting: Drafting, position: Position) -> dict[str, str]:
     checkpoint = drafting.checkpoint
     if not checkpoint.keeps_state:
         return {}
+    _check_no_addresses(checkpoint.location, drafting.store)
     number = position.batch_id - 1
     if number < 0:
         raise MaintenanceError(
@@ -76,6 +78,7 @@ def check_state_of_query(drafting: Drafting, origin: Checkpoint, position: Posit
     """
     if not origin.keeps_state:
         return
+    _check_no_addresses(origin.location, open_store(origin.location))
     for place in (origin.location, drafting.store.location):
         local_folder(Checkpoint(open_store(place)))
     number = position.batch_id - 1
@@ -98,3 +101,17 @@ def check_state_of_query(drafting: Drafting, origin: Checkpoint, position: Posit
         "the pipeline has to be stateful=True, with the query's operators in its transform and the query's "
         "output_mode; spark.sql.shuffle.partitions is kept."
     )
+
+
+def _check_no_addresses(location: str, store: Store) -> None:
+    """Check that no operator's state names the place where it lies: the copy would go on reading from there, until that
+    place is removed.
+
+    :raises MaintenanceError: naming the operator.
+    """
+    for operator in store.list("state"):
+        if store.list(f"state/{operator}/_stateSchema"):
+            raise MaintenanceError(
+                f"operator {operator} of {location} keeps the address of its schema with its state, as "
+                f"transformWithState does: a copy would read the schema from the old place. {_AGAIN}"
+            )

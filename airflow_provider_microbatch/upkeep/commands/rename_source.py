@@ -10,7 +10,7 @@ from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.maintenance import Maintenance
 from airflow_provider_microbatch.checkpoint.records import decode_record, encode_record
 from airflow_provider_microbatch.checkpoint.source_names import BEGUN, NEW, RENAMED, HalfRename
-from airflow_provider_microbatch.exceptions import CorruptEntryError, MaintenanceError
+from airflow_provider_microbatch.exceptions import CorruptEntryError, DefinitionError, MaintenanceError
 from airflow_provider_microbatch.stores import Store, check_path
 from airflow_provider_microbatch.upkeep.commands.copying import files_below
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
@@ -66,7 +66,10 @@ def _check_nothing_forgotten(checkpoint: Checkpoint, name: str) -> None:
     """Check that the source does not find the checkpoint restored. The source keeps its notes outside the checkpoint
     under this name: under another name, the restore would go unnoticed, and no batch would read what later batches had
     taken."""
-    source = Recorded(checkpoint).source(name, lane=LIVE)
+    try:
+        source = Recorded(checkpoint).source(name, lane=LIVE)
+    except DefinitionError:
+        return  # of a class that is gone or untrusted here: a plan waits for the rename before it can say another one
     why = None if source is None else source.forgotten()
     if why is not None:
         raise MaintenanceError(f"source {name!r}: {why} Nothing was renamed; do that first.")

@@ -140,7 +140,8 @@ class _Rewind:
         notes."""
         sources = self._recorded.arguments().get("sources", {})
         cleaning = [name for name, values in sources.items() if Source.from_dict(values).gives_up]
-        for name in map(self._checkpoint.names.of, cleaning):
+        # All sources: the definition on record is of the backup too, and may be older than clean_source.
+        for name in map(self._checkpoint.names.of, sources):
             source = self._recorded.source(name, lane=self._name)
             why = None if source is None else source.forgotten()
             if why is not None:

@@ -192,6 +192,16 @@ class Recorded:
             )
         return found
 
+    def today(self) -> OpenSink:
+        """The sink of the attempt that began last.
+
+        :raises MaintenanceError: if no sink is on record, or that sink cannot be used from here.
+        """
+        newest = self._newest_definition() or ""
+        self._check_usable(self._unusable.keys() & {newest})
+        found = self._usable.get(newest)
+        return self.sinks()[0] if found is None else found
+
     def unusable(self) -> list[str]:
         """For each sink that cannot be used from here, the definition and the reason, in words."""
         return [self._unusable[name] for name in sorted(self._unusable)]
