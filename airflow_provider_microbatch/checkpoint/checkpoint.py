@@ -378,8 +378,11 @@ class Checkpoint:
         return replace(entry, ends=ends, resolved_by=found.epoch)
 
     def _check_metadata(self) -> None:
-        if self._store.get(_METADATA) is None and (
-            numbers(self._store.list("offsets")) or numbers(self._store.list("commits"))
+        # Looked at again after the logs: another run may have claimed and planned between the first two looks.
+        if (
+            self._store.get(_METADATA) is None
+            and (numbers(self._store.list("offsets")) or numbers(self._store.list("commits")))
+            and self._store.get(_METADATA) is None
         ):
             raise BrokenLogError(
                 f"{self.location} has logs but no file {_METADATA!r}, without which Spark refuses it. Restore it "

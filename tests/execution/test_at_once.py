@@ -14,6 +14,7 @@ from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.plan import Planner
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.execution.sleepers import Sleep
 from tests.execution.world import KEY, World, run_identity
 
@@ -43,6 +44,24 @@ def test_of_six_runs_at_once_one_plans_the_batch_one_makes_it_and_the_others_ski
         assert made <= owners, said
     assert world.table() == {number: [number] for number in range(5)}
     assert verify_all(world.checkpoint) == []
+
+
+def test_a_checkpoint_that_another_run_claims_between_two_looks_is_not_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, real, others = World(tmp_path), PosixStore.list, list[int]()
+    world.land(1)
+
+    def listed(store: PosixStore, path: str) -> list[str]:
+        if path == "offsets" and not others:
+            others.append(2)
+            world.run(2)
+        return real(store, path)
+
+    monkeypatch.setattr(PosixStore, "list", listed)
+    assert world.run(1) is None
+    assert others == [2]
+    assert world.table() == {0: [1]}
 
 
 def test_a_batch_that_another_run_makes_between_two_looks_is_no_strangers(
