@@ -22,6 +22,7 @@ from tests.environments import jars
 from tests.sources.kafka_world import World
 from tests.support.kafka import LOGIN, PASSWORD
 from tests.support.local_spark import local_spark
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -103,6 +104,7 @@ def test_aborted_and_open_transactions_are_in_no_batch(spark: SparkSession, tmp_
     dirty = world.open(isolation="read_uncommitted").latest_offset(first[1])
     assert world.open().latest_offset(dirty) == dirty
     producer.commit_transaction(10)
+    wait_until(lambda: world.broker.is_settled(world.topic))
     assert values(frame(spark, world.open(), *world.plan())) == ["0-0", "open"]
     everything = world.open(isolation="read_uncommitted")
     assert values(frame(spark, everything, *first)) == ["a", "b", "c", "never"]

@@ -93,7 +93,8 @@ class Broker:
         assert producer.flush(SECONDS) == 0
 
     def transaction(self, topic: str, values: Sequence[str], *, partition: int = 0, abort: bool = False) -> None:
-        """Append values in a transaction of their own."""
+        """Append values in a transaction of their own; on return it is over for whoever reads too. A broker answers the
+        end of a transaction before it writes the end's record to the partition."""
         producer = self.producer({"transactional.id": uuid.uuid4().hex})
         producer.init_transactions(SECONDS)
         producer.begin_transaction()
@@ -104,6 +105,7 @@ class Broker:
             producer.abort_transaction(SECONDS)
         else:
             producer.commit_transaction(SECONDS)
+        wait_until(lambda: self.is_settled(topic, partition))
 
     def producer(self, config: Mapping[str, Any] | None = None) -> Any:
         from confluent_kafka import Producer
@@ -113,6 +115,18 @@ class Broker:
     def admin(self) -> Any:
         """Held: what it was asked for fails when it goes."""
         return _admin(self.address)
+
+    def is_settled(self, topic: str, partition: int = 0) -> bool:
+        """Whether no transaction is open in a partition."""
+        from confluent_kafka import IsolationLevel, TopicPartition
+        from confluent_kafka.admin import OffsetSpec
+
+        one = TopicPartition(topic, partition)
+        ends = [
+            self.admin().list_offsets({one: OffsetSpec.latest()}, isolation_level=level)[one].result(SECONDS).offset
+            for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+        ]
+        return ends[0] == ends[1]
 
     def _wait_for(self, topic: str, partitions: int) -> None:
         """Until whoever asks is told of all partitions and of who leads each: the broker knows it a moment later."""
