@@ -39,6 +39,7 @@ def test_nor_is_one_where_batches_are_published_or_end_otherwise(system: str, nu
     assert played.broken is None, shrink(played, system=system, tries=30).text()
 
 
+@pytest.mark.slow
 def test_a_seed_makes_the_same_world_in_another_process() -> None:
     script = "from tests.simulator.play import play; print('\\n'.join(play('same/3', steps=200).story))"
     stories = [
@@ -56,6 +57,7 @@ def test_a_seed_makes_the_same_world_in_another_process() -> None:
     assert stories[0] == stories[1]
 
 
+@pytest.mark.slow
 def test_what_breaks_a_promise_is_shrunk_to_a_short_story() -> None:
     def doubled(self: Sink, *args: object) -> None:
         return None

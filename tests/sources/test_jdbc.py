@@ -161,6 +161,7 @@ def test_writers_at_once_and_every_row_is_read_once(opened: Any, orders: OrdersT
         assert ids(orders, source, start, end) == found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_of_more_gaps_than_can_be_listed_every_row_is_read_once_in_bounded_space(
     opened: Any, orders: OrdersTable, monkeypatch: pytest.MonkeyPatch, seed: int
