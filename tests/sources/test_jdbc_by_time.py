@@ -6,6 +6,8 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from airflow_provider_microbatch.sources import ReadLimit, SourceContext
 from airflow_provider_microbatch.sources.jdbc import JdbcSource
 from airflow_provider_microbatch.sources.jdbc.by_time import OpenTimedTable
 from airflow_provider_microbatch.sources.jdbc.moment import Made, Moment, Running
+from airflow_provider_microbatch.sources.jdbc.transactions import unseen
 from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.support.orders_table import OrdersTable, orders_table
 
@@ -134,7 +137,38 @@ def test_a_transaction_is_waited_for_beyond_the_window_once_it_was_seen_to_run(
     assert not source.has_new(end)
 
 
-def test_an_updated_row_comes_again_and_is_missed_where_it_was(opened: Any, orders: OrdersTable) -> None:
+def test_what_ran_before_the_first_batch_is_waited_for_however_old_its_rows_are(
+    opened: Any, orders: OrdersTable
+) -> None:
+    source, insert = opened(late_seconds=60), "INSERT INTO orders (updated_at) VALUES ({})"
+    with orders.connect() as slow:
+        slow.execute(insert.format("'0044-03-15 12:00:00+00 BC'"))
+        slow.execute(insert.format("clock_timestamp() - interval '3 hours'"))
+        orders.execute(insert.format("clock_timestamp() - interval '1 hour'"))
+        first = source.latest_offset(None)
+        orders.execute(INSERT)
+        second = source.latest_offset(first)
+    assert (ids(orders, source, None, first), ids(orders, source, first, second)) == ([3], [4])
+    assert source.has_new(second)
+    third = source.latest_offset(second)
+    assert ids(orders, source, second, third) == [1, 2]
+    assert not source.has_new(third)
+
+
+def test_a_frozen_row_with_the_number_of_a_transaction_that_runs_does_not_end_it(orders: OrdersTable) -> None:
+    """Ids come again after four billion: the row is one of an earlier epoch."""
+    with orders.connect() as slow, orders.connect() as session:
+        (ran,) = slow.execute("SELECT pg_current_xact_id()::text::bigint").fetchone() or (0,)
+        (below,) = session.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint").fetchone() or (0,)
+        rows = f"FROM (SELECT '{ran}'::xid AS xmin) AS frozen WHERE true"
+        assert unseen(session, (below, [ran]), below, rows=rows) == [ran]
+        slow.commit()
+        assert unseen(session, (below, [ran]), below, rows=rows) == []
+
+
+def test_an_updated_row_comes_again_and_is_missed_where_it_was(
+    opened: Any, orders: OrdersTable, caplog: pytest.LogCaptureFixture
+) -> None:
     source, skips = opened(), opened(on_missing="skip")
     orders.execute("INSERT INTO orders (note) SELECT 'x' FROM generate_series(1, 5)")
     first = source.latest_offset(None)
@@ -146,9 +180,11 @@ def test_an_updated_row_comes_again_and_is_missed_where_it_was(opened: Any, orde
     orders.execute("UPDATE orders SET note = 'z' WHERE id = 5")
     second = source.latest_offset(first)
     assert ids(orders, source, first, second, "note") == ["y", "y", "z"]
-    for one in (source, skips):
-        with pytest.raises(SourceChangedError, match=r"'orders': 4 of 5 rows .* changed"):
-            one.verify(None, first, told)
+    with pytest.raises(SourceChangedError, match=r"'orders': 4 of 5 rows .* changed"):
+        source.verify(None, first, told)
+    skips.verify(None, first, told)
+    assert "Some went while they were read" in caplog.text
+    assert "4 of 5" in skips.left_out(None, first, told=told)
     with pytest.raises(SourceChangedError, match=r"4 of 5 rows .*on_missing"):
         source.read(None, first)
     assert "4 of 5" in source.not_replayable(None, first)
@@ -302,6 +338,42 @@ def test_a_table_that_was_written_anew_or_made_again_is_named(opened: Any, order
         source.verify(None, end, {"left_out": 0})
 
 
+@pytest.mark.parametrize("statement", ["ALTER TABLE orders ALTER note TYPE int USING 1", "TRUNCATE orders"])
+def test_rows_that_only_look_gone_are_not_skipped(opened: Any, orders: OrdersTable, statement: str) -> None:
+    """Their transactions are others: an empty batch would take the place of a good one."""
+    orders.execute("INSERT INTO orders (note) SELECT 'x' FROM generate_series(1, 5)")
+    skips = opened(on_missing="skip")
+    end = skips.latest_offset(None)
+    told = dict(skips.read(None, end).arguments["told"])
+    orders.execute(statement)
+    said = r"'orders': 5 of 5 rows .*written anew since.*microbatch rewind"
+    for look in (skips.read, skips.left_out, partial(skips.verify, told=told)):
+        with pytest.raises(SourceChangedError, match=said):
+            look(None, end)
+    assert "written anew" in skips.not_replayable(None, end)
+
+
+def test_rows_whose_ids_have_come_again_are_not_skipped(opened: Any, orders: OrdersTable) -> None:
+    orders.execute("INSERT INTO orders (note) SELECT 'x' FROM generate_series(1, 5)")
+    skips = opened(on_missing="skip")
+    place = Moment.of(skips.latest_offset(None))
+    end = replace(place, below=(place.below or 0) - 2**32).text()
+    with pytest.raises(SourceChangedError, match=r"5 of 5 rows .*transactions have begun since"):
+        skips.read(None, end)
+    assert "transactions have begun since" in skips.not_replayable(None, end)
+
+
+def test_a_column_may_have_any_name(opened: Any, orders: OrdersTable) -> None:
+    orders.execute('ALTER TABLE orders RENAME updated_at TO "at %%s 100%%"')
+    source = opened(timestamp="at %s 100%")
+    with orders.connect() as slow:
+        slow.execute(INSERT)
+        orders.execute(INSERT)
+        first = source.latest_offset(None)
+    second = source.latest_offset(first)
+    assert (ids(orders, source, None, first), ids(orders, source, first, second)) == ([2], [1])
+
+
 def test_a_database_that_was_restored_to_an_earlier_time_is_named(opened: Any, orders: OrdersTable) -> None:
     source = opened()
     orders.execute(INSERT)
@@ -325,6 +397,22 @@ def test_a_position_by_hand_begins_behind_a_time(opened: Any, orders: OrdersTabl
                 '{"t": "2026-11-02 00:00:00+00", "k": "1"}'):  # fmt: skip
         with pytest.raises(SourceError, match=r"'orders': .* no place"):
             source.latest_offset(bad)
+
+
+def test_a_position_by_hand_without_a_zone_is_utc_wherever_spark_is(opened: Any, orders: OrdersTable) -> None:
+    for hour in ("01 23", "02 00", "02 01", "02 04", "02 07"):
+        orders.execute(f"INSERT INTO orders (updated_at) VALUES ('2026-11-{hour}:00:00+00')")
+    source, by_hand = opened(partitions=2), '{"t": "2026-11-02 00:00:00"}'
+    end = source.latest_offset(by_hand)
+    assert source.describe(by_hand, end).rows == 3
+    older = replace(Moment.of(end), since="2026-11-02 00:00:00").text()  # as it was written before
+    found = [source.read(by_hand, one).arguments["predicates"] for one in (end, older)]
+    with orders.connect() as session:
+        for zone in ("America/New_York", "Asia/Tokyo", "UTC"):
+            session.execute(f"SET timezone = '{zone}'")
+            for predicates in found:
+                rows = [session.execute(f"SELECT id FROM orders WHERE {one}").fetchall() for one in predicates]
+                assert sorted(id for part in rows for (id,) in part) == [3, 4, 5]
 
 
 def test_what_cannot_be_read_by_time_is_said(opened: Any, orders: OrdersTable) -> None:

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
-from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
+from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources import UNLIMITED, Figures, ReadLimit, digest_of_range
-from airflow_provider_microbatch.sources.jdbc.moment import Made, Moment
+from airflow_provider_microbatch.sources.jdbc.moment import FIRST, Made, Moment
 from airflow_provider_microbatch.sources.jdbc.opened import MOST_COUNTED, OpenTable
 from airflow_provider_microbatch.sources.jdbc.timed_table import TimedTable, timed
 
@@ -36,11 +36,12 @@ class OpenTimedTable(OpenTable):
             return table.any(ranges.ahead(place, table.now), ranges.late(place, self._since(table, place)))
 
     def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
-        begin = self._place(start)
+        place = self._place(start)
         most = min((one for one in (self._source.max_rows, limit.rows) if one is not None), default=None)
         with self._timed(plans=True) as table:
             table.check()
             self._check_exact(table)
+            begin = table.exact(place)
             self._check_goes_on(table, begin)
             end = self._planned(table, begin, most)
         return start if end is None else end.text()
@@ -105,7 +106,8 @@ class OpenTimedTable(OpenTable):
             return None
         time, key = (begin.time, begin.key) if found is None else found
         end = Moment(time=time, key=key, below=table.below(), since=since, made=table.made())
-        new = table.earlier(begin.time or time or "", self._source.late_seconds)
+        # Before the first batch nothing of theirs is read, however old it is.
+        new = FIRST if begin.time is None else table.earlier(begin.time, self._source.late_seconds)
         running = tuple(table.running(end, begin, new))
         if len(running) > MOST_RUNNING:
             raise SourceError(
@@ -172,21 +174,21 @@ class OpenTimedTable(OpenTable):
             "which passes over what was committed late."
         )
 
-    def _made_again(self, end: Offset | None) -> str | None:
-        place = self._place(end)
-        with self._timed() as table:
-            return self._other(place, table.made())
-
     def _planned_rows(self, end: Offset | None) -> int:
         return self._place(end).rows
 
-    def _there(self, start: Offset | None, end: Offset | None) -> int:
+    def _there(self, start: Offset | None, end: Offset | None) -> int | str:
         begin, place = self._place(start), self._place(end)
         with self._timed() as table:
-            other = self._other(place, table.made())
+            now = table.made()
+            other = self._other(place, now)
             if other is not None:
-                raise SourceChangedError(f"source {self._name!r}: {other}")
-            return table.count(table.ranges.between(begin, place))
+                return other
+            there = table.count(table.ranges.between(begin, place))
+            if place.made is None or place.below is None:
+                return there
+            is_rewritten = now.file != place.made.file
+            return self._told(there, end, is_rewritten=is_rewritten, later=table.below() - place.below)
 
     def _lost(self, gone: int, end: Offset | None) -> str:
         return (
@@ -198,6 +200,7 @@ class OpenTimedTable(OpenTable):
     def _predicates(self, start: Offset | None, end: Offset | None) -> list[str]:
         begin, place = self._place(start), self._place(end)
         with self._timed() as table:
+            begin, place = table.exact(begin), table.exact(place)
             whole, time = table.ranges.between(begin, place), table.ranges.time
             bounds = table.bounds(whole, self._source.partitions) if self._source.partitions > 1 else []
         spans = zip([None, *bounds], [*bounds, None], strict=True)

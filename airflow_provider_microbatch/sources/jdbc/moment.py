@@ -12,6 +12,9 @@ from airflow_provider_microbatch.checkpoint.entries import Offset
 _TIME = re.compile(
     r"\d{4,6}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?(?:Z|[+-]\d\d(?::?\d\d(?::\d\d)?)?)?(?: BC)?", re.ASCII
 )
+FIRST = "4714-11-24 00:00:00+00 BC"
+"""The first moment that PostgreSQL has, but for ``-infinity``."""
+
 _FIELDS = {"t", "k", "below", "open", "from", "rows", "sum", "of"}
 
 

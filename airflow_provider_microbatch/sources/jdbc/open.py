@@ -8,7 +8,7 @@ from dataclasses import replace
 from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
-from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
+from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources import UNLIMITED, Figures, ReadLimit, digest_of_range
 from airflow_provider_microbatch.sources.jdbc.offset import Gap, Place
 from airflow_provider_microbatch.sources.jdbc.opened import MOST_COUNTED, OpenTable
@@ -136,7 +136,9 @@ class OpenJdbcSource(OpenTable):
         self, table: Snapshot, begin: Place, end: Place, *, since: int, marks: Sequence[Mark]
     ) -> Place:
         below = table.below()
-        running = spans_of(table.unseen(marks[0].first, end.number, below) if marks else [])
+        # Over all numbers of the batch: who ended while it was planned is told from who runs by a row of it.
+        lowest = min([since, begin.number + 1, *(first for first, _ in end.late)])
+        running = spans_of(table.unseen(lowest, end.number, below))
         if len(running) > MOST_GAPS:
             raise SourceError(
                 f"more than {MOST_GAPS:,} transactions and subtransactions run beside each other, and their rows "
@@ -216,23 +218,21 @@ class OpenJdbcSource(OpenTable):
             f"new checkpoint. Where they are the same rows (restored by pg_restore, renamed): `{go_on} {quote(here)}`."
         )
 
-    def _made_again(self, end: Offset | None) -> str | None:
-        with self._snapshot() as table:
-            return self._other(table, self._place(end))
-
     def _planned_rows(self, end: Offset | None) -> int:
         return self._place(end).rows
 
-    def _there(self, start: Offset | None, end: Offset | None) -> int:
+    def _there(self, start: Offset | None, end: Offset | None) -> int | str:
         place = self._place(end)
         with self._snapshot() as table:
             other = self._other(table, place)
             if other is not None:
-                raise SourceChangedError(f"source {self._name!r}: {other}")
-            begin = self._place(start)
-            if place.sparse is not None:
-                return table.rows(place.conditions(begin, self._column, 1))[0]
-            return table.count(place.spans(begin.number))
+                return other
+            begin, sparse = self._place(start), place.sparse
+            if sparse is None:
+                return table.count(place.spans(begin.number))
+            there, _ = table.rows(place.conditions(begin, self._column, 1))
+            is_rewritten = table.file() != sparse.file
+            return self._told(there, end, is_rewritten=is_rewritten, later=table.below() - sparse.below)
 
     def _predicates(self, start: Offset | None, end: Offset | None) -> list[str]:
         return self._place(end).conditions(self._place(start), self._column, self._source.partitions)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from airflow_provider_microbatch.connections import Connection
@@ -138,6 +139,16 @@ class TimedTable:
         """The time that lies ``seconds`` before ``time``."""
         (found,) = self._row(f"SELECT (%s::{self._type} - make_interval(secs => %s))::text", time, seconds)
         return str(found)
+
+    def exact(self, place: Moment) -> Moment:
+        """The same place, its times as PostgreSQL writes them in UTC: a user may write one without a zone, which
+        Spark's session would read in a zone of its own."""
+        found = self._opened.execute(
+            f"SELECT one::{self._type}::text FROM unnest(%s::text[]) WITH ORDINALITY AS times(one, at) ORDER BY at",
+            [[place.time, place.since]],
+        )
+        (time,), (since,) = found
+        return replace(place, time=time, since=since)
 
     def compared(self, one: str, other: str) -> int:
         """-1, 0 or 1 if ``one`` lies before ``other``, is the same, or lies after it."""

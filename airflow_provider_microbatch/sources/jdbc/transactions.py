@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+RECYCLED = 2**31
+"""So many ids after a plan, its rows' numbers may be those of other transactions: rows keep the last 32 bits."""
+
 NEXT = "(SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint)"
 """The first id that was not assigned."""
 
@@ -15,6 +18,11 @@ _RUNNING = (
     "SELECT pg_snapshot_xmax(s)::text::bigint, ARRAY(SELECT x FROM generate_series(pg_snapshot_xmin(s)::text::bigint, "
     "pg_snapshot_xmax(s)::text::bigint - 1) AS x WHERE pg_xact_status(x::text::xid8) = 'in progress') "
     "FROM (SELECT pg_current_snapshot() AS s OFFSET 0) AS now"
+)
+
+_ENDED = (
+    "SELECT x FROM unnest(%s::bigint[]) AS x WHERE pg_visible_in_snapshot(x::text::xid8, pg_current_snapshot()) "
+    "AND pg_xact_status(x::text::xid8) IS DISTINCT FROM 'in progress'"
 )
 
 
@@ -44,9 +52,11 @@ def unseen(opened: Any, ran: tuple[int, list[int]], below: int, *, rows: str) ->
     asked = sorted({*before, *range(first_unknown, below)})
     if not asked:
         return []
-    listed = ", ".join(str(one) for one in asked)
-    found = opened.execute(f"SELECT DISTINCT {TRANSACTION} {rows} AND {TRANSACTION} IN ({listed})")
-    seen = {int(one) for (one,) in found}
+    there = rows.replace("%", "%%")  # a column's name may have one
+    found = opened.execute(f"SELECT DISTINCT {TRANSACTION} {there} AND {TRANSACTION} = ANY(%s::bigint[])", [asked])
+    # A frozen row of an earlier epoch may have the number of an id that has not ended: it is another one's.
+    ended = opened.execute(_ENDED, [[int(one) for (one,) in found]])
+    seen = {int(one) for (one,) in ended}
     return [one for one in asked if one not in seen]
 
 
