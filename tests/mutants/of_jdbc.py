@@ -185,4 +185,28 @@ MUTATIONS = [
         new="spans_of(table.unseen(marks[0].first if marks else lowest, ",
         tests=(JDBC,),
     ),
+    Mutation(
+        name="a standby is planned by",
+        why="rows of transactions that it does not know of are lost",
+        file="sources/jdbc/table.py",
+        old="            if is_standby:",
+        new="            if False:",
+        tests=(BY_TIME,),
+    ),
+    Mutation(
+        name="a table in another cluster is the same",
+        why="its transactions have other ids, and its rows are lost or doubled",
+        file="sources/jdbc/cluster.py",
+        old="        if self.system != now.system:\n",
+        new="        if False:\n",
+        tests=(BY_TIME, JDBC),
+    ),
+    Mutation(
+        name="a failover stops a source",
+        why="nothing is read until somebody sets its position",
+        file="sources/jdbc/cluster.py",
+        old="now.timeline < self.timeline:\n",
+        new="now.timeline != self.timeline:\n",
+        tests=(BY_TIME,),
+    ),
 ]

@@ -21,6 +21,7 @@ from airflow_provider_microbatch.sources import ReadLimit, SourceContext
 from airflow_provider_microbatch.sources.jdbc import JdbcSource
 from airflow_provider_microbatch.sources.jdbc import open as opened_module
 from airflow_provider_microbatch.sources.jdbc import sparse as sparse_module
+from airflow_provider_microbatch.sources.jdbc.cluster import Cluster
 from airflow_provider_microbatch.sources.jdbc.offset import Gap, Place, Table, divided
 from airflow_provider_microbatch.sources.jdbc.open import OpenJdbcSource
 from airflow_provider_microbatch.sources.jdbc.sparse import Mark, Sparse, joined, spans_of
@@ -271,6 +272,21 @@ def test_beyond_the_gaps_that_are_listed_rows_that_only_look_gone_are_not_skippe
     with pytest.raises(SourceChangedError, match=r"'orders': 5 of 5 rows .*written anew since"):
         skips.read(None, end)
     assert "written anew" in skips.not_replayable(None, end)
+
+
+def test_a_position_of_another_cluster_is_named_with_the_ways_on(opened: Any, orders: OrdersTable) -> None:
+    orders.execute(INSERT)
+    source = opened()
+    place = Place.of(source.latest_offset(None))
+    assert place.table is not None
+    now = place.table.cluster
+    older = replace(place, table=replace(place.table, cluster=Cluster())).text()
+    assert (source.has_new(older), source.latest_offset(older)) == (False, older)
+    other = replace(place, table=replace(place.table, cluster=replace(now, system=7))).text()
+    for look in (source.has_new, source.latest_offset, source.lag):
+        with pytest.raises(SourceError, match=rf"identifier {now.system}, and 7 then.* set-offset .*--offset"):
+            look(other)
+    assert "another database cluster" in source.not_replayable(None, other)
 
 
 def test_what_cannot_be_asked_is_said(opened: Any, orders: OrdersTable) -> None:

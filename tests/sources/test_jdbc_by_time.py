@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 from collections import Counter
@@ -16,14 +17,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_microbatch import connections
 from airflow_provider_microbatch.exceptions import DefinitionError, SourceChangedError, SourceError
 from airflow_provider_microbatch.sources import ReadLimit, SourceContext
 from airflow_provider_microbatch.sources.jdbc import JdbcSource
 from airflow_provider_microbatch.sources.jdbc.by_time import OpenTimedTable
+from airflow_provider_microbatch.sources.jdbc.cluster import Cluster
 from airflow_provider_microbatch.sources.jdbc.moment import Made, Moment, Running
-from airflow_provider_microbatch.sources.jdbc.transactions import unseen
+from airflow_provider_microbatch.sources.jdbc.transactions import check_told, unseen
 from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.support.orders_table import OrdersTable, orders_table
+from tests.support.postgres import postgres
 
 INSERT = "INSERT INTO orders (note) VALUES ('x')"
 
@@ -363,6 +367,78 @@ def test_rows_whose_ids_have_come_again_are_not_skipped(opened: Any, orders: Ord
     assert "transactions have begun since" in skips.not_replayable(None, end)
 
 
+def test_another_cluster_and_the_server_of_before_a_failover_are_named_and_a_failover_goes_on(
+    opened: Any, orders: OrdersTable
+) -> None:
+    orders.execute(INSERT)
+    source = opened()
+    written = json.loads(source.latest_offset(None))
+    name, oid, file, system, timeline = written["of"]
+
+    def of(*cluster: int) -> str:
+        return json.dumps({**written, "of": [name, oid, file, *cluster]})
+
+    for position in (of(), of(system, timeline - 1)):  # of an older version, and of before the failover
+        assert not source.has_new(position)
+        assert source.latest_offset(position) == position
+        assert source.not_replayable(None, position) is None
+    for position, said in (
+        (of(system + 1, timeline), f"another database cluster, of system identifier {system}, and {system + 1} then"),
+        (of(system, timeline + 1), f"timeline {timeline}, and was on {timeline + 1}"),
+    ):
+        for look in (source.has_new, source.latest_offset, source.lag):
+            with pytest.raises(SourceError, match=rf"{said}.* set-offset"):
+                look(position)
+        assert said in source.not_replayable(None, position)
+
+
+def test_a_role_that_may_not_ask_for_the_cluster_reads_all_the_same(opened: Any, orders: OrdersTable) -> None:
+    role = f"reader_of_{orders.connection.schema}"
+    for statement in (
+        "REVOKE EXECUTE ON FUNCTION pg_control_system() FROM public",
+        f"CREATE ROLE {role} LOGIN",
+        f"GRANT SELECT ON orders TO {role}",
+        INSERT,
+    ):
+        orders.execute(statement)
+    connections.find_by(lambda _: replace(orders.connection, login=role))
+    source = opened()
+    end = source.latest_offset(None)
+    assert len(json.loads(end)["of"]) == 3
+    assert ids(orders, source, None, end) == [1]
+    assert not source.has_new(end)
+
+
+def test_a_standby_is_refused_until_it_is_promoted_to_a_timeline_of_its_own(opened: Any, orders: OrdersTable) -> None:
+    source = opened()
+    with postgres(is_replica=True) as standby:
+        elsewhere = replace(orders.connection, port=standby.port, schema="postgres")
+        connections.find_by(lambda _: elsewhere)
+        for look in (source.check, partial(source.latest_offset, None), partial(source.has_new, None)):
+            with pytest.raises(SourceError, match=r"'orders': .* is a standby.*'orders_db' must lead to the primary"):
+                look()
+        with OrdersTable(elsewhere).connect(autocommit=True) as session:
+            session.execute("SELECT pg_promote()")
+            session.execute("CREATE TABLE orders (id bigserial PRIMARY KEY, updated_at timestamptz DEFAULT now())")
+            session.execute("INSERT INTO orders DEFAULT VALUES")
+        end = source.latest_offset(None)
+        assert source.describe(None, end).rows == 1
+        *_, timeline = json.loads(end)["of"]
+        assert timeline == 2
+
+
+def test_foreign_tables_among_partitions_are_refused(orders: OrdersTable) -> None:
+    for statement in (
+        "CREATE FOREIGN DATA WRAPPER nothing",
+        "CREATE SERVER far FOREIGN DATA WRAPPER nothing",
+        "CREATE TABLE parted (id int) PARTITION BY HASH (id)",
+        "CREATE FOREIGN TABLE there PARTITION OF parted FOR VALUES WITH (MODULUS 1, REMAINDER 0) SERVER far",
+    ):
+        orders.execute(statement)
+    with orders.connect() as session, pytest.raises(SourceError, match="partitions that are foreign tables"):
+        check_told(session, '"parted"')
+
+
 def test_a_column_may_have_any_name(opened: Any, orders: OrdersTable) -> None:
     orders.execute('ALTER TABLE orders RENAME updated_at TO "at %%s 100%%"')
     source = opened(timestamp="at %s 100%")
@@ -447,7 +523,8 @@ TIMES = st.datetimes().map(lambda moment: moment.isoformat(sep=" ") + "+00")
 def test_a_moment_is_read_as_it_was_written(
     time: str, key: int | None, running: list[Running], since: str | None, rows: int
 ) -> None:
-    made = Made(name="public.orders", oid=17, file=3)
+    cluster = Cluster(system=-rows, timeline=2) if rows % 2 else Cluster()
+    made = Made(name="public.orders", oid=17, file=3, cluster=cluster)
     place = Moment(time=time, key=key, below=9, running=tuple(running), since=since, rows=rows, digest="7", made=made)
     assert Moment.of(place.text()) == place
     assert Moment.of(Moment().text()) == Moment()

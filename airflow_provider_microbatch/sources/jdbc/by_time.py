@@ -157,13 +157,17 @@ class OpenTimedTable(OpenTable):
     def _other(self, place: Moment, now: Made) -> str | None:
         """The reason why a place does not belong to the current table; None if it does, as far as can be known."""
         then = place.made
-        if then is None or (then.name, then.oid) == (now.name, now.oid):
+        if then is None:
             return None
-        what = (
-            f"the position is one of table {then.name}, and {now.name} is read now"
-            if then.name != now.name
-            else f"{now.name} was made again"
-        )
+        if then.name != now.name:
+            what = f"the position is one of table {then.name}, and {now.name} is read now"
+        elif then.oid != now.oid:
+            what = f"{now.name} was made again"
+        else:
+            differs = then.cluster.differs(now.cluster)
+            if differs is None:
+                return None
+            what = f"{now.name} is not as it was: {differs}"
         return f"{what} (oid {then.oid} then, {now.oid} now). {self._ways(place)}"
 
     def _ways(self, place: Moment) -> str:

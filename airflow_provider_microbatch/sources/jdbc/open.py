@@ -135,6 +135,7 @@ class OpenJdbcSource(OpenTable):
     def _by_transactions(
         self, table: Snapshot, begin: Place, end: Place, *, since: int, marks: Sequence[Mark]
     ) -> Place:
+        table.check_told()
         below = table.below()
         # Over all numbers of the batch: who ended while it was planned is told from who runs by a row of it.
         lowest = min([since, begin.number + 1, *(first for first, _ in end.late)])
@@ -198,19 +199,24 @@ class OpenJdbcSource(OpenTable):
         """The reason why the numbers of a place are not those of the current table; None if they are, as far as is
         known."""
         now, then = table.identity(), place.table
-        if then is None or then == now:
+        if then is None:
+            return None
+        differs = then.cluster.differs(now.cluster)
+        if differs is None and (then.name, then.oid, then.sequence) == (now.name, now.oid, now.sequence):
             return None
         # Transactions of another database have other ids: no transaction of that time can still commit into this one.
-        gaps = place.gaps if then.oid == now.oid else tuple(replace(gap, xmax=0) for gap in place.gaps)
+        is_same = then.oid == now.oid and differs is None
+        gaps = place.gaps if is_same else tuple(replace(gap, xmax=0) for gap in place.gaps)
         here = replace(place, gaps=gaps, late=(), rows=0, table=None, sparse=None, by_hand=True).text()
         begin = replace(
             place, number=self._source.first - 1, gaps=(), late=(), rows=0, table=None, sparse=None, by_hand=True
         ).text()
-        what = (
-            f"the position is one of table {then.name}, and {now.name} is read now"
-            if then.name != now.name
-            else f"{now.name} was made again, or its sequence begins again"
-        )
+        if then.name != now.name:
+            what = f"the position is one of table {then.name}, and {now.name} is read now"
+        elif differs is not None:
+            what = f"{now.name} is not as it was: {differs}"
+        else:
+            what = f"{now.name} was made again, or its sequence begins again"
         go_on = f"microbatch set-offset CHECKPOINT --source {quote(self._name)} --allow-skip --offset"
         return (
             f"{what} (oid {then.oid} and sequence file {then.sequence} then, {now.oid} and {now.sequence} now): its "

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.sources.jdbc.cluster import cluster_now
 from airflow_provider_microbatch.sources.jdbc.offset import Table
-from airflow_provider_microbatch.sources.jdbc.transactions import NEXT, running_now, unseen
+from airflow_provider_microbatch.sources.jdbc.transactions import NEXT, check_told, running_now, unseen
 
 _CONNECT_SECONDS = 10
 WHOLE = (20, 21, 23)  # oids of int8, int2, int4
@@ -55,6 +57,14 @@ def connected(connection: Connection) -> Iterator[Any]:
             sslpassword=connection.extra.get("sslpassword"),
             **tls(connection),
         ) as opened:
+            opened.autocommit = True
+            (is_standby,) = opened.execute("SELECT pg_is_in_recovery()").fetchone() or (False,)
+            if is_standby:  # it does not know of every transaction that runs, and their rows would not be waited for
+                raise SourceError(
+                    f"{connection.host} is a standby, which does not know what runs on the primary. Connection "
+                    f"{connection.conn_id!r} must lead to the primary."
+                )
+            opened.autocommit = False
             opened.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             opened.read_only = True
             yield opened
@@ -111,7 +121,8 @@ class Snapshot:
         if found is None:  # the name is resolved now, and everything else as of the snapshot
             raise SourceError(f"{self._table} is being made again at this moment: look again")
         name, oid, sequence = found
-        return Table(name=name, oid=int(oid), sequence=None if sequence is None else int(sequence))
+        made = Table(name=name, oid=int(oid), sequence=None if sequence is None else int(sequence))
+        return replace(made, cluster=cluster_now(self._opened))
 
     def moment(self) -> tuple[int, int, int]:
         """The time, milliseconds since the epoch; the lowest id of a running transaction; and the first id that was not
@@ -196,6 +207,10 @@ class Snapshot:
             f"WHERE {' OR '.join(f'({one})' for one in conditions) or 'false'}"
         ).fetchone()
         return int(found[0]), str(found[1])
+
+    def check_told(self) -> None:
+        """See :func:`~airflow_provider_microbatch.sources.jdbc.transactions.check_told`."""
+        check_told(self._opened, self._table)
 
     def file(self) -> int:
         """The sum of the file numbers of the table and its partitions."""

@@ -9,13 +9,19 @@ from typing import Any
 
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.sources.jdbc.cluster import cluster_now
 from airflow_provider_microbatch.sources.jdbc.moment import Made, Moment, Running
 from airflow_provider_microbatch.sources.jdbc.ranges_by_time import Ranges
 from airflow_provider_microbatch.sources.jdbc.table import WHOLE, connected, inexact, quoted, quoted_column
-from airflow_provider_microbatch.sources.jdbc.transactions import NEXT, TRANSACTION, running_now, unseen
+from airflow_provider_microbatch.sources.jdbc.transactions import (
+    NEXT,
+    TRANSACTION,
+    check_told,
+    running_now,
+    unseen,
+)
 
 _TYPES = {1184: "timestamptz", 1114: "timestamp"}  # by their oids
-_TABLES = ("r", "p")  # plain tables, and partitioned ones; a view's rows have no transaction
 
 
 @contextmanager
@@ -65,14 +71,13 @@ class TimedTable:
 
     def check(self) -> None:
         """:raises SourceError: if its rows do not tell which transaction wrote them, or may be in no order."""
-        kind, may_be_null = self._row(
-            "SELECT c.relkind::text, EXISTS (SELECT FROM pg_catalog.pg_attribute AS a WHERE a.attrelid = c.oid "
-            "AND a.attname = %s AND NOT a.attnotnull) FROM pg_catalog.pg_class AS c WHERE c.oid = %s::regclass",
-            self._bare_key,
+        check_told(self._opened, self._table)
+        (may_be_null,) = self._row(
+            "SELECT EXISTS (SELECT FROM pg_catalog.pg_attribute AS a WHERE a.attrelid = %s::regclass "
+            "AND a.attname = %s AND NOT a.attnotnull)",
             self._table,
+            self._bare_key,
         )
-        if kind not in _TABLES:
-            raise SourceError(f"{self._table} is no table: only a table's rows tell who wrote them")
         if may_be_null:
             raise SourceError(
                 f"column {self.ranges.key} of {self._table} may be null: make it NOT NULL, or column=None"
@@ -96,7 +101,7 @@ class TimedTable:
         if found is None:  # the name is resolved now, and everything else as of the snapshot
             raise SourceError(f"{self._table} is being made again at this moment: look again")
         name, oid, file = found
-        return Made(name=name, oid=int(oid), file=int(file))
+        return Made(name=name, oid=int(oid), file=int(file), cluster=cluster_now(self._opened))
 
     def below(self) -> int:
         """The first transaction id that was not assigned."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from airflow_provider_microbatch.exceptions import SourceError
+
 RECYCLED = 2**31
 """So many ids after a plan, its rows' numbers may be those of other transactions: rows keep the last 32 bits."""
 
@@ -13,6 +15,8 @@ NEXT = "(SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint)"
 
 TRANSACTION = f"({NEXT} - (({NEXT} - xmin::text::bigint) & 4294967295))"
 """A row's transaction with its epoch, which the row does not store: the newest assigned id with the row's number."""
+
+_TABLES = ("r", "p")  # plain tables, and partitioned ones; a view's rows have no transaction
 
 _RUNNING = (
     "SELECT pg_snapshot_xmax(s)::text::bigint, ARRAY(SELECT x FROM generate_series(pg_snapshot_xmin(s)::text::bigint, "
@@ -37,6 +41,24 @@ def running_now(opened: Any) -> tuple[int, list[int]]:
     first_unknown, ran = opened.execute(_RUNNING).fetchone()
     opened.autocommit = False
     return int(first_unknown), list(ran)
+
+
+def check_told(opened: Any, table: str) -> None:
+    """Check that rows tell which transaction wrote them.
+
+    :param table: as SQL has it.
+    :raises SourceError: if they do not: those of views and of foreign tables.
+    """
+    found = opened.execute(
+        "SELECT c.relkind::text, EXISTS (SELECT FROM pg_partition_tree(c.oid) AS p JOIN pg_catalog.pg_class AS f "
+        "ON f.oid = p.relid WHERE f.relkind = 'f') FROM pg_catalog.pg_class AS c WHERE c.oid = %s::regclass",
+        [table],
+    ).fetchone()
+    kind, is_foreign = found or (None, False)
+    if kind not in _TABLES:
+        raise SourceError(f"{table} is no table: only a table's rows tell who wrote them")
+    if is_foreign:
+        raise SourceError(f"{table} has partitions that are foreign tables, whose rows do not tell who wrote them")
 
 
 def unseen(opened: Any, ran: tuple[int, list[int]], below: int, *, rows: str) -> list[int]:
