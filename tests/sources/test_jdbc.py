@@ -274,6 +274,37 @@ def test_beyond_the_gaps_that_are_listed_rows_that_only_look_gone_are_not_skippe
     assert "written anew" in skips.not_replayable(None, end)
 
 
+def test_beyond_the_gaps_that_are_listed_a_lag_counts_no_more_than_the_most(
+    opened: Any, orders: OrdersTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opened_module, "MOST_GAPS", 3)
+    source = opened()
+    with orders.connect() as slow:
+        slow.execute("INSERT INTO orders (id) SELECT 10 * n + 5 FROM generate_series(1, 4) AS n")
+        orders.execute("INSERT INTO orders (id) SELECT 10 * n FROM generate_series(1, 5) AS n")
+        end = source.latest_offset(None)
+    orders.execute("INSERT INTO orders (id) VALUES (60), (70)")
+    assert source.lag(end).rows == 6
+    for most in (3, 5):
+        monkeypatch.setattr(opened_module, "MOST_COUNTED", most)
+        assert source.lag(end).rows == most
+
+
+def test_a_lag_waits_for_nobody_long(opened: Any, orders: OrdersTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    orders.execute(INSERT)
+    source = opened()
+    end = source.latest_offset(None)
+    monkeypatch.setattr(opened_module, "LAG_SECONDS", 0.1)
+    with orders.connect() as locks:
+        locks.execute("LOCK TABLE orders")
+        let_go = threading.Timer(30, locks.rollback)
+        let_go.start()
+        with pytest.raises(SourceError, match="statement timeout"):
+            source.lag(end)
+        let_go.cancel()
+    assert source.lag(end).rows == 0
+
+
 def test_a_position_of_another_cluster_is_named_with_the_ways_on(opened: Any, orders: OrdersTable) -> None:
     orders.execute(INSERT)
     source = opened()
@@ -287,6 +318,20 @@ def test_a_position_of_another_cluster_is_named_with_the_ways_on(opened: Any, or
         with pytest.raises(SourceError, match=rf"identifier {now.system}, and 7 then.* set-offset .*--offset"):
             look(other)
     assert "another database cluster" in source.not_replayable(None, other)
+
+
+@pytest.mark.parametrize("bad", ['{"n": 9, "gaps": [[5, 4, 0, 3]]}', "[" * 100_000])
+def test_what_is_no_place_is_said(opened: Any, orders: OrdersTable, bad: str) -> None:
+    with pytest.raises(SourceError, match=r"'orders': .* no place"):
+        opened().latest_offset(bad)
+
+
+def test_a_sensor_does_not_fire_for_what_a_plan_refuses(opened: Any, orders: OrdersTable) -> None:
+    orders.execute("ALTER TABLE orders ADD amount numeric")
+    orders.execute(INSERT)
+    for look in (opened().has_new, opened().latest_offset):
+        with pytest.raises(SourceError, match="numeric"):
+            look(None)
 
 
 def test_what_cannot_be_asked_is_said(opened: Any, orders: OrdersTable) -> None:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from airflow_provider_microbatch import connections
 from airflow_provider_microbatch.exceptions import DefinitionError, SourceChangedError, SourceError
 from airflow_provider_microbatch.sources import ReadLimit, SourceContext
-from airflow_provider_microbatch.sources.jdbc import JdbcSource
+from airflow_provider_microbatch.sources.jdbc import JdbcSource, by_time
 from airflow_provider_microbatch.sources.jdbc.by_time import OpenTimedTable
 from airflow_provider_microbatch.sources.jdbc.cluster import Cluster
 from airflow_provider_microbatch.sources.jdbc.moment import Made, Moment, Running
@@ -439,6 +439,29 @@ def test_foreign_tables_among_partitions_are_refused(orders: OrdersTable) -> Non
         check_told(session, '"parted"')
 
 
+def test_a_lag_waits_for_nobody_long(opened: Any, orders: OrdersTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    orders.execute(INSERT)
+    source = opened()
+    end = source.latest_offset(None)
+    monkeypatch.setattr(by_time, "LAG_SECONDS", 0.1)
+    with orders.connect() as locks:
+        locks.execute("LOCK TABLE orders")
+        let_go = threading.Timer(30, locks.rollback)
+        let_go.start()
+        with pytest.raises(SourceError, match="statement timeout"):
+            source.lag(end)
+        let_go.cancel()
+    assert source.lag(end).rows == 0
+
+
+def test_a_sensor_does_not_fire_for_what_a_plan_refuses(opened: Any, orders: OrdersTable) -> None:
+    orders.execute("ALTER TABLE orders ADD amount numeric")
+    orders.execute(INSERT)
+    for look in (opened().has_new, opened().latest_offset):
+        with pytest.raises(SourceError, match="numeric"):
+            look(None)
+
+
 def test_a_column_may_have_any_name(opened: Any, orders: OrdersTable) -> None:
     orders.execute('ALTER TABLE orders RENAME updated_at TO "at %%s 100%%"')
     source = opened(timestamp="at %s 100%")
@@ -470,7 +493,7 @@ def test_a_position_by_hand_begins_behind_a_time(opened: Any, orders: OrdersTabl
     with pytest.raises(SourceError, match="future"):
         source.check_offset('{"t": "2126-11-02T00:00:00Z"}')
     for bad in ('{"t": "now()"}', "{\"t\": \"2026-11-02 00:00' OR '1\"}", '{"t": null, "k": 1}', '{"n": 5}',
-                '{"t": "2026-11-02 00:00:00+00", "k": "1"}'):  # fmt: skip
+                '{"t": "2026-11-02 00:00:00+00", "k": "1"}', "[" * 100_000):  # fmt: skip
         with pytest.raises(SourceError, match=r"'orders': .* no place"):
             source.latest_offset(bad)
 
@@ -516,7 +539,11 @@ TIMES = st.datetimes().map(lambda moment: moment.isoformat(sep=" ") + "+00")
 @given(
     TIMES,
     st.none() | st.integers(),
-    st.lists(st.builds(Running, first=st.integers(), last=st.integers(), since=TIMES)),
+    st.lists(
+        st.builds(
+            lambda at, more, time: Running(first=at, last=at + more, since=time), st.integers(), st.integers(0), TIMES
+        )
+    ),
     st.none() | TIMES,
     st.integers(0),
 )
@@ -528,6 +555,9 @@ def test_a_moment_is_read_as_it_was_written(
     place = Moment(time=time, key=key, below=9, running=tuple(running), since=since, rows=rows, digest="7", made=made)
     assert Moment.of(place.text()) == place
     assert Moment.of(Moment().text()) == Moment()
+    backwards = replace(place, running=(Running(first=2, last=1, since=time),)).text()
+    with pytest.raises(ValueError, match="no place"):
+        Moment.of(backwards)
 
 
 def test_partitions_of_a_table_are_read_as_one(opened: Any, orders: OrdersTable) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources import UNLIMITED, Figures, ReadLimit, digest_of_range
 from airflow_provider_microbatch.sources.jdbc.moment import FIRST, Made, Moment
-from airflow_provider_microbatch.sources.jdbc.opened import MOST_COUNTED, OpenTable
+from airflow_provider_microbatch.sources.jdbc.opened import LAG_SECONDS, MOST_COUNTED, OpenTable
 from airflow_provider_microbatch.sources.jdbc.timed_table import TimedTable, timed
 
 MOST_RUNNING = 5000
@@ -33,7 +34,11 @@ class OpenTimedTable(OpenTable):
         with self._timed() as table:
             self._check_goes_on(table, place)
             ranges = table.ranges
-            return table.any(ranges.ahead(place, table.now), ranges.late(place, self._since(table, place)))
+            found = table.any(ranges.ahead(place, table.now), ranges.late(place, self._since(table, place)))
+            if found:  # no sensor fires for what a plan refuses
+                table.check()
+                self._check_exact(table)
+            return found
 
     def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
         place = self._place(start)
@@ -80,7 +85,7 @@ class OpenTimedTable(OpenTable):
     def lag(self, position: Offset | None) -> Figures:
         """Rows, counted up to :data:`MOST_COUNTED`."""
         place = self._place(position)
-        with self._timed() as table:
+        with self._timed(seconds=LAG_SECONDS) as table:
             self._check_goes_on(table, place)
             ranges = table.ranges
             late = ranges.late(place, self._since(table, place))
@@ -171,11 +176,11 @@ class OpenTimedTable(OpenTable):
         return f"{what} (oid {then.oid} then, {now.oid} now). {self._ways(place)}"
 
     def _ways(self, place: Moment) -> str:
-        begin, here = Moment().text(), replace(place, below=None).text()
+        begin, here = quote(Moment().text()), quote(replace(place, below=None).text())
         return (
-            f"Where its rows are to be read from the first: `microbatch set-offset CHECKPOINT --source {self._name} "
-            f"--allow-skip --offset '{begin}'`; where what lies before {place.time} was read: `--offset '{here}'`, "
-            "which passes over what was committed late."
+            "Where its rows are to be read from the first: `microbatch set-offset CHECKPOINT --source "
+            f"{quote(self._name)} --allow-skip --offset {begin}`; where what lies before {place.time} was read: "
+            f"`--offset {here}`, which passes over what was committed late."
         )
 
     def _planned_rows(self, end: Offset | None) -> int:
@@ -222,7 +227,7 @@ class OpenTimedTable(OpenTable):
             raise SourceError(f"source {self._name!r}: {error}") from error
 
     @contextmanager
-    def _timed(self, *, plans: bool = False) -> Iterator[TimedTable]:
+    def _timed(self, *, plans: bool = False, seconds: float | None = None) -> Iterator[TimedTable]:
         source = self._source
         connection = self._connect(source.conn_id)
         with (
@@ -234,6 +239,7 @@ class OpenTimedTable(OpenTable):
                 key=source.column,
                 zone=source.time_zone,
                 plans=plans,
+                seconds=seconds,
             ) as table,
         ):
             yield table

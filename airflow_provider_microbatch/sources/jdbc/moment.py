@@ -122,13 +122,13 @@ class Moment:
                 time=time,
                 key=key,
                 below=_number(values["below"]),
-                running=tuple(Running(first=_number(a), last=_number(b), since=_time(c)) for a, b, c in values["open"]),
+                running=tuple(_running(*one) for one in values["open"]),
                 since=None if values["from"] is None else _time(values["from"]),
                 rows=_number(values["rows"]),
                 digest=values["sum"],
                 made=Made(name=name, oid=_number(oid), file=_number(file), cluster=Cluster.of(cluster)),
             )
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise ValueError(f"{offset:.200} is no place in a table that is read by time: {error}") from error
 
 
@@ -136,6 +136,12 @@ def _time(value: Any) -> str:
     if not isinstance(value, str) or not _TIME.fullmatch(value):
         raise TypeError(f"{value!r:.60} is no timestamp such as 2026-11-24 18:00:00.123456+00")
     return value
+
+
+def _running(first: Any, last: Any, since: Any) -> Running:
+    if _number(first) > _number(last):
+        raise ValueError(f"transactions from {first} to {last} are none")
+    return Running(first=first, last=last, since=_time(since))
 
 
 def _number(value: Any) -> int:

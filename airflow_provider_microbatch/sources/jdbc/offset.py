@@ -100,7 +100,9 @@ class Place:
             numbers += [n for gap in values["gaps"] for n in gap]
             if not all(type(number) is int for number in numbers):
                 raise TypeError("it has something else than whole numbers")
-        except (ValueError, TypeError) as error:
+            if any(first > last for first, last in [*((gap.first, gap.last) for gap in gaps), *late]):
+                raise ValueError("it has numbers that end before they begin")
+        except (ValueError, TypeError, RecursionError) as error:
             raise ValueError(f"{offset:.200} is no place in a table: {error}") from error
         place = cls(number=values["n"], gaps=gaps, late=late, rows=values["rows"], table=table, by_hand=by_hand)
         return replace(place, sparse=sparse)

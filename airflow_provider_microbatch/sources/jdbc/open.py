@@ -11,7 +11,7 @@ from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources import UNLIMITED, Figures, ReadLimit, digest_of_range
 from airflow_provider_microbatch.sources.jdbc.offset import Gap, Place
-from airflow_provider_microbatch.sources.jdbc.opened import MOST_COUNTED, OpenTable
+from airflow_provider_microbatch.sources.jdbc.opened import LAG_SECONDS, MOST_COUNTED, OpenTable
 from airflow_provider_microbatch.sources.jdbc.sparse import Mark, Sparse, joined, spans_of
 from airflow_provider_microbatch.sources.jdbc.table import Snapshot, quoted_column, snapshot
 
@@ -36,9 +36,14 @@ class OpenJdbcSource(OpenTable):
         place = self._place(position)
         with self._snapshot() as table:
             self._check_goes_on(table, place)
-            if table.any_after(place.number) or table.filled([(gap.first, gap.last) for gap in place.gaps]):
-                return True
-            return place.sparse is not None and table.any(self._late(place))
+            found = (
+                table.any_after(place.number)
+                or bool(table.filled([(gap.first, gap.last) for gap in place.gaps]))
+                or (place.sparse is not None and table.any(self._late(place)))
+            )
+            if found:  # no sensor fires for what a plan refuses
+                self._check_exact(table)
+            return found
 
     def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
         begin = self._place(start)
@@ -65,7 +70,7 @@ class OpenJdbcSource(OpenTable):
         place = self._place(offset)
         with self._snapshot() as table:
             if place.number > table.last(self._source.first - 1, None):
-                raise SourceError(f"source {self._name!r}: {offset} lies behind the last row of {self._source.table}.")
+                raise SourceError(f"{offset} lies behind the last row of {self._source.table}.")
 
     def is_after(self, offset: Offset | None, other: Offset | None) -> bool | None:
         one, two = self._place(offset), self._place(other)
@@ -81,10 +86,10 @@ class OpenJdbcSource(OpenTable):
         """Rows, counted up to :data:`MOST_COUNTED`."""
         place = self._place(position)
         spans = [(gap.first, gap.last) for gap in place.gaps]
-        with self._snapshot() as table:
+        with self._snapshot(seconds=LAG_SECONDS) as table:
             self._check_goes_on(table, place)
-            late = 0 if place.sparse is None else table.rows([self._late(place)])[0]
-            return Figures(rows=late + table.count([*spans, (place.number + 1, _HIGHEST)], most=MOST_COUNTED))
+            late = 0 if place.sparse is None else table.count_of(self._late(place), most=MOST_COUNTED)
+            return Figures(rows=late + table.count([*spans, (place.number + 1, _HIGHEST)], most=MOST_COUNTED - late))
 
     def _planned(self, table: Snapshot, begin: Place, most: int | None) -> Place | None:
         """Return the end of the next range; None if there is nothing."""
@@ -250,9 +255,10 @@ class OpenJdbcSource(OpenTable):
             raise SourceError(f"source {self._name!r}: {error}") from error
 
     @contextmanager
-    def _snapshot(self, *, plans: bool = False) -> Iterator[Snapshot]:
-        connection, column = self._connect(self._source.conn_id), self._source.column or ""
-        with self._named(), snapshot(connection, table=self._source.table, column=column, plans=plans) as table:
+    def _snapshot(self, *, plans: bool = False, seconds: float | None = None) -> Iterator[Snapshot]:
+        source, connection = self._source, self._connect(self._source.conn_id)
+        opened = snapshot(connection, table=source.table, column=source.column or "", plans=plans, seconds=seconds)
+        with self._named(), opened as table:
             yield table
 
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _READER = "airflow_provider_microbatch.runtime.jdbc:read"
+LAG_SECONDS = 5.0
+"""The longest time that a statement about a lag may take: it is asked between publish and commit."""
+
 MOST_COUNTED = 1_000_000
 """The largest number of rows that a lag counts: it is counted for each batch, of a long first run again and again."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -33,10 +34,11 @@ def quoted(name: str) -> str:
 
 
 @contextmanager
-def connected(connection: Connection) -> Iterator[Any]:
+def connected(connection: Connection, *, seconds: float | None = None) -> Iterator[Any]:
     """Open a session of PostgreSQL.
 
-    :raises SourceError: if the database cannot be asked.
+    :param seconds: the longest time that a statement may take, locks included; None for no limit.
+    :raises SourceError: if the database cannot be asked, or is a standby.
     """
     try:
         import psycopg
@@ -67,19 +69,24 @@ def connected(connection: Connection) -> Iterator[Any]:
             opened.autocommit = False
             opened.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             opened.read_only = True
+            if seconds is not None:
+                opened.execute(f"SET LOCAL statement_timeout = {math.ceil(1000 * seconds)}")
             yield opened
     except psycopg.Error as error:
         raise SourceError(f"PostgreSQL says: {' '.join(str(error).split())}") from error
 
 
 @contextmanager
-def snapshot(connection: Connection, *, table: str, column: str, plans: bool = False) -> Iterator[Snapshot]:
+def snapshot(
+    connection: Connection, *, table: str, column: str, plans: bool = False, seconds: float | None = None
+) -> Iterator[Snapshot]:
     """Open the table as it is at one moment.
 
     :param plans: also find the transactions that run.
+    :param seconds: see :func:`connected`. Not with ``plans``.
     :raises SourceError: if the database cannot be asked.
     """
-    with connected(connection) as opened:
+    with connected(connection, seconds=seconds) as opened:
         ran = running_now(opened) if plans else (0, [])
         yield Snapshot(opened, table=table, column=column, ran=ran)
 
@@ -199,6 +206,13 @@ class Snapshot:
         """Whether the condition holds for a row."""
         (found,) = self._opened.execute(f"SELECT EXISTS (SELECT FROM {self._table} WHERE {condition})").fetchone()
         return bool(found)
+
+    def count_of(self, condition: str, *, most: int) -> int:
+        """Number of rows for which the condition holds, or ``most`` if there are more."""
+        (found,) = self._opened.execute(
+            f"SELECT count(*) FROM (SELECT FROM {self._table} WHERE {condition} LIMIT {most}) AS found"
+        ).fetchone()
+        return int(found)
 
     def rows(self, conditions: Sequence[str]) -> tuple[int, str]:
         """Number of rows for which one of the conditions holds, and a digest of their numbers."""

@@ -26,14 +26,22 @@ _TYPES = {1184: "timestamptz", 1114: "timestamp"}  # by their oids
 
 @contextmanager
 def timed(
-    connection: Connection, *, table: str, time: str, key: str | None, zone: str, plans: bool = False
+    connection: Connection,
+    *,
+    table: str,
+    time: str,
+    key: str | None,
+    zone: str,
+    plans: bool = False,
+    seconds: float | None = None,
 ) -> Iterator[TimedTable]:
     """Open the table as it is at one moment.
 
     :param plans: also find the transactions that run.
+    :param seconds: see :func:`~airflow_provider_microbatch.sources.jdbc.table.connected`. Not with ``plans``.
     :raises SourceError: if the database cannot be asked.
     """
-    with connected(connection) as opened:
+    with connected(connection, seconds=seconds) as opened:
         ran: tuple[int, list[int]] = (0, [])
         if plans:
             ran = running_now(opened)
