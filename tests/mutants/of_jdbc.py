@@ -5,6 +5,8 @@ from __future__ import annotations
 from tests.mutants.mutation import Mutation
 
 JDBC = "tests/sources/test_jdbc.py"
+GAPS = "tests/sources/test_jdbc_gaps.py"
+DATABASE = "tests/sources/test_jdbc_database.py"
 BY_TIME = "tests/sources/test_jdbc_by_time.py"
 LAG = "tests/execution/test_lag.py"
 
@@ -15,7 +17,7 @@ MUTATIONS = [
         file="sources/jdbc/sparse.py",
         old="seen_ms=pair[-1].seen_ms, xmax=pair[-1].xmax)",
         new="seen_ms=pair[0].seen_ms, xmax=pair[0].xmax)",
-        tests=(JDBC,),
+        tests=(GAPS,),
     ),
     Mutation(
         name="beyond the gaps that are listed nobody is waited for",
@@ -23,7 +25,7 @@ MUTATIONS = [
         file="sources/jdbc/open.py",
         old="        while marks and marks[0].xmax <= xmin and ",
         new="        while marks and ",
-        tests=(JDBC,),
+        tests=(GAPS,),
     ),
     Mutation(
         name="a range of a column with many gaps has what was committed after its plan",
@@ -31,7 +33,7 @@ MUTATIONS = [
         file="sources/jdbc/offset.py",
         old='return [f"({one}) AND {self.sparse.seen}" if replayed else f"({one})" for one in found]',
         new="return found",
-        tests=(JDBC,),
+        tests=(GAPS,),
     ),
     Mutation(
         name="a source that does not tell its lag fails the batch",
@@ -143,7 +145,7 @@ MUTATIONS = [
         file="sources/jdbc/opened.py",
         old="        if rows and not there and is_rewritten:\n",
         new="        if False:\n",
-        tests=(BY_TIME, JDBC),
+        tests=(DATABASE,),
     ),
     Mutation(
         name="rows whose ids have come again are skipped",
@@ -151,7 +153,7 @@ MUTATIONS = [
         file="sources/jdbc/opened.py",
         old="        if there < rows and later >= RECYCLED:\n",
         new="        if False:\n",
-        tests=(BY_TIME, JDBC),
+        tests=(DATABASE,),
     ),
     Mutation(
         name="where rows may be gone a replay is always possible",
@@ -159,7 +161,7 @@ MUTATIONS = [
         file="sources/jdbc/opened.py",
         old="        if isinstance(there, str):\n            return there\n",
         new="        if isinstance(there, str):\n            return None\n",
-        tests=(BY_TIME, JDBC),
+        tests=(DATABASE,),
     ),
     Mutation(
         name="a frozen row ends the transaction that has its number now",
@@ -183,7 +185,7 @@ MUTATIONS = [
         file="sources/jdbc/open.py",
         old="spans_of(table.unseen(lowest, ",
         new="spans_of(table.unseen(marks[0].first if marks else lowest, ",
-        tests=(JDBC,),
+        tests=(GAPS,),
     ),
     Mutation(
         name="a lag by time waits for a lock",
@@ -207,7 +209,7 @@ MUTATIONS = [
         file="sources/jdbc/table.py",
         old="            if is_standby:",
         new="            if False:",
-        tests=(BY_TIME,),
+        tests=(DATABASE,),
     ),
     Mutation(
         name="a table in another cluster is the same",
@@ -215,7 +217,7 @@ MUTATIONS = [
         file="sources/jdbc/cluster.py",
         old="        if self.system != now.system:\n",
         new="        if False:\n",
-        tests=(BY_TIME, JDBC),
+        tests=(DATABASE,),
     ),
     Mutation(
         name="a failover stops a source",
@@ -223,7 +225,7 @@ MUTATIONS = [
         file="sources/jdbc/cluster.py",
         old="now.timeline < self.timeline:\n",
         new="now.timeline != self.timeline:\n",
-        tests=(BY_TIME,),
+        tests=(DATABASE,),
     ),
     Mutation(
         name="a sensor fires for columns that a plan refuses",

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_microbatch import connections
 from airflow_provider_microbatch.exceptions import DefinitionError, SourceChangedError, SourceError
-from airflow_provider_microbatch.sources import ReadLimit, SourceContext
-from airflow_provider_microbatch.sources.jdbc import JdbcSource, by_time
+from airflow_provider_microbatch.sources import ReadLimit
+from airflow_provider_microbatch.sources.jdbc import by_time
 from airflow_provider_microbatch.sources.jdbc.by_time import OpenTimedTable
 from airflow_provider_microbatch.sources.jdbc.cluster import Cluster
 from airflow_provider_microbatch.sources.jdbc.moment import Made, Moment, Running
-from airflow_provider_microbatch.sources.jdbc.transactions import check_told, unseen
-from airflow_provider_microbatch.stores.posix import PosixStore
+from airflow_provider_microbatch.sources.jdbc.transactions import unseen
+from tests.sources.jdbc_world import INSERT, ids, opener
 from tests.support.orders_table import OrdersTable, orders_table
-from tests.support.postgres import postgres
-
-INSERT = "INSERT INTO orders (note) VALUES ('x')"
 
 
 @pytest.fixture
@@ -41,24 +35,8 @@ def orders() -> Iterator[OrdersTable]:
 
 
 @pytest.fixture
-def opened(tmp_path: Path, orders: OrdersTable) -> Callable[..., OpenTimedTable]:
-    def opened(table: str = "orders", **options: Any) -> OpenTimedTable:
-        store = PosixStore(tmp_path / "checkpoint")
-        context = SourceContext(name="orders", log=store, state=store, clock_ms=lambda: 0)
-        source = JdbcSource(table, orders.conn_id, **{"timestamp": "updated_at", **options}).open(context)
-        assert isinstance(source, OpenTimedTable)
-        return source
-
-    return opened
-
-
-def ids(orders: OrdersTable, source: OpenTimedTable, start: str | None, end: str | None, what: str = "id") -> list[Any]:
-    """What the planned predicates have now."""
-    found = []
-    with orders.connect() as session:
-        for predicate in source.read(start, end).arguments["predicates"]:
-            found += [one for (one,) in session.execute(f"SELECT {what} FROM orders WHERE {predicate}")]
-    return sorted(found)
+def opened(tmp_path: Path, orders: OrdersTable) -> Callable[..., Any]:
+    return opener(tmp_path, orders, timestamp="updated_at")
 
 
 def test_a_row_that_is_committed_behind_a_later_one_is_read_by_the_next_batch_and_once(
@@ -340,103 +318,6 @@ def test_a_table_that_was_written_anew_or_made_again_is_named(opened: Any, order
     assert "made again" in source.not_replayable(None, end)
     with pytest.raises(SourceChangedError, match="made again"):
         source.verify(None, end, {"left_out": 0})
-
-
-@pytest.mark.parametrize("statement", ["ALTER TABLE orders ALTER note TYPE int USING 1", "TRUNCATE orders"])
-def test_rows_that_only_look_gone_are_not_skipped(opened: Any, orders: OrdersTable, statement: str) -> None:
-    """Their transactions are others: an empty batch would take the place of a good one."""
-    orders.execute("INSERT INTO orders (note) SELECT 'x' FROM generate_series(1, 5)")
-    skips = opened(on_missing="skip")
-    end = skips.latest_offset(None)
-    told = dict(skips.read(None, end).arguments["told"])
-    orders.execute(statement)
-    said = r"'orders': 5 of 5 rows .*written anew since.*microbatch rewind"
-    for look in (skips.read, skips.left_out, partial(skips.verify, told=told)):
-        with pytest.raises(SourceChangedError, match=said):
-            look(None, end)
-    assert "written anew" in skips.not_replayable(None, end)
-
-
-def test_rows_whose_ids_have_come_again_are_not_skipped(opened: Any, orders: OrdersTable) -> None:
-    orders.execute("INSERT INTO orders (note) SELECT 'x' FROM generate_series(1, 5)")
-    skips = opened(on_missing="skip")
-    place = Moment.of(skips.latest_offset(None))
-    end = replace(place, below=(place.below or 0) - 2**32).text()
-    with pytest.raises(SourceChangedError, match=r"5 of 5 rows .*transactions have begun since"):
-        skips.read(None, end)
-    assert "transactions have begun since" in skips.not_replayable(None, end)
-
-
-def test_another_cluster_and_the_server_of_before_a_failover_are_named_and_a_failover_goes_on(
-    opened: Any, orders: OrdersTable
-) -> None:
-    orders.execute(INSERT)
-    source = opened()
-    written = json.loads(source.latest_offset(None))
-    name, oid, file, system, timeline = written["of"]
-
-    def of(*cluster: int) -> str:
-        return json.dumps({**written, "of": [name, oid, file, *cluster]})
-
-    for position in (of(), of(system, timeline - 1)):  # of an older version, and of before the failover
-        assert not source.has_new(position)
-        assert source.latest_offset(position) == position
-        assert source.not_replayable(None, position) is None
-    for position, said in (
-        (of(system + 1, timeline), f"another database cluster, of system identifier {system}, and {system + 1} then"),
-        (of(system, timeline + 1), f"timeline {timeline}, and was on {timeline + 1}"),
-    ):
-        for look in (source.has_new, source.latest_offset, source.lag):
-            with pytest.raises(SourceError, match=rf"{said}.* set-offset"):
-                look(position)
-        assert said in source.not_replayable(None, position)
-
-
-def test_a_role_that_may_not_ask_for_the_cluster_reads_all_the_same(opened: Any, orders: OrdersTable) -> None:
-    role = f"reader_of_{orders.connection.schema}"
-    for statement in (
-        "REVOKE EXECUTE ON FUNCTION pg_control_system() FROM public",
-        f"CREATE ROLE {role} LOGIN",
-        f"GRANT SELECT ON orders TO {role}",
-        INSERT,
-    ):
-        orders.execute(statement)
-    connections.find_by(lambda _: replace(orders.connection, login=role))
-    source = opened()
-    end = source.latest_offset(None)
-    assert len(json.loads(end)["of"]) == 3
-    assert ids(orders, source, None, end) == [1]
-    assert not source.has_new(end)
-
-
-def test_a_standby_is_refused_until_it_is_promoted_to_a_timeline_of_its_own(opened: Any, orders: OrdersTable) -> None:
-    source = opened()
-    with postgres(is_replica=True) as standby:
-        elsewhere = replace(orders.connection, port=standby.port, schema="postgres")
-        connections.find_by(lambda _: elsewhere)
-        for look in (source.check, partial(source.latest_offset, None), partial(source.has_new, None)):
-            with pytest.raises(SourceError, match=r"'orders': .* is a standby.*'orders_db' must lead to the primary"):
-                look()
-        with OrdersTable(elsewhere).connect(autocommit=True) as session:
-            session.execute("SELECT pg_promote()")
-            session.execute("CREATE TABLE orders (id bigserial PRIMARY KEY, updated_at timestamptz DEFAULT now())")
-            session.execute("INSERT INTO orders DEFAULT VALUES")
-        end = source.latest_offset(None)
-        assert source.describe(None, end).rows == 1
-        *_, timeline = json.loads(end)["of"]
-        assert timeline == 2
-
-
-def test_foreign_tables_among_partitions_are_refused(orders: OrdersTable) -> None:
-    for statement in (
-        "CREATE FOREIGN DATA WRAPPER nothing",
-        "CREATE SERVER far FOREIGN DATA WRAPPER nothing",
-        "CREATE TABLE parted (id int) PARTITION BY HASH (id)",
-        "CREATE FOREIGN TABLE there PARTITION OF parted FOR VALUES WITH (MODULUS 1, REMAINDER 0) SERVER far",
-    ):
-        orders.execute(statement)
-    with orders.connect() as session, pytest.raises(SourceError, match="partitions that are foreign tables"):
-        check_told(session, '"parted"')
 
 
 def test_a_lag_waits_for_nobody_long(opened: Any, orders: OrdersTable, monkeypatch: pytest.MonkeyPatch) -> None:
