@@ -131,6 +131,7 @@ class OpenedSources:
             name=name,
             log=self._checkpoint.source_log(name),
             state=self._checkpoint.source_state(name),
+            names_before=lambda: self._checkpoint.names.before(name),
             states_before=lambda: [self._checkpoint.source_state(old) for old in self._checkpoint.names.before(name)],
             clock_ms=self._clock_ms,
             checkpoint_id=self._checkpoint_id,

@@ -100,14 +100,6 @@ MUTATIONS = [
         tests=("tests/execution/test_set_offset.py",),
     ),
     Mutation(
-        name="a source of a restored checkpoint is renamed though its files were taken",
-        why="what batches of after the backup have read is read by none, and nobody is told",
-        file="upkeep/commands/rename_source.py",
-        old="    _check_nothing_forgotten(checkpoint, old)\n",
-        new="",
-        tests=("tests/execution/test_forgotten_files.py",),
-    ),
-    Mutation(
         name="after a restore a rewind does not look at what was taken",
         why="batches are taken out of the table whose rows are nowhere else",
         file="upkeep/commands/rewind.py",
