@@ -75,6 +75,7 @@ def run_query(
             "of a pipeline with stateful=True the transform returned a frame that is no stream; make it of "
             "batch.sources, or leave out stateful=True",
         )
+    _check_operators(result)
     before = streaming.before
     with failing_as("runtime"):
         # The first batch changes all state anyway; a state taken over from a streaming query has its snapshots at other
@@ -198,6 +199,29 @@ def _pinned_by_spark(spark: SparkSession) -> dict[str, str]:
             # Spark reads some pinned settings under another name in the query's session, where they have no value yet.
             return {key: str(spark.conf.get(key)) if value is None else value for key, value in pinned.items()}
     raise RuntimeError(f"Spark {spark.version} has no OffsetSeqMetadata that this package knows")
+
+
+def _check_operators(result: DataFrame) -> None:
+    """Check that the state of each operator can lie in a folder of each attempt's own. Of ``transformWithState``, in
+    each of its forms, it cannot: Spark keeps the absolute path of the schema with it, and would look for that in the
+    folder of the attempt that ran batch 0, which is gone.
+
+    :raises BatchFailure: naming the operator. Nothing has run then, and no state is there.
+    """
+    left = [result._jdf.queryExecution().analyzed()]
+    while left:
+        node = left.pop()
+        kind = node.getClass().getSimpleName()
+        if kind.startswith("TransformWithState"):
+            raise BatchFailure(
+                "transform",
+                f"the transform uses transformWithState ({kind} in Spark's plan), which a pipeline with stateful=True "
+                "cannot have: Spark keeps the address of the attempt's own folder with such state, and each later "
+                "batch would look there for ever. Keep the state by groupBy with aggregations, by dropDuplicates or by "
+                "a join, and run the batch again",
+            )
+        children = node.children()
+        left += [children.apply(number) for number in range(children.size())]
 
 
 def _in_order(result: DataFrame, streams: Mapping[str, Stream]) -> tuple[list[str], list[str]]:
