@@ -29,6 +29,7 @@ SNAPSHOT_EVERY = 10
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _STATE = "spark.sql.streaming.stateStore."
 PROVIDER = _STATE + "providerClass"
+FORMAT = _STATE + "checkpointFormatVersion"
 _NEVER = "1000000000"
 _METADATA_CLASSES = (
     "org.apache.spark.sql.execution.streaming.OffsetSeqMetadata",
@@ -159,7 +160,7 @@ def close_state(spark: SparkSession) -> None:
 def state_settings() -> dict[str, str]:
     """Settings of a session that keeps state by ids, or reads such state."""
     # Names of state files have an id of their attempt: two attempts of one batch never overwrite each other's files.
-    return {PROVIDER: ROCKSDB, _STATE + "checkpointFormatVersion": "2"}
+    return {PROVIDER: ROCKSDB, FORMAT: "2"}
 
 
 def _keep_state_by_ids(spark: SparkSession, *, whole: bool) -> None:

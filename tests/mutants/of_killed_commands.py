@@ -12,6 +12,14 @@ STATE = "tests/state/test_commands.py"
 
 MUTATIONS = [
     Mutation(
+        name="a killed export writes into its copy whatever its record says",
+        why="whoever can write the checkpoint has the next export write a file of his elsewhere",
+        file="upkeep/commands/stored_steps.py",
+        old="    if not are_entries or (changed and not step.hand_over):\n",
+        new="    if False:\n",
+        tests=("tests/cli/test_hostile_record.py",),
+    ),
+    Mutation(
         name="an export that has finished what it had begun is planned again",
         why="it is refused, since its copy is there: who types it again is told that it failed",
         file="cli/maintaining.py",

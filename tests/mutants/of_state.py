@@ -82,6 +82,22 @@ MUTATIONS = [
         tests=(EXCHANGE,),
     ),
     Mutation(
+        name="state is taken over whatever its settings say",
+        why="Spark loads a class of a stranger's, or each run fails",
+        file="execution/stateful.py",
+        old='    check_state_conf(state["conf"], where=where)\n',
+        new="",
+        tests=(FILES,),
+    ),
+    Mutation(
+        name="an import does not look at the state",
+        why="it is done, and its first run fails for ever",
+        file="upkeep/commands/exchange_state.py",
+        old='    if state_of(told, where=f"batch {key} of {origin.location}") is None:\n',
+        new='    if told.get("state") is None:\n',
+        tests=("tests/execution/test_exchange.py",),
+    ),
+    Mutation(
         name="files of a query are removed as if its snapshots were ours",
         why="a replay of the first batch after it finds no state",
         file="execution/state_files.py",
