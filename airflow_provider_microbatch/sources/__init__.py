@@ -444,9 +444,13 @@ class OpenSource(ABC):
 
     def lag_in_words(self, position: Offset | None) -> dict[str, int]:
         """In the words of the source (``{"rows": 12}``), how much data lies after ``position``: for people and for
-        commit entries. Called once for each batch, before its commit: empty where the lag is unknown, or takes long to
-        compute."""
+        commit entries. Empty where the lag is unknown, or takes long to compute."""
         return self._worded(self.lag(position))
+
+    def lags(self, position: Offset | None) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        """What :meth:`lag_in_words` and :meth:`lag_by_split` tell. Called once for each batch, before its commit: a
+        source that has both of one question asks that once."""
+        return self.lag_in_words(position), self.lag_by_split(position)
 
     def _worded(self, figures: Any) -> dict[str, int]:
         if isinstance(figures, Mapping):  # from a source that was written before figures had names
