@@ -92,9 +92,9 @@ def restored(world: World) -> str | None:
     subject = _first(world)
     if subject is None or subject.saved is None:
         return None
-    before = subject.checkpoint().commit_log.latest_id()
-    if before == subject.saved.newest:
+    if world.disk.below(subject.folder) == subject.saved.checkpoint:
         return None
+    before = subject.checkpoint().commit_log.latest_id()
     stop_everybody(world)
     for path in world.disk.below(subject.folder):
         world.disk.remove(path)
