@@ -19,6 +19,7 @@ from airflow_provider_microbatch.execution.identity import expected
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.planned import PlannedBatch, load_batch
 from airflow_provider_microbatch.execution.query_state import state_of_query
+from airflow_provider_microbatch.execution.state_conf import check_state_conf
 from airflow_provider_microbatch.execution.state_files import MARGIN_MS, Needed, flat, remove_unneeded
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.streaming import SNAPSHOT_EVERY
@@ -87,9 +88,11 @@ def local_folder(checkpoint: Checkpoint) -> Path:
 
 
 def state_of(result: Mapping[str, Any], *, where: str) -> Mapping[str, Any] | None:
-    """The state that an attempt told; None if it kept none. Ids become names of files, so they are checked.
+    """The state that an attempt told; None if it kept none. Ids become names of files, and settings Spark's, so they
+    are checked.
 
-    :raises CheckpointError: if the state is nothing that Spark tells.
+    :raises CheckpointError: if the state is nothing that Spark tells, or was made with settings that no batch goes on
+        with.
     """
     state = result.get("state")
     if state is None:
@@ -104,6 +107,7 @@ def state_of(result: Mapping[str, Any], *, where: str) -> Mapping[str, Any] | No
     )
     if not good:
         raise CheckpointError(f"{where}: what it tells of its state cannot be read. Replay the batch.")
+    check_state_conf(state["conf"], where=where)
     found: Mapping[str, Any] = state
     return found
 

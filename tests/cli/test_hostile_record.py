@@ -87,6 +87,25 @@ def test_a_record_of_steps_that_no_command_plans_is_named_and_not_done(
     assert {path for path in tmp_path.rglob("*") if "leases" not in path.parts} == before
 
 
+@pytest.mark.parametrize(
+    "changed", [7, ["offsets/0"], {"offsets/0": 7}, {"metadata": "{}"}, {"offsets/../../x": "v1"}, {"offsets": "v1"}]
+)
+def test_a_killed_export_writes_nothing_into_its_copy_but_entries_of_the_logs(
+    tmp_path: Path, changed: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = filled(World(tmp_path), 1)
+    location, target = str(world.root / "checkpoint"), str(tmp_path / "copy")
+    copy = {"source": location, "target": target, "sources": ["orders"], "hand_over": True, "why": ""}
+    record = world.root / "checkpoint" / "maintenance" / "1"
+    record.parent.mkdir(exist_ok=True)
+    steps = [{"step": "copy", **copy, "changed": changed}]
+    record.write_bytes(encode_record({"command": "export", "by": "me", "started_ms": 0, "steps": steps}))
+    world.expire_leases()
+    assert main(["export", location, target]) != 0
+    assert f"{record} has steps that are not done from a record" in capsys.readouterr().err
+    assert not (tmp_path / "copy").exists()
+
+
 def test_a_record_drops_no_stage_of_another_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Whoever writes a checkpoint can name any table there, and reads in it whose batches are at work."""
     victim, world = World(tmp_path / "victim"), World(tmp_path / "own")

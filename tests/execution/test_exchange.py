@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import uuid
 from pathlib import Path
 
 import pytest
 
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import BatchSetAsideError, BrokenLogError, CheckpointError, MaintenanceError
+from airflow_provider_microbatch.runtime.streaming import state_settings
 from airflow_provider_microbatch.stores.location import open_store
 from airflow_provider_microbatch.upkeep.commands.apply import Applier
 from airflow_provider_microbatch.upkeep.commands.exchange import plan_export, plan_import
@@ -17,6 +20,8 @@ from tests.checkpoint.test_golden import GOLDEN
 from tests.execution.maintaining import applied, planned
 from tests.execution.world import CODE, World, run_identity
 from tests.support.inline_engine import InlineEngine
+
+CODEC = "spark.sql.streaming.stateStore.compression.codec"
 
 
 @pytest.fixture
@@ -169,6 +174,34 @@ def test_a_query_that_keeps_state_is_refused(tmp_path: Path) -> None:
     (tmp_path / "stateful" / "state" / "0").mkdir(parents=True)
     with pytest.raises(MaintenanceError, match="keeps state"):
         imported(tmp_path / "stateful", tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+@pytest.mark.parametrize(
+    ("ids", "conf", "message"),
+    [
+        ([["../../elsewhere"]], {}, "what it tells of its state cannot be read"),
+        ([[str(uuid.UUID(int=1))]], {CODEC: "com.example.Codec"}, f"made with {CODEC}='com.example.Codec'"),
+    ],
+    ids=["ids", "codec"],
+)
+def test_state_that_no_batch_would_go_on_from_is_refused_before_anything_is_copied(
+    tmp_path: Path, ids: object, conf: dict[str, str], message: str
+) -> None:
+    """The first run would fail, and so would each run after it."""
+    query = tmp_path / "stateful"
+    shutil.copytree(GOLDEN / "spark-4.2.0-v2", query)
+    (query / "state" / "0").mkdir(parents=True)
+    newest = max(int(path.name) for path in (query / "commits").iterdir() if path.name.isdecimal())
+    entry = query / "offsets" / str(newest)
+    version, metadata, *ends = entry.read_text().split("\n")
+    values = json.loads(metadata)
+    values["conf"] |= {**state_settings(), **conf}
+    entry.write_text("\n".join([version, json.dumps(values), *ends]))
+    commit = {"nextBatchWatermarkMs": 0, "stateUniqueIds": {"0": ids}}
+    (query / "commits" / str(newest)).write_text("v2\n" + json.dumps(commit))
+    with pytest.raises(CheckpointError, match=message):
+        imported(query, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
 
 

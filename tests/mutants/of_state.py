@@ -34,6 +34,14 @@ MUTATIONS = [
         tests=(BATCHES,),
     ),
     Mutation(
+        name="state that names its own folder is kept",
+        why="batch 0 is in the table, and batch 1 fails for ever",
+        file="runtime/streaming.py",
+        old="    _check_operators(result)\n",
+        new="",
+        tests=(BATCHES,),
+    ),
+    Mutation(
         name="the watermark does not go on",
         why="rows are never final, and late ones are counted twice",
         file="execution/stateful.py",
@@ -72,6 +80,22 @@ MUTATIONS = [
         old=" or entry.conf.get(PROVIDER) != ROCKSDB",
         new="",
         tests=(EXCHANGE,),
+    ),
+    Mutation(
+        name="state is taken over whatever its settings say",
+        why="Spark loads a class of a stranger's, or each run fails",
+        file="execution/stateful.py",
+        old='    check_state_conf(state["conf"], where=where)\n',
+        new="",
+        tests=(FILES,),
+    ),
+    Mutation(
+        name="an import does not look at the state",
+        why="it is done, and its first run fails for ever",
+        file="upkeep/commands/exchange_state.py",
+        old='    if state_of(told, where=f"batch {key} of {origin.location}") is None:\n',
+        new='    if told.get("state") is None:\n',
+        tests=("tests/execution/test_exchange.py",),
     ),
     Mutation(
         name="files of a query are removed as if its snapshots were ours",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -116,11 +117,12 @@ class Handed:
         self.world.sources = self.sources
 
     def import_it(self) -> None:
-        """From the query's checkpoint to one of ours."""
+        """From the query's checkpoint to one of ours, which goes on without that."""
         self.begin()
         target = str(self.world.root / "checkpoint")
         words = ["import", str(self.at), target, "--pipeline", "orders", "--sources", ",".join(self.sources)]
         assert main(words) == 0
+        shutil.rmtree(self.at)
         assert verify_all(self.world.checkpoint) == []
 
     def run(self) -> list[dict[str, Any]]:

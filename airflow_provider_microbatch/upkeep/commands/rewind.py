@@ -17,6 +17,9 @@ from airflow_provider_microbatch.upkeep.commands.repair_epochs import fence_atte
 from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded
 from airflow_provider_microbatch.upkeep.commands.steps import DropOutput, DropStage, Keep
 
+_NAMED = 20
+"""Number of damaged entries that a note names one by one."""
+
 
 def plan_rewind(drafting: Drafting, *, lane: str, to: int, drop_output: bool, allow_skip: bool = False) -> Plan:
     """The plan after which batch ``to`` is the newest batch.
@@ -29,7 +32,7 @@ def plan_rewind(drafting: Drafting, *, lane: str, to: int, drop_output: bool, al
     :param drop_output: take the later batches out of the table.
     :param allow_skip: read again the data that still exists, and lose the data that does not: where a source's own log
         is damaged, where the source is set to go on without missing data, or where the checkpoint was restored and the
-        source gives up committed data.
+        source gives up committed data. The plan's notes name all that would be refused without it.
     :raises MaintenanceError: if a row would be lost or doubled.
     """
     check_not_half_renamed(drafting.checkpoint)
@@ -154,6 +157,11 @@ class _Rewind:
                 "so, and loses what is not there. Or keep them: "
                 f"`microbatch start-behind {self._drafting.store.location} --allow-reread`."
             )
+        if cleaning:
+            self._drafting.note(
+                f"lost to the table: what is not there any more of what batches {', '.join(map(str, lost))} read in "
+                f"source {', '.join(cleaning)}, which gives up what is committed."
+            )
 
     def _check_position(self, offset_ids: list[int], commit_ids: list[int]) -> None:
         where = self._lane.offset_log.location
@@ -258,6 +266,8 @@ class _Rewind:
                     raise MaintenanceError(
                         f"batch {key} cannot be planned again, its rows would be lost: {reason} Nothing was done.{way}"
                     )
+                if reason is not None:
+                    self._drafting.note(f"lost to the table: what batch {key} read in source {name!r}: {reason}")
                 gone = source.left_out(start, end)
                 if gone is not None and not self._allow_skip:
                     raise MaintenanceError(
@@ -301,9 +311,10 @@ class _Rewind:
                     f"{damage[0][1]} Without it nobody knows what the later batches read: what is still in source "
                     f"{name!r} would be read again, and what is not would be lost. Allow that with --allow-skip."
                 )
+            entries = ", ".join(position for position, _ in damage[:_NAMED]) + (" …" if len(damage) > _NAMED else "")
             self._drafting.note(
                 f"source {name!r} is read again after {kept or 'its beginning'}, as far as it is still there: its log "
-                f"is damaged ({len(damage)} of its entries)."
+                f"is damaged ({len(damage)} of its entries: {entries})."
             )
             found[name] = source
         return found
