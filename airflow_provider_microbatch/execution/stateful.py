@@ -11,7 +11,8 @@ from typing import Any
 
 from airflow_provider_microbatch.checkpoint.by_hand import is_position
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.entries import Attempt
+from airflow_provider_microbatch.checkpoint.codec import STATE_IDS
+from airflow_provider_microbatch.checkpoint.entries import Attempt, CommitEntry
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import CheckpointError, MicroBatchError
@@ -145,8 +146,8 @@ def state_before(planned: PlannedBatch, *, checkpoint: Checkpoint, sink: OpenSin
 
 
 def published_result(checkpoint: Checkpoint, key: BatchKey, sinks: Iterable[OpenSink]) -> Mapping[str, Any]:
-    """The result of the attempt whose output of a batch is published, else the progress of the commit entry; or
-    nothing.
+    """The result of the attempt whose output of a batch is published. Without any sink that has the batch (the table is
+    another one now) the newest answer to a replay tells it, else the commit entry; or nothing does.
 
     :param sinks: asked in turn, until one has the batch.
     """
@@ -157,8 +158,30 @@ def published_result(checkpoint: Checkpoint, key: BatchKey, sinks: Iterable[Open
     commit = checkpoint.lane(key.lane).commit_of(key.id)
     if commit is None:
         return {}
+    answer = checkpoint.replays.newest_answer(key)
+    if answer is not None and answer.get("progress"):
+        replayed: Mapping[str, Any] = answer["progress"]
+        return replayed
     left = state_of_query(checkpoint, key, commit)
     return commit.progress if left is None else {**commit.progress, "state": left}
+
+
+def check_goes_on(pipeline: Pipeline, checkpoint: Checkpoint, commit: CommitEntry | None) -> None:
+    """Check that a pipeline goes on keeping the state that its newest batch has left. A batch that is made without it
+    aggregates within itself alone, and the batches after it have no state to go on from.
+
+    :param commit: of the newest batch; None before the first.
+    :raises CheckpointError: naming the ways on.
+    """
+    if pipeline.stateful or commit is None:
+        return
+    if commit.progress.get("state") is not None or commit.extra.get(STATE_IDS):
+        raise CheckpointError(
+            f"the batches of {checkpoint.location} keep state, and pipeline {pipeline.name!r} is not stateful: its "
+            "next batch would know nothing of what was read before, and the state would end there. Make it "
+            "stateful=True, with the transform and output_mode that the state is of; or give the pipeline without "
+            "state a checkpoint and a table of its own."
+        )
 
 
 def _check_partitions(pipeline: Pipeline, before: Mapping[str, Any], checkpoint: Checkpoint) -> None:

@@ -69,6 +69,7 @@ class StatefulWorld:
         self.options: dict[str, Any] = {"output_mode": mode, "conf": CONF, **more}
         self.engine = engine or SparkSubmitEngine(conf={"spark.ui.enabled": "false"}, grace_seconds=5)
         self.clock = 1_700_000_000_000
+        self.lake = "lake"
 
     @property
     def pipeline(self) -> Pipeline:
@@ -78,10 +79,9 @@ class StatefulWorld:
             sources={
                 name: FileSource(str(self._landing(name)), format="json", schema=self.schema) for name in self.sources
             },
-            sink=FileSink(str(self.root / "lake"), format="json"),
+            sink=FileSink(str(self.root / self.lake), format="json"),
             transform="orders_job.py:transform",
-            stateful=True,
-            **self.options,
+            **{"stateful": True, **self.options},
         )
 
     @property
@@ -129,7 +129,7 @@ class StatefulWorld:
         """Rows by batch, sorted."""
         found: dict[int, list[Any]] = {}
         for folder in sorted(
-            (self.root / "lake").glob("lane=live/batch_id=*"), key=lambda path: (len(path.name), path)
+            (self.root / self.lake).glob("lane=live/batch_id=*"), key=lambda path: (len(path.name), path)
         ):
             rows = [
                 json.loads(line) for path in sorted(folder.glob("*.json")) for line in path.read_text().splitlines()

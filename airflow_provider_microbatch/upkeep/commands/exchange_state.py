@@ -61,6 +61,8 @@ def entries_for_query(drafting: Drafting, position: Position) -> dict[str, str]:
         commit,
         next_watermark_ms=int(state["nextWatermarkMs"]),
         plan=None if commit.plan is None else digest_of(found[f"offsets/{number}"].encode()),
+        # After a replay the entry still has what the first attempt told: a pipeline would go on from that.
+        progress={**commit.progress, "state": state},
         extra={**commit.extra, STATE_IDS: state["ids"]},
     )
     found[f"commits/{number}"] = lane.commit_log.encoded(handed).decode()
