@@ -47,8 +47,8 @@ MUTATIONS = [
         name="a batch is made again beside one of another life",
         why="the rows of both are in the table twice",
         file="execution/replay.py",
-        old="        check_of_this_life(checkpoint, sink, key)\n        ask_again(",
-        new="        ask_again(",
+        old="        check_of_this_life(checkpoint, sink, key)\n        # An",
+        new="        # An",
         tests=(TWO_LIVES,),
     ),
     Mutation(
