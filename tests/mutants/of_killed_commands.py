@@ -108,6 +108,14 @@ MUTATIONS = [
         tests=("tests/execution/test_set_offset.py",),
     ),
     Mutation(
+        name="a copy outlives its sign of life",
+        why="after half a minute it is said to be killed, and a second person does the same beside it",
+        file="upkeep/commands/apply.py",
+        old="                return not maintenance.hold(begun.number)\n",
+        new="                return False\n",
+        tests=("tests/execution/test_exchange.py",),
+    ),
+    Mutation(
         name="a position is set, and only tables are asked that attempts wrote to",
         why="the table that refused the plan has a lost life's batch: its number is used up, its rows are there twice",
         file="upkeep/commands/set_offset.py",

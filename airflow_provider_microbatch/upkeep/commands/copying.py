@@ -21,13 +21,15 @@ def copy_checkpoint(
 ) -> bool:
     """Copy the files that are missing in the target, ``metadata`` last: every reader refuses half a copy, Spark too.
 
-    :param is_over: whether the copy is no longer wanted; asked before each file.
+    :param is_over: whether the copy is no longer wanted; asked before each file, so that the caller can give a sign of
+        life.
     :param changed: files that have another content in the copy, by path.
     :return: whether the copy is complete.
     :raises MaintenanceError: if the target has another file at a path.
     """
     names = [name for name in source.list("") if name not in _OF_THE_PLACE]
-    for path in [path for name in sorted(names) for path in files_below(source, name)]:
+    # One by one, not all names first: whether a name is a file is told by reading it, which takes as long as the copy.
+    for path in (path for name in sorted(names) for path in files_below(source, name)):
         if is_over():
             return False
         if not path.startswith(_GOING):
