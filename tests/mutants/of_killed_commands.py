@@ -108,6 +108,14 @@ MUTATIONS = [
         tests=("tests/execution/test_set_offset.py",),
     ),
     Mutation(
+        name="a figure that is null keeps every batch from being shown",
+        why="log and show end by an error of Python, for the whole lane",
+        file="execution/summary.py",
+        old="        if figures is not None\n",
+        new="",
+        tests=("tests/cli/test_commands.py",),
+    ),
+    Mutation(
         name="a copy outlives its sign of life",
         why="after half a minute it is said to be killed, and a second person does the same beside it",
         file="upkeep/commands/apply.py",
