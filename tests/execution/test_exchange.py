@@ -18,6 +18,7 @@ from airflow_provider_microbatch.stores.location import open_store
 from airflow_provider_microbatch.stores.posix import PosixStore
 from airflow_provider_microbatch.upkeep.commands import apply
 from airflow_provider_microbatch.upkeep.commands.apply import Applier
+from airflow_provider_microbatch.upkeep.commands.copying import copy_checkpoint
 from airflow_provider_microbatch.upkeep.commands.exchange import plan_export, plan_import
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from tests.checkpoint.test_golden import GOLDEN
@@ -91,6 +92,24 @@ def test_a_copy_gives_signs_of_life_for_as_long_as_it_takes(
     exported(world, tmp_path / "copy")
     assert len(seen) > 20
     assert None not in seen
+
+
+def test_a_file_is_read_once_to_be_copied(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not once more to tell it from a folder: state is gigabytes."""
+    read, real = list[str](), PosixStore.get
+
+    def get(store: PosixStore, path: str) -> bytes | None:
+        found = real(store, path)
+        if found is not None and path.startswith(("offsets/", "attempts/")):
+            read.append(path)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PosixStore, "get", get)
+        assert copy_checkpoint(
+            open_store(world.pipeline.checkpoint), open_store(str(tmp_path / "copy")), is_over=lambda: False
+        )
+    assert sorted(read) == sorted(path for path in world.files() if path.startswith(("offsets/", "attempts/")))
 
 
 def test_an_export_says_which_batches_are_set_aside_and_loses_none_unasked(tmp_path: Path) -> None:

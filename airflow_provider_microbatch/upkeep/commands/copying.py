@@ -28,7 +28,7 @@ def copy_checkpoint(
     :raises MaintenanceError: if the target has another file at a path.
     """
     names = [name for name in source.list("") if name not in _OF_THE_PLACE]
-    # One by one, not all names first: whether a name is a file is told by reading it, which takes as long as the copy.
+    # One by one, not all names first: where a store cannot tell files from folders, they are read for that.
     for path in (path for name in sorted(names) for path in files_below(source, name)):
         if is_over():
             return False
@@ -45,8 +45,12 @@ def files_below(store: Store, path: str) -> Iterator[str]:
     if is_file(store, path):
         yield path
         return
-    for name in sorted(store.list(path)):
-        yield from files_below(store, f"{path}/{name}")
+    names = sorted(store.list(path))
+    # What is certainly no folder need not be read to know that: a file of state may be large.
+    folders = set(store.folders(path)) if names else set()
+    for name in names:
+        below = f"{path}/{name}"
+        yield from files_below(store, below) if name in folders else (below,)
 
 
 def is_file(store: Store, path: str) -> bool:
