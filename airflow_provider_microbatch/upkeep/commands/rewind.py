@@ -7,6 +7,7 @@ from functools import partial
 
 from airflow_provider_microbatch.checkpoint.entries import Attempt, Offset
 from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
+from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SinkError
 from airflow_provider_microbatch.execution.letters_taken import taken
 from airflow_provider_microbatch.execution.position import starts_of
@@ -31,8 +32,9 @@ def plan_rewind(drafting: Drafting, *, lane: str, to: int, drop_output: bool, al
     :param to: the batch; -1 for no batch at all.
     :param drop_output: take the later batches out of the table.
     :param allow_skip: read again the data that still exists, and lose the data that does not: where a source's own log
-        is damaged, where the source is set to go on without missing data, or where the checkpoint was restored and the
-        source gives up committed data. The plan's notes name all that would be refused without it.
+        is damaged, where the source is set to go on without missing data, where the table does not have the batch
+        either, or where the checkpoint was restored and the source gives up committed data. The plan's notes name all
+        that would be refused without it.
     :raises MaintenanceError: if a row would be lost or doubled.
     """
     check_not_half_renamed(drafting.checkpoint)
@@ -261,13 +263,18 @@ class _Rewind:
                         "be read again and its rows would be lost. Put the source back, run a batch, then rewind."
                     )
                 reason = source.why_not_from(start) if is_unknown else source.why_not_again(start, end)
-                if reason is not None and not (is_unknown and self._allow_skip):
-                    way = " Go on without them: --allow-skip." if is_unknown else ""
+                # What the table has of such a batch is the only copy: that is never taken out.
+                may_be_lost = reason is not None and (is_unknown or not self._recorded.everywhere(key))
+                if reason is not None and not (may_be_lost and self._allow_skip):
+                    way = " Go on without them: --allow-skip." if may_be_lost else ""
                     raise MaintenanceError(
                         f"batch {key} cannot be planned again, its rows would be lost: {reason} Nothing was done.{way}"
                     )
                 if reason is not None:
-                    self._drafting.note(f"lost to the table: what batch {key} read in source {name!r}: {reason}")
+                    behind = f"set-offset --source {name} --offset '{end}' --allow-skip"
+                    told = f"lost to the table: what batch {key} read in source {name!r}: {reason}"
+                    way = f" If the next run stops there, {command(self._lane, behind)} begins behind it."
+                    self._drafting.note(told if is_unknown else told + way)
                 gone = source.left_out(start, end)
                 if gone is not None and not self._allow_skip:
                     raise MaintenanceError(
