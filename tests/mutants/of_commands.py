@@ -477,7 +477,7 @@ MUTATIONS = [
         name="what came before the first step of a rewind stays",
         why="a commit entry without offsets stops the pipeline for good",
         file="upkeep/commands/rewind.py",
-        old='            self._drafting.set_aside_late(f"{self._folder}commits/{number}", why)\n',
+        old='            self._drafting.put_away_late(f"{self._folder}commits/{number}", why)\n',
         new="            pass\n",
         tests=(LATE, LATE_COMMANDS),
     ),

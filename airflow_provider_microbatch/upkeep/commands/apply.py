@@ -24,7 +24,7 @@ from airflow_provider_microbatch.upkeep.commands.steps import (
     Fence,
     Keep,
     Move,
-    SetAside,
+    PutAway,
     Step,
     Write,
     step_to_dict,
@@ -110,7 +110,7 @@ class Applier:
             steps = self.steps_of(left)
             check_typed(left, steps, typed=self._typed)
             for step in steps:
-                if isinstance(step, (SetAside, Write, End, Fence, Keep, Move)):
+                if isinstance(step, (PutAway, Write, End, Fence, Keep, Move)):
                     step.apply(draft)
         except MicroBatchError:
             return None

@@ -91,7 +91,7 @@ def take_back_half_rename(drafting: Drafting) -> None:
     for folder in folders:
         _move(drafting, f"{folder}/{half.new}", f"{folder}/{half.old}")
     # Done last: if the command is killed earlier, the next repair continues.
-    drafting.set_aside(half.path, f"source {half.old!r} is not called {half.new!r}: that was given up")
+    drafting.put_away(half.path, f"source {half.old!r} is not called {half.new!r}: that was given up")
 
 
 def _half(drafting: Drafting) -> HalfRename | None:
@@ -114,7 +114,7 @@ def _half(drafting: Drafting) -> HalfRename | None:
     tops = ("sources", "microbatch/sources")
     found = sorted({name for top in tops for name in store.list(top) if store.list(f"{top}/{name}")} - own)
     if not found:
-        drafting.set_aside(path, "torn; nothing lies under another name")
+        drafting.put_away(path, "torn; nothing lies under another name")
         return None
     which = ", ".join(map(repr, found))
     drafting.problem(
@@ -171,7 +171,7 @@ def plan_add_source(drafting: Drafting, *, name: str) -> Plan:
     if name in _copies(drafting.checkpoint):
         for folder in ("microbatch/sources", "sources"):
             for path in list(files_below(drafting.store, f"{folder}/{name}")):
-                drafting.set_aside(path, "a rename that was given up has left it; it is another source's")
+                drafting.put_away(path, "a rename that was given up has left it; it is another source's")
     drafting.write(f"{NEW}/{name}", encode_record(drafting.trail), f"source {name!r} is new: all it has is read")
     return drafting.plan()
 

@@ -83,12 +83,12 @@ class _Rewind:
         # Commits first, from the newest on: if the command is killed in between, no batch is committed that the offset
         # log lacks.
         for number in reversed(later):
-            self._drafting.set_aside(f"{self._folder}commits/{number}", why)
+            self._drafting.put_away(f"{self._folder}commits/{number}", why)
         for number in reversed(later):
-            self._drafting.set_aside(f"{self._folder}offsets/{number}", why)
+            self._drafting.put_away(f"{self._folder}offsets/{number}", why)
             # A replay that was requested is done by this: the batch runs again.
             withdraw_requests(self._drafting, BatchKey(self._name, number), why="its batch is planned again")
-            self._drafting.set_aside(f"adopted/{self._name}/{number}", "its batch is planned again")
+            self._drafting.put_away(f"adopted/{self._name}/{number}", "its batch is planned again")
             self._take_back_late(number, unfinished[number], was_committed=number in commit_ids)
         for name, source in self._damaged.items():
             self._drafting.through(
@@ -117,7 +117,7 @@ class _Rewind:
                         )
                     )
         if not was_committed:
-            self._drafting.set_aside_late(f"{self._folder}commits/{number}", why)
+            self._drafting.put_away_late(f"{self._folder}commits/{number}", why)
 
     def _of_another_life(self) -> dict[int, list[Published]]:
         """Batches that this checkpoint published after the backup that it was restored from: no log knows them."""
