@@ -64,6 +64,7 @@ def streaming_of(
     before = state_before(planned, checkpoint=checkpoint, sink=sink)
     if before is not None:
         _check_partitions(pipeline, before, checkpoint)
+        _check_output_mode(pipeline, before, checkpoint)
     return Streaming(
         folder=str(folder / ATTEMPTS / f"{attempt.key.id}-{attempt.epoch}"),
         state=str(folder / STATE),
@@ -191,6 +192,18 @@ def _check_partitions(pipeline: Pipeline, before: Mapping[str, Any], checkpoint:
             f"pipeline {pipeline.name!r} asks for {_PARTITIONS}={wanted}, and the state in {checkpoint.location} lies "
             f"in {kept} partitions: rows of a key would be looked for where they are not. Put {kept} back, or begin a "
             "new checkpoint and table with the new number."
+        )
+
+
+def _check_output_mode(pipeline: Pipeline, before: Mapping[str, Any], checkpoint: Checkpoint) -> None:
+    """Spark notices no change, and what a window that is still open has told, or not told yet, depends on the mode: in
+    another one its rows would be in no table, or twice. State of a query, or of an earlier version, tells no mode."""
+    kept = before.get("outputMode", pipeline.output_mode)
+    if pipeline.output_mode != kept:
+        raise CheckpointError(
+            f"pipeline {pipeline.name!r} has output_mode={pipeline.output_mode!r}, and the state in "
+            f"{checkpoint.location} was made with {kept!r}: rows of groups that are still open would be lost, or be in "
+            f"the table twice. Put {kept!r} back, or begin a new checkpoint and table with the new mode."
         )
 
 

@@ -107,6 +107,7 @@ def run_query(
         "base": before["ids"] if before is not None else None,
         "conf": conf,
         "nextWatermarkMs": commit["nextBatchWatermarkMs"],
+        "outputMode": streaming.output_mode,
         **({"since": before["since"]} if before is not None and "since" in before else {}),
     }
     return state, another, _figures(progress, names)

@@ -39,8 +39,8 @@ class Streaming:
     :param output_mode: Spark's output mode, ``append`` or ``update``.
     :param sources: the streams by source name.
     :param before: the state that the batch continues from, as the attempt of the batch before has told it (``ids``,
-        ``conf``, ``nextWatermarkMs``, and, if a streaming query kept the state earlier, ``since``: our first batch,
-        which uploads a full snapshot); None for the first batch, which begins with empty state.
+        ``conf``, ``nextWatermarkMs``, ``outputMode``, and, if a streaming query kept the state earlier, ``since``: our
+        first batch, which uploads a full snapshot); None for the first batch, which begins with empty state.
     """
 
     folder: str

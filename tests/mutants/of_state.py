@@ -137,4 +137,12 @@ MUTATIONS = [
         new="    if True:\n",
         tests=(BATCHES,),
     ),
+    Mutation(
+        name="state goes on in another output mode",
+        why="rows of open windows are in no table, or twice, in green",
+        file="execution/stateful.py",
+        old="        _check_output_mode(pipeline, before, checkpoint)\n",
+        new="",
+        tests=(BATCHES,),
+    ),
 ]

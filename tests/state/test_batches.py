@@ -166,6 +166,20 @@ def test_another_number_of_partitions_is_refused_with_the_way_on(tmp_path: Path,
         world.run(1)
 
 
+def test_state_that_was_made_in_one_output_mode_goes_on_in_no_other(tmp_path: Path, engine: SessionEngine) -> None:
+    world = StatefulWorld(tmp_path, COUNTS, engine=engine)
+    world.land("a", 1)
+    world.run(0)
+    world.land("b", 1)
+    world.options["output_mode"] = "append"
+    with pytest.raises(CheckpointError, match=r"was made with 'update'.*Put 'update' back"):
+        world.run(1)
+    world.options["output_mode"] = "update"
+    world.run(1, try_number=2)
+
+    assert world.table() == {0: [{"id": 1, "count": 1}], 1: [{"id": 1, "count": 2}]}
+
+
 def test_a_pipeline_whose_batches_keep_state_does_not_go_on_without(tmp_path: Path, engine: SessionEngine) -> None:
     world = StatefulWorld(tmp_path, COUNTS, engine=engine)
     world.land("a", 1)
