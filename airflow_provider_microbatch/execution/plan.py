@@ -170,7 +170,8 @@ class Planner:
         :return: the batch, durable in the offset log; None if there is nothing to do.
         :raises CheckpointError: if the checkpoint is not this pipeline's, is broken, or was planned concurrently.
         :raises BatchPurgedError: if the run was cleared and retention may have removed its batch.
-        :raises SourceError: if a source cannot be used; nothing is written then.
+        :raises SourceError: if a source cannot be used; no batch is written then. The pipeline is on record, so that
+            commands know its sources.
         :raises SinkError: if the sink could only refuse the batch; nothing is written then.
         """
         self.begin()
@@ -194,11 +195,18 @@ class Planner:
         if assigned is not None:
             return self.load(assigned)
         self._check_kept(run)
-        self.sources.check(position.committed)
-        self.say_commit_again(position)
-        self.claim()
-        self.check_place(BatchKey(self.lane.name, position.batch_id))
-        return self._plan_next(position, run)
+        try:
+            self.sources.check(position.committed)
+            self.say_commit_again(position)
+            self.claim()
+            self.check_place(BatchKey(self.lane.name, position.batch_id))
+            return self._plan_next(position, run)
+        except SourceError:
+            # Commands that say where to go on ask the source as this plan would: a table that was renamed is only found
+            # under its new name.
+            if self.checkpoint.identity() is not None:
+                self.checkpoint.definitions.put(self.pipeline.to_dict())
+            raise
 
     def _check_kept(self, run: RunIdentity) -> None:
         """Check that a cleared run makes no new batch if its own may be gone: a clear is about the past, and the run

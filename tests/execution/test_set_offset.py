@@ -18,6 +18,7 @@ from airflow_provider_microbatch.exceptions import (
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.upkeep.commands.set_offset import plan_set_offset
+from airflow_provider_microbatch.upkeep.commands.site import Recorded
 from tests.execution.intervals import IntervalWorld, hour
 from tests.execution.maintaining import Make, applied, planned, rewind
 from tests.execution.world import World, run_identity
@@ -225,6 +226,25 @@ def test_what_another_pipeline_has_in_a_table_that_this_one_never_wrote_to_is_no
     del world.options["sink"]
     world.run(4)
     assert planned(world, set_offset(1, reread=True)).steps
+
+
+def test_the_source_is_asked_as_the_plan_that_was_refused_defines_it(world: World) -> None:
+    """What was renamed, or moved, is not to be found as the last attempt defined it."""
+    good, gone = world.sources, FileSource(str(world.root / "renamed"), format="json", schema="id long")
+    world.sources = {"orders": gone}
+    with pytest.raises(SourceError, match="renamed"):
+        world.run(4)
+    to_come = Recorded(world.checkpoint).source_to_come("orders", lane="live")
+    assert to_come is not None
+    with pytest.raises(SourceError, match="renamed"):
+        to_come.check()
+
+    world.sources = good
+    world.land(4)
+    world.run(4)
+    to_come = Recorded(world.checkpoint).source_to_come("orders", lane="live")
+    assert to_come is not None
+    to_come.check()
 
 
 def test_the_table_of_the_lane_is_asked_though_another_lanes_clock_was_ahead(tmp_path: Path) -> None:

@@ -235,4 +235,28 @@ MUTATIONS = [
         new="            if False:  # no sensor",
         tests=(BY_TIME,),
     ),
+    Mutation(
+        name="a command asks a source as the last attempt defined it",
+        why="a table that was renamed is a dead end: the command of the error finds no such table",
+        file="upkeep/commands/set_offset.py",
+        old="opened = recorded.source_to_come(source, lane=lane)",
+        new="opened = recorded.source(source, lane=lane)",
+        tests=(DATABASE,),
+    ),
+    Mutation(
+        name="a plan that a source refuses leaves nothing on record",
+        why="a table that was renamed is a dead end: no command ever hears of its new name",
+        file="execution/plan.py",
+        old="            if self.checkpoint.identity() is not None:\n",
+        new="            if False:\n",
+        tests=(DATABASE,),
+    ),
+    Mutation(
+        name="a moment in another table lies behind what was read in the one before",
+        why="the command of the error is refused, for rows that would be twice in the table and are not",
+        file="sources/jdbc/by_time.py",
+        old="                    return written is one\n            if one.time",
+        new="                    pass\n            if one.time",
+        tests=(DATABASE,),
+    ),
 ]

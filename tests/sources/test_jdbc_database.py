@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -12,10 +14,16 @@ from typing import Any
 import pytest
 
 from airflow_provider_microbatch import connections
+from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
+from airflow_provider_microbatch.execution.engine import Code, Handle
+from airflow_provider_microbatch.runtime.job import Job
+from airflow_provider_microbatch.sources.jdbc import JdbcSource
 from airflow_provider_microbatch.sources.jdbc.moment import Moment
 from airflow_provider_microbatch.sources.jdbc.transactions import check_told
+from tests.execution.world import World
 from tests.sources.jdbc_world import INSERT, ids, opener
+from tests.support.inline_engine import InlineEngine
 from tests.support.orders_table import OrdersTable, orders_table
 from tests.support.postgres import postgres
 
@@ -128,3 +136,45 @@ def test_foreign_tables_among_partitions_are_refused(orders: OrdersTable) -> Non
         orders.execute(statement)
     with orders.connect() as session, pytest.raises(SourceError, match="partitions that are foreign tables"):
         check_told(session, '"parted"')
+
+
+class _Rowless(InlineEngine):
+    """Reads nothing: what is planned is what counts here."""
+
+    def start(self, handle: Handle, job: Job, code: Code) -> None:
+        super().start(handle, replace(job, sources={}), code)
+
+
+@pytest.mark.parametrize("by", [{}, {"timestamp": "updated_at"}], ids=["number", "timestamp"])
+def test_the_command_of_the_error_goes_on_with_a_table_that_was_renamed(
+    tmp_path: Path,
+    orders: OrdersTable,
+    by: dict[str, str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No attempt has read it under its new name, and under the old one it is not there."""
+    world, engine, to = World(tmp_path), _Rowless(), orders.connection
+    known = {"conn_type": "postgres", "host": to.host, "port": to.port, "schema": to.schema, "login": to.login}
+    monkeypatch.setenv("AIRFLOW_CONN_ORDERS_DB", json.dumps(known))
+
+    def run(table: str, number: int) -> None:
+        world.sources = {"orders": JdbcSource(table, orders.conn_id, driver=None, **by)}
+        world.run(number, engine)
+
+    orders.execute(INSERT)
+    run("orders", 0)
+    orders.execute("ALTER TABLE orders RENAME TO sold")
+    with pytest.raises(SourceError) as said:
+        run("sold", 1)
+    *_, command = re.findall(r"`(microbatch [^`]+|--offset [^`]+)`", str(said.value))
+    words = shlex.split(command[command.index("--offset") :])
+    assert main(["set-offset", str(tmp_path / "checkpoint"), "--source", "orders", "--allow-skip", *words]) == 0, (
+        capsys.readouterr()
+    )
+    orders.execute("INSERT INTO sold (note) VALUES ('y')")
+    run("sold", 2)
+
+    position = world.checkpoint.offset_log.get(2)
+    assert position is not None
+    assert json.loads(position.ends["orders"] or "")["rows"] == 1, "and not the row that was read under the old name"

@@ -71,9 +71,14 @@ class OpenTimedTable(OpenTable):
 
     def is_after(self, offset: Offset | None, other: Offset | None) -> bool | None:
         one, two = self._place(offset), self._place(other)
-        if one.time is None or two.time is None:
-            return one.time is not None and two.time is None
         with self._timed() as table:
+            if (one.below is None) != (two.below is None):
+                written, read = (one, two) if one.below is None else (two, one)
+                # No row of the current table has been read: positions in another table lie before all of it.
+                if self._other(read, table.made()) is not None:
+                    return written is one
+            if one.time is None or two.time is None:
+                return one.time is not None and two.time is None
             order = table.compared(one.time, two.time)
         if order or one.key != two.key:
             after = (one.key is None, one.key or 0) > (two.key is None, two.key or 0)  # None: all rows of that time

@@ -46,7 +46,7 @@ def plan_set_offset(
         )
     recorded = Recorded(checkpoint)
     check_stateless(checkpoint, recorded)
-    opened = recorded.source(source, lane=lane)
+    opened = recorded.source_to_come(source, lane=lane)
     if opened is None:
         known = ", ".join(recorded.arguments().get("sources", {})) or "none"
         raise MaintenanceError(f"the pipeline on record has no source {source!r}; it has {known}.")

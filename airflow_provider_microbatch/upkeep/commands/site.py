@@ -300,7 +300,24 @@ class Recorded:
     def source(self, name: str, *, lane: str) -> OpenSource | None:
         """The source, opened with the checkpoint, as the lane reads it; None if the newest attempt on record had no
         source of that name."""
-        sources = self.arguments(of_letters=lane == LETTERS).get("sources", {}).items()
+        return self._opened(name, self.arguments(of_letters=lane == LETTERS), lane)
+
+    def source_to_come(self, name: str, *, lane: str) -> OpenSource | None:
+        """The source as the next plan will read it, as far as is known: as the plan that was refused last defines it,
+        if none has been made since; else as :meth:`source`. What makes a plan refuse (a table that was renamed, a
+        database that was moved) is in its own definition alone, which no attempt has run."""
+        attempts, definitions = self._checkpoint.attempts, self._checkpoint.definitions
+        newest = self._newest_attempt(lane, attempts.epochs.ids(lane))
+        since = None if newest is None else attempts.epochs.written_ms(newest.key, newest.epoch)
+        written = {found: definitions.written_ms(found) for found in definitions.names()}
+        refused = max(written, key=lambda found: written[found], default=None)
+        if since is None or refused is None or written[refused] <= since or lane == LETTERS:
+            return self.source(name, lane=lane)
+        values = definitions.get(refused) or {"arguments": {}}
+        return self._opened(name, values["arguments"], lane)
+
+    def _opened(self, name: str, arguments: Mapping[str, Any], lane: str) -> OpenSource | None:
+        sources = arguments.get("sources", {}).items()
         recorded = {self._checkpoint.names.of(one): found for one, found in sources}.get(name)
         if recorded is None:
             return None
