@@ -6,6 +6,7 @@ from tests.mutants.mutation import Mutation
 
 BATCHES = "tests/state/test_batches.py"
 FILES = "tests/state/test_parse.py"
+COPIED = "tests/state/test_copied_rows.py"
 EXCHANGE = "tests/spark_exchange/test_state_exchange.py"
 
 MUTATIONS = [
@@ -80,5 +81,37 @@ MUTATIONS = [
         old="        if self.base < self.since and batch_id < self.since:\n",
         new="        if False:\n",
         tests=(EXCHANGE,),
+    ),
+    Mutation(
+        name="a copy does not tell where it has ended",
+        why="a batch with a late end is not published",
+        file="runtime/copied_rows.py",
+        old="        told={**found.told, **ended},\n",
+        new="        told=found.told,\n",
+        tests=(COPIED,),
+    ),
+    Mutation(
+        name="archived files are streamed from where they were",
+        why="a replay of a batch finds none of them",
+        file="sources/file/open.py",
+        old="        if self._source.clean_source is not None or is_object(self._source.path):\n",
+        new="        if is_object(self._source.path):\n",
+        tests=(FILES,),
+    ),
+    Mutation(
+        name="copies of a killed attempt stay",
+        why="rows are kept for nobody until a later batch is committed, if ever one is",
+        file="execution/ending.py",
+        old="            drop_own_folder(self._checkpoint, attempt)\n",
+        new="",
+        tests=(COPIED,),
+    ),
+    Mutation(
+        name="a source without a stream is not refused",
+        why="its batches fail in Spark, one by one",
+        file="pipeline.py",
+        old="            if (why := source.refuses_streams) is not None:\n",
+        new="            if (why := source.refuses_streams) is not None and False:\n",
+        tests=(FILES,),
     ),
 ]
