@@ -6,6 +6,7 @@ from tests.mutants.mutation import Mutation
 
 BATCHES = "tests/state/test_batches.py"
 FILES = "tests/state/test_parse.py"
+KAFKA = "tests/state/test_kafka.py"
 COPIED = "tests/state/test_copied_rows.py"
 EXCHANGE = "tests/spark_exchange/test_state_exchange.py"
 
@@ -81,6 +82,30 @@ MUTATIONS = [
         old="        if self.base < self.since and batch_id < self.since:\n",
         new="        if False:\n",
         tests=(EXCHANGE,),
+    ),
+    Mutation(
+        name="a topic's stream is not told where its first batch begins",
+        why="Spark begins elsewhere: with what is no part of the range, or behind what is",
+        file="sources/kafka/open.py",
+        old="            log={} if first is None else entry_of_beginning(first),\n",
+        new="            log={},\n",
+        tests=(KAFKA,),
+    ),
+    Mutation(
+        name="a topic is streamed over a piece that an interval has taken",
+        why="its records are in two batches",
+        file="sources/kafka/open.py",
+        old="        if len(layers) > 1:\n",
+        new="        if False:\n",
+        tests=(KAFKA,),
+    ),
+    Mutation(
+        name="rows of a stream that is used twice are counted",
+        why="a replay by other code is refused, as if the source had lost rows",
+        file="runtime/streaming.py",
+        old="None if uses.count(name) > names.count(name) else max(found, default=0)",
+        new="max(found, default=0)",
+        tests=(KAFKA,),
     ),
     Mutation(
         name="a copy does not tell where it has ended",
