@@ -132,6 +132,14 @@ MUTATIONS = [
         tests=(COPIED,),
     ),
     Mutation(
+        name="the janitor leaves the copies of a dead attempt",
+        why="they fill the checkpoint's disk while the pipeline does not run",
+        file="upkeep/janitor.py",
+        old="        drop_own_folder(self._checkpoint, attempt)\n",
+        new="",
+        tests=("tests/execution/test_janitor.py",),
+    ),
+    Mutation(
         name="a source without a stream is not refused",
         why="its batches fail in Spark, one by one",
         file="pipeline.py",
