@@ -26,6 +26,12 @@ def halves(batch: Batch) -> DataFrame:
     return batch.sources["orders"].selectExpr("id % 2 as half").groupBy("half").count()
 
 
+def halves_of_data(batch: Batch) -> DataFrame:
+    """Records by the number that is their data, so far."""
+    numbers = batch.sources["orders"].selectExpr("cast(cast(data as string) as bigint) as half")
+    return numbers.groupBy("half").count()
+
+
 def halves_twice(batch: Batch) -> DataFrame:
     """The same of rows that are all there twice."""
     orders = batch.sources["orders"]
