@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,19 +11,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_microbatch import connections
+from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.runtime import secrets
 from airflow_provider_microbatch.sources import Source
 from airflow_provider_microbatch.sources.delta import DeltaSource
+from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.iceberg import IcebergSource
 from airflow_provider_microbatch.sources.jdbc import JdbcSource
 from airflow_provider_microbatch.sources.kinesis import KinesisSource
 from tests.environments import jars
 from tests.state.stateful import SessionEngine, StatefulWorld
-from tests.support import kinesis
+from tests.support import kinesis, object_store
 from tests.support.delta_orders import OrdersOfDelta
 from tests.support.iceberg_orders import iceberg_orders
 from tests.support.local_spark import local_spark
+from tests.support.object_store_server import BUCKET
 from tests.support.orders_table import orders_table
 
 if TYPE_CHECKING:
@@ -34,6 +38,7 @@ JARS = {
     "delta": ("delta-", "RoaringBitmap", "shims", "unitycatalog"),
     "iceberg": ("iceberg-",),
     "postgres-driver": ("postgresql",),
+    "s3a-connector": ("",),
 }
 Made = tuple[Source, Callable[[], Any]]
 """A source, and what gives it two rows more, of an odd and of an even number."""
@@ -68,11 +73,29 @@ def of_a_database(root: Path, stack: ExitStack) -> Made:
 
 
 def of_shards(root: Path, stack: ExitStack) -> Made:
-    stream, before = kinesis.Stream(shards=2), list(connections._found_by)
-    connections.find_by(kinesis.connection)
-    stack.callback(connections._found_by.__setitem__, slice(None), before)
+    stream = kinesis.Stream(shards=2)
+    _found(kinesis.connection, stack)
     source = KinesisSource(stream.name, conn_id=kinesis.CONN_ID, idle_seconds=0, discover_seconds=0)
     return source, lambda: stream.send(["0", "1"])
+
+
+def of_a_bucket(root: Path, stack: ExitStack) -> Made:
+    url, client, number = object_store.endpoint(), object_store.client(), itertools.count()
+    extra = {"endpoint_url": url, "region_name": "us-east-1"}
+    lake = Connection(conn_id="lake", conn_type="aws", login="AKIALAKE", password="the-secret", extra=extra)
+    _found(lambda _: lake, stack)
+    prefix = f"{str(root).strip('/')}/landing"
+
+    def grow() -> None:
+        for id in (next(number), next(number)):
+            client.put_object(Bucket=BUCKET, Key=f"{prefix}/{id}.json", Body=f'{{"id": {id}}}\n'.encode())
+
+    return FileSource(f"s3://lake@{BUCKET}/{prefix}", format="json", schema="id long", packages=[]), grow
+
+
+def _found(by: connections.Connect, stack: ExitStack) -> None:
+    stack.callback(connections._found_by.__setitem__, slice(None), list(connections._found_by))
+    connections.find_by(by)
 
 
 class SystemWorld(StatefulWorld):
@@ -87,7 +110,9 @@ class SystemWorld(StatefulWorld):
         return self.made
 
 
-@pytest.mark.parametrize("make", [of_changes, of_iceberg, of_a_database, of_shards], ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "make", [of_changes, of_iceberg, of_a_database, of_shards, of_a_bucket], ids=lambda make: make.__name__
+)
 def test_counts_go_on(tmp_path: Path, spark: SparkSession, make: Callable[[Path, ExitStack], Made]) -> None:
     with ExitStack() as stack:
         stack.enter_context(lifetime())
