@@ -70,9 +70,10 @@ def commits_another(commit: CommitEntry, entry: OffsetEntry, data: bytes) -> boo
     :param data: the offset entry as it lies in the log.
     """
     plan = commit.plan or _trail(commit).get(_PLAN)
-    # An entry that repair has rebuilt stands in for the entry that was committed.
+    # An entry that repair has rebuilt stands in for the entry that was committed; so does one that was handed over with
+    # other settings, whose batch keeps the identity of the entry before.
     is_rebuilt = bool(_trail(entry)) and not is_position(entry)
-    return plan is not None and not is_rebuilt and plan != digest_of(data)
+    return plan is not None and not is_rebuilt and plan not in (digest_of(data), entry.stands_for)
 
 
 def _trail(entry: OffsetEntry | CommitEntry) -> Mapping[str, Any]:

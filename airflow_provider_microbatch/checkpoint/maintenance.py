@@ -19,7 +19,8 @@ from airflow_provider_microbatch.exceptions import CorruptEntryError, Maintenanc
 from airflow_provider_microbatch.stores import Store
 
 HOLD_SECONDS = 30.0
-"""Seconds that a command counts as alive after its last sign of life. A command gives one before each step."""
+"""Seconds that a command counts as alive after its last sign of life. A command gives one before each step, and more
+within a step that copies a checkpoint."""
 
 _END = ".end"
 APPLIED = "applied"

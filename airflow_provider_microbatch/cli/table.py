@@ -90,7 +90,11 @@ def show_splits(read: Mapping[str, Mapping[str, int]]) -> str:
 
 def show_lag(lag: Mapping[str, Mapping[str, int]]) -> str:
     """How much data lay behind a batch, by source: ``orders 12 rows; payments 3 files, 40 bytes``; ``-`` if unknown."""
-    told = (f"{name} " + ", ".join(f"{count:,} {word}" for word, count in words.items()) for name, words in lag.items())
+    told = (
+        f"{name} " + ", ".join(f"{count:,} {word}" for word, count in words.items())
+        for name, words in lag.items()
+        if words
+    )
     return "; ".join(told) or "-"
 
 

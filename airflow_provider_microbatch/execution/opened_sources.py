@@ -131,6 +131,7 @@ class OpenedSources:
             name=name,
             log=self._checkpoint.source_log(name),
             state=self._checkpoint.source_state(name),
+            names_before=lambda: self._checkpoint.names.before(name),
             states_before=lambda: [self._checkpoint.source_state(old) for old in self._checkpoint.names.before(name)],
             clock_ms=self._clock_ms,
             checkpoint_id=self._checkpoint_id,
@@ -328,10 +329,10 @@ class OpenedSources:
         words, splits = dict[str, Mapping[str, int]](), dict[str, Mapping[str, int]]()
         for name in self._sources if self._lane == LIVE else ():
             try:
-                source, end = self.open(name), ends.get(name)
-                words[name] = _counted(source.lag_in_words(end))
-                by_split = sorted(_counted(source.lag_by_split(end)).items(), key=lambda one: (-one[1], one[0]))
-                splits[name] = dict(by_split[:MOST_SPLITS])
+                in_words, by_split = self.open(name).lags(ends.get(name))
+                words[name] = _counted(in_words)
+                farthest = sorted(_counted(by_split).items(), key=lambda one: (-one[1], one[0]))
+                splits[name] = dict(farthest[:MOST_SPLITS])
             except Exception as error:
                 log.info("source %s does not tell its lag: %s", name, error)
         return Lag(

@@ -61,7 +61,7 @@ def _measured(lane: Lane) -> list[_Measured]:
 
 def _limit_of(name: str, word: str, measured: Sequence[_Measured], target_seconds: float) -> ReadLimit | None:
     for kind, told in (("splits", word), ("rows", "rows"), ("bytes", "bytes")):
-        found = [(batch.figures.get(name, {}).get(told), batch.seconds) for batch in measured]
+        found = [((batch.figures.get(name) or {}).get(told), batch.seconds) for batch in measured]
         counts = [(count, seconds) for count, seconds in found if count]
         if not counts:
             continue

@@ -37,6 +37,7 @@ from airflow_provider_microbatch.execution.position import (
     take_back_late_commit,
 )
 from airflow_provider_microbatch.execution.source_names import check_names, check_no_half_rename
+from airflow_provider_microbatch.execution.stateful import check_goes_on
 from airflow_provider_microbatch.execution.table_place import check_none_lost, check_there
 from airflow_provider_microbatch.execution.table_shape import check_shape
 from airflow_provider_microbatch.execution.unknown_batches import check_none_unknown
@@ -175,6 +176,7 @@ class Planner:
         self.begin()
         position = self.position()
         self.check_names(position.latest.ends if position.latest else {})
+        check_goes_on(self.pipeline, self.checkpoint, position.last_commit)
         log.info("%s", position.describe())
         self.lane.check_gaps()
         assigned = self.own.assigned(run, position)

@@ -20,7 +20,7 @@ from airflow_provider_microbatch.execution.other_lives import check_of_this_life
 from airflow_provider_microbatch.execution.planned import PlannedBatch
 from airflow_provider_microbatch.execution.progress import progress_of
 from airflow_provider_microbatch.execution.stateful import check_replay
-from airflow_provider_microbatch.execution.table_place import check_not_elsewhere
+from airflow_provider_microbatch.execution.table_place import check_none_lost, check_not_elsewhere
 from airflow_provider_microbatch.sinks import Manifest, OpenSink
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,8 @@ def request_replay(
     earlier clear waits. A request outlives its attempt: a retry of a failed replay finds the request and goes on.
 
     :raises SourceError: if a source cannot read the range again, with its reason; nothing is written then.
-    :raises SinkError: if the batch is in another table than ``sink``; nothing is written then.
+    :raises SinkError: if the batch is in another table than ``sink``, or that lacks an earlier one; nothing is written
+        then.
     :raises AttemptFencedError: if the run is a try from before a later clear of its own task.
     """
     key, replays = planned.key, checkpoint.replays
@@ -62,6 +63,8 @@ def request_replay(
         check_replay(checkpoint, key, commit.progress)
         check_not_elsewhere(checkpoint, sink, key)
         check_of_this_life(checkpoint, sink, key)
+        # An attempt would be refused by it. A request that waits for that attempt would hold retention.
+        check_none_lost(checkpoint, sink, key.lane, below=key.id)
         ask_again(checkpoint=checkpoint, sources=sources, planned=planned, run=run, code=code, now_ms=now_ms)
         log.info("Batch %s was cleared: replaying it with the same offsets and settings", key)
     requests = replays.all(key)

@@ -11,7 +11,8 @@ from typing import Any
 
 from airflow_provider_microbatch.checkpoint.by_hand import is_position
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.entries import Attempt
+from airflow_provider_microbatch.checkpoint.codec import STATE_IDS
+from airflow_provider_microbatch.checkpoint.entries import Attempt, CommitEntry
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import CheckpointError, MicroBatchError
@@ -19,6 +20,7 @@ from airflow_provider_microbatch.execution.identity import expected
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.planned import PlannedBatch, load_batch
 from airflow_provider_microbatch.execution.query_state import state_of_query
+from airflow_provider_microbatch.execution.state_conf import check_state_conf
 from airflow_provider_microbatch.execution.state_files import MARGIN_MS, Needed, flat, remove_unneeded
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.streaming import SNAPSHOT_EVERY
@@ -62,6 +64,7 @@ def streaming_of(
     before = state_before(planned, checkpoint=checkpoint, sink=sink)
     if before is not None:
         _check_partitions(pipeline, before, checkpoint)
+        _check_output_mode(pipeline, before, checkpoint)
     return Streaming(
         folder=str(_own_folder(checkpoint, attempt)),
         state=str(folder / STATE),
@@ -87,9 +90,11 @@ def local_folder(checkpoint: Checkpoint) -> Path:
 
 
 def state_of(result: Mapping[str, Any], *, where: str) -> Mapping[str, Any] | None:
-    """The state that an attempt told; None if it kept none. Ids become names of files, so they are checked.
+    """The state that an attempt told; None if it kept none. Ids become names of files, and settings Spark's, so they
+    are checked.
 
-    :raises CheckpointError: if the state is nothing that Spark tells.
+    :raises CheckpointError: if the state is nothing that Spark tells, or was made with settings that no batch goes on
+        with.
     """
     state = result.get("state")
     if state is None:
@@ -104,6 +109,7 @@ def state_of(result: Mapping[str, Any], *, where: str) -> Mapping[str, Any] | No
     )
     if not good:
         raise CheckpointError(f"{where}: what it tells of its state cannot be read. Replay the batch.")
+    check_state_conf(state["conf"], where=where)
     found: Mapping[str, Any] = state
     return found
 
@@ -141,8 +147,8 @@ def state_before(planned: PlannedBatch, *, checkpoint: Checkpoint, sink: OpenSin
 
 
 def published_result(checkpoint: Checkpoint, key: BatchKey, sinks: Iterable[OpenSink]) -> Mapping[str, Any]:
-    """The result of the attempt whose output of a batch is published, else the progress of the commit entry; or
-    nothing.
+    """The result of the attempt whose output of a batch is published. Without any sink that has the batch (the table is
+    another one now) the newest answer to a replay tells it, else the commit entry; or nothing does.
 
     :param sinks: asked in turn, until one has the batch.
     """
@@ -153,8 +159,30 @@ def published_result(checkpoint: Checkpoint, key: BatchKey, sinks: Iterable[Open
     commit = checkpoint.lane(key.lane).commit_of(key.id)
     if commit is None:
         return {}
+    answer = checkpoint.replays.newest_answer(key)
+    if answer is not None and answer.get("progress"):
+        replayed: Mapping[str, Any] = answer["progress"]
+        return replayed
     left = state_of_query(checkpoint, key, commit)
     return commit.progress if left is None else {**commit.progress, "state": left}
+
+
+def check_goes_on(pipeline: Pipeline, checkpoint: Checkpoint, commit: CommitEntry | None) -> None:
+    """Check that a pipeline goes on keeping the state that its newest batch has left. A batch that is made without it
+    aggregates within itself alone, and the batches after it have no state to go on from.
+
+    :param commit: of the newest batch; None before the first.
+    :raises CheckpointError: naming the ways on.
+    """
+    if pipeline.stateful or commit is None:
+        return
+    if commit.progress.get("state") is not None or commit.extra.get(STATE_IDS):
+        raise CheckpointError(
+            f"the batches of {checkpoint.location} keep state, and pipeline {pipeline.name!r} is not stateful: its "
+            "next batch would know nothing of what was read before, and the state would end there. Make it "
+            "stateful=True, with the transform and output_mode that the state is of; or give the pipeline without "
+            "state a checkpoint and a table of its own."
+        )
 
 
 def _check_partitions(pipeline: Pipeline, before: Mapping[str, Any], checkpoint: Checkpoint) -> None:
@@ -164,6 +192,18 @@ def _check_partitions(pipeline: Pipeline, before: Mapping[str, Any], checkpoint:
             f"pipeline {pipeline.name!r} asks for {_PARTITIONS}={wanted}, and the state in {checkpoint.location} lies "
             f"in {kept} partitions: rows of a key would be looked for where they are not. Put {kept} back, or begin a "
             "new checkpoint and table with the new number."
+        )
+
+
+def _check_output_mode(pipeline: Pipeline, before: Mapping[str, Any], checkpoint: Checkpoint) -> None:
+    """Spark notices no change, and what a window that is still open has told, or not told yet, depends on the mode: in
+    another one its rows would be in no table, or twice. State of a query, or of an earlier version, tells no mode."""
+    kept = before.get("outputMode", pipeline.output_mode)
+    if pipeline.output_mode != kept:
+        raise CheckpointError(
+            f"pipeline {pipeline.name!r} has output_mode={pipeline.output_mode!r}, and the state in "
+            f"{checkpoint.location} was made with {kept!r}: rows of groups that are still open would be lost, or be in "
+            f"the table twice. Put {kept!r} back, or begin a new checkpoint and table with the new mode."
         )
 
 

@@ -164,16 +164,16 @@ def summarize(checkpoint: Checkpoint, key: BatchKey) -> BatchSummary:
         state=state,
         epoch=shown.epoch if shown else 0,
         offsets={name: {"start": starts.get(name), "end": offset} for name, offset in entry.ends.items()},
-        rows_in=progress.get("numInputRows", {}),
+        rows_in=progress.get("numInputRows") or {},
         rows_out=progress.get("numOutputRows"),
         rows_by_sink=_by_sink(progress),
         dead_letters=progress.get("numDeadLetters", 0 if progress else None),
         rows_dropped=progress.get("numDroppedRows", 0 if progress else None),
         refused=refused_in(progress),
         forgotten=_texts(progress.get("forgotten")),
-        read=progress.get("sources", {}),
-        lag=progress.get("lag", {}),
-        lag_by_split=progress.get("lagBySplit", {}),
+        read=_known(progress.get("sources")),
+        lag=_known(progress.get("lag")),
+        lag_by_split=_known(progress.get("lagBySplit")),
         files_out=progress.get("numOutputFiles"),
         bytes_out=progress.get("numOutputBytes"),
         seconds=seconds,
@@ -188,6 +188,15 @@ def summarize(checkpoint: Checkpoint, key: BatchKey) -> BatchSummary:
 
 def _texts(told: object) -> list[str]:
     return [text for text in told if isinstance(text, str)] if isinstance(told, list) else []
+
+
+def _known(told: Mapping[str, Mapping[str, int | None] | None] | None) -> Mapping[str, Mapping[str, int]]:
+    """The figures by source that are known: an entry may have null for any of them, and for a whole source."""
+    return {
+        name: {word: count for word, count in figures.items() if count is not None}
+        for name, figures in (told or {}).items()
+        if figures is not None
+    }
 
 
 def _by_sink(progress: Mapping[str, Any]) -> Mapping[str, int | None]:

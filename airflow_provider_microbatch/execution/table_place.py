@@ -61,8 +61,9 @@ def check_none_lost(checkpoint: Checkpoint, sink: OpenSink, lane: str, *, below:
                     f"restored from a backup of before. What it had of batches {known + 1} to {key.id} is in no table. "
                     f"`microbatch check {checkpoint.location} --table` names them: clear their tasks, the oldest "
                     "first; or "
-                    f"{command(checkpoint.lane(lane), f'rewind --to {known} --drop-output')} has them run again where "
-                    "the sources still have their ranges. Or bring the table back as it was."
+                    f"{command(checkpoint.lane(lane), f'rewind --to {known} --drop-output')} has them run again. "
+                    "What the sources cannot give again either, that rewind gives up and names with --allow-skip. Or "
+                    "bring the table back as it was."
                 )
 
 

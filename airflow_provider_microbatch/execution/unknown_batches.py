@@ -16,11 +16,23 @@ from airflow_provider_microbatch.execution.identity import expected_next
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
 
 
-def check_none_unknown(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> None:
+def check_next(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, *, only_own: bool) -> None:
+    """Check that the place of the batch that is about to be planned is free in the table.
+
+    :param only_own: leave output of other checkpoints to its owners.
+    :raises ForeignBatchError: if it is not, naming the pipeline of the batch and the ways on.
+    :raises SinkError: if the sink cannot tell.
+    """
+    asked = expected_next(checkpoint, key)
+    sink.contains(_ours(asked) if only_own else asked)
+
+
+def check_none_unknown(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, *, only_own: bool = False) -> None:
     """Check that the table holds no batch behind the place of the batch that is about to be planned, and none in a lane
     of this checkpoint that the checkpoint does not know. One listing of the table; an unknown lane whose batches are
     not this checkpoint's is another pipeline's, which may write the same table.
 
+    :param only_own: leave output of other checkpoints to its owners, also in the lane of ``key``.
     :raises ForeignBatchError: if the table does, naming the pipeline of the batch and the ways on.
     :raises SinkError: if a batch there has no manifest that can be read.
     """
@@ -31,7 +43,7 @@ def check_none_unknown(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) ->
             continue  # it cannot list its batches: only the next place in it is looked at
         # The table first: a batch that is published later was planned before, and the checkpoint shows it.
         for number in table.batches_after(key.lane, key.id, checkpoint.tables):
-            _check(checkpoint, table, BatchKey(key.lane, number), newest=key.id - 1)
+            _check(checkpoint, table, BatchKey(key.lane, number), newest=key.id - 1, only_own=only_own)
         lanes = [name for name in table.lanes(checkpoint.tables) or () if name != key.lane and is_lane(name)]
         known = set(checkpoint.lanes()) - {LIVE} if lanes else set()
         for name in lanes:

@@ -40,6 +40,7 @@ SNAPSHOT_EVERY = 10
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _STATE = "spark.sql.streaming.stateStore."
 PROVIDER = _STATE + "providerClass"
+FORMAT = _STATE + "checkpointFormatVersion"
 _NEVER = "1000000000"
 _METADATA_CLASSES = (
     "org.apache.spark.sql.execution.streaming.OffsetSeqMetadata",
@@ -129,6 +130,7 @@ def run_query(
             "of a pipeline with stateful=True the transform returned a frame that is no stream; make it of "
             "batch.sources, or leave out stateful=True",
         )
+    _check_operators(result)
     before = streaming.before
     with failing_as("runtime"):
         # The first batch changes all state anyway; a state taken over from a streaming query has its snapshots at other
@@ -156,6 +158,7 @@ def run_query(
         "base": before["ids"] if before is not None else None,
         "conf": conf,
         "nextWatermarkMs": commit["nextBatchWatermarkMs"],
+        "outputMode": streaming.output_mode,
         **({"since": before["since"]} if before is not None and "since" in before else {}),
     }
     return state, another, _figures(progress, uses, names)
@@ -209,7 +212,7 @@ def close_state(spark: SparkSession) -> None:
 def state_settings() -> dict[str, str]:
     """Settings of a session that keeps state by ids, or reads such state."""
     # Names of state files have an id of their attempt: two attempts of one batch never overwrite each other's files.
-    return {PROVIDER: ROCKSDB, _STATE + "checkpointFormatVersion": "2"}
+    return {PROVIDER: ROCKSDB, FORMAT: "2"}
 
 
 def _keep_state_by_ids(spark: SparkSession, *, whole: bool) -> None:
@@ -249,6 +252,29 @@ def _pinned_by_spark(spark: SparkSession) -> dict[str, str]:
             # Spark reads some pinned settings under another name in the query's session, where they have no value yet.
             return {key: str(spark.conf.get(key)) if value is None else value for key, value in pinned.items()}
     raise RuntimeError(f"Spark {spark.version} has no OffsetSeqMetadata that this package knows")
+
+
+def _check_operators(result: DataFrame) -> None:
+    """Check that the state of each operator can lie in a folder of each attempt's own. Of ``transformWithState``, in
+    each of its forms, it cannot: Spark keeps the absolute path of the schema with it, and would look for that in the
+    folder of the attempt that ran batch 0, which is gone.
+
+    :raises BatchFailure: naming the operator. Nothing has run then, and no state is there.
+    """
+    left = [result._jdf.queryExecution().analyzed()]
+    while left:
+        node = left.pop()
+        kind = node.getClass().getSimpleName()
+        if kind.startswith("TransformWithState"):
+            raise BatchFailure(
+                "transform",
+                f"the transform uses transformWithState ({kind} in Spark's plan), which a pipeline with stateful=True "
+                "cannot have: Spark keeps the address of the attempt's own folder with such state, and each later "
+                "batch would look there for ever. Keep the state by groupBy with aggregations, by dropDuplicates or by "
+                "a join, and run the batch again",
+            )
+        children = node.children()
+        left += [children.apply(number) for number in range(children.size())]
 
 
 def _in_order(result: DataFrame, streams: Mapping[str, Stream]) -> tuple[list[str], list[str]]:

@@ -40,6 +40,9 @@ class SourceContext:
     :param name: name of the source in its pipeline.
     :param log: the store, scoped to Spark's source log folder of this source (``sources/<name or position>``).
     :param state: the store, scoped to this source's own state beside Spark's folders (pinned schema, index).
+    :param names_before: returns the names that the source had before, its first one first. What a source keeps outside
+        of the checkpoint by its name has to be found by all of these: the checkpoint may be restored from a backup of
+        before a rename, and knows only some of them then.
     :param states_before: returns the same state under the names that the source had before. A rename moves the entries
         to the new name; an entry that is still there was written by a process that slept through the rename.
     :param clock_ms: the time, milliseconds since the epoch.
@@ -61,6 +64,7 @@ class SourceContext:
     log: Store
     state: Store
     clock_ms: Callable[[], int]
+    names_before: Callable[[], Sequence[str]] = tuple
     states_before: Callable[[], Sequence[Store]] = tuple
     checkpoint_id: Callable[[], str | None] = lambda: None
     lane: str = LIVE
@@ -443,9 +447,13 @@ class OpenSource(ABC):
 
     def lag_in_words(self, position: Offset | None) -> dict[str, int]:
         """In the words of the source (``{"rows": 12}``), how much data lies after ``position``: for people and for
-        commit entries. Called once for each batch, before its commit: empty where the lag is unknown, or takes long to
-        compute."""
+        commit entries. Empty where the lag is unknown, or takes long to compute."""
         return self._worded(self.lag(position))
+
+    def lags(self, position: Offset | None) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        """What :meth:`lag_in_words` and :meth:`lag_by_split` tell. Called once for each batch, before its commit: a
+        source that has both of one question asks that once."""
+        return self.lag_in_words(position), self.lag_by_split(position)
 
     def _worded(self, figures: Any) -> dict[str, int]:
         if isinstance(figures, Mapping):  # from a source that was written before figures had names

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from shlex import quote
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
@@ -35,6 +36,10 @@ from airflow_provider_microbatch.sources.stretch import (
     figures_of,
     passed_over,
 )
+
+MOST_VERSIONS = 100
+"""Number of versions whose data is counted for the lag. It is told with each batch: if all versions were counted, each
+batch of a source would take the longer, the farther the source is behind."""
 
 _BEGIN = "begin"
 
@@ -234,14 +239,17 @@ class OpenVersions(OpenSource, Generic[P, H, U]):
         return one.order > two.order
 
     def lag(self, position: Offset | None) -> Figures:
-        """Files, bytes and rows up to the table's newest version."""
+        """Files, bytes and rows up to the table's newest version; unknown beyond :data:`MOST_VERSIONS`."""
         return self._named(lambda: self._lag(position))
 
     def _lag(self, position: Offset | None) -> Figures:
         history = self._look()
         begin = self._start(position) or self._beginning(history)
         history.check(begin)
-        found = between(begin, self._head(begin, history), history.stretches(begin))
+        walked = between(begin, self._head(begin, history), history.stretches(begin))
+        found = list(islice(walked, MOST_VERSIONS + 1))
+        if len(found) > MOST_VERSIONS:
+            return Figures()
         return figures_of(file for one in found for file in one.files)
 
     def describe(self, start: Offset | None, end: Offset | None) -> Figures:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -70,6 +72,23 @@ def test_the_check_sees_a_row_that_is_lost_or_doubled(tmp_path: Path) -> None:
 
     assert world.tally.wrong["rows lost"] == 1
     assert world.tally.wrong["rows doubled"] == 1
+
+
+class _Killed(StateWorld):
+    """The uninterrupted run is killed."""
+
+    def task(self, order: dict[str, object], report: Path) -> Task:
+        return Task({}, report=report, live=lambda _: os.kill(os.getpid(), signal.SIGKILL) or {})
+
+
+def test_a_table_that_was_compared_with_nothing_is_not_good(tmp_path: Path) -> None:
+    world = _Killed(tmp_path, seed="1")
+    world.setting.save()
+
+    world.check()
+
+    assert "compared with nothing" in world.tally.failures[-1]
+    assert world.tally.bad
 
 
 def test_what_lands_is_the_same_for_a_seed(tmp_path: Path) -> None:

@@ -100,6 +100,23 @@ def test_show_tells_ranges_attempt_commit_and_progress(world: World, capsys: pyt
         assert expected in out
 
 
+@pytest.mark.parametrize("null", [None, {"orders": None}, {"orders": {"rows": None}}])
+@pytest.mark.parametrize("figure", ["numInputRows", "sources", "lag", "lagBySplit"])
+def test_a_figure_that_is_null_keeps_no_batch_from_being_shown(
+    world: World, capsys: pytest.CaptureFixture[str], figure: str, null: object
+) -> None:
+    if figure == "numInputRows" and isinstance(null, dict):
+        null = {"orders": None}
+    path = world.root / "checkpoint/commits/1"
+    version, line = path.read_text().split("\n", 1)
+    entry = json.loads(line)
+    entry["microbatch"]["progress"][figure] = null
+    path.write_text(f"{version}\n{json.dumps(entry)}")
+    for command in (("log",), ("log", "--json"), ("show", 1)):
+        name, *arguments = command
+        assert microbatch(capsys, name, world.pipeline.checkpoint, *arguments)[0] == 0
+
+
 def test_show_tells_why_the_attempt_failed(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = microbatch(capsys, "show", world.pipeline.checkpoint, 2)
     assert "no such column: amuont" in out

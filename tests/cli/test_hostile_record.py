@@ -26,9 +26,9 @@ OUT: dict[str, dict[str, Any]] = {
     "a fence in a folder that no checkpoint has": {"step": "fence", "path": "x/7", "text": "{}", "end": "", "why": ""},
     "a move out of a folder that no checkpoint has": {"step": "move", "path": "x", "target": "offsets", "why": ""},
     "a move to a folder that no checkpoint has": {"step": "move", "path": "sources", "target": "x", "why": ""},
-    "a file set aside that no checkpoint has": {"step": "set aside", "path": "x/a", "target": "repaired/a",
+    "a file put away that no checkpoint has": {"step": "put away", "path": "x/a", "target": "repaired/a",
                                                "sha256": "", "why": ""},
-    "a late file set aside to where no checkpoint has one": {"step": "set aside if it came late", "path": "offsets/0",
+    "a late file put away to where no checkpoint has one": {"step": "put away if it came late", "path": "offsets/0",
                                                              "target": "x/a", "why": ""},
     "a write out of the checkpoint": {"step": "write", "path": "../victim/evil.py", "text": "import os", "why": ""},
     "a fence through a link": {"step": "fence", "path": "sources/link/7", "text": "import os", "end": "", "why": ""},
@@ -85,6 +85,25 @@ def test_a_record_of_steps_that_no_command_plans_is_named_and_not_done(
     assert f"{record} has steps that are not done from a record" in told
     assert "--give-up` gives its steps up" in told
     assert {path for path in tmp_path.rglob("*") if "leases" not in path.parts} == before
+
+
+@pytest.mark.parametrize(
+    "changed", [7, ["offsets/0"], {"offsets/0": 7}, {"metadata": "{}"}, {"offsets/../../x": "v1"}, {"offsets": "v1"}]
+)
+def test_a_killed_export_writes_nothing_into_its_copy_but_entries_of_the_logs(
+    tmp_path: Path, changed: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = filled(World(tmp_path), 1)
+    location, target = str(world.root / "checkpoint"), str(tmp_path / "copy")
+    copy = {"source": location, "target": target, "sources": ["orders"], "hand_over": True, "why": ""}
+    record = world.root / "checkpoint" / "maintenance" / "1"
+    record.parent.mkdir(exist_ok=True)
+    steps = [{"step": "copy", **copy, "changed": changed}]
+    record.write_bytes(encode_record({"command": "export", "by": "me", "started_ms": 0, "steps": steps}))
+    world.expire_leases()
+    assert main(["export", location, target]) != 0
+    assert f"{record} has steps that are not done from a record" in capsys.readouterr().err
+    assert not (tmp_path / "copy").exists()
 
 
 def test_a_record_drops_no_stage_of_another_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

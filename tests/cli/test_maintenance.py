@@ -74,7 +74,7 @@ def test_rewind_says_what_it_needs(world: World, capsys: pytest.CaptureFixture[s
     assert "--drop-output" in err
     status, out, _ = microbatch(capsys, "rewind", location, "--to", 0, "--drop-output", "--dry-run")
     assert status == 0
-    assert [line.split("  ")[0] for line in out.splitlines()[2:8]] == ["drop output"] * 2 + ["set aside"] * 4
+    assert [line.split("  ")[0] for line in out.splitlines()[2:8]] == ["drop output"] * 2 + ["put away"] * 4
     assert "note: readers of the table miss these batches until they have run again" in out
     assert world.table().keys() == {0, 1, 2}
     assert microbatch(capsys, "rewind", location, "--to", 0, "--drop-output")[0] == 0
@@ -85,7 +85,7 @@ def test_json(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = microbatch(capsys, "rewind", world.pipeline.checkpoint, "--to", 1, "--drop-output", "--json")
     told = json.loads(out)
     assert (told["command"], told["dry_run"], told["finished"]) == ("rewind --to 1 --drop-output", False, None)
-    assert [step["step"] for step in told["steps"]] == ["drop output", "set aside", "set aside"]
+    assert [step["step"] for step in told["steps"]] == ["drop output", "put away", "put away"]
 
 
 def test_a_live_attempt_is_named(world: World, capsys: pytest.CaptureFixture[str]) -> None:

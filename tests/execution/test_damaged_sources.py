@@ -83,6 +83,13 @@ def test_what_the_files_were_that_clean_source_took_nobody_knows(tmp_path: Path)
         planned(world, rewind(1, allow_skip=True))
 
 
+def test_a_rewind_names_each_entry_that_it_goes_on_without(world: World) -> None:
+    for number in (1, 3):
+        (log(world) / str(number)).unlink()
+    (note,) = (note for note in planned(world, rewind(0, allow_skip=True)).notes if "is damaged" in note)
+    assert '2 of its entries: {"logOffset":1}, {"logOffset":3}' in note
+
+
 def test_a_rewind_that_stops_behind_the_damage_is_refused(world: World) -> None:
     (log(world) / "1").unlink()
     with pytest.raises(MaintenanceError, match="rewind further"):

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import uuid
 from pathlib import Path
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.maintenance import HOLD_SECONDS
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import BatchSetAsideError, BrokenLogError, CheckpointError, MaintenanceError
+from airflow_provider_microbatch.runtime.streaming import state_settings
 from airflow_provider_microbatch.stores.location import open_store
+from airflow_provider_microbatch.stores.posix import PosixStore
+from airflow_provider_microbatch.upkeep.commands import apply
 from airflow_provider_microbatch.upkeep.commands.apply import Applier
+from airflow_provider_microbatch.upkeep.commands.copying import copy_checkpoint
 from airflow_provider_microbatch.upkeep.commands.exchange import plan_export, plan_import
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from tests.checkpoint.test_golden import GOLDEN
 from tests.execution.maintaining import applied, planned
 from tests.execution.world import CODE, World, run_identity
 from tests.support.inline_engine import InlineEngine
+
+CODEC = "spark.sql.streaming.stateStore.compression.codec"
 
 
 @pytest.fixture
@@ -60,6 +70,46 @@ def test_an_export_is_whole_and_the_original_is_as_it_was(world: World, tmp_path
     }
     assert copied.keys() - before.keys() == {"sources/orders/9.compact"}
     assert {path: copied[path] for path in before} == before
+
+
+def test_a_copy_gives_signs_of_life_for_as_long_as_it_takes(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its files takes half of the time for which a command counts as alive after a sign."""
+    seconds, seen, real = [0.0], list[str | None](), PosixStore.put_if_absent
+
+    def slow(store: PosixStore, path: str, data: bytes) -> bool:
+        if store.location.endswith("/copy"):
+            seconds[0] += HOLD_SECONDS / 2
+            for lease in (world.root / "checkpoint/maintenance/leases").rglob("*-*"):
+                found = lease.stat()
+                os.utime(lease, ns=(found.st_atime_ns, found.st_mtime_ns - int(HOLD_SECONDS / 2 * 1e9)))
+            seen.append(world.checkpoint.maintenance.in_progress())
+        return real(store, path, data)
+
+    monkeypatch.setattr(PosixStore, "put_if_absent", slow)
+    monkeypatch.setattr(apply, "monotonic", lambda: seconds[0], raising=False)
+    exported(world, tmp_path / "copy")
+    assert len(seen) > 20
+    assert None not in seen
+
+
+def test_a_file_is_read_once_to_be_copied(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not once more to tell it from a folder: state is gigabytes."""
+    read, real = list[str](), PosixStore.get
+
+    def get(store: PosixStore, path: str) -> bytes | None:
+        found = real(store, path)
+        if found is not None and path.startswith(("offsets/", "attempts/")):
+            read.append(path)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PosixStore, "get", get)
+        assert copy_checkpoint(
+            open_store(world.pipeline.checkpoint), open_store(str(tmp_path / "copy")), is_over=lambda: False
+        )
+    assert sorted(read) == sorted(path for path in world.files() if path.startswith(("offsets/", "attempts/")))
 
 
 def test_an_export_says_which_batches_are_set_aside_and_loses_none_unasked(tmp_path: Path) -> None:
@@ -169,6 +219,34 @@ def test_a_query_that_keeps_state_is_refused(tmp_path: Path) -> None:
     (tmp_path / "stateful" / "state" / "0").mkdir(parents=True)
     with pytest.raises(MaintenanceError, match="keeps state"):
         imported(tmp_path / "stateful", tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+@pytest.mark.parametrize(
+    ("ids", "conf", "message"),
+    [
+        ([["../../elsewhere"]], {}, "what it tells of its state cannot be read"),
+        ([[str(uuid.UUID(int=1))]], {CODEC: "com.example.Codec"}, f"made with {CODEC}='com.example.Codec'"),
+    ],
+    ids=["ids", "codec"],
+)
+def test_state_that_no_batch_would_go_on_from_is_refused_before_anything_is_copied(
+    tmp_path: Path, ids: object, conf: dict[str, str], message: str
+) -> None:
+    """The first run would fail, and so would each run after it."""
+    query = tmp_path / "stateful"
+    shutil.copytree(GOLDEN / "spark-4.2.0-v2", query)
+    (query / "state" / "0").mkdir(parents=True)
+    newest = max(int(path.name) for path in (query / "commits").iterdir() if path.name.isdecimal())
+    entry = query / "offsets" / str(newest)
+    version, metadata, *ends = entry.read_text().split("\n")
+    values = json.loads(metadata)
+    values["conf"] |= {**state_settings(), **conf}
+    entry.write_text("\n".join([version, json.dumps(values), *ends]))
+    commit = {"nextBatchWatermarkMs": 0, "stateUniqueIds": {"0": ids}}
+    (query / "commits" / str(newest)).write_text("v2\n" + json.dumps(commit))
+    with pytest.raises(CheckpointError, match=message):
+        imported(query, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
 
 

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_microbatch.exceptions import MaintenanceError, SourceChangedError, SourceError
+from airflow_provider_microbatch.checkpoint.records import encode_record
+from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.place import NOTES
 from airflow_provider_microbatch.upkeep.commands.rename_source import plan_rename_source
 from airflow_provider_microbatch.upkeep.source_check import check_sources
-from tests.execution.maintaining import applied, planned
+from tests.execution.maintaining import applied
 from tests.execution.world import World, run_identity
 from tests.support.inline_engine import InlineEngine
 
@@ -60,8 +61,14 @@ def restored_from_before(world: World) -> World:
     return world
 
 
-def note(world: World) -> Path:
-    return world.landing() / NOTES / f"{world.checkpoint_id}.orders"
+def renamed(world: World, old: str = "orders", new: str = "sales") -> None:
+    """In the checkpoint, and in the DAG file."""
+    applied(world, lambda drafting: plan_rename_source(drafting, old=old, new=new))
+    world.sources = {new: world.sources[old]}
+
+
+def note(world: World, name: str = "orders") -> Path:
+    return world.landing() / NOTES / f"{world.checkpoint_id}.{name}"
 
 
 def test_files_of_batches_that_a_restored_checkpoint_has_forgotten_stop_its_plan(world: World, how: str) -> None:
@@ -167,11 +174,49 @@ def test_another_checkpoint_reads_what_is_there(world: World) -> None:
     assert new.table() == {0: [2]}
 
 
-def test_under_another_name_they_would_be_missed_by_nobody(world: World) -> None:
+def test_a_source_that_is_renamed_after_the_restore_misses_them_too(world: World) -> None:
     restored_from_before(world)
-    before = world.files()
-    with pytest.raises(MaintenanceError, match=r"restored from an older backup.* Nothing was renamed"):
-        planned(world, lambda drafting: plan_rename_source(drafting, old="orders", new="sales"))
-    assert world.files() == before
+    renamed(world)
+    with pytest.raises(SourceError, match=r"source 'sales': .*files of entries 1 to 2 .*older backup") as told:
+        world.run(3)
+    assert str(note(world)) in str(told.value)
     note(world).unlink()
-    applied(world, lambda drafting: plan_rename_source(drafting, old="orders", new="sales"))
+    world.run(3)
+    assert world.table() == {0: [1], 1: [4]}
+
+
+def test_so_does_a_source_that_was_renamed_since_and_has_its_former_name_again(world: World) -> None:
+    """Checkpoint, table and DAG are those of before the rename; the files were taken under the name of after it."""
+    world.land(1)
+    world.run(0)
+    backed_up(world)
+    renamed(world)
+    renamed(world, "sales", "revenue")
+    world.land(2)
+    world.run(1)
+    restored(world)
+    world.sources = {"orders": world.sources["revenue"]}
+    world.land(3)
+    with pytest.raises(SourceError, match=r"source 'orders': .*files of entries 1 to 1 .*older backup") as told:
+        world.run(2)
+    assert str(note(world)) in str(told.value)
+    renamed(world)  # as it was called half way
+    with pytest.raises(SourceError, match="older backup") as told:
+        world.run(2)
+    for name in ("orders", "sales"):
+        assert str(note(world, name)) in str(told.value)
+        note(world, name).unlink()
+    world.run(2)
+    assert world.table() == {0: [1], 1: [3]}
+
+
+def test_a_former_name_that_is_a_path_is_no_place_of_a_note(world: World) -> None:
+    """Who can write the checkpoint, as user code can, says that the source was called so."""
+    world.land(1)
+    world.run(0)
+    said = world.root / "checkpoint" / "microbatch" / "renamed" / "0"
+    said.parent.mkdir(parents=True)
+    said.write_bytes(encode_record({"old": "../../elsewhere", "new": "orders"}))
+    world.land(2)
+    with pytest.raises(SourceError, match=r"called '../../elsewhere' before, which is no name of a source"):
+        world.run(1)

@@ -148,6 +148,7 @@ def test_what_nobody_can_read_again_is_not_rewound_because_its_end_is_lost(
     assert "its rows would be lost" in capsys.readouterr().err
     assert world.table() == {0: [1, 2], 1: [3, 4]}
     assert command(world, "rewind", "--to", "0", "--drop-output", "--allow-skip") == 0
+    assert re.search(r"lost .* batch live/1 read in source 'numbers': .* was given up", capsys.readouterr().out)
 
 
 def test_a_batch_whose_end_is_torn_is_repaired_before_it_is_rewound(

@@ -27,8 +27,8 @@ from airflow_provider_microbatch.upkeep.commands.steps import (
     DropStage,
     End,
     Fence,
-    SetAside,
-    SetAsideLate,
+    PutAway,
+    PutAwayLate,
     Write,
 )
 from airflow_provider_microbatch.upkeep.commands.withdraw_clear import plan_withdraw_clear
@@ -94,7 +94,7 @@ def test_an_attempt_that_is_opened_before_the_first_step_of_a_rewind_does_not_st
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(Applier, "_do"), (Fence, "apply"), (DropStage, "apply"), (DropOutput, "apply"), (SetAside, "apply")],
+    [(Applier, "_do"), (Fence, "apply"), (DropStage, "apply"), (DropOutput, "apply"), (PutAway, "apply")],
     ids=["before the first step", "before the fence", "before its stage goes", "before the output", "before the logs"],
 )
 def test_a_replay_that_wakes_up_during_a_rewind_leaves_nothing(
@@ -168,7 +168,7 @@ def test_a_rewind_that_was_taken_for_dead_leaves_the_next_life_of_its_batches_al
         for number in (3, 4):
             world.run(number)
 
-    sleep.before(SetAsideLate, "apply", finished_by_another, lambda *given: not isinstance(given[1], Draft))
+    sleep.before(PutAwayLate, "apply", finished_by_another, lambda *given: not isinstance(given[1], Draft))
     applied_or_refused(world, rewind(1))
     assert world.checkpoint.commit_log.ids() == world.checkpoint.offset_log.ids() == [0, 1, 2]
     world.land(5)
@@ -337,7 +337,7 @@ def test_a_commit_that_comes_after_the_last_step_of_a_rewind_that_was_killed_doe
     left = world.checkpoint.maintenance.unfinished()
     assert left is not None
     if older:
-        [late] = [step["target"] for step in left.steps if step["step"] == SetAsideLate.kind]
+        [late] = [step["target"] for step in left.steps if step["step"] == PutAwayLate.kind]
         path = world.root / "checkpoint" / late
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"nothing came\n")

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from pathlib import Path
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.cli.main import main
-from airflow_provider_microbatch.exceptions import BatchSetAsideError, SinkError, TransformError
+from airflow_provider_microbatch.exceptions import (
+    BatchSetAsideError,
+    MaintenanceError,
+    SinkError,
+    SourceError,
+    TransformError,
+)
 from airflow_provider_microbatch.sinks.delta import DeltaSink
+from tests.execution.maintaining import applied, planned, rewind
 from tests.execution.world import World
 from tests.support.delta_table import batches_of
 from tests.support.inline_engine import InlineEngine
@@ -106,3 +115,33 @@ def test_rows_that_somebody_has_deleted_are_not_lost(world: World) -> None:
     DeltaTable(world.lake.as_uri()).delete()
     world.run(2)
     assert table(world) == {0: [], 1: [], 2: [3]}
+
+
+def test_a_clear_that_is_refused_leaves_no_request_that_would_hold_retention(world: World) -> None:
+    world.run(2)
+    restore(world)
+    with pytest.raises(SinkError, match=r"batch live/1 is committed"):
+        world.run(2, clear_number=1)
+    assert world.checkpoint.replays.pending(BatchKey("live", 2)) == []
+
+
+def test_what_is_lost_for_good_is_given_up_by_word_and_the_rest_runs_again(world: World) -> None:
+    """Neither the table nor the source has what batch 1 read: no clear, and no rewind, could ever bring it back."""
+    world.run(2)
+    restore(world)
+    (world.landing() / "000002.json").unlink()
+    with pytest.raises(SinkError, match=r"batch live/2 is committed[\s\S]*--allow-skip"):
+        world.run(3)
+    with pytest.raises(SourceError):
+        world.run(1, clear_number=1)
+    world.expire_leases()
+    with pytest.raises(MaintenanceError, match=r"live/1 cannot be planned again[\s\S]*--allow-skip"):
+        planned(world, rewind(0))
+    notes = applied(world, rewind(0, allow_skip=True)).notes
+    (told,) = (note for note in notes if "lost to the table: what batch live/1 read" in note)
+    assert "000002.json" in told
+    behind = shlex.split(told.partition("`microbatch ")[2].partition("`")[0])
+    assert main(behind) == 0
+    for number in (4, 5):
+        world.run(number)
+    assert table(world) == {0: [1], 2: [3]}

@@ -17,7 +17,13 @@ from airflow_provider_microbatch.upkeep.commands.apply import Applier
 from airflow_provider_microbatch.upkeep.commands.draft import Draft
 from airflow_provider_microbatch.upkeep.commands.plan import Plan
 from airflow_provider_microbatch.upkeep.commands.repair import plan_repair
-from airflow_provider_microbatch.upkeep.commands.steps import DropOutput, SetAside
+from airflow_provider_microbatch.upkeep.commands.steps import (
+    DropOutput,
+    PutAway,
+    PutAwayLate,
+    Step,
+    step_from_dict,
+)
 from tests.execution.maintaining import (
     applied,
     applier,
@@ -247,6 +253,14 @@ def test_a_command_that_was_finished_by_another_gives_no_advice_how_to_finish_it
     assert "give-up" not in str(said.value)
 
 
+@pytest.mark.parametrize(("kind", "step"), [("set aside", PutAway), ("set aside if it came late", PutAwayLate)])
+def test_a_step_that_an_earlier_version_has_planned_is_done_by_this_one(kind: str, step: type[Step]) -> None:
+    fields = {"path": "offsets/1", "target": "repaired/x/offsets/1", "why": "torn"}
+    fields |= {"sha256": "0" * 64} if step is PutAway else {}
+
+    assert step_from_dict({"step": kind, **fields}) == step(**fields)
+
+
 def test_a_step_that_fails_because_another_has_finished_the_command_says_so(world: World, sleep: Sleep) -> None:
     def finished_by_another() -> None:
         expire(world)
@@ -255,7 +269,7 @@ def test_a_step_that_fails_because_another_has_finished_the_command_says_so(worl
             world.run(number)
         shutil.rmtree(world.root / "checkpoint" / "repaired")
 
-    sleep.before(SetAside, "apply", finished_by_another, lambda step, store: not isinstance(store, Draft))
+    sleep.before(PutAway, "apply", finished_by_another, lambda step, store: not isinstance(store, Draft))
     with pytest.raises(MaintenanceError, match="finished by another") as said:
         applied(world, rewind(0))
     assert "half way" not in str(said.value)

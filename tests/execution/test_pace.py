@@ -99,6 +99,10 @@ def test_a_target_that_is_no_time_is_refused(tmp_path: Path, wrong: object) -> N
 
 def measured(world: World, **figures: int) -> dict[str, ReadLimit]:
     """The limits after one batch of 10 seconds that had these figures."""
+    return limits_after(world, figures)
+
+
+def limits_after(world: World, figures: dict[str, int] | None) -> dict[str, ReadLimit]:
     world.run(0)
     store = PosixStore(world.root / "checkpoint")
     data = store.get("commits/0")
@@ -107,6 +111,10 @@ def measured(world: World, **figures: int) -> dict[str, ReadLimit]:
     progress = {**entry.progress, "durationMs": {"total": 10_000}, "sources": {"orders": figures}}
     (world.root / "checkpoint" / "commits" / "0").write_bytes(encode_commit(replace(entry, progress=progress)))
     return limits(world.checkpoint.lane("live"), splits={"orders": "shards"}, target_seconds=20)
+
+
+def test_a_source_whose_figures_are_null_is_not_paced(tmp_path: Path) -> None:
+    assert limits_after(paced(tmp_path, files=1), None) == {}
 
 
 def test_a_source_is_paced_by_what_it_counts_in_its_own_words(tmp_path: Path) -> None:

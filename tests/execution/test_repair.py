@@ -115,7 +115,7 @@ def test_a_repaired_pipeline_goes_on_and_has_every_row_once(world: World, damage
     assert verify_all(world.checkpoint) == []
     assert world.checkpoint.identity().pipeline == "orders"  # type: ignore[union-attr]
     for step in plan.steps:
-        if step.kind == "set aside":
+        if step.kind == "put away":
             assert (root / step.target).read_bytes() == before[step.path]  # type: ignore[union-attr]
 
 

@@ -8,9 +8,17 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_microbatch.checkpoint.verify import verify_all
-from airflow_provider_microbatch.exceptions import BatchSetAsideError, MaintenanceError, SourceError
+from airflow_provider_microbatch.exceptions import (
+    BatchSetAsideError,
+    ForeignBatchError,
+    MaintenanceError,
+    SinkError,
+    SourceError,
+)
+from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.upkeep.commands.set_offset import plan_set_offset
+from tests.execution.intervals import IntervalWorld, hour
 from tests.execution.maintaining import Make, applied, planned, rewind
 from tests.execution.world import World, run_identity
 from tests.support.inline_engine import InlineEngine
@@ -167,3 +175,87 @@ def test_what_the_table_has_and_no_log_knows_is_not_counted_over(world: World, n
     ):
         planned(world, set_offset(0, reread=True))
     assert world.files() == before
+
+
+def to_table(world: World, name: str) -> Path:
+    """Where the pipeline writes from now on."""
+    path = world.root / name
+    world.options["sink"] = FileSink(str(path), format="json")
+    return path
+
+
+@pytest.fixture
+def switched(tmp_path: Path) -> World:
+    """Batches 0 and 1 are in a former table. The checkpoint was restored from before the switch to today's, which has
+    batch 2 of the life that is lost, and has refused a plan."""
+    world = World(tmp_path)
+    to_table(world, "former")
+    for number in range(2):
+        world.land(number)
+        world.run(number)
+    shutil.copytree(world.root / "checkpoint", world.root / "backup")
+    to_table(world, "today")
+    world.land(2)
+    world.run(2)
+    shutil.rmtree(world.root / "checkpoint")
+    (world.root / "backup").rename(world.root / "checkpoint")
+    with pytest.raises(ForeignBatchError):
+        world.run(3)
+    return world
+
+
+def test_a_table_that_no_attempt_has_written_to_yet_is_asked_too(switched: World) -> None:
+    before = switched.files()
+    with pytest.raises(MaintenanceError, match=r"live/2 in .*/today is another one[\s\S]*rows would be in it twice"):
+        planned(switched, set_offset(0, reread=True))
+    assert switched.files() == before
+
+
+def test_what_another_pipeline_has_in_a_table_that_this_one_never_wrote_to_is_no_matter(world: World) -> None:
+    """A table was named by mistake, refused, and never named again."""
+    other = World(world.root / "other", name="other")
+    path = to_table(other, "lake")
+    for number in range(6):
+        other.land(number)
+        other.run(number)
+    world.land(4)
+    world.options["sink"] = FileSink(str(path), format="json")
+    with pytest.raises(ForeignBatchError):
+        world.run(4)
+    del world.options["sink"]
+    world.run(4)
+    assert planned(world, set_offset(1, reread=True)).steps
+
+
+def test_the_table_of_the_lane_is_asked_though_another_lanes_clock_was_ahead(tmp_path: Path) -> None:
+    world = IntervalWorld(tmp_path, plan="live")
+    to_table(world, "former")
+    world.land_at(0.5, 0)
+    world.clock += 10**9
+    world.backfill(hour(0), 0)
+    world.clock -= 10**9
+    today = to_table(world, "today")
+    for number in (1, 2):
+        world.land_at(number + 0.5, number)
+        world.run(number)
+    shutil.copytree(today, world.root / "saved")
+    applied(world, rewind(0))
+    shutil.rmtree(today)
+    shutil.copytree(world.root / "saved", today)
+    with pytest.raises(MaintenanceError, match=r"live/1 in .*/today is another one"):
+        planned(world, set_offset(None, reread=True))
+
+
+def test_where_a_server_has_to_be_asked_and_is_away_the_way_on_is_named(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise SinkError("no server at sc://127.0.0.1:1")
+
+    monkeypatch.setattr(FileSink, "contains", away)
+    monkeypatch.setattr(FileSink, "is_cheap_to_ask", property(lambda _: False))
+    with pytest.raises(MaintenanceError, match=r"no server at sc://127.0.0.1:1[\s\S]*--allow-reread"):
+        planned(world, set_offset(None, skip=True))
+    plan = planned(world, set_offset(1, reread=True))
+    assert plan.steps
+    assert "no server at sc://127.0.0.1:1" in plan.notes[0]

@@ -9,6 +9,14 @@ KINESIS = "tests/sources/test_kinesis.py"
 
 MUTATIONS = [
     Mutation(
+        name="channels are asked twice what lies behind a batch",
+        why="each batch takes twice as many requests of a stream that allows five a second",
+        file="sources/channels/open.py",
+        old="    def lags(self, position: Offset | None)",
+        new="    def _lags(self, position: Offset | None)",
+        tests=(GRAPH,),
+    ),
+    Mutation(
         name="a child is read beside its parents",
         why="newer changes of a key come before older ones",
         file="sources/channels/graph.py",

@@ -18,6 +18,14 @@ RESTORED = "tests/execution/test_restored_under_commands.py"
 
 MUTATIONS = [
     Mutation(
+        name="a rewind does not say what it loses for good",
+        why="who allows it for one source loses rows of another, and nobody is told",
+        file="upkeep/commands/rewind.py",
+        old="        if cleaning:\n            self._drafting.note(",
+        new="        if False:\n            self._drafting.note(",
+        tests=("tests/execution/test_whose_batch.py",),
+    ),
+    Mutation(
         name="what was made of less than is planned is adopted without a word",
         why="the rest of the range is read by no batch",
         file="upkeep/commands/adopt.py",
@@ -469,7 +477,7 @@ MUTATIONS = [
         name="what came before the first step of a rewind stays",
         why="a commit entry without offsets stops the pipeline for good",
         file="upkeep/commands/rewind.py",
-        old='            self._drafting.set_aside_late(f"{self._folder}commits/{number}", why)\n',
+        old='            self._drafting.put_away_late(f"{self._folder}commits/{number}", why)\n',
         new="            pass\n",
         tests=(LATE, LATE_COMMANDS),
     ),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from tests.mutants.mutation import Mutation
 
 JDBC = "tests/sources/test_jdbc.py"
+GAPS = "tests/sources/test_jdbc_gaps.py"
+DATABASE = "tests/sources/test_jdbc_database.py"
 BY_TIME = "tests/sources/test_jdbc_by_time.py"
 LAG = "tests/execution/test_lag.py"
 
@@ -15,7 +17,7 @@ MUTATIONS = [
         file="sources/jdbc/sparse.py",
         old="seen_ms=pair[-1].seen_ms, xmax=pair[-1].xmax)",
         new="seen_ms=pair[0].seen_ms, xmax=pair[0].xmax)",
-        tests=(JDBC,),
+        tests=(GAPS,),
     ),
     Mutation(
         name="beyond the gaps that are listed nobody is waited for",
@@ -23,7 +25,7 @@ MUTATIONS = [
         file="sources/jdbc/open.py",
         old="        while marks and marks[0].xmax <= xmin and ",
         new="        while marks and ",
-        tests=(JDBC,),
+        tests=(GAPS,),
     ),
     Mutation(
         name="a range of a column with many gaps has what was committed after its plan",
@@ -31,7 +33,7 @@ MUTATIONS = [
         file="sources/jdbc/offset.py",
         old='return [f"({one}) AND {self.sparse.seen}" if replayed else f"({one})" for one in found]',
         new="return found",
-        tests=(JDBC,),
+        tests=(GAPS,),
     ),
     Mutation(
         name="a source that does not tell its lag fails the batch",
@@ -77,8 +79,8 @@ MUTATIONS = [
         name="a sensor does not see rows that are late",
         why="a batch that has only such is never made",
         file="sources/jdbc/by_time.py",
-        old=", ranges.late(place, self._since(table, place)))\n\n    def latest",
-        new=', "false")\n\n    def latest',
+        old=", ranges.late(place, self._since(table, place)))\n            if found",
+        new=', "false")\n            if found',
         tests=(BY_TIME,),
     ),
     Mutation(
@@ -119,6 +121,118 @@ MUTATIONS = [
         file="sources/jdbc/moment.py",
         old="    if not isinstance(value, str) or not _TIME.fullmatch(value):\n",
         new="    if not isinstance(value, str):\n",
+        tests=(BY_TIME,),
+    ),
+    Mutation(
+        name="a position by hand without a zone is of Spark's own",
+        why="rows are lost or doubled where Spark's zone is not UTC",
+        file="sources/jdbc/by_time.py",
+        old="            begin, place = table.exact(begin), table.exact(place)\n",
+        new="            pass\n",
+        tests=(BY_TIME,),
+    ),
+    Mutation(
+        name="what ran before the first batch has the window of the later ones",
+        why="its rows that are older than the first batch are lost",
+        file="sources/jdbc/by_time.py",
+        old="        new = FIRST if begin.time is None else table.earlier(begin.time, ",
+        new="        new = table.earlier(begin.time or end.time or FIRST, ",
+        tests=(BY_TIME,),
+    ),
+    Mutation(
+        name="rows that were written anew are skipped",
+        why="a replay puts an empty batch in the place of a good one",
+        file="sources/jdbc/opened.py",
+        old="        if rows and not there and is_rewritten:\n",
+        new="        if False:\n",
+        tests=(DATABASE,),
+    ),
+    Mutation(
+        name="rows whose ids have come again are skipped",
+        why="a replay puts an empty batch in the place of a good one",
+        file="sources/jdbc/opened.py",
+        old="        if there < rows and later >= RECYCLED:\n",
+        new="        if False:\n",
+        tests=(DATABASE,),
+    ),
+    Mutation(
+        name="where rows may be gone a replay is always possible",
+        why="a table that was written anew is not told before its batch is given up",
+        file="sources/jdbc/opened.py",
+        old="        if isinstance(there, str):\n            return there\n",
+        new="        if isinstance(there, str):\n            return None\n",
+        tests=(DATABASE,),
+    ),
+    Mutation(
+        name="a frozen row ends the transaction that has its number now",
+        why="the rows of that transaction are lost",
+        file="sources/jdbc/transactions.py",
+        old=" AS x WHERE pg_visible_in",
+        new=" AS x WHERE true OR pg_visible_in",
+        tests=(BY_TIME,),
+    ),
+    Mutation(
+        name="where rows may be skipped none may go in the middle",
+        why="under updates a batch is never made",
+        file="sources/jdbc/opened.py",
+        old=' Some went while they were read"\n        if self._source.on_missing == FAIL:\n',
+        new=' Some went while they were read"\n        if True:\n',
+        tests=(BY_TIME, JDBC),
+    ),
+    Mutation(
+        name="of many gaps who ended is looked for behind the first of them",
+        why="rows before it are missed in their batch and are in no other",
+        file="sources/jdbc/open.py",
+        old="spans_of(table.unseen(lowest, ",
+        new="spans_of(table.unseen(marks[0].first if marks else lowest, ",
+        tests=(GAPS,),
+    ),
+    Mutation(
+        name="a lag by time waits for a lock",
+        why="a batch that is published is not committed",
+        file="sources/jdbc/by_time.py",
+        old="self._timed(seconds=LAG_SECONDS)",
+        new="self._timed()",
+        tests=(BY_TIME,),
+    ),
+    Mutation(
+        name="a lag by number waits for a lock",
+        why="a batch that is published is not committed",
+        file="sources/jdbc/open.py",
+        old="self._snapshot(seconds=LAG_SECONDS)",
+        new="self._snapshot()",
+        tests=(JDBC,),
+    ),
+    Mutation(
+        name="a standby is planned by",
+        why="rows of transactions that it does not know of are lost",
+        file="sources/jdbc/table.py",
+        old="            if is_standby:",
+        new="            if False:",
+        tests=(DATABASE,),
+    ),
+    Mutation(
+        name="a table in another cluster is the same",
+        why="its transactions have other ids, and its rows are lost or doubled",
+        file="sources/jdbc/cluster.py",
+        old="        if self.system != now.system:\n",
+        new="        if False:\n",
+        tests=(DATABASE,),
+    ),
+    Mutation(
+        name="a failover stops a source",
+        why="nothing is read until somebody sets its position",
+        file="sources/jdbc/cluster.py",
+        old="now.timeline < self.timeline:\n",
+        new="now.timeline != self.timeline:\n",
+        tests=(DATABASE,),
+    ),
+    Mutation(
+        name="a sensor fires for columns that a plan refuses",
+        why="its run fails each time",
+        file="sources/jdbc/by_time.py",
+        old="            if found:  # no sensor",
+        new="            if False:  # no sensor",
         tests=(BY_TIME,),
     ),
 ]

@@ -31,8 +31,8 @@ MUTATIONS = [
         name="repair says nothing of a torn rename that it cannot tell from a new source",
         why="every run stops and names repair, which does nothing",
         file="upkeep/commands/rename_source.py",
-        old="    if not found:\n        drafting.set_aside(path,",
-        new="    if not found or True:\n        drafting.set_aside(path,",
+        old="    if not found:\n        drafting.put_away(path,",
+        new="    if not found or True:\n        drafting.put_away(path,",
         tests=(RENAME_GIVEN_UP,),
     ),
     Mutation(
@@ -150,7 +150,7 @@ MUTATIONS = [
         why="killed in between, nobody knows of it any more, and the next run reads all a second time",
         file="upkeep/commands/rename_source.py",
         old="    for folder in folders:\n        _move(drafting, ",
-        new="    drafting.set_aside(half.path, half.new)\n    for folder in folders:\n        _move(drafting, ",
+        new="    drafting.put_away(half.path, half.new)\n    for folder in folders:\n        _move(drafting, ",
         tests=(RENAME_GIVEN_UP,),
     ),
     Mutation(

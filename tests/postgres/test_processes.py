@@ -27,6 +27,8 @@ from tests.postgres.stages import write_stage
 from tests.sinks.stages import CHECKPOINT, EXPECTED, KEY, batch_of, expect
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 CASES = {"appended": None, "merged": Merge(keys=("id",), sequence_by=("epoch",))}
 POINTS: dict[str, tuple[Any, str]] = {
     "stage table on record": (Records, "add_stage"),

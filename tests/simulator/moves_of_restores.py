@@ -85,23 +85,16 @@ def saved(world: World) -> str | None:
     return f"checkpoint and table of {subject.name} are saved, up to {subject.saved.newest}"
 
 
-def _is_of_today(subject: Subject) -> bool:
-    """Whether what was saved knows the sources by the names that they have."""
-    return subject.saved is not None and all(
-        tuple(names) == subject.saved.names[landing] for landing, names in subject.names.items()
-    )
-
-
 @move("checkpoint and table are restored", weight=16, kit=RESTORES)
 def restored(world: World) -> str | None:
     """Both to the same older moment: what was read since is read again, also what ``clean_source`` has archived, once
-    a person has brought that back as the refusal says."""
+    a person has brought that back as the refusal says. Sources are called what they were called then."""
     subject = _first(world)
-    if subject is None or subject.saved is None or not _is_of_today(subject):
+    if subject is None or subject.saved is None:
+        return None
+    if world.disk.below(subject.folder) == subject.saved.checkpoint:
         return None
     before = subject.checkpoint().commit_log.latest_id()
-    if before == subject.saved.newest:
-        return None
     stop_everybody(world)
     for path in world.disk.below(subject.folder):
         world.disk.remove(path)
@@ -110,10 +103,30 @@ def restored(world: World) -> str | None:
     subject.system.restore_table()
     subject.backup, subject.jumps = {}, dict(subject.saved.jumps)
     world.told = {attempt: list(told) for attempt, told in subject.saved.told.items()}
+    dag = _call_by_names_of_then(world, subject, subject.saved)
     _forget_clears(world, subject)
     world.touched = True
     after = subject.checkpoint().commit_log.latest_id()
-    return f"checkpoint and table of {subject.name} are restored, to {after} from {before}"
+    return f"checkpoint and table of {subject.name} are restored, to {after} from {before}{dag}"
+
+
+def _call_by_names_of_then(world: World, subject: Subject, saved: Saved) -> str:
+    """The checkpoint knows no rename of after the backup. The DAG file is rolled back too; or it is not, and waits for
+    the rename to be said once more.
+
+    :return: which of these, for the story.
+    """
+    since = [landing for landing, names in subject.names.items() if len(names) > len(saved.names[landing])]
+    if not since:
+        return ""
+    once = sum(len(subject.names[landing]) - len(saved.names[landing]) for landing in since) == 1
+    # What had read nothing then is a new source under any name.
+    had_read = any(subject.is_planned(unit) for unit in subject.units if unit.source == since[0])
+    if once and had_read and world.random.random() < 0.5:
+        (subject.renamed,), subject.dag_lags = since, False
+        return f", its DAG file still calls a source {subject.named(since[0])}"
+    subject.names = {landing: list(names) for landing, names in saved.names.items()}
+    return f", and its DAG file, which calls the sources {', '.join(subject.sources)}"
 
 
 def _forget_clears(world: World, subject: Subject) -> None:
@@ -154,7 +167,7 @@ def forgotten(subject: Subject) -> Iterator[str]:
 def table_restored(world: World) -> str | None:
     """``check`` names what is missing, and a rewind runs it again."""
     subject = _first(world)
-    if subject is None or not _is_of_today(subject) or subject.saved is None or subject.options.retained is not None:
+    if subject is None or subject.saved is None or subject.options.retained is not None:
         return None
     checkpoint = subject.checkpoint()
     ids = checkpoint.commit_log.ids()

@@ -147,9 +147,6 @@ def _finish_rename(world: World, subject: Subject) -> None:
         world.now_ms += round(2 * LEASE_SECONDS * 1000)
         said = command(world, subject, REPAIR if is_half_renamed(subject) else rename(subject))
         finish(world)
-        if "restored from an older backup" in str(said.result):
-            for landing in subject.landings:
-                subject.system.bring_back_what_was_given_up(landing)
     else:
         raise Broken("a source cannot be renamed", f"{said.result}")
     subject.dag_lags, subject.renamed = False, None

@@ -11,14 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceChangedError, SourceError
+from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.runtime import channel_ends
 from airflow_provider_microbatch.runtime.channels import ChannelError, ChannelRead, Page, read_here
 from airflow_provider_microbatch.sources import LATE, OpenSource, SourceContext
-from airflow_provider_microbatch.sources.channels import Channel
+from airflow_provider_microbatch.sources.channels import Channel, Look
 from airflow_provider_microbatch.sources.channels.graph import compare, eligible, forgettable, merged, parse, render
 from airflow_provider_microbatch.stores.posix import PosixStore
-from tests.sources.channel_world import DAY_MS, NOW_MS, Tunnel, TunnelChannels, TunnelSource
+from tests.sources.channel_world import DAY_MS, NOW_MS, Tunnel, TunnelChannels, TunnelServer, TunnelSource
 
 
 class World:
@@ -68,6 +71,25 @@ class World:
         assert sorted(row[0] for row in rows) == sorted(row for some in self.batches[-1].values() for row in some)
         self.committed = end
         return True
+
+
+def test_each_channel_is_asked_once_what_lies_behind_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, asked = World(tmp_path), list[str]()
+    world.tunnel.put(random.Random(1))
+    assert world.batch()
+
+    def look(server: TunnelServer, channel: str, at: object) -> Look:
+        asked.append(channel)
+        return Look(is_new=True, behind_ms=7 if channel == "c0" else 5)
+
+    monkeypatch.setattr(TunnelServer, "look", look)
+    sources = {"orders": TunnelSource(max_records=1, idle_seconds=0)}
+    checkpoint = Checkpoint(PosixStore(tmp_path / "checkpoint"), sources=("orders",))
+    opened = OpenedSources(sources, checkpoint=checkpoint, lane=LIVE, clock_ms=lambda: NOW_MS)
+    lag = opened.lag({"orders": world.committed})
+    assert lag.by_source == {"orders": {"milliseconds": 7}}
+    assert lag.by_split == {"orders": {"c0": 7, "c1": 5}}
+    assert sorted(asked) == ["c0", "c1"]
 
 
 def listed(**parents: tuple[str, ...]) -> dict[str, Channel]:

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import DefinitionError, SourceChangedError, SourceError
+from airflow_provider_microbatch.sources import versions
 from airflow_provider_microbatch.sources.delta import DeltaSource
-from airflow_provider_microbatch.sources.delta.commits import File
+from airflow_provider_microbatch.sources.delta.commits import Commits, File
 from airflow_provider_microbatch.sources.delta.offset import Place
 from airflow_provider_microbatch.sources.stretch import Limits, Refused, Stretch, between, end_of
 from tests.sinks.delta_stages import write_delta_stage
@@ -72,6 +73,24 @@ def test_a_version_with_many_files_is_divided_and_its_rest_comes_next(world: Wor
     again.position = ends[0][1]
     assert counts(again, max_bytes=size - 1) == [2, 1]
     assert world.open().lag(ends[0][1]).splits == 3
+
+
+def test_what_lies_behind_is_told_as_long_as_it_takes_few_versions_to_count(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told with each batch: a source that is far behind would take longer for each."""
+    monkeypatch.setattr(versions, "MOST_VERSIONS", 3)
+    world.orders.append()
+    world.plan()
+    for _ in range(3):
+        world.orders.append()
+    assert world.open().lag_in_words(world.position)["files"] == 3
+    for _ in range(7):
+        world.orders.append()
+    read, get = list[int](), Commits.get
+    monkeypatch.setattr(Commits, "get", lambda commits, version: read.append(version) or get(commits, version))
+    assert world.open().lag_in_words(world.position) == {}
+    assert len(read) == 4
 
 
 def test_where_it_begins(tmp_path: Path) -> None:

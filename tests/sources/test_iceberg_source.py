@@ -13,6 +13,7 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import DefinitionError, SourceChangedError, SourceError
+from airflow_provider_microbatch.sources import versions
 from airflow_provider_microbatch.sources.iceberg import IcebergSource
 from airflow_provider_microbatch.sources.iceberg.offset import Place
 from tests.sinks.delta_stages import write_delta_stage
@@ -61,6 +62,19 @@ def test_a_first_snapshot_is_read_in_limited_batches_whatever_is_committed_meanw
     assert [world.open().describe(*one).rows for one in ends] == [4, 4, 3]
     assert not world.open().has_new(world.position)
     assert world.open().lag(ends[0][1]).splits == 4
+
+
+def test_what_lies_behind_is_told_as_long_as_it_takes_few_snapshots_to_count(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(versions, "MOST_VERSIONS", 3)
+    world.orders.append()
+    world.plan()
+    for _ in range(3):
+        world.orders.append()
+    assert world.open().lag_in_words(world.position)["files"] == 3
+    world.orders.append()
+    assert world.open().lag_in_words(world.position) == {}
 
 
 def test_where_it_begins(world: World, tmp_path: Path) -> None:

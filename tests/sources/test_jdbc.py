@@ -6,7 +6,6 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,10 @@ from airflow_provider_microbatch.exceptions import DefinitionError, SourceChange
 from airflow_provider_microbatch.sources import ReadLimit, SourceContext
 from airflow_provider_microbatch.sources.jdbc import JdbcSource
 from airflow_provider_microbatch.sources.jdbc import open as opened_module
-from airflow_provider_microbatch.sources.jdbc import sparse as sparse_module
+from airflow_provider_microbatch.sources.jdbc.cluster import Cluster
 from airflow_provider_microbatch.sources.jdbc.offset import Gap, Place, Table, divided
-from airflow_provider_microbatch.sources.jdbc.open import OpenJdbcSource
-from airflow_provider_microbatch.sources.jdbc.sparse import Mark, Sparse, joined, spans_of
 from airflow_provider_microbatch.stores.posix import PosixStore
+from tests.sources.jdbc_world import INSERT, ids, opener
 from tests.support.orders_table import OrdersTable, orders_table
 
 
@@ -34,27 +32,8 @@ def orders() -> Iterator[OrdersTable]:
 
 
 @pytest.fixture
-def opened(tmp_path: Path, orders: OrdersTable) -> Callable[..., OpenJdbcSource]:
-    def opened(table: str = "orders", **options: Any) -> OpenJdbcSource:
-        store = PosixStore(tmp_path / "checkpoint")
-        context = SourceContext(name="orders", log=store, state=store, clock_ms=lambda: 0)
-        source = JdbcSource(table, orders.conn_id, **options).open(context)
-        assert isinstance(source, OpenJdbcSource)
-        return source
-
-    return opened
-
-
-def ids(orders: OrdersTable, source: OpenJdbcSource, start: str | None, end: str | None) -> list[int]:
-    """The rows that the planned predicates have now."""
-    found = []
-    with orders.connect() as session:
-        for predicate in source.read(start, end).arguments["predicates"]:
-            found += [id for (id,) in session.execute(f"SELECT id FROM orders WHERE {predicate}")]
-    return sorted(found)
-
-
-INSERT = "INSERT INTO orders (note) VALUES ('x')"
+def opened(tmp_path: Path, orders: OrdersTable) -> Callable[..., Any]:
+    return opener(tmp_path, orders)
 
 
 def test_a_row_that_is_committed_behind_a_later_one_is_read_by_the_next_batch_and_once(
@@ -161,73 +140,48 @@ def test_writers_at_once_and_every_row_is_read_once(opened: Any, orders: OrdersT
         assert ids(orders, source, start, end) == found
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_of_more_gaps_than_can_be_listed_every_row_is_read_once_in_bounded_space(
-    opened: Any, orders: OrdersTable, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
-    monkeypatch.setattr(opened_module, "MOST_GAPS", 6)
-    monkeypatch.setattr(sparse_module, "MOST_MARKS", 4)
-    source, chance = opened(max_rows=10, partitions=2), random.Random(seed)
-    orders.execute("ALTER SEQUENCE orders_id_seq INCREMENT BY 10")
-    slow: list[Any] = []
-    position, read, ranges, longest = None, Counter[int](), [], 0
-    for step in range(60):
-        is_over = step > 45
-        for _ in range(0 if is_over else chance.randint(1, 3)):
-            session = orders.connect()
-            for _ in range(chance.randint(1, 3)):
-                with session.transaction() if chance.random() < 0.5 else nullcontext():
-                    session.execute(INSERT)
-            slow.append(session)
-        chance.shuffle(slow)
-        while len(slow) > (0 if is_over else 4):
-            session = slow.pop()
-            session.rollback() if chance.random() < 0.2 else session.commit()
-            session.close()
-        end = source.latest_offset(position)
-        assert source.has_new(position) is (end != position)
-        if end == position:
-            continue
-        found = ids(orders, source, position, end)
-        assert len(found) == source.describe(position, end).rows
-        read.update(found)
-        ranges.append((position, end, found))
-        position, longest = end, max(longest, len(end))
-    with orders.connect() as session:
-        there = Counter(id for (id,) in session.execute("SELECT id FROM orders"))
-    assert read == there
-    assert source.lag(position).rows == 0
-    assert Place.of(position).sparse is not None
-    assert longest < 1000
-    for start, end, found in ranges:
-        assert ids(orders, source, start, end) == found
+def test_a_lag_waits_for_nobody_long(opened: Any, orders: OrdersTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    orders.execute(INSERT)
+    source = opened()
+    end = source.latest_offset(None)
+    monkeypatch.setattr(opened_module, "LAG_SECONDS", 0.1)
+    with orders.connect() as locks:
+        locks.execute("LOCK TABLE orders")
+        let_go = threading.Timer(30, locks.rollback)
+        let_go.start()
+        with pytest.raises(SourceError, match="statement timeout"):
+            source.lag(end)
+        let_go.cancel()
+    assert source.lag(end).rows == 0
 
 
-def test_beyond_the_gaps_that_are_listed_a_number_is_waited_for_as_long(
-    opened: Any, orders: OrdersTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(opened_module, "MOST_GAPS", 3)
-    source = opened(late_seconds=0.001)
-    insert = "INSERT INTO orders (id) SELECT 10 * n FROM generate_series({}, {}) AS n"
-    with orders.connect() as slow:
-        slow.execute("INSERT INTO orders (id) VALUES (15)")
-        orders.execute(insert.format(1, 5))
-        position = source.latest_offset(None)
-        assert Place.of(position).sparse is not None
-        for step in (6, 7, 8):
-            orders.execute(insert.format(step, step))
-            position = source.latest_offset(position)
-    end = source.latest_offset(position)
-    assert ids(orders, source, position, end) == [15]
-    orders.execute(insert.format(9, 9))
-    last = source.latest_offset(end)
-    # Nobody of then is left: what is written by hand behind all that is waited for is not read.
-    orders.execute("INSERT INTO orders (id) VALUES (16)")
-    assert not source.has_new(last)
-    orders.execute("ALTER TABLE orders ALTER note TYPE int USING 1")
-    orders.execute("INSERT INTO orders (id) VALUES (85)")
-    with pytest.raises(SourceChangedError, match="1 of 1 rows"):
-        source.read(position, end)
+def test_a_position_of_another_cluster_is_named_with_the_ways_on(opened: Any, orders: OrdersTable) -> None:
+    orders.execute(INSERT)
+    source = opened()
+    place = Place.of(source.latest_offset(None))
+    assert place.table is not None
+    now = place.table.cluster
+    older = replace(place, table=replace(place.table, cluster=Cluster())).text()
+    assert (source.has_new(older), source.latest_offset(older)) == (False, older)
+    other = replace(place, table=replace(place.table, cluster=replace(now, system=7))).text()
+    for look in (source.has_new, source.latest_offset, source.lag):
+        with pytest.raises(SourceError, match=rf"identifier {now.system}, and 7 then.* set-offset .*--offset"):
+            look(other)
+    assert "another database cluster" in source.not_replayable(None, other)
+
+
+@pytest.mark.parametrize("bad", ['{"n": 9, "gaps": [[5, 4, 0, 3]]}', "[" * 100_000])
+def test_what_is_no_place_is_said(opened: Any, orders: OrdersTable, bad: str) -> None:
+    with pytest.raises(SourceError, match=r"'orders': .* no place"):
+        opened().latest_offset(bad)
+
+
+def test_a_sensor_does_not_fire_for_what_a_plan_refuses(opened: Any, orders: OrdersTable) -> None:
+    orders.execute("ALTER TABLE orders ADD amount numeric")
+    orders.execute(INSERT)
+    for look in (opened().has_new, opened().latest_offset):
+        with pytest.raises(SourceError, match="numeric"):
+            look(None)
 
 
 def test_what_cannot_be_asked_is_said(opened: Any, orders: OrdersTable) -> None:
@@ -241,7 +195,7 @@ def test_what_cannot_be_asked_is_said(opened: Any, orders: OrdersTable) -> None:
 
 
 def test_a_planned_row_that_is_gone_is_an_error_and_none_that_is_left_out_in_silence(
-    opened: Any, orders: OrdersTable
+    opened: Any, orders: OrdersTable, caplog: pytest.LogCaptureFixture
 ) -> None:
     orders.execute("INSERT INTO orders (note) SELECT 'x' FROM generate_series(1, 5)")
     source, skips = opened(), opened(on_missing="skip")
@@ -251,9 +205,10 @@ def test_a_planned_row_that_is_gone_is_an_error_and_none_that_is_left_out_in_sil
     assert source.not_replayable(None, end) is None
     orders.execute("DELETE FROM orders WHERE id IN (2, 3)")
     # Also in the middle of a read: what Spark has read is not what was planned.
-    for one in (source, skips):
-        with pytest.raises(SourceChangedError, match="'orders': 2 of 5 rows"):
-            one.verify(None, end, told)
+    with pytest.raises(SourceChangedError, match="'orders': 2 of 5 rows"):
+        source.verify(None, end, told)
+    skips.verify(None, end, told)  # where it may go on without them, a batch of rows that go would never be made
+    assert "Some went while they were read" in caplog.text
     with pytest.raises(SourceChangedError, match=r"2 of 5 rows .*on_missing"):
         source.read(None, end)
     assert "2 of 5 rows" in source.not_replayable(None, end)
@@ -439,25 +394,3 @@ def test_the_numbers_of_a_batch_are_those_that_were_there(
     found = [n for part in divided_spans for first, last in part for n in range(first, last + 1)]
     assert sorted(found) == sorted(behind | late)
     assert len(divided_spans) <= parts
-
-
-@pytest.mark.parametrize("count", [0, 1, 100, 101, 250, 401])
-def test_joined_marks_wait_for_each_number_as_long_as_before_or_longer(count: int) -> None:
-    marks = [Mark(first=10 * number, seen_ms=2 * number, xmax=3 * number) for number in range(count)]
-    found = joined(marks)
-    assert len(found) <= sparse_module.MOST_MARKS
-    assert found[:1] == tuple(marks[:1]) or found[0].first == marks[0].first
-    for mark in marks:
-        kept = [one for one in found if one.first <= mark.first][-1]
-        assert kept.seen_ms >= mark.seen_ms
-        assert kept.xmax >= mark.xmax
-
-
-@given(st.integers(0), st.lists(st.integers(1, 300), unique=True), st.lists(st.integers(1, 99), unique=True))
-def test_a_place_in_a_sparse_column_is_read_as_it_was_written(number: int, ran: list[int], firsts: list[int]) -> None:
-    marks = tuple(Mark(first=first, seen_ms=7, xmax=8) for first in sorted(firsts))
-    spans = spans_of(sorted(ran))
-    assert [one for first, last in spans for one in range(first, last + 1)] == sorted(ran)
-    sparse = Sparse(since=1, below=301, running=spans, marks=marks, file=3, digest="-5")
-    place = Place(number=number, rows=2, late=((1, 2),), sparse=sparse)
-    assert Place.of(place.text()) == place

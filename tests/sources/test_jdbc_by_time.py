@@ -6,6 +6,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_microbatch.exceptions import DefinitionError, SourceChangedError, SourceError
-from airflow_provider_microbatch.sources import ReadLimit, SourceContext
-from airflow_provider_microbatch.sources.jdbc import JdbcSource
+from airflow_provider_microbatch.sources import ReadLimit
+from airflow_provider_microbatch.sources.jdbc import by_time
 from airflow_provider_microbatch.sources.jdbc.by_time import OpenTimedTable
+from airflow_provider_microbatch.sources.jdbc.cluster import Cluster
 from airflow_provider_microbatch.sources.jdbc.moment import Made, Moment, Running
-from airflow_provider_microbatch.stores.posix import PosixStore
+from airflow_provider_microbatch.sources.jdbc.transactions import unseen
+from tests.sources.jdbc_world import INSERT, ids, opener
 from tests.support.orders_table import OrdersTable, orders_table
-
-INSERT = "INSERT INTO orders (note) VALUES ('x')"
 
 
 @pytest.fixture
@@ -34,24 +35,8 @@ def orders() -> Iterator[OrdersTable]:
 
 
 @pytest.fixture
-def opened(tmp_path: Path, orders: OrdersTable) -> Callable[..., OpenTimedTable]:
-    def opened(table: str = "orders", **options: Any) -> OpenTimedTable:
-        store = PosixStore(tmp_path / "checkpoint")
-        context = SourceContext(name="orders", log=store, state=store, clock_ms=lambda: 0)
-        source = JdbcSource(table, orders.conn_id, **{"timestamp": "updated_at", **options}).open(context)
-        assert isinstance(source, OpenTimedTable)
-        return source
-
-    return opened
-
-
-def ids(orders: OrdersTable, source: OpenTimedTable, start: str | None, end: str | None, what: str = "id") -> list[Any]:
-    """What the planned predicates have now."""
-    found = []
-    with orders.connect() as session:
-        for predicate in source.read(start, end).arguments["predicates"]:
-            found += [one for (one,) in session.execute(f"SELECT {what} FROM orders WHERE {predicate}")]
-    return sorted(found)
+def opened(tmp_path: Path, orders: OrdersTable) -> Callable[..., Any]:
+    return opener(tmp_path, orders, timestamp="updated_at")
 
 
 def test_a_row_that_is_committed_behind_a_later_one_is_read_by_the_next_batch_and_once(
@@ -134,7 +119,38 @@ def test_a_transaction_is_waited_for_beyond_the_window_once_it_was_seen_to_run(
     assert not source.has_new(end)
 
 
-def test_an_updated_row_comes_again_and_is_missed_where_it_was(opened: Any, orders: OrdersTable) -> None:
+def test_what_ran_before_the_first_batch_is_waited_for_however_old_its_rows_are(
+    opened: Any, orders: OrdersTable
+) -> None:
+    source, insert = opened(late_seconds=60), "INSERT INTO orders (updated_at) VALUES ({})"
+    with orders.connect() as slow:
+        slow.execute(insert.format("'0044-03-15 12:00:00+00 BC'"))
+        slow.execute(insert.format("clock_timestamp() - interval '3 hours'"))
+        orders.execute(insert.format("clock_timestamp() - interval '1 hour'"))
+        first = source.latest_offset(None)
+        orders.execute(INSERT)
+        second = source.latest_offset(first)
+    assert (ids(orders, source, None, first), ids(orders, source, first, second)) == ([3], [4])
+    assert source.has_new(second)
+    third = source.latest_offset(second)
+    assert ids(orders, source, second, third) == [1, 2]
+    assert not source.has_new(third)
+
+
+def test_a_frozen_row_with_the_number_of_a_transaction_that_runs_does_not_end_it(orders: OrdersTable) -> None:
+    """Ids come again after four billion: the row is one of an earlier epoch."""
+    with orders.connect() as slow, orders.connect() as session:
+        (ran,) = slow.execute("SELECT pg_current_xact_id()::text::bigint").fetchone() or (0,)
+        (below,) = session.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint").fetchone() or (0,)
+        rows = f"FROM (SELECT '{ran}'::xid AS xmin) AS frozen WHERE true"
+        assert unseen(session, (below, [ran]), below, rows=rows) == [ran]
+        slow.commit()
+        assert unseen(session, (below, [ran]), below, rows=rows) == []
+
+
+def test_an_updated_row_comes_again_and_is_missed_where_it_was(
+    opened: Any, orders: OrdersTable, caplog: pytest.LogCaptureFixture
+) -> None:
     source, skips = opened(), opened(on_missing="skip")
     orders.execute("INSERT INTO orders (note) SELECT 'x' FROM generate_series(1, 5)")
     first = source.latest_offset(None)
@@ -146,9 +162,11 @@ def test_an_updated_row_comes_again_and_is_missed_where_it_was(opened: Any, orde
     orders.execute("UPDATE orders SET note = 'z' WHERE id = 5")
     second = source.latest_offset(first)
     assert ids(orders, source, first, second, "note") == ["y", "y", "z"]
-    for one in (source, skips):
-        with pytest.raises(SourceChangedError, match=r"'orders': 4 of 5 rows .* changed"):
-            one.verify(None, first, told)
+    with pytest.raises(SourceChangedError, match=r"'orders': 4 of 5 rows .* changed"):
+        source.verify(None, first, told)
+    skips.verify(None, first, told)
+    assert "Some went while they were read" in caplog.text
+    assert "4 of 5" in skips.left_out(None, first, told=told)
     with pytest.raises(SourceChangedError, match=r"4 of 5 rows .*on_missing"):
         source.read(None, first)
     assert "4 of 5" in source.not_replayable(None, first)
@@ -302,6 +320,40 @@ def test_a_table_that_was_written_anew_or_made_again_is_named(opened: Any, order
         source.verify(None, end, {"left_out": 0})
 
 
+def test_a_lag_waits_for_nobody_long(opened: Any, orders: OrdersTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    orders.execute(INSERT)
+    source = opened()
+    end = source.latest_offset(None)
+    monkeypatch.setattr(by_time, "LAG_SECONDS", 0.1)
+    with orders.connect() as locks:
+        locks.execute("LOCK TABLE orders")
+        let_go = threading.Timer(30, locks.rollback)
+        let_go.start()
+        with pytest.raises(SourceError, match="statement timeout"):
+            source.lag(end)
+        let_go.cancel()
+    assert source.lag(end).rows == 0
+
+
+def test_a_sensor_does_not_fire_for_what_a_plan_refuses(opened: Any, orders: OrdersTable) -> None:
+    orders.execute("ALTER TABLE orders ADD amount numeric")
+    orders.execute(INSERT)
+    for look in (opened().has_new, opened().latest_offset):
+        with pytest.raises(SourceError, match="numeric"):
+            look(None)
+
+
+def test_a_column_may_have_any_name(opened: Any, orders: OrdersTable) -> None:
+    orders.execute('ALTER TABLE orders RENAME updated_at TO "at %%s 100%%"')
+    source = opened(timestamp="at %s 100%")
+    with orders.connect() as slow:
+        slow.execute(INSERT)
+        orders.execute(INSERT)
+        first = source.latest_offset(None)
+    second = source.latest_offset(first)
+    assert (ids(orders, source, None, first), ids(orders, source, first, second)) == ([2], [1])
+
+
 def test_a_database_that_was_restored_to_an_earlier_time_is_named(opened: Any, orders: OrdersTable) -> None:
     source = opened()
     orders.execute(INSERT)
@@ -322,9 +374,25 @@ def test_a_position_by_hand_begins_behind_a_time(opened: Any, orders: OrdersTabl
     with pytest.raises(SourceError, match="future"):
         source.check_offset('{"t": "2126-11-02T00:00:00Z"}')
     for bad in ('{"t": "now()"}', "{\"t\": \"2026-11-02 00:00' OR '1\"}", '{"t": null, "k": 1}', '{"n": 5}',
-                '{"t": "2026-11-02 00:00:00+00", "k": "1"}'):  # fmt: skip
+                '{"t": "2026-11-02 00:00:00+00", "k": "1"}', "[" * 100_000):  # fmt: skip
         with pytest.raises(SourceError, match=r"'orders': .* no place"):
             source.latest_offset(bad)
+
+
+def test_a_position_by_hand_without_a_zone_is_utc_wherever_spark_is(opened: Any, orders: OrdersTable) -> None:
+    for hour in ("01 23", "02 00", "02 01", "02 04", "02 07"):
+        orders.execute(f"INSERT INTO orders (updated_at) VALUES ('2026-11-{hour}:00:00+00')")
+    source, by_hand = opened(partitions=2), '{"t": "2026-11-02 00:00:00"}'
+    end = source.latest_offset(by_hand)
+    assert source.describe(by_hand, end).rows == 3
+    older = replace(Moment.of(end), since="2026-11-02 00:00:00").text()  # as it was written before
+    found = [source.read(by_hand, one).arguments["predicates"] for one in (end, older)]
+    with orders.connect() as session:
+        for zone in ("America/New_York", "Asia/Tokyo", "UTC"):
+            session.execute(f"SET timezone = '{zone}'")
+            for predicates in found:
+                rows = [session.execute(f"SELECT id FROM orders WHERE {one}").fetchall() for one in predicates]
+                assert sorted(id for part in rows for (id,) in part) == [3, 4, 5]
 
 
 def test_what_cannot_be_read_by_time_is_said(opened: Any, orders: OrdersTable) -> None:
@@ -352,17 +420,25 @@ TIMES = st.datetimes().map(lambda moment: moment.isoformat(sep=" ") + "+00")
 @given(
     TIMES,
     st.none() | st.integers(),
-    st.lists(st.builds(Running, first=st.integers(), last=st.integers(), since=TIMES)),
+    st.lists(
+        st.builds(
+            lambda at, more, time: Running(first=at, last=at + more, since=time), st.integers(), st.integers(0), TIMES
+        )
+    ),
     st.none() | TIMES,
     st.integers(0),
 )
 def test_a_moment_is_read_as_it_was_written(
     time: str, key: int | None, running: list[Running], since: str | None, rows: int
 ) -> None:
-    made = Made(name="public.orders", oid=17, file=3)
+    cluster = Cluster(system=-rows, timeline=2) if rows % 2 else Cluster()
+    made = Made(name="public.orders", oid=17, file=3, cluster=cluster)
     place = Moment(time=time, key=key, below=9, running=tuple(running), since=since, rows=rows, digest="7", made=made)
     assert Moment.of(place.text()) == place
     assert Moment.of(Moment().text()) == Moment()
+    backwards = replace(place, running=(Running(first=2, last=1, since=time),)).text()
+    with pytest.raises(ValueError, match="no place"):
+        Moment.of(backwards)
 
 
 def test_partitions_of_a_table_are_read_as_one(opened: Any, orders: OrdersTable) -> None:

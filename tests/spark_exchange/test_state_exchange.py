@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -116,11 +117,12 @@ class Handed:
         self.world.sources = self.sources
 
     def import_it(self) -> None:
-        """From the query's checkpoint to one of ours."""
+        """From the query's checkpoint to one of ours, which goes on without that."""
         self.begin()
         target = str(self.world.root / "checkpoint")
         words = ["import", str(self.at), target, "--pipeline", "orders", "--sources", ",".join(self.sources)]
         assert main(words) == 0
+        shutil.rmtree(self.at)
         assert verify_all(self.world.checkpoint) == []
 
     def run(self) -> list[dict[str, Any]]:
@@ -279,6 +281,48 @@ def test_after_a_replay_the_query_goes_on_from_what_is_published(tmp_path: Path,
     handed.export_it()
     handed.land((1, "00:00"))
     assert handed.stream() == [{"id": 1, "count": 4}]
+
+
+def test_a_batch_that_was_planned_before_the_export_is_made_once_by_the_pipeline_that_imports_it(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """Its entry was handed over with other settings, and is the same plan."""
+    handed = Handed(tmp_path, spark, "counts", state_settings())
+    handed.begin()
+    handed.land((1, "00:00"))
+    handed.run()
+    handed.land((1, "00:00"))
+    assert handed.world.execution.plan(run_identity(77)) is not None
+    handed.export_it()
+    handed.import_it()
+    handed.world.run(1)
+    handed.land((1, "00:00"))
+    handed.world.run(2)
+
+    assert handed.world.table() == {1: [{"id": 1, "count": 2}], 2: [{"id": 1, "count": 3}]}
+
+
+@pytest.mark.parametrize("hand_over", [True, False], ids=["to a copy", "to another table"])
+def test_after_a_replay_a_pipeline_goes_on_from_what_is_published(
+    tmp_path: Path, spark: SparkSession, hand_over: bool
+) -> None:
+    """The table of now never had the batch, and its commit entry is of before the replay."""
+    handed = Handed(tmp_path, spark, "counts", state_settings())
+    handed.begin()
+    handed.land((1, "00:00"))
+    handed.world.run(1)
+    handed.world.transform = "tests.state.transforms:counts_twice"
+    handed.world.run(1, clear_number=1)
+    if hand_over:
+        handed.export_it()
+        handed.import_it()
+    else:
+        handed.world.transform = "tests.state.transforms:counts"
+        handed.world.lake = "another"
+    handed.land((1, "00:00"))
+    handed.world.run(2)
+
+    assert handed.world.table() == {1: [{"id": 1, "count": 3}]}
 
 
 @pytest.mark.parametrize(

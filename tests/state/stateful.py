@@ -70,6 +70,7 @@ class StatefulWorld:
         self.options: dict[str, Any] = {"output_mode": mode, "conf": CONF, **more}
         self.engine = engine or SparkSubmitEngine(conf={"spark.ui.enabled": "false"}, grace_seconds=5)
         self.clock = 1_700_000_000_000
+        self.lake = "lake"
 
     @property
     def pipeline(self) -> Pipeline:
@@ -77,10 +78,9 @@ class StatefulWorld:
             "orders",
             checkpoint=str(self.root / "checkpoint"),
             sources={name: self.source(name) for name in self.sources},
-            sink=FileSink(str(self.root / "lake"), format="json"),
+            sink=FileSink(str(self.root / self.lake), format="json"),
             transform="orders_job.py:transform",
-            stateful=True,
-            **self.options,
+            **{"stateful": True, **self.options},
         )
 
     def source(self, name: str) -> Source:
@@ -132,7 +132,7 @@ class StatefulWorld:
         """Rows by batch, sorted."""
         found: dict[int, list[Any]] = {}
         for folder in sorted(
-            (self.root / "lake").glob("lane=live/batch_id=*"), key=lambda path: (len(path.name), path)
+            (self.root / self.lake).glob("lane=live/batch_id=*"), key=lambda path: (len(path.name), path)
         ):
             rows = [
                 json.loads(line) for path in sorted(folder.glob("*.json")) for line in path.read_text().splitlines()

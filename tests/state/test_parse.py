@@ -25,6 +25,14 @@ from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.jdbc import JdbcSource
 from airflow_provider_microbatch.stores.location import open_store
 
+STORE = "spark.sql.streaming.stateStore."
+CONF: dict[str, object] = {
+    STORE + "providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    STORE + "compression.codec": "lz4",
+    STORE + "rocksdb.formatVersion": "5",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.databricks.sql.optimizer.pruneFiltersCanPruneStreamingSubplan": "false",
+}
 WINNER, LOSER, NEXT = (str(uuid.UUID(int=number)) for number in (1, 2, 3))
 
 
@@ -116,10 +124,48 @@ def test_a_job_says_of_streams_only_what_a_stateful_one_has() -> None:
 
 @pytest.mark.parametrize("id", ["../../etc/passwd", "", "1", 7, {"a": 1}])
 def test_ids_that_are_none_of_sparks_are_no_names_of_files(id: object) -> None:
-    told = {"state": {"conf": {}, "nextWatermarkMs": 0, "base": None, "ids": {"0": [[id]]}}}
+    told = {"state": {"conf": CONF, "nextWatermarkMs": 0, "base": None, "ids": {"0": [[id]]}}}
 
     with pytest.raises(CheckpointError, match="cannot be read"):
         state_of(told, where="batch 0")
+
+
+def state_with(conf: dict[str, object]) -> dict[str, object]:
+    return {"state": {"conf": conf, "nextWatermarkMs": 0, "base": None, "ids": {"0": [[WINNER]]}}}
+
+
+@pytest.mark.parametrize("codec", ["lz4", "ZSTD", "org.apache.spark.io.SnappyCompressionCodec"])
+def test_state_with_settings_of_spark_is_gone_on_from(codec: str) -> None:
+    told = state_with({**CONF, STORE + "compression.codec": codec})
+
+    assert state_of(told, where="batch 0") == told["state"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (STORE + "providerClass", "com.example.Provider"),
+        (STORE + "providerClass", None),
+        (STORE + "compression.codec", "com.example.Codec"),
+        (STORE + "checkpointFormatVersion", "1"),
+        ("spark.sql.shuffle.partitions", 2),
+        ("spark.sql.streaming.streamingQueryListeners", "com.example.Listener"),
+        ("spark.plugins", "Example"),
+    ],
+)
+def test_settings_that_spark_would_make_a_class_of_are_refused_with_the_way_on(name: str, value: object) -> None:
+    told = state_with({**CONF, name: value})
+
+    with pytest.raises(
+        CheckpointError, match=f"batch 0: its state was made with {name}=.* table of their own"
+    ) as raised:
+        state_of(told, where="batch 0")
+    assert repr(value) in str(raised.value)
+
+
+def test_state_by_a_provider_that_nobody_names_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="providerClass=None"):
+        state_of(state_with({"spark.sql.shuffle.partitions": "2"}), where="batch 0")
 
 
 def partition(tmp_path: Path, *names: str) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime.batch import Batch
 
@@ -72,3 +72,18 @@ def joined_with_records(batch: Batch) -> DataFrame:
 def no_stream(batch: Batch) -> DataFrame:
     """A frame that is none of the streams."""
     return batch.spark.range(1)
+
+
+def with_processor(batch: Batch) -> DataFrame:
+    """State of a processor of the user's own, below another operator."""
+    from pyspark.sql.streaming import StatefulProcessor
+
+    class Same(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            pass
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+            yield from rows
+
+    by_id = batch.sources["orders"].groupBy("id")
+    return by_id.transformWithStateInPandas(Same(), "id long", "Update", "None").where("id > 0")

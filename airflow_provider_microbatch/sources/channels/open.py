@@ -333,8 +333,12 @@ class OpenChannels(OpenSource):
 
     def lag_in_words(self, position: Offset | None) -> dict[str, int]:
         """Milliseconds of the channel that is farthest behind."""
-        behind = self.lag_by_split(position).values()
-        return {"milliseconds": max(behind)} if behind else {}
+        return _farthest(self.lag_by_split(position))
+
+    def lags(self, position: Offset | None) -> tuple[dict[str, int], Mapping[str, int]]:
+        """Looks at each channel once."""
+        by_split = self.lag_by_split(position)
+        return _farthest(by_split), by_split
 
     def describe(self, start: Offset | None, end: Offset | None) -> Figures:
         """Rows, which are counted when they are read, and channels that had some."""
@@ -396,6 +400,10 @@ class OpenChannels(OpenSource):
 
     def _error(self, text: str) -> SourceError:
         return SourceError(f"source {self._name!r}: {text}")
+
+
+def _farthest(behind: Mapping[str, int]) -> dict[str, int]:
+    return {"milliseconds": max(behind.values())} if behind else {}
 
 
 def _are_names(value: Any) -> bool:

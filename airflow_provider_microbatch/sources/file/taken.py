@@ -5,14 +5,18 @@ them shows that files of later batches were archived or deleted: no batch would 
 no table. So a cleaner that takes files first writes ``<base>/.microbatch_cleaned/<checkpoint>.<source>``, a file or an
 object with a hidden name that no listing shows, where an older checkpoint finds it. A folder that is restored together
 with the checkpoint has its files again, and the note of that time.
+
+A source may be renamed after the backup, or after the note. So the note lies under each name that the source has had,
+and is read under each: whatever the restored checkpoint calls the source, the first of its names is among them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from airflow_provider_microbatch.checkpoint.identity import is_checkpoint_id
+from airflow_provider_microbatch.checkpoint.key import is_name
 from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceError
 from airflow_provider_microbatch.sources.file.cleaning import Cleaning, decode_cleaning, encode_cleaning
 from airflow_provider_microbatch.sources.file.place import Place
@@ -24,23 +28,74 @@ class Taken:
     :param place: place of the files and of the note.
     :param base: the source's base.
     :param name: name of the source.
+    :param names_before: returns the names that the source had before.
     :param checkpoint: returns the checkpoint's id; None while it belongs to no pipeline, and nothing was taken.
     """
 
-    def __init__(self, place: Place, *, base: str, name: str, checkpoint: Callable[[], str | None]) -> None:
+    def __init__(
+        self,
+        place: Place,
+        *,
+        base: str,
+        name: str,
+        names_before: Callable[[], Sequence[str]],
+        checkpoint: Callable[[], str | None],
+    ) -> None:
         self._place = place
         self._base = base
         self._name = name
+        self._names_before = names_before
         self._checkpoint = checkpoint
 
     def read(self) -> Cleaning:
-        """Return the noted entries; empty if there is no note. Opens one file, or requests one object.
+        """Return the noted entries; empty if there is no note. Opens one file, or requests one object, for each name
+        that the source has had.
 
-        :raises SourceError: if the note cannot be read.
+        :raises SourceError: if a note cannot be read.
         """
-        where = self._where()
-        if where is None:
-            return Cleaning()
+        return _together(self._notes().values())
+
+    def note(self, cleaning: Cleaning) -> None:
+        """Note the entries that are about to be taken, with all earlier ones; durable on return.
+
+        :param cleaning: the checkpoint's own record.
+        :raises SourceError: if a note cannot be written; no file may be taken then.
+        """
+        notes = self._notes()
+        told = _together([Cleaning(done=cleaning.done, archives=cleaning.archives), *notes.values()])
+        for where, before in notes.items():
+            if told != before:
+                self._write(where, told)
+
+    def unknown_to(self, latest: int, *, log: str) -> str | None:
+        """Describe the files that were taken for batches that the checkpoint does not know, with the possible remedies;
+        None if there are none.
+
+        :param latest: the last log id.
+        :param log: address of the source log.
+        """
+        telling = {where: note for where, note in self._notes().items() if note.done.after(latest).runs}
+        if not telling:
+            return None
+        noted = _together(telling.values())
+        unknown = noted.done.after(latest).runs
+        archives = [archive for base, archive in noted.archives if base == self._base]
+        back = f"They are in {archives[0]!r}, or were deleted" if archives else "They were deleted"
+        there = f"ends at {latest}" if latest >= 0 else "is empty"
+        first, last = unknown[0][0], unknown[-1][1]
+        return (
+            f"clean_source has taken the files of entries {first} to {last} of the source log {log}, which "
+            f"{there}: this checkpoint was restored from an older backup, and does not know the batches that have read "
+            f"them. {back}; what they held is in the table only if that is younger. Restore the newer checkpoint; or "
+            f"move the files back to where they were, which has them read again. Then, or if they are not to be read, "
+            f"remove {' and '.join(map(repr, telling))}, which {'says' if len(telling) == 1 else 'say'} so."
+        )
+
+    def _notes(self) -> dict[str, Cleaning]:
+        """By path, the note under each name; empty where there is none."""
+        return {where: self._read(where) for where in self._paths()}
+
+    def _read(self, where: str) -> Cleaning:
         try:
             return decode_cleaning(self._place.read_note(where), where=where)
         except FileNotFoundError:
@@ -51,20 +106,7 @@ class Taken:
                 "right to it, or, if it was damaged and the checkpoint is no restored backup, remove it."
             ) from error
 
-    def note(self, cleaning: Cleaning) -> None:
-        """Note the entries that are about to be taken, with all earlier ones; durable on return.
-
-        :param cleaning: the checkpoint's own record.
-        :raises SourceError: if the note cannot be written; no file may be taken then.
-        """
-        where = self._where()
-        if where is None:
-            return
-        before = self.read()
-        others = tuple(one for one in before.archives if one not in cleaning.archives)
-        told = Cleaning(done=before.done.with_(cleaning.done), archives=(*cleaning.archives, *others))
-        if told == before:
-            return
+    def _write(self, where: str, told: Cleaning) -> None:
         try:
             self._place.write_note(where, encode_cleaning(told))
         except (OSError, SourceError) as error:
@@ -73,36 +115,29 @@ class Taken:
                 "taken. Give this user the right to write there."
             ) from error
 
-    def unknown_to(self, latest: int, *, log: str) -> str | None:
-        """Describe the files that were taken for batches that the checkpoint does not know, with the possible remedies;
-        None if there are none.
-
-        :param latest: the last log id.
-        :param log: address of the source log.
-        """
-        noted = self.read()
-        unknown = noted.done.after(latest).runs
-        if not unknown:
-            return None
-        archives = [archive for base, archive in noted.archives if base == self._base]
-        back = f"They are in {archives[0]!r}, or were deleted" if archives else "They were deleted"
-        there = f"ends at {latest}" if latest >= 0 else "is empty"
-        first, last = unknown[0][0], unknown[-1][1]
-        return (
-            f"clean_source has taken the files of entries {first} to {last} of the source log {log}, which "
-            f"{there}: this checkpoint was restored from an older backup, and does not know the batches that have read "
-            f"them. {back}; what they held is in the table only if that is younger. Restore the newer checkpoint; or "
-            f"move the files back to where they were, which has them read again. Then, or if they are not to be read, "
-            f"remove {self._where()!r}, which says so."
-        )
-
-    def _where(self) -> str | None:
+    def _paths(self) -> list[str]:
+        """The paths of the note, that of today's name first."""
         checkpoint = self._checkpoint()
         if checkpoint is None:
-            return None
+            return []
         if not is_checkpoint_id(checkpoint):
             raise SourceError(f"{checkpoint!r} is no id of a checkpoint.")
-        return self._place.note_path(self._base, f"{checkpoint}.{self._name}")
+        names = [self._name, *self._names_before()]
+        for name in names:
+            if not is_name(name):
+                # Names of before come out of the checkpoint, where others may write: `../x` would be a file elsewhere.
+                raise SourceError(
+                    f"by the checkpoint, the source was called {name!r} before, which is no name of a source. Restore "
+                    "microbatch/renamed from a backup of the checkpoint."
+                )
+        return [self._place.note_path(self._base, f"{checkpoint}.{name}") for name in names]
+
+
+def _together(notes: Iterable[Cleaning]) -> Cleaning:
+    told = Cleaning()
+    for one in notes:
+        told = with_noted(told, one)
+    return told
 
 
 def _said(error: Exception) -> str:

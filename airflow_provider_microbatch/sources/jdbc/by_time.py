@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
-from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
+from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources import UNLIMITED, Figures, ReadLimit, digest_of_range
-from airflow_provider_microbatch.sources.jdbc.moment import Made, Moment
-from airflow_provider_microbatch.sources.jdbc.opened import MOST_COUNTED, OpenTable
+from airflow_provider_microbatch.sources.jdbc.moment import FIRST, Made, Moment
+from airflow_provider_microbatch.sources.jdbc.opened import LAG_SECONDS, MOST_COUNTED, OpenTable
 from airflow_provider_microbatch.sources.jdbc.timed_table import TimedTable, timed
 
 MOST_RUNNING = 5000
@@ -33,14 +34,19 @@ class OpenTimedTable(OpenTable):
         with self._timed() as table:
             self._check_goes_on(table, place)
             ranges = table.ranges
-            return table.any(ranges.ahead(place, table.now), ranges.late(place, self._since(table, place)))
+            found = table.any(ranges.ahead(place, table.now), ranges.late(place, self._since(table, place)))
+            if found:  # no sensor fires for what a plan refuses
+                table.check()
+                self._check_exact(table)
+            return found
 
     def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
-        begin = self._place(start)
+        place = self._place(start)
         most = min((one for one in (self._source.max_rows, limit.rows) if one is not None), default=None)
         with self._timed(plans=True) as table:
             table.check()
             self._check_exact(table)
+            begin = table.exact(place)
             self._check_goes_on(table, begin)
             end = self._planned(table, begin, most)
         return start if end is None else end.text()
@@ -79,7 +85,7 @@ class OpenTimedTable(OpenTable):
     def lag(self, position: Offset | None) -> Figures:
         """Rows, counted up to :data:`MOST_COUNTED`."""
         place = self._place(position)
-        with self._timed() as table:
+        with self._timed(seconds=LAG_SECONDS) as table:
             self._check_goes_on(table, place)
             ranges = table.ranges
             late = ranges.late(place, self._since(table, place))
@@ -105,7 +111,8 @@ class OpenTimedTable(OpenTable):
             return None
         time, key = (begin.time, begin.key) if found is None else found
         end = Moment(time=time, key=key, below=table.below(), since=since, made=table.made())
-        new = table.earlier(begin.time or time or "", self._source.late_seconds)
+        # Before the first batch nothing of theirs is read, however old it is.
+        new = FIRST if begin.time is None else table.earlier(begin.time, self._source.late_seconds)
         running = tuple(table.running(end, begin, new))
         if len(running) > MOST_RUNNING:
             raise SourceError(
@@ -155,38 +162,42 @@ class OpenTimedTable(OpenTable):
     def _other(self, place: Moment, now: Made) -> str | None:
         """The reason why a place does not belong to the current table; None if it does, as far as can be known."""
         then = place.made
-        if then is None or (then.name, then.oid) == (now.name, now.oid):
+        if then is None:
             return None
-        what = (
-            f"the position is one of table {then.name}, and {now.name} is read now"
-            if then.name != now.name
-            else f"{now.name} was made again"
-        )
+        if then.name != now.name:
+            what = f"the position is one of table {then.name}, and {now.name} is read now"
+        elif then.oid != now.oid:
+            what = f"{now.name} was made again"
+        else:
+            differs = then.cluster.differs(now.cluster)
+            if differs is None:
+                return None
+            what = f"{now.name} is not as it was: {differs}"
         return f"{what} (oid {then.oid} then, {now.oid} now). {self._ways(place)}"
 
     def _ways(self, place: Moment) -> str:
-        begin, here = Moment().text(), replace(place, below=None).text()
+        begin, here = quote(Moment().text()), quote(replace(place, below=None).text())
         return (
-            f"Where its rows are to be read from the first: `microbatch set-offset CHECKPOINT --source {self._name} "
-            f"--allow-skip --offset '{begin}'`; where what lies before {place.time} was read: `--offset '{here}'`, "
-            "which passes over what was committed late."
+            "Where its rows are to be read from the first: `microbatch set-offset CHECKPOINT --source "
+            f"{quote(self._name)} --allow-skip --offset {begin}`; where what lies before {place.time} was read: "
+            f"`--offset {here}`, which passes over what was committed late."
         )
-
-    def _made_again(self, end: Offset | None) -> str | None:
-        place = self._place(end)
-        with self._timed() as table:
-            return self._other(place, table.made())
 
     def _planned_rows(self, end: Offset | None) -> int:
         return self._place(end).rows
 
-    def _there(self, start: Offset | None, end: Offset | None) -> int:
+    def _there(self, start: Offset | None, end: Offset | None) -> int | str:
         begin, place = self._place(start), self._place(end)
         with self._timed() as table:
-            other = self._other(place, table.made())
+            now = table.made()
+            other = self._other(place, now)
             if other is not None:
-                raise SourceChangedError(f"source {self._name!r}: {other}")
-            return table.count(table.ranges.between(begin, place))
+                return other
+            there = table.count(table.ranges.between(begin, place))
+            if place.made is None or place.below is None:
+                return there
+            is_rewritten = now.file != place.made.file
+            return self._told(there, end, is_rewritten=is_rewritten, later=table.below() - place.below)
 
     def _lost(self, gone: int, end: Offset | None) -> str:
         return (
@@ -198,6 +209,7 @@ class OpenTimedTable(OpenTable):
     def _predicates(self, start: Offset | None, end: Offset | None) -> list[str]:
         begin, place = self._place(start), self._place(end)
         with self._timed() as table:
+            begin, place = table.exact(begin), table.exact(place)
             whole, time = table.ranges.between(begin, place), table.ranges.time
             bounds = table.bounds(whole, self._source.partitions) if self._source.partitions > 1 else []
         spans = zip([None, *bounds], [*bounds, None], strict=True)
@@ -215,7 +227,7 @@ class OpenTimedTable(OpenTable):
             raise SourceError(f"source {self._name!r}: {error}") from error
 
     @contextmanager
-    def _timed(self, *, plans: bool = False) -> Iterator[TimedTable]:
+    def _timed(self, *, plans: bool = False, seconds: float | None = None) -> Iterator[TimedTable]:
         source = self._source
         connection = self._connect(source.conn_id)
         with (
@@ -227,6 +239,7 @@ class OpenTimedTable(OpenTable):
                 key=source.column,
                 zone=source.time_zone,
                 plans=plans,
+                seconds=seconds,
             ) as table,
         ):
             yield table

@@ -8,10 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
+from airflow_provider_microbatch.sources.jdbc.cluster import UNKNOWN, Cluster
 
 _TIME = re.compile(
     r"\d{4,6}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?(?:Z|[+-]\d\d(?::?\d\d(?::\d\d)?)?)?(?: BC)?", re.ASCII
 )
+FIRST = "4714-11-24 00:00:00+00 BC"
+"""The first moment that PostgreSQL has, but for ``-infinity``."""
+
 _FIELDS = {"t", "k", "below", "open", "from", "rows", "sum", "of"}
 
 
@@ -36,11 +40,13 @@ class Made:
     :param name: ``schema.table``.
     :param oid: PostgreSQL's oid of the table.
     :param file: the sum of the file numbers of the table and its partitions: it changes when the table is rewritten.
+    :param cluster: the table's database cluster.
     """
 
     name: str
     oid: int
     file: int
+    cluster: Cluster = UNKNOWN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +96,7 @@ class Moment:
                 "from": self.since,
                 "rows": self.rows,
                 "sum": self.digest,
-                "of": None if made is None else [made.name, made.oid, made.file],
+                "of": None if made is None else [made.name, made.oid, made.file, *made.cluster.values()],
             }
         )
 
@@ -109,20 +115,20 @@ class Moment:
                 _number(key)
             if "below" not in values:
                 return cls(time=time, key=key)
-            name, oid, file = values["of"]
+            name, oid, file, *cluster = values["of"]
             if type(name) is not str or type(values["sum"]) is not str:
                 raise TypeError("'of' names no table, or 'sum' is no text")
             return cls(
                 time=time,
                 key=key,
                 below=_number(values["below"]),
-                running=tuple(Running(first=_number(a), last=_number(b), since=_time(c)) for a, b, c in values["open"]),
+                running=tuple(_running(*one) for one in values["open"]),
                 since=None if values["from"] is None else _time(values["from"]),
                 rows=_number(values["rows"]),
                 digest=values["sum"],
-                made=Made(name=name, oid=_number(oid), file=_number(file)),
+                made=Made(name=name, oid=_number(oid), file=_number(file), cluster=Cluster.of(cluster)),
             )
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise ValueError(f"{offset:.200} is no place in a table that is read by time: {error}") from error
 
 
@@ -130,6 +136,12 @@ def _time(value: Any) -> str:
     if not isinstance(value, str) or not _TIME.fullmatch(value):
         raise TypeError(f"{value!r:.60} is no timestamp such as 2026-11-24 18:00:00.123456+00")
     return value
+
+
+def _running(first: Any, last: Any, since: Any) -> Running:
+    if _number(first) > _number(last):
+        raise ValueError(f"transactions from {first} to {last} are none")
+    return Running(first=first, last=last, since=_time(since))
 
 
 def _number(value: Any) -> int:

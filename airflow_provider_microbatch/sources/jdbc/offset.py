@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
+from airflow_provider_microbatch.sources.jdbc.cluster import UNKNOWN, Cluster
 from airflow_provider_microbatch.sources.jdbc.sparse import Sparse
 
 
@@ -36,11 +37,13 @@ class Table:
     :param oid: PostgreSQL's oid of the table.
     :param sequence: the file number of the sequence that the column owns, which changes when the sequence begins again
         (``TRUNCATE … RESTART IDENTITY``); None if the column owns none.
+    :param cluster: the table's database cluster.
     """
 
     name: str
     oid: int
     sequence: int | None
+    cluster: Cluster = UNKNOWN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +78,8 @@ class Place:
         if self.sparse is not None:
             written["sparse"] = self.sparse.values()
         if self.table is not None:
-            written["of"] = [self.table.name, self.table.oid, self.table.sequence]
+            of = self.table
+            written["of"] = [of.name, of.oid, of.sequence, *of.cluster.values()]
         return json.dumps(written)
 
     @classmethod
@@ -96,7 +100,9 @@ class Place:
             numbers += [n for gap in values["gaps"] for n in gap]
             if not all(type(number) is int for number in numbers):
                 raise TypeError("it has something else than whole numbers")
-        except (ValueError, TypeError) as error:
+            if any(first > last for first, last in [*((gap.first, gap.last) for gap in gaps), *late]):
+                raise ValueError("it has numbers that end before they begin")
+        except (ValueError, TypeError, RecursionError) as error:
             raise ValueError(f"{offset:.200} is no place in a table: {error}") from error
         place = cls(number=values["n"], gaps=gaps, late=late, rows=values["rows"], table=table, by_hand=by_hand)
         return replace(place, sparse=sparse)
@@ -143,10 +149,10 @@ def _between(column: str, spans: Sequence[tuple[int, int]]) -> str:
 
 
 def _table(values: Any) -> Table:
-    name, oid, sequence = values
+    name, oid, sequence, *cluster = values
     if type(name) is not str or type(oid) is not int or (sequence is not None and type(sequence) is not int):
         raise TypeError("'of' is not the name, the oid and the sequence's file of a table")
-    return Table(name=name, oid=oid, sequence=sequence)
+    return Table(name=name, oid=oid, sequence=sequence, cluster=Cluster.of(cluster))
 
 
 def divided(spans: Sequence[tuple[int, int]], parts: int) -> list[list[tuple[int, int]]]:

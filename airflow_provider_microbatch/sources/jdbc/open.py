@@ -8,10 +8,10 @@ from dataclasses import replace
 from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
-from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
+from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources import UNLIMITED, Figures, ReadLimit, digest_of_range
 from airflow_provider_microbatch.sources.jdbc.offset import Gap, Place
-from airflow_provider_microbatch.sources.jdbc.opened import MOST_COUNTED, OpenTable
+from airflow_provider_microbatch.sources.jdbc.opened import LAG_SECONDS, MOST_COUNTED, OpenTable
 from airflow_provider_microbatch.sources.jdbc.sparse import Mark, Sparse, joined, spans_of
 from airflow_provider_microbatch.sources.jdbc.table import Snapshot, quoted_column, snapshot
 
@@ -36,9 +36,14 @@ class OpenJdbcSource(OpenTable):
         place = self._place(position)
         with self._snapshot() as table:
             self._check_goes_on(table, place)
-            if table.any_after(place.number) or table.filled([(gap.first, gap.last) for gap in place.gaps]):
-                return True
-            return place.sparse is not None and table.any(self._late(place))
+            found = (
+                table.any_after(place.number)
+                or bool(table.filled([(gap.first, gap.last) for gap in place.gaps]))
+                or (place.sparse is not None and table.any(self._late(place)))
+            )
+            if found:  # no sensor fires for what a plan refuses
+                self._check_exact(table)
+            return found
 
     def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
         begin = self._place(start)
@@ -65,7 +70,7 @@ class OpenJdbcSource(OpenTable):
         place = self._place(offset)
         with self._snapshot() as table:
             if place.number > table.last(self._source.first - 1, None):
-                raise SourceError(f"source {self._name!r}: {offset} lies behind the last row of {self._source.table}.")
+                raise SourceError(f"{offset} lies behind the last row of {self._source.table}.")
 
     def is_after(self, offset: Offset | None, other: Offset | None) -> bool | None:
         one, two = self._place(offset), self._place(other)
@@ -81,10 +86,10 @@ class OpenJdbcSource(OpenTable):
         """Rows, counted up to :data:`MOST_COUNTED`."""
         place = self._place(position)
         spans = [(gap.first, gap.last) for gap in place.gaps]
-        with self._snapshot() as table:
+        with self._snapshot(seconds=LAG_SECONDS) as table:
             self._check_goes_on(table, place)
-            late = 0 if place.sparse is None else table.rows([self._late(place)])[0]
-            return Figures(rows=late + table.count([*spans, (place.number + 1, _HIGHEST)], most=MOST_COUNTED))
+            late = 0 if place.sparse is None else table.count_of(self._late(place), most=MOST_COUNTED)
+            return Figures(rows=late + table.count([*spans, (place.number + 1, _HIGHEST)], most=MOST_COUNTED - late))
 
     def _planned(self, table: Snapshot, begin: Place, most: int | None) -> Place | None:
         """Return the end of the next range; None if there is nothing."""
@@ -135,8 +140,11 @@ class OpenJdbcSource(OpenTable):
     def _by_transactions(
         self, table: Snapshot, begin: Place, end: Place, *, since: int, marks: Sequence[Mark]
     ) -> Place:
+        table.check_told()
         below = table.below()
-        running = spans_of(table.unseen(marks[0].first, end.number, below) if marks else [])
+        # Over all numbers of the batch: who ended while it was planned is told from who runs by a row of it.
+        lowest = min([since, begin.number + 1, *(first for first, _ in end.late)])
+        running = spans_of(table.unseen(lowest, end.number, below))
         if len(running) > MOST_GAPS:
             raise SourceError(
                 f"more than {MOST_GAPS:,} transactions and subtransactions run beside each other, and their rows "
@@ -196,19 +204,24 @@ class OpenJdbcSource(OpenTable):
         """The reason why the numbers of a place are not those of the current table; None if they are, as far as is
         known."""
         now, then = table.identity(), place.table
-        if then is None or then == now:
+        if then is None:
+            return None
+        differs = then.cluster.differs(now.cluster)
+        if differs is None and (then.name, then.oid, then.sequence) == (now.name, now.oid, now.sequence):
             return None
         # Transactions of another database have other ids: no transaction of that time can still commit into this one.
-        gaps = place.gaps if then.oid == now.oid else tuple(replace(gap, xmax=0) for gap in place.gaps)
+        is_same = then.oid == now.oid and differs is None
+        gaps = place.gaps if is_same else tuple(replace(gap, xmax=0) for gap in place.gaps)
         here = replace(place, gaps=gaps, late=(), rows=0, table=None, sparse=None, by_hand=True).text()
         begin = replace(
             place, number=self._source.first - 1, gaps=(), late=(), rows=0, table=None, sparse=None, by_hand=True
         ).text()
-        what = (
-            f"the position is one of table {then.name}, and {now.name} is read now"
-            if then.name != now.name
-            else f"{now.name} was made again, or its sequence begins again"
-        )
+        if then.name != now.name:
+            what = f"the position is one of table {then.name}, and {now.name} is read now"
+        elif differs is not None:
+            what = f"{now.name} is not as it was: {differs}"
+        else:
+            what = f"{now.name} was made again, or its sequence begins again"
         go_on = f"microbatch set-offset CHECKPOINT --source {quote(self._name)} --allow-skip --offset"
         return (
             f"{what} (oid {then.oid} and sequence file {then.sequence} then, {now.oid} and {now.sequence} now): its "
@@ -216,23 +229,21 @@ class OpenJdbcSource(OpenTable):
             f"new checkpoint. Where they are the same rows (restored by pg_restore, renamed): `{go_on} {quote(here)}`."
         )
 
-    def _made_again(self, end: Offset | None) -> str | None:
-        with self._snapshot() as table:
-            return self._other(table, self._place(end))
-
     def _planned_rows(self, end: Offset | None) -> int:
         return self._place(end).rows
 
-    def _there(self, start: Offset | None, end: Offset | None) -> int:
+    def _there(self, start: Offset | None, end: Offset | None) -> int | str:
         place = self._place(end)
         with self._snapshot() as table:
             other = self._other(table, place)
             if other is not None:
-                raise SourceChangedError(f"source {self._name!r}: {other}")
-            begin = self._place(start)
-            if place.sparse is not None:
-                return table.rows(place.conditions(begin, self._column, 1))[0]
-            return table.count(place.spans(begin.number))
+                return other
+            begin, sparse = self._place(start), place.sparse
+            if sparse is None:
+                return table.count(place.spans(begin.number))
+            there, _ = table.rows(place.conditions(begin, self._column, 1))
+            is_rewritten = table.file() != sparse.file
+            return self._told(there, end, is_rewritten=is_rewritten, later=table.below() - sparse.below)
 
     def _predicates(self, start: Offset | None, end: Offset | None) -> list[str]:
         return self._place(end).conditions(self._place(start), self._column, self._source.partitions)
@@ -244,9 +255,10 @@ class OpenJdbcSource(OpenTable):
             raise SourceError(f"source {self._name!r}: {error}") from error
 
     @contextmanager
-    def _snapshot(self, *, plans: bool = False) -> Iterator[Snapshot]:
-        connection, column = self._connect(self._source.conn_id), self._source.column or ""
-        with self._named(), snapshot(connection, table=self._source.table, column=column, plans=plans) as table:
+    def _snapshot(self, *, plans: bool = False, seconds: float | None = None) -> Iterator[Snapshot]:
+        source, connection = self._source, self._connect(self._source.conn_id)
+        opened = snapshot(connection, table=source.table, column=source.column or "", plans=plans, seconds=seconds)
+        with self._named(), opened as table:
             yield table
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,11 +14,17 @@ from airflow_provider_microbatch.runtime.job import Read, Requirements
 from airflow_provider_microbatch.sources import Figures, OpenSource, SourceContext
 from airflow_provider_microbatch.sources.jdbc import FAIL
 from airflow_provider_microbatch.sources.jdbc.table import quoted, tls
+from airflow_provider_microbatch.sources.jdbc.transactions import RECYCLED
 
 if TYPE_CHECKING:
     from airflow_provider_microbatch.sources.jdbc import JdbcSource
 
+log = logging.getLogger(__name__)
+
 _READER = "airflow_provider_microbatch.runtime.jdbc:read"
+LAG_SECONDS = 5.0
+"""The longest time that a statement about a lag may take: it is asked between publish and commit."""
+
 MOST_COUNTED = 1_000_000
 """The largest number of rows that a lag counts: it is counted for each batch, of a long first run again and again."""
 
@@ -40,19 +47,13 @@ class OpenTable(OpenSource):
         """Number of rows in the range that ends here when it was planned."""
 
     @abstractmethod
-    def _there(self, start: Offset | None, end: Offset | None) -> int:
-        """Number of rows of a range, which is not empty, that exist now.
-
-        :raises SourceChangedError: if the table is another one.
-        """
+    def _there(self, start: Offset | None, end: Offset | None) -> int | str:
+        """Number of rows of a range, which is not empty, that exist now; or the reason why that cannot be known: the
+        table is another one, for example."""
 
     @abstractmethod
     def _predicates(self, start: Offset | None, end: Offset | None) -> list[str]:
         """SQL conditions for the rows of a range, which is not empty: one for each partition."""
-
-    @abstractmethod
-    def _made_again(self, end: Offset | None) -> str | None:
-        """The reason why an offset does not belong to the current table; None if it does, as far as can be known."""
 
     def read(self, start: Offset | None, end: Offset | None) -> Read:
         gone = self._gone(start, end)
@@ -78,18 +79,21 @@ class OpenTable(OpenSource):
     def verify(self, start: Offset | None, end: Offset | None, told: Mapping[str, Any] | None = None) -> None:
         """Check that no row was missing: rows only go, so rows that exist now existed while Spark read the range."""
         gone = self._gone(start, end)
-        if gone > _left_out(told):
-            raise SourceChangedError(
-                f"source {self._name!r}: {self._lost(gone, end)} Some went while they were read: run the batch again."
-            )
+        if gone <= _left_out(told):
+            return
+        lost = f"{self._lost(gone, end)} Some went while they were read"
+        if self._source.on_missing == FAIL:
+            raise SourceChangedError(f"source {self._name!r}: {lost}: run the batch again.")
+        log.warning("source %s: %s.", self._name, lost)
 
     def not_replayable(self, start: Offset | None, end: Offset | None) -> str | None:
-        if end is not None and end != start:
-            other = self._made_again(end)
-            if other is not None:
-                return other
-        gone = self._gone(start, end) if self._source.on_missing == FAIL else 0
-        return self._lost(gone, end) if gone else None
+        if end is None or end == start:
+            return None
+        there = self._there(start, end)
+        if isinstance(there, str):
+            return there
+        gone = self._planned_rows(end) - there if self._source.on_missing == FAIL else 0
+        return self._lost(gone, end) if gone > 0 else None
 
     def left_out(
         self, start: Offset | None, end: Offset | None, *, told: Mapping[str, Any] | None = None
@@ -101,10 +105,41 @@ class OpenTable(OpenSource):
         return Figures(rows=0 if end is None or end == start else self._planned_rows(end))
 
     def _gone(self, start: Offset | None, end: Offset | None) -> int:
-        """Number of rows of the range that existed when it was planned, and do not exist now."""
+        """Number of rows of the range that existed when it was planned, and do not exist now.
+
+        :raises SourceChangedError: if that cannot be known.
+        """
         if end is None or end == start:
             return 0
-        return max(0, self._planned_rows(end) - self._there(start, end))
+        there = self._there(start, end)
+        if isinstance(there, str):
+            raise SourceChangedError(f"source {self._name!r}: {there}")
+        return max(0, self._planned_rows(end) - there)
+
+    def _told(self, there: int, end: Offset | None, *, is_rewritten: bool, later: int) -> int | str:
+        """Number of rows that exist, where transactions tell which; or the reason why those that are missing may exist
+        under other transactions.
+
+        :param is_rewritten: whether the table has other files than when the range was planned.
+        :param later: number of transactions since.
+        """
+        rows, table = self._planned_rows(end), self._source.table
+        what = f"{rows - there:,} of {rows:,} rows that were planned are gone from {table}, or only look so"
+        end_of_it = (
+            "Nothing takes the place of what was published, whatever on_missing is; a batch that is planned is taken "
+            "back by `microbatch rewind`."
+        )
+        if rows and not there and is_rewritten:
+            return (
+                f"{what}: the table was written anew since (ALTER TABLE that changes a type, TRUNCATE, a restore), and "
+                f"its rows have other transactions. {end_of_it}"
+            )
+        if there < rows and later >= RECYCLED:
+            return (
+                f"{what}: {later:,} transactions have begun since, and the ids that rows have come again after "
+                f"{2 * RECYCLED:,}. {end_of_it}"
+            )
+        return there
 
     def _lost(self, gone: int, end: Offset | None) -> str:
         return (
@@ -126,8 +161,6 @@ class OpenTable(OpenSource):
         """Add the source's name to errors of planning."""
         try:
             yield
-        except SourceChangedError:
-            raise
         except SourceError as error:
             raise SourceError(f"source {self._name!r}: {error}") from error
 

@@ -72,6 +72,8 @@ class Sparse:
         numbers = [since, below, file, *(n for span in running for n in span), *(n for mark in marks for n in mark)]
         if not all(type(number) is int for number in numbers) or type(digest) is not str:
             raise TypeError("'sparse' has something else than whole numbers")
+        if any(first > last for first, last in running):
+            raise ValueError("'sparse' has transactions that end before they begin")
         return cls(
             since=since,
             below=below,

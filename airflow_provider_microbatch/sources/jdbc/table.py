@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.sources.jdbc.cluster import cluster_now
 from airflow_provider_microbatch.sources.jdbc.offset import Table
-from airflow_provider_microbatch.sources.jdbc.transactions import NEXT, running_now, unseen
+from airflow_provider_microbatch.sources.jdbc.transactions import NEXT, check_told, running_now, unseen
 
 _CONNECT_SECONDS = 10
 WHOLE = (20, 21, 23)  # oids of int8, int2, int4
@@ -31,10 +34,11 @@ def quoted(name: str) -> str:
 
 
 @contextmanager
-def connected(connection: Connection) -> Iterator[Any]:
+def connected(connection: Connection, *, seconds: float | None = None) -> Iterator[Any]:
     """Open a session of PostgreSQL.
 
-    :raises SourceError: if the database cannot be asked.
+    :param seconds: the longest time that a statement may take, locks included; None for no limit.
+    :raises SourceError: if the database cannot be asked, or is a standby.
     """
     try:
         import psycopg
@@ -55,21 +59,34 @@ def connected(connection: Connection) -> Iterator[Any]:
             sslpassword=connection.extra.get("sslpassword"),
             **tls(connection),
         ) as opened:
+            opened.autocommit = True
+            (is_standby,) = opened.execute("SELECT pg_is_in_recovery()").fetchone() or (False,)
+            if is_standby:  # it does not know of every transaction that runs, and their rows would not be waited for
+                raise SourceError(
+                    f"{connection.host} is a standby, which does not know what runs on the primary. Connection "
+                    f"{connection.conn_id!r} must lead to the primary."
+                )
+            opened.autocommit = False
             opened.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             opened.read_only = True
+            if seconds is not None:
+                opened.execute(f"SET LOCAL statement_timeout = {math.ceil(1000 * seconds)}")
             yield opened
     except psycopg.Error as error:
         raise SourceError(f"PostgreSQL says: {' '.join(str(error).split())}") from error
 
 
 @contextmanager
-def snapshot(connection: Connection, *, table: str, column: str, plans: bool = False) -> Iterator[Snapshot]:
+def snapshot(
+    connection: Connection, *, table: str, column: str, plans: bool = False, seconds: float | None = None
+) -> Iterator[Snapshot]:
     """Open the table as it is at one moment.
 
     :param plans: also find the transactions that run.
+    :param seconds: see :func:`connected`. Not with ``plans``.
     :raises SourceError: if the database cannot be asked.
     """
-    with connected(connection) as opened:
+    with connected(connection, seconds=seconds) as opened:
         ran = running_now(opened) if plans else (0, [])
         yield Snapshot(opened, table=table, column=column, ran=ran)
 
@@ -111,7 +128,8 @@ class Snapshot:
         if found is None:  # the name is resolved now, and everything else as of the snapshot
             raise SourceError(f"{self._table} is being made again at this moment: look again")
         name, oid, sequence = found
-        return Table(name=name, oid=int(oid), sequence=None if sequence is None else int(sequence))
+        made = Table(name=name, oid=int(oid), sequence=None if sequence is None else int(sequence))
+        return replace(made, cluster=cluster_now(self._opened))
 
     def moment(self) -> tuple[int, int, int]:
         """The time, milliseconds since the epoch; the lowest id of a running transaction; and the first id that was not
@@ -189,6 +207,13 @@ class Snapshot:
         (found,) = self._opened.execute(f"SELECT EXISTS (SELECT FROM {self._table} WHERE {condition})").fetchone()
         return bool(found)
 
+    def count_of(self, condition: str, *, most: int) -> int:
+        """Number of rows for which the condition holds, or ``most`` if there are more."""
+        (found,) = self._opened.execute(
+            f"SELECT count(*) FROM (SELECT FROM {self._table} WHERE {condition} LIMIT {most}) AS found"
+        ).fetchone()
+        return int(found)
+
     def rows(self, conditions: Sequence[str]) -> tuple[int, str]:
         """Number of rows for which one of the conditions holds, and a digest of their numbers."""
         found = self._opened.execute(
@@ -196,6 +221,10 @@ class Snapshot:
             f"WHERE {' OR '.join(f'({one})' for one in conditions) or 'false'}"
         ).fetchone()
         return int(found[0]), str(found[1])
+
+    def check_told(self) -> None:
+        """See :func:`~airflow_provider_microbatch.sources.jdbc.transactions.check_told`."""
+        check_told(self._opened, self._table)
 
     def file(self) -> int:
         """The sum of the file numbers of the table and its partitions."""

@@ -4,29 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.sources.jdbc.cluster import cluster_now
 from airflow_provider_microbatch.sources.jdbc.moment import Made, Moment, Running
 from airflow_provider_microbatch.sources.jdbc.ranges_by_time import Ranges
 from airflow_provider_microbatch.sources.jdbc.table import WHOLE, connected, inexact, quoted, quoted_column
-from airflow_provider_microbatch.sources.jdbc.transactions import NEXT, TRANSACTION, running_now, unseen
+from airflow_provider_microbatch.sources.jdbc.transactions import (
+    NEXT,
+    TRANSACTION,
+    check_told,
+    running_now,
+    unseen,
+)
 
 _TYPES = {1184: "timestamptz", 1114: "timestamp"}  # by their oids
-_TABLES = ("r", "p")  # plain tables, and partitioned ones; a view's rows have no transaction
 
 
 @contextmanager
 def timed(
-    connection: Connection, *, table: str, time: str, key: str | None, zone: str, plans: bool = False
+    connection: Connection,
+    *,
+    table: str,
+    time: str,
+    key: str | None,
+    zone: str,
+    plans: bool = False,
+    seconds: float | None = None,
 ) -> Iterator[TimedTable]:
     """Open the table as it is at one moment.
 
     :param plans: also find the transactions that run.
+    :param seconds: see :func:`~airflow_provider_microbatch.sources.jdbc.table.connected`. Not with ``plans``.
     :raises SourceError: if the database cannot be asked.
     """
-    with connected(connection) as opened:
+    with connected(connection, seconds=seconds) as opened:
         ran: tuple[int, list[int]] = (0, [])
         if plans:
             ran = running_now(opened)
@@ -64,14 +79,13 @@ class TimedTable:
 
     def check(self) -> None:
         """:raises SourceError: if its rows do not tell which transaction wrote them, or may be in no order."""
-        kind, may_be_null = self._row(
-            "SELECT c.relkind::text, EXISTS (SELECT FROM pg_catalog.pg_attribute AS a WHERE a.attrelid = c.oid "
-            "AND a.attname = %s AND NOT a.attnotnull) FROM pg_catalog.pg_class AS c WHERE c.oid = %s::regclass",
-            self._bare_key,
+        check_told(self._opened, self._table)
+        (may_be_null,) = self._row(
+            "SELECT EXISTS (SELECT FROM pg_catalog.pg_attribute AS a WHERE a.attrelid = %s::regclass "
+            "AND a.attname = %s AND NOT a.attnotnull)",
             self._table,
+            self._bare_key,
         )
-        if kind not in _TABLES:
-            raise SourceError(f"{self._table} is no table: only a table's rows tell who wrote them")
         if may_be_null:
             raise SourceError(
                 f"column {self.ranges.key} of {self._table} may be null: make it NOT NULL, or column=None"
@@ -95,7 +109,7 @@ class TimedTable:
         if found is None:  # the name is resolved now, and everything else as of the snapshot
             raise SourceError(f"{self._table} is being made again at this moment: look again")
         name, oid, file = found
-        return Made(name=name, oid=int(oid), file=int(file))
+        return Made(name=name, oid=int(oid), file=int(file), cluster=cluster_now(self._opened))
 
     def below(self) -> int:
         """The first transaction id that was not assigned."""
@@ -138,6 +152,16 @@ class TimedTable:
         """The time that lies ``seconds`` before ``time``."""
         (found,) = self._row(f"SELECT (%s::{self._type} - make_interval(secs => %s))::text", time, seconds)
         return str(found)
+
+    def exact(self, place: Moment) -> Moment:
+        """The same place, its times as PostgreSQL writes them in UTC: a user may write one without a zone, which
+        Spark's session would read in a zone of its own."""
+        found = self._opened.execute(
+            f"SELECT one::{self._type}::text FROM unnest(%s::text[]) WITH ORDINALITY AS times(one, at) ORDER BY at",
+            [[place.time, place.since]],
+        )
+        (time,), (since,) = found
+        return replace(place, time=time, since=since)
 
     def compared(self, one: str, other: str) -> int:
         """-1, 0 or 1 if ``one`` lies before ``other``, is the same, or lies after it."""

@@ -5,16 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from airflow_provider_microbatch.exceptions import SourceError
+
+RECYCLED = 2**31
+"""So many ids after a plan, its rows' numbers may be those of other transactions: rows keep the last 32 bits."""
+
 NEXT = "(SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint)"
 """The first id that was not assigned."""
 
 TRANSACTION = f"({NEXT} - (({NEXT} - xmin::text::bigint) & 4294967295))"
 """A row's transaction with its epoch, which the row does not store: the newest assigned id with the row's number."""
 
+_TABLES = ("r", "p")  # plain tables, and partitioned ones; a view's rows have no transaction
+
 _RUNNING = (
     "SELECT pg_snapshot_xmax(s)::text::bigint, ARRAY(SELECT x FROM generate_series(pg_snapshot_xmin(s)::text::bigint, "
     "pg_snapshot_xmax(s)::text::bigint - 1) AS x WHERE pg_xact_status(x::text::xid8) = 'in progress') "
     "FROM (SELECT pg_current_snapshot() AS s OFFSET 0) AS now"
+)
+
+_ENDED = (
+    "SELECT x FROM unnest(%s::bigint[]) AS x WHERE pg_visible_in_snapshot(x::text::xid8, pg_current_snapshot()) "
+    "AND pg_xact_status(x::text::xid8) IS DISTINCT FROM 'in progress'"
 )
 
 
@@ -31,6 +43,24 @@ def running_now(opened: Any) -> tuple[int, list[int]]:
     return int(first_unknown), list(ran)
 
 
+def check_told(opened: Any, table: str) -> None:
+    """Check that rows tell which transaction wrote them.
+
+    :param table: as SQL has it.
+    :raises SourceError: if they do not: those of views and of foreign tables.
+    """
+    found = opened.execute(
+        "SELECT c.relkind::text, EXISTS (SELECT FROM pg_partition_tree(c.oid) AS p JOIN pg_catalog.pg_class AS f "
+        "ON f.oid = p.relid WHERE f.relkind = 'f') FROM pg_catalog.pg_class AS c WHERE c.oid = %s::regclass",
+        [table],
+    ).fetchone()
+    kind, is_foreign = found or (None, False)
+    if kind not in _TABLES:
+        raise SourceError(f"{table} is no table: only a table's rows tell who wrote them")
+    if is_foreign:
+        raise SourceError(f"{table} has partitions that are foreign tables, whose rows do not tell who wrote them")
+
+
 def unseen(opened: Any, ran: tuple[int, list[int]], below: int, *, rows: str) -> list[int]:
     """Return the transactions that may still commit rows: they ran, or have begun since, and none of their rows is
     visible.
@@ -44,9 +74,11 @@ def unseen(opened: Any, ran: tuple[int, list[int]], below: int, *, rows: str) ->
     asked = sorted({*before, *range(first_unknown, below)})
     if not asked:
         return []
-    listed = ", ".join(str(one) for one in asked)
-    found = opened.execute(f"SELECT DISTINCT {TRANSACTION} {rows} AND {TRANSACTION} IN ({listed})")
-    seen = {int(one) for (one,) in found}
+    there = rows.replace("%", "%%")  # a column's name may have one
+    found = opened.execute(f"SELECT DISTINCT {TRANSACTION} {there} AND {TRANSACTION} = ANY(%s::bigint[])", [asked])
+    # A frozen row of an earlier epoch may have the number of an id that has not ended: it is another one's.
+    ended = opened.execute(_ENDED, [[int(one) for (one,) in found]])
+    seen = {int(one) for (one,) in ended}
     return [one for one in asked if one not in seen]
 
 

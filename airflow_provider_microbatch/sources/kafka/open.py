@@ -261,7 +261,12 @@ class OpenKafkaSource(OpenSource):
 
     def lag(self, position: Offset | None) -> Figures:
         """Offsets, summed over all partitions."""
-        return Figures(splits=sum(self.lag_by_split(position).values()))
+        return _summed(self.lag_by_split(position))
+
+    def lags(self, position: Offset | None) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        """Asks for the newest offsets once."""
+        by_split = self.lag_by_split(position)
+        return self._worded(_summed(by_split)), by_split
 
     def lag_by_split(self, position: Offset | None) -> Mapping[str, int]:
         """Offsets by partition."""
@@ -450,6 +455,10 @@ class OpenKafkaSource(OpenSource):
 
     def _error(self, text: str) -> SourceError:
         return SourceError(f"source {self._name!r}: {text}")
+
+
+def _summed(by_split: Mapping[str, int]) -> Figures:
+    return Figures(splits=sum(by_split.values()))
 
 
 def _partitions(topics: Collection[Topic]) -> list[Partition]:

@@ -6,10 +6,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from functools import partial
+from time import monotonic
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.maintenance import APPLIED, Maintenance
+from airflow_provider_microbatch.checkpoint.maintenance import APPLIED, HOLD_SECONDS, Maintenance
 from airflow_provider_microbatch.exceptions import CorruptEntryError, MaintenanceError, MicroBatchError
 from airflow_provider_microbatch.execution.liveness import EngineOf
 from airflow_provider_microbatch.stores import Store
@@ -19,11 +19,12 @@ from airflow_provider_microbatch.upkeep.commands.rename_source import say_begun
 from airflow_provider_microbatch.upkeep.commands.site import alive
 from airflow_provider_microbatch.upkeep.commands.steps import (
     AskingStep,
+    Copy,
     End,
     Fence,
     Keep,
     Move,
-    SetAside,
+    PutAway,
     Step,
     Write,
     step_to_dict,
@@ -109,7 +110,7 @@ class Applier:
             steps = self.steps_of(left)
             check_typed(left, steps, typed=self._typed)
             for step in steps:
-                if isinstance(step, (SetAside, Write, End, Fence, Keep, Move)):
+                if isinstance(step, (PutAway, Write, End, Fence, Keep, Move)):
                     step.apply(draft)
         except MicroBatchError:
             return None
@@ -189,7 +190,7 @@ class Applier:
                 if held and not over:
                     log.info("%s: %s (%s)", step.kind, step.what, step.why)
                     if isinstance(step, AskingStep):
-                        step.apply(self._store, is_over=partial(maintenance.is_over, begun))
+                        step.apply(self._store, is_over=self._asked_by(step, begun))
                     else:
                         step.apply(self._store)
                     # This process may have slept within the step.
@@ -225,6 +226,22 @@ class Applier:
         self._check_held(begun)
         if not maintenance.end(begun, outcome=APPLIED, ended_ms=self._clock_ms()):
             raise self._not_held(begun)
+
+    def _asked_by(self, step: Step, begun: Maintenance) -> Callable[[], bool]:
+        """The question of a step whether its command is over. A copy takes as long as its checkpoint is large, state
+        included: while it asks, it gives signs of life, or others would take the command for dead and do the same."""
+        maintenance, signed = self._checkpoint.maintenance, monotonic()
+
+        def is_over() -> bool:
+            nonlocal signed
+            if maintenance.is_over(begun):
+                return True
+            if isinstance(step, Copy) and monotonic() - signed >= HOLD_SECONDS / 3:
+                signed = monotonic()
+                return not maintenance.hold(begun.number)
+            return False
+
+        return is_over
 
     def _check_held(self, begun: Maintenance) -> None:
         """Check that no backup from before some of the steps was restored: the command would do only its remaining

@@ -21,13 +21,15 @@ def copy_checkpoint(
 ) -> bool:
     """Copy the files that are missing in the target, ``metadata`` last: every reader refuses half a copy, Spark too.
 
-    :param is_over: whether the copy is no longer wanted; asked before each file.
+    :param is_over: whether the copy is no longer wanted; asked before each file, so that the caller can give a sign of
+        life.
     :param changed: files that have another content in the copy, by path.
     :return: whether the copy is complete.
     :raises MaintenanceError: if the target has another file at a path.
     """
     names = [name for name in source.list("") if name not in _OF_THE_PLACE]
-    for path in [path for name in sorted(names) for path in files_below(source, name)]:
+    # One by one, not all names first: where a store cannot tell files from folders, they are read for that.
+    for path in (path for name in sorted(names) for path in files_below(source, name)):
         if is_over():
             return False
         if not path.startswith(_GOING):
@@ -43,8 +45,12 @@ def files_below(store: Store, path: str) -> Iterator[str]:
     if is_file(store, path):
         yield path
         return
-    for name in sorted(store.list(path)):
-        yield from files_below(store, f"{path}/{name}")
+    names = sorted(store.list(path))
+    # What is certainly no folder need not be read to know that: a file of state may be large.
+    folders = set(store.folders(path)) if names else set()
+    for name in names:
+        below = f"{path}/{name}"
+        yield from files_below(store, below) if name in folders else (below,)
 
 
 def is_file(store: Store, path: str) -> bool:

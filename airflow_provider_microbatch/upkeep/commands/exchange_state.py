@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.codec import STATE_IDS
@@ -63,6 +61,8 @@ def entries_for_query(drafting: Drafting, position: Position) -> dict[str, str]:
         commit,
         next_watermark_ms=int(state["nextWatermarkMs"]),
         plan=None if commit.plan is None else digest_of(found[f"offsets/{number}"].encode()),
+        # After a replay the entry still has what the first attempt told: a pipeline would go on from that.
+        progress={**commit.progress, "state": state},
         extra={**commit.extra, STATE_IDS: state["ids"]},
     )
     found[f"commits/{number}"] = lane.commit_log.encoded(handed).decode()
@@ -88,8 +88,11 @@ def check_state_of_query(drafting: Drafting, origin: Checkpoint, position: Posit
             f"{origin.location} has no committed batch, so its state is nobody's yet. Let the query commit one. "
             "Nothing was done."
         )
-    state: Mapping[str, Any] | None = state_of_query(origin, BatchKey(LIVE, number), commit)
-    if state is None and commit.progress.get("state") is None:
+    key = BatchKey(LIVE, number)
+    left = state_of_query(origin, key, commit)
+    told = commit.progress if left is None else {"state": left}
+    # As the first batch reads it: what that would be refused for is refused before anything is copied.
+    if state_of(told, where=f"batch {key} of {origin.location}") is None:
         entry = origin.offset_log.get(number)
         kind = None if entry is None else entry.conf.get(PROVIDER)
         how = "in checkpoint format 1" if kind == ROCKSDB else f"by {kind or 'an unknown provider'}"

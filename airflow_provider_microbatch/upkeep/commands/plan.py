@@ -19,8 +19,8 @@ from airflow_provider_microbatch.upkeep.commands.steps import (
     Fence,
     Keep,
     Move,
-    SetAside,
-    SetAsideLate,
+    PutAway,
+    PutAwayLate,
     Step,
     Sweep,
     Write,
@@ -96,7 +96,7 @@ class Drafting:
         self._problems: list[Problem] = []
         self._notes: list[str] = []
         stamp = datetime.fromtimestamp(at_ms / 1000, tz=UTC).strftime("%Y%m%dT%H%M%S")
-        self._aside = f"repaired/{stamp}.{at_ms % 1000:03d}"
+        self._away = f"repaired/{stamp}.{at_ms % 1000:03d}"
 
     @property
     def store(self) -> Draft:
@@ -114,15 +114,15 @@ class Drafting:
         """The origin that an entry made by hand records."""
         return {"command": self.command, "by": self.by, "at_ms": self.at_ms}
 
-    def set_aside(self, path: str, why: str) -> None:
+    def put_away(self, path: str, why: str) -> None:
         """Plan to move a file away, if it exists."""
         data = self._draft.get(path)
         if data is not None:
-            self._do(SetAside(path=path, target=f"{self._aside}/{path}", sha256=digest(data), why=why))
+            self._do(PutAway(path=path, target=f"{self._away}/{path}", sha256=digest(data), why=why))
 
-    def set_aside_late(self, path: str, why: str) -> None:
+    def put_away_late(self, path: str, why: str) -> None:
         """Plan to move away a file that does not exist yet, and may appear while the steps are done."""
-        self._steps.append(SetAsideLate(path=path, target=f"{self._aside}/{path}.late", why=why))
+        self._steps.append(PutAwayLate(path=path, target=f"{self._away}/{path}.late", why=why))
 
     def write(self, path: str, data: bytes, why: str, *, after: str | None = None) -> None:
         """Plan to write a file that does not exist; see :class:`Write`."""
@@ -139,7 +139,7 @@ class Drafting:
         for path, data in changed.items():
             was = before[path] if path in before else self._store.get(path)
             if data is None and was is not None:
-                self._steps.append(SetAside(path=path, target=f"{self._aside}/{path}", sha256=digest(was), why=why))
+                self._steps.append(PutAway(path=path, target=f"{self._away}/{path}", sha256=digest(was), why=why))
 
     def keep(self, step: Keep) -> None:
         """Plan that a source keeps a range, if the source would otherwise give up any of it."""
@@ -152,7 +152,7 @@ class Drafting:
         """Plan to move away useless files of the store."""
         for litter in self._store.litter():
             folder, _, name = litter.path.rpartition("/")
-            target = f"{self._aside}/{folder}{'/' if folder else ''}{name.removeprefix('.')}"
+            target = f"{self._away}/{folder}{'/' if folder else ''}{name.removeprefix('.')}"
             self._steps.append(Sweep(path=litter.path, target=target, why=litter.why))
 
     def step(self, step: Move | End | Fence) -> None:
@@ -180,6 +180,6 @@ class Drafting:
             notes=tuple(self._notes),
         )
 
-    def _do(self, step: SetAside | Write | End | Fence | Move) -> None:
+    def _do(self, step: PutAway | Write | End | Fence | Move) -> None:
         step.apply(self._draft)
         self._steps.append(step)

@@ -5,16 +5,15 @@ from __future__ import annotations
 from contextlib import suppress
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.key import LIVE, check_name, is_name
+from airflow_provider_microbatch.checkpoint.key import check_name, is_name
 from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.maintenance import Maintenance
 from airflow_provider_microbatch.checkpoint.records import decode_record, encode_record
 from airflow_provider_microbatch.checkpoint.source_names import BEGUN, NEW, RENAMED, HalfRename
-from airflow_provider_microbatch.exceptions import CorruptEntryError, DefinitionError, MaintenanceError
+from airflow_provider_microbatch.exceptions import CorruptEntryError, MaintenanceError
 from airflow_provider_microbatch.stores import Store, check_path
 from airflow_provider_microbatch.upkeep.commands.copying import files_below
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
-from airflow_provider_microbatch.upkeep.commands.site import Recorded
 from airflow_provider_microbatch.upkeep.commands.steps import Move, Write
 
 
@@ -47,7 +46,6 @@ def plan_rename_source(drafting: Drafting, *, old: str, new: str) -> Plan:
             "by it: whatever is called so now would be taken for that one, and every run be refused. Use a name that "
             "was never used."
         )
-    _check_nothing_forgotten(checkpoint, old)
     number = max(numbers(store.list(RENAMED)), default=-1) + 1
     record = encode_record({"old": old, "new": new, **drafting.trail})
     begun = f"{RENAMED}/{number}{BEGUN}"
@@ -60,19 +58,6 @@ def plan_rename_source(drafting: Drafting, *, old: str, new: str) -> Plan:
     drafting.write(f"{RENAMED}/{number}", record, why, after=begun)
     drafting.note(f"the pipeline has to name it {new!r} from now on.")
     return drafting.plan()
-
-
-def _check_nothing_forgotten(checkpoint: Checkpoint, name: str) -> None:
-    """Check that the source does not find the checkpoint restored. The source keeps its notes outside the checkpoint
-    under this name: under another name, the restore would go unnoticed, and no batch would read what later batches had
-    taken."""
-    try:
-        source = Recorded(checkpoint).source(name, lane=LIVE)
-    except DefinitionError:
-        return  # of a class that is gone or untrusted here: a plan waits for the rename before it can say another one
-    why = None if source is None else source.forgotten()
-    if why is not None:
-        raise MaintenanceError(f"source {name!r}: {why} Nothing was renamed; do that first.")
 
 
 def check_not_half_renamed(checkpoint: Checkpoint) -> None:
@@ -106,7 +91,7 @@ def take_back_half_rename(drafting: Drafting) -> None:
     for folder in folders:
         _move(drafting, f"{folder}/{half.new}", f"{folder}/{half.old}")
     # Done last: if the command is killed earlier, the next repair continues.
-    drafting.set_aside(half.path, f"source {half.old!r} is not called {half.new!r}: that was given up")
+    drafting.put_away(half.path, f"source {half.old!r} is not called {half.new!r}: that was given up")
 
 
 def _half(drafting: Drafting) -> HalfRename | None:
@@ -129,7 +114,7 @@ def _half(drafting: Drafting) -> HalfRename | None:
     tops = ("sources", "microbatch/sources")
     found = sorted({name for top in tops for name in store.list(top) if store.list(f"{top}/{name}")} - own)
     if not found:
-        drafting.set_aside(path, "torn; nothing lies under another name")
+        drafting.put_away(path, "torn; nothing lies under another name")
         return None
     which = ", ".join(map(repr, found))
     drafting.problem(
@@ -186,7 +171,7 @@ def plan_add_source(drafting: Drafting, *, name: str) -> Plan:
     if name in _copies(drafting.checkpoint):
         for folder in ("microbatch/sources", "sources"):
             for path in list(files_below(drafting.store, f"{folder}/{name}")):
-                drafting.set_aside(path, "a rename that was given up has left it; it is another source's")
+                drafting.put_away(path, "a rename that was given up has left it; it is another source's")
     drafting.write(f"{NEW}/{name}", encode_record(drafting.trail), f"source {name!r} is new: all it has is read")
     return drafting.plan()
 

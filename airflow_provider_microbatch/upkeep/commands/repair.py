@@ -83,7 +83,7 @@ def _mend_metadata(drafting: Drafting) -> None:
                 return
         except CorruptEntryError:
             pass
-        drafting.set_aside(_METADATA, "torn")
+        drafting.put_away(_METADATA, "torn")
         why = "in place of the torn one"
     query_id = _recorded_id(drafting)
     if query_id is None:
@@ -112,7 +112,7 @@ def _mend_identity(drafting: Drafting) -> None:
     except UnknownVersionError:
         raise
     except CorruptEntryError:
-        drafting.set_aside(_IDENTITY, "torn")
+        drafting.put_away(_IDENTITY, "torn")
     else:
         if drafting.store.get(_IDENTITY) is not None:
             return
@@ -167,7 +167,7 @@ def _mend_tables(drafting: Drafting) -> None:
         sinks = _known_by(drafting, str(told))
         away = next((found for sink in sinks if (found := sink.seems_away(unknown)) is not None), None)
         if away is None:
-            drafting.set_aside(path, "torn; the table tells its id again")
+            drafting.put_away(path, "torn; the table tells its id again")
         else:
             drafting.problem(
                 tables.where(name), f"{told} It cannot be mended now: {away}", "Do that, then run the command again."
@@ -196,7 +196,7 @@ def _mend_sources(drafting: Drafting, recorded: Recorded) -> None:
         for name in recorded.source_names():
             source = recorded.source(name, lane=LIVE)
             for entry, _ in source.torn() if source is not None else ():
-                drafting.set_aside(f"microbatch/sources/{name}/{entry}", "torn; it is learned again")
+                drafting.put_away(f"microbatch/sources/{name}/{entry}", "torn; it is learned again")
 
 
 def _give_up_retention(drafting: Drafting) -> None:
@@ -209,7 +209,7 @@ def _give_up_retention(drafting: Drafting) -> None:
             may_be_dead_ms = said_ms + int(GIVEN_UP_SECONDS * 1000)
             if drafting.store.now_ms() > may_be_dead_ms:
                 why = "whoever was to remove entries by it is dead, as the user says"
-                drafting.set_aside(f"microbatch/retained/{lane}/{name}", why)
+                drafting.put_away(f"microbatch/retained/{lane}/{name}", why)
                 continue
             drafting.problem(
                 checkpoint.horizons.where(lane, name),

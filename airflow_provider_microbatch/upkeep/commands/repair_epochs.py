@@ -36,7 +36,7 @@ def repair_attempts(drafting: Drafting) -> None:
         for name in drafting.store.list(f"leases/{lane}"):
             path = f"leases/{lane}/{name}"
             if not _is_record(drafting.store.get(path)):
-                drafting.set_aside(path, "torn")
+                drafting.put_away(path, "torn")
     held = set(leases.unfinished())
     for lane in attempts.epochs.lanes():
         for number in attempts.epochs.ids(lane):
@@ -87,7 +87,7 @@ def withdraw_requests(drafting: Drafting, key: BatchKey, *, why: str) -> None:
     for epoch in replays.epochs.all(key):
         path = f"replays/{key}/{epoch}.end"
         if epoch in ended:
-            drafting.set_aside(path, why)
+            drafting.put_away(path, why)
         drafting.step(End(path=path, text=encode_record(withdrawn(why)).decode(), why=why))
 
 
@@ -175,11 +175,11 @@ def _mend(
                 path = f"{folder}/{key}/{epoch}"
                 ended = drafting.store.get(f"{path}.end")
                 if ended is not None and not _is_record(ended):
-                    drafting.set_aside(f"{path}.end", "torn")
+                    drafting.put_away(f"{path}.end", "torn")
                     ended = None
                 if _is_record(drafting.store.get(path)):
                     continue
-                drafting.set_aside(path, "torn")
+                drafting.put_away(path, "torn")
                 drafting.write(
                     path, encode_record(placeholder(key, epoch)), f"stands for epoch {epoch}, which is not used again"
                 )

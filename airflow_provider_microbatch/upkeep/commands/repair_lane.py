@@ -102,7 +102,7 @@ class LaneRepair:
         subtasks = self._drafting.checkpoint.subtasks
         for key in subtasks.batches():
             for path, _ in subtasks.unreadable(key) if key.lane == self._name else ():
-                self._drafting.set_aside(f"subtasks/{path}", "torn; its split is read again")
+                self._drafting.put_away(f"subtasks/{path}", "torn; its split is read again")
 
     def _mend_resolutions(self) -> None:
         """Mend torn or missing resolved ends of batches with a late end: the next entry begins there, and the batch's
@@ -112,7 +112,7 @@ class LaneRepair:
         for number in reversed(ids):
             key = self._key(number)
             for digest in [*resolutions.unreadable(key)]:
-                self._drafting.set_aside(f"resolved/{self._name}/{number}/{digest}", "torn")
+                self._drafting.put_away(f"resolved/{self._name}/{number}/{digest}", "torn")
             read = None if _unreadable(log, number) else log.read(number)
             entry = None if read is None else read[0]
             commit = self._lane.commit_of(number) if number in committed and not self._is_torn(number) else None
@@ -149,7 +149,7 @@ class LaneRepair:
         if manifest is None or ends is None or all(is_same(entry.ends.get(name), end) for name, end in ends.items()):
             return
         path, found = f"resolved/{self._name}/{number}/{digest}", Resolution(epoch=manifest.epoch, ends=ends)
-        self._drafting.set_aside(path, "an attempt's whose output is not in the table")
+        self._drafting.put_away(path, "an attempt's whose output is not in the table")
         self._drafting.write(path, encode_resolution(found), "where the output ends that is in the table")
 
     def _is_torn(self, number: int) -> bool:
@@ -208,7 +208,7 @@ class LaneRepair:
                     "the table and plans them again.",
                 )
                 raise _Stuck
-            self._drafting.set_aside(
+            self._drafting.put_away(
                 f"{self._folder}offsets/{newest}",
                 f"{'torn' if torn else 'nothing leads to it'}; batch {newest} is neither committed nor in the table, "
                 "so it is planned again",
@@ -229,7 +229,7 @@ class LaneRepair:
             path = f"{self._folder}offsets/{number}"
             before, after = _readable(log, number - 1), _readable(log, number + 1)
             if number == ids[0] and number > 0 and after is not None and after.starts:
-                self._drafting.set_aside(path, "torn; the oldest entry that was kept, and the next one names its start")
+                self._drafting.put_away(path, "torn; the oldest entry that was kept, and the next one names its start")
                 continue
             if after is None or not after.starts or (before is None and number > 0):
                 self._drafting.problem(
@@ -240,7 +240,7 @@ class LaneRepair:
                     f"{_RESTORE} Without one: {self._rewind(number - 1)}.",
                 )
                 raise _Stuck
-            self._drafting.set_aside(path, "torn")
+            self._drafting.put_away(path, "torn")
             self._drafting.write(path, self._rebuilt(number, before, after), "its range, as its neighbours tell it")
             self._drafting.note(
                 f"batch {self._key(number)}: its time and settings are its neighbour's now; a replay sees those."
@@ -262,7 +262,7 @@ class LaneRepair:
         for number in reversed(ids):
             # In this order: if this command is given up too, offsets without a commit entry are taken back again.
             self._set_aside_commit(number, why)
-            self._drafting.set_aside(f"{self._folder}offsets/{number}", why)
+            self._drafting.put_away(f"{self._folder}offsets/{number}", why)
 
     def _mend_beginning(self) -> None:
         """Rebuild the missing entry before the log's only entry, whose starts tell where the missing entry ended: no
@@ -343,7 +343,7 @@ class LaneRepair:
         return _ANOTHERS if commit is not None and self._lane.commits_another(number, commit) else None
 
     def _set_aside_commit(self, number: int, why: str) -> None:
-        self._drafting.set_aside(f"{self._folder}commits/{number}", why)
+        self._drafting.put_away(f"{self._folder}commits/{number}", why)
 
     def _write_commit(self, number: int, found: Published) -> None:
         read = self._lane.offset_log.read(number)
@@ -393,7 +393,7 @@ class LaneRepair:
             )
             raise _Stuck
         for number in reversed(later):
-            self._drafting.set_aside(
+            self._drafting.put_away(
                 f"{self._folder}offsets/{number}",
                 f"planned before batch {first} was committed, not in the table: it is planned again",
             )
@@ -407,7 +407,7 @@ class LaneRepair:
         entry = self._lane.offset_log.get(newest)
         if entry is not None and is_position(entry):
             why = f"a command set it by hand and was given up before it had committed batch {newest}"
-            self._drafting.set_aside(f"{self._folder}offsets/{newest}", why)
+            self._drafting.put_away(f"{self._folder}offsets/{newest}", why)
             return
         what = self._lane.break_before(newest)
         if what is None:
@@ -419,7 +419,7 @@ class LaneRepair:
                 f"{self._rewind(newest - 1)} takes it out, and the next run plans it anew.",
             )
             raise _Stuck
-        self._drafting.set_aside(
+        self._drafting.put_away(
             f"{self._folder}offsets/{newest}", f"{what} It is neither committed nor in the table: it is planned again"
         )
 

@@ -7,6 +7,7 @@ from functools import partial
 
 from airflow_provider_microbatch.checkpoint.entries import Attempt, Offset
 from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
+from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SinkError
 from airflow_provider_microbatch.execution.letters_taken import taken
 from airflow_provider_microbatch.execution.position import starts_of
@@ -16,6 +17,9 @@ from airflow_provider_microbatch.upkeep.commands.rename_source import check_not_
 from airflow_provider_microbatch.upkeep.commands.repair_epochs import fence_attempts, withdraw_requests
 from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded
 from airflow_provider_microbatch.upkeep.commands.steps import DropOutput, DropStage, Keep
+
+_NAMED = 20
+"""Number of damaged entries that a note names one by one."""
 
 
 def plan_rewind(drafting: Drafting, *, lane: str, to: int, drop_output: bool, allow_skip: bool = False) -> Plan:
@@ -28,8 +32,9 @@ def plan_rewind(drafting: Drafting, *, lane: str, to: int, drop_output: bool, al
     :param to: the batch; -1 for no batch at all.
     :param drop_output: take the later batches out of the table.
     :param allow_skip: read again the data that still exists, and lose the data that does not: where a source's own log
-        is damaged, where the source is set to go on without missing data, or where the checkpoint was restored and the
-        source gives up committed data.
+        is damaged, where the source is set to go on without missing data, where the table does not have the batch
+        either, or where the checkpoint was restored and the source gives up committed data. The plan's notes name all
+        that would be refused without it.
     :raises MaintenanceError: if a row would be lost or doubled.
     """
     check_not_half_renamed(drafting.checkpoint)
@@ -78,12 +83,12 @@ class _Rewind:
         # Commits first, from the newest on: if the command is killed in between, no batch is committed that the offset
         # log lacks.
         for number in reversed(later):
-            self._drafting.set_aside(f"{self._folder}commits/{number}", why)
+            self._drafting.put_away(f"{self._folder}commits/{number}", why)
         for number in reversed(later):
-            self._drafting.set_aside(f"{self._folder}offsets/{number}", why)
+            self._drafting.put_away(f"{self._folder}offsets/{number}", why)
             # A replay that was requested is done by this: the batch runs again.
             withdraw_requests(self._drafting, BatchKey(self._name, number), why="its batch is planned again")
-            self._drafting.set_aside(f"adopted/{self._name}/{number}", "its batch is planned again")
+            self._drafting.put_away(f"adopted/{self._name}/{number}", "its batch is planned again")
             self._take_back_late(number, unfinished[number], was_committed=number in commit_ids)
         for name, source in self._damaged.items():
             self._drafting.through(
@@ -112,7 +117,7 @@ class _Rewind:
                         )
                     )
         if not was_committed:
-            self._drafting.set_aside_late(f"{self._folder}commits/{number}", why)
+            self._drafting.put_away_late(f"{self._folder}commits/{number}", why)
 
     def _of_another_life(self) -> dict[int, list[Published]]:
         """Batches that this checkpoint published after the backup that it was restored from: no log knows them."""
@@ -153,6 +158,11 @@ class _Rewind:
                 "nowhere else. Look that what they read is there, and put back what is not; then --allow-skip says "
                 "so, and loses what is not there. Or keep them: "
                 f"`microbatch start-behind {self._drafting.store.location} --allow-reread`."
+            )
+        if cleaning:
+            self._drafting.note(
+                f"lost to the table: what is not there any more of what batches {', '.join(map(str, lost))} read in "
+                f"source {', '.join(cleaning)}, which gives up what is committed."
             )
 
     def _check_position(self, offset_ids: list[int], commit_ids: list[int]) -> None:
@@ -253,11 +263,18 @@ class _Rewind:
                         "be read again and its rows would be lost. Put the source back, run a batch, then rewind."
                     )
                 reason = source.why_not_from(start) if is_unknown else source.why_not_again(start, end)
-                if reason is not None and not (is_unknown and self._allow_skip):
-                    way = " Go on without them: --allow-skip." if is_unknown else ""
+                # What the table has of such a batch is the only copy: that is never taken out.
+                may_be_lost = reason is not None and (is_unknown or not self._recorded.everywhere(key))
+                if reason is not None and not (may_be_lost and self._allow_skip):
+                    way = " Go on without them: --allow-skip." if may_be_lost else ""
                     raise MaintenanceError(
                         f"batch {key} cannot be planned again, its rows would be lost: {reason} Nothing was done.{way}"
                     )
+                if reason is not None:
+                    behind = f"set-offset --source {name} --offset '{end}' --allow-skip"
+                    told = f"lost to the table: what batch {key} read in source {name!r}: {reason}"
+                    way = f" If the next run stops there, {command(self._lane, behind)} begins behind it."
+                    self._drafting.note(told if is_unknown else told + way)
                 gone = source.left_out(start, end)
                 if gone is not None and not self._allow_skip:
                     raise MaintenanceError(
@@ -301,9 +318,10 @@ class _Rewind:
                     f"{damage[0][1]} Without it nobody knows what the later batches read: what is still in source "
                     f"{name!r} would be read again, and what is not would be lost. Allow that with --allow-skip."
                 )
+            entries = ", ".join(position for position, _ in damage[:_NAMED]) + (" …" if len(damage) > _NAMED else "")
             self._drafting.note(
                 f"source {name!r} is read again after {kept or 'its beginning'}, as far as it is still there: its log "
-                f"is damaged ({len(damage)} of its entries)."
+                f"is damaged ({len(damage)} of its entries: {entries})."
             )
             found[name] = source
         return found

@@ -6,12 +6,11 @@ from airflow_provider_microbatch.checkpoint.by_hand import position_by_hand
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Offset, OffsetEntry
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
-from airflow_provider_microbatch.exceptions import ForeignBatchError, MaintenanceError
-from airflow_provider_microbatch.execution.identity import expected_next
+from airflow_provider_microbatch.exceptions import ForeignBatchError, MaintenanceError, SinkError
 from airflow_provider_microbatch.execution.newest import first_in_a_row
 from airflow_provider_microbatch.execution.position import Position, read_position, starts_of
 from airflow_provider_microbatch.execution.set_aside import all_aside
-from airflow_provider_microbatch.execution.unknown_batches import check_none_unknown
+from airflow_provider_microbatch.execution.unknown_batches import check_next, check_none_unknown
 from airflow_provider_microbatch.sources import OpenSource
 from airflow_provider_microbatch.upkeep.commands.encoding import encoded_offsets, encoded_position_commit
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
@@ -57,7 +56,7 @@ def plan_set_offset(
     if offset == before:
         return drafting.plan()
     _check_aside(checkpoint, lane, opened, source, offset)
-    _check_table(checkpoint, recorded, BatchKey(lane, position.batch_id))
+    _check_tables(drafting, recorded, BatchKey(lane, position.batch_id), allow_reread=allow_reread)
     number, folder = position.batch_id, "" if lane == LIVE else f"lanes/{lane}/"
     why = f"the next batch begins source {source!r} at {_show(offset)}, after {_show(before)}"
     entry = _entry(drafting, position, source, offset)
@@ -89,15 +88,34 @@ def _check_aside(checkpoint: Checkpoint, lane: str, opened: OpenSource, source: 
             )
 
 
-def _check_table(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) -> None:
+def _check_tables(drafting: Drafting, recorded: Recorded, key: BatchKey, *, allow_reread: bool) -> None:
     """Check, as a plan does, that the table has no unknown batch at the next number or behind it. Once this command has
-    used up the number, no later plan would look there, and the rows that are read again would be in the table twice."""
-    sink = recorded.today()
-    try:
-        sink.contains(expected_next(checkpoint, key))
-        check_none_unknown(checkpoint, sink, key)
-    except ForeignBatchError as unknown:
-        raise MaintenanceError(f"{unknown} Before that no position is set: its rows would be in it twice.") from unknown
+    used up the number, no later plan would look there, and the rows that are read again would be in the table twice.
+
+    The table that has refused a plan may be one that no attempt has written to: the checkpoint was restored from before
+    the pipeline got it. There only what this checkpoint has published counts: a table may have been named by mistake.
+    """
+    today, (others, unusable) = recorded.today(key.lane), recorded.never_written()
+    for told in unusable:
+        drafting.note(f"{told} It is not asked for batches that no log knows.")
+    for sink, only_own in [*((sink, False) for sink in today), *((sink, True) for sink in others)]:
+        try:
+            check_next(drafting.checkpoint, sink, key, only_own=only_own)
+            check_none_unknown(drafting.checkpoint, sink, key, only_own=only_own)
+        except ForeignBatchError as unknown:
+            raise MaintenanceError(
+                f"{unknown} Before that no position is set: its rows would be in it twice."
+            ) from unknown
+        except SinkError as away:
+            if sink.definition.is_cheap_to_ask and not only_own:
+                raise
+            what = f"nobody has asked {sink.location()} for batches that no log knows: {away}"
+            if not allow_reread:
+                raise MaintenanceError(
+                    f"{what} What it has of them would be in it twice. Nothing was done. Mend that, and run this "
+                    "again; or go on without the look: --allow-reread."
+                ) from away
+            drafting.note(what)
 
 
 def _check_direction(

@@ -192,15 +192,33 @@ class Recorded:
             )
         return found
 
-    def today(self) -> OpenSink:
-        """The sink of the attempt that began last.
+    def today(self, lane: str) -> list[OpenSink]:
+        """The sinks that the lane writes to by its own newest attempt, and by the live lane's. Within a
+        lane the numbers of batch and attempt tell which is the newest. Between lanes only the clocks of workers would
+        tell, and one may be ahead.
 
-        :raises MaintenanceError: if no sink is on record, or that sink cannot be used from here.
+        :raises MaintenanceError: if no sink is on record, or one of these cannot be used from here.
         """
-        newest = self._newest_definition() or ""
-        self._check_usable(self._unusable.keys() & {newest})
-        found = self._usable.get(newest)
-        return self.sinks()[0] if found is None else found
+        epochs = self._checkpoint.attempts.epochs
+        attempts = [self._newest_attempt(name, epochs.ids(name)) for name in dict.fromkeys((lane, LIVE))]
+        names = dict.fromkeys(attempt.definition or "" for attempt in attempts if attempt is not None)
+        self._check_usable(self._unusable.keys() & names.keys())
+        found = [self._usable[name] for name in names if name in self._usable]
+        return found or self.sinks()[:1]
+
+    def never_written(self) -> tuple[list[OpenSink], list[str]]:
+        """The sinks that no attempt on record wrote to, each once: a plan that was refused has left its pipeline on
+        record, or retention has removed the attempts. And the reasons, in words, of those that cannot be used from
+        here. Attempts of a batch one of which cannot be read do not count.
+        """
+        epochs = self._checkpoint.attempts.epochs
+        keys = (BatchKey(lane, number) for lane in epochs.lanes() for number in epochs.ids(lane))
+        named = {name for key in keys for name in self._definitions_of(key) or ()}
+        written = [self._usable[name] for name in named if name in self._usable]
+        found = [
+            sink for sink in self.usable() if not any(sink.definition == other.definition for other in written)
+        ]  # fmt: skip
+        return found, [self._unusable[name] for name in sorted(self._unusable.keys() - named)]
 
     def unusable(self) -> list[str]:
         """For each sink that cannot be used from here, the definition and the reason, in words."""

@@ -83,7 +83,7 @@ def _remove_copied(store: Store, path: str, target: str, data: bytes, is_over: I
 
 
 @dataclass(frozen=True, kw_only=True)
-class SetAside:
+class PutAway:
     """Move a file of the checkpoint away. The file is never deleted.
 
     :param path: the file.
@@ -92,7 +92,7 @@ class SetAside:
     :param why: the reason, for people.
     """
 
-    kind: ClassVar[str] = "set aside"
+    kind: ClassVar[str] = "put away"
 
     path: str
     target: str
@@ -125,7 +125,7 @@ class SetAside:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SetAsideLate:
+class PutAwayLate:
     """Move away a file of the checkpoint that did not exist when the plan was made: a process that slept since before
     the command, and died right after it wrote the file, could not take the file back.
 
@@ -134,7 +134,7 @@ class SetAsideLate:
     :param why: the reason, for people.
     """
 
-    kind: ClassVar[str] = "set aside if it came late"
+    kind: ClassVar[str] = "put away if it came late"
 
     path: str
     target: str
@@ -472,16 +472,16 @@ class Sweep:
         store.move_litter(self.path, self.target)
 
 
-Step = SetAside | SetAsideLate | Write | End | Fence | Keep | DropOutput | DropStage | Copy | Move | Sweep | MovingStep
+Step = PutAway | PutAwayLate | Write | End | Fence | Keep | DropOutput | DropStage | Copy | Move | Sweep | MovingStep
 
-AskingStep = SetAside | SetAsideLate | DropOutput | Copy | Move | MovingStep
+AskingStep = PutAway | PutAwayLate | DropOutput | Copy | Move | MovingStep
 """Steps that make several changes, or a change that cannot be undone, and ask in between. A fence does not ask: its
 second change ends the epoch of the first, and has to follow."""
 
 _KINDS: Mapping[str, type[Step]] = {
     kind.kind: kind
-    for kind in (SetAside, SetAsideLate, Write, End, Fence, Keep, DropOutput, DropStage, Copy, Move, Sweep, *MOVING)
-}
+    for kind in (PutAway, PutAwayLate, Write, End, Fence, Keep, DropOutput, DropStage, Copy, Move, Sweep, *MOVING)
+} | {"set aside": PutAway, "set aside if it came late": PutAwayLate}  # their kinds in records of earlier versions
 
 
 def step_to_dict(step: Step) -> dict[str, Any]:

@@ -3,7 +3,7 @@ checked before any step is done."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from airflow_provider_microbatch.checkpoint.checkpoint import TOP, Checkpoint
 from airflow_provider_microbatch.checkpoint.key import check_name
@@ -114,9 +114,26 @@ def _check(step: Step, store: Store, checkpoint: Checkpoint, told: Collection[st
 
 
 def _check_copy(step: Copy, store: Store, told: Collection[str]) -> None:
-    """Check that one side of the copy is this checkpoint, and the other side a location that the user names now."""
+    """Check that one side of the copy is this checkpoint, and the other side a location that the user names now; and
+    that nothing else is written into the copy than what an export writes there."""
     here = store.location
     if not ((step.source == here and step.target in told) or (step.target == here and step.source in told)):
         raise MaintenanceError(
             f"it copies {step.source!r:.200} to {step.target!r:.200}, which only the command that names both finishes."
         )
+    changed = step.changed
+    are_entries = isinstance(changed, Mapping) and all(
+        _is_entry(path) and isinstance(data, str) for path, data in changed.items()
+    )
+    if not are_entries or (changed and not step.hand_over):
+        raise MaintenanceError(
+            f"it writes {changed!r:.200} into the copy, and only an export changes anything there: entries of the logs."
+        )
+    if not all(isinstance(name, str) for name in step.sources):
+        raise MaintenanceError(f"{step.sources!r:.200} are no names of sources.")
+
+
+def _is_entry(path: str) -> bool:
+    """Whether it is an entry of the offset log or the commit log of the live lane."""
+    folder, _, name = path.partition("/")
+    return folder in ("offsets", "commits") and len(numbers([name])) == 1

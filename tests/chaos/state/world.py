@@ -69,6 +69,8 @@ class StateWorld(World):
         report = self.root / "uninterrupted.json"
         ended = self.wait(self.task({"root": str(self.root), UNINTERRUPTED: True}, report), expected=False)
         if not ended:
+            # Killed by whomever, such as a kernel without memory: nobody has looked at the table, and it may be wrong.
+            self.tally.blame("wrong states", 1, "the uninterrupted run did not end: the table is compared with nothing")
             return
         wanted = StateSetting(**{**vars(self.setting), "folder": UNINTERRUPTED}).lines()
         found = self.setting.lines()

@@ -1,0 +1,185 @@
+"""Rows of a table whose numbers have more gaps than an offset lists: transactions tell which of them were read."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_microbatch.exceptions import SourceChangedError
+from airflow_provider_microbatch.sources.jdbc import open as opened_module
+from airflow_provider_microbatch.sources.jdbc import sparse as sparse_module
+from airflow_provider_microbatch.sources.jdbc.offset import Place
+from airflow_provider_microbatch.sources.jdbc.sparse import Mark, Sparse, joined, spans_of
+from tests.sources.jdbc_world import INSERT, ids, opener
+from tests.support.orders_table import OrdersTable, orders_table
+
+
+@pytest.fixture
+def orders() -> Iterator[OrdersTable]:
+    with orders_table() as table:
+        yield table
+
+
+@pytest.fixture
+def opened(tmp_path: Path, orders: OrdersTable) -> Callable[..., Any]:
+    return opener(tmp_path, orders)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_of_more_gaps_than_can_be_listed_every_row_is_read_once_in_bounded_space(
+    opened: Any, orders: OrdersTable, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(opened_module, "MOST_GAPS", 6)
+    monkeypatch.setattr(sparse_module, "MOST_MARKS", 4)
+    source, chance = opened(max_rows=10, partitions=2), random.Random(seed)
+    orders.execute("ALTER SEQUENCE orders_id_seq INCREMENT BY 10")
+    slow: list[Any] = []
+    position, read, ranges, longest = None, Counter[int](), [], 0
+    for step in range(60):
+        is_over = step > 45
+        for _ in range(0 if is_over else chance.randint(1, 3)):
+            session = orders.connect()
+            for _ in range(chance.randint(1, 3)):
+                with session.transaction() if chance.random() < 0.5 else nullcontext():
+                    session.execute(INSERT)
+            slow.append(session)
+        chance.shuffle(slow)
+        while len(slow) > (0 if is_over else 4):
+            session = slow.pop()
+            session.rollback() if chance.random() < 0.2 else session.commit()
+            session.close()
+        end = source.latest_offset(position)
+        assert source.has_new(position) is (end != position)
+        if end == position:
+            continue
+        found = ids(orders, source, position, end)
+        assert len(found) == source.describe(position, end).rows
+        read.update(found)
+        ranges.append((position, end, found))
+        position, longest = end, max(longest, len(end))
+    with orders.connect() as session:
+        there = Counter(id for (id,) in session.execute("SELECT id FROM orders"))
+    assert read == there
+    assert source.lag(position).rows == 0
+    assert Place.of(position).sparse is not None
+    assert longest < 1000
+    for start, end, found in ranges:
+        assert ids(orders, source, start, end) == found
+
+
+def test_beyond_the_gaps_that_are_listed_a_number_is_waited_for_as_long(
+    opened: Any, orders: OrdersTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opened_module, "MOST_GAPS", 3)
+    source = opened(late_seconds=0.001)
+    insert = "INSERT INTO orders (id) SELECT 10 * n FROM generate_series({}, {}) AS n"
+    with orders.connect() as slow:
+        slow.execute("INSERT INTO orders (id) VALUES (15)")
+        orders.execute(insert.format(1, 5))
+        position = source.latest_offset(None)
+        assert Place.of(position).sparse is not None
+        for step in (6, 7, 8):
+            orders.execute(insert.format(step, step))
+            position = source.latest_offset(position)
+    end = source.latest_offset(position)
+    assert ids(orders, source, position, end) == [15]
+    orders.execute(insert.format(9, 9))
+    last = source.latest_offset(end)
+    # Nobody of then is left: what is written by hand behind all that is waited for is not read.
+    orders.execute("INSERT INTO orders (id) VALUES (16)")
+    assert not source.has_new(last)
+    orders.execute("ALTER TABLE orders ALTER note TYPE int USING 1")
+    orders.execute("INSERT INTO orders (id) VALUES (85)")
+    with pytest.raises(SourceChangedError, match="1 of 1 rows"):
+        source.read(position, end)
+
+
+def test_beyond_the_gaps_that_are_listed_what_ends_while_a_batch_is_planned_is_read_once(
+    opened: Any, orders: OrdersTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at what runs and the snapshot, and with rows before the first gap alone."""
+    monkeypatch.setattr(opened_module, "MOST_GAPS", 3)
+    source, slow, execute = opened(), orders.connect(), psycopg.Connection.execute
+    slow.execute("INSERT INTO orders (id) VALUES (1)")
+    orders.execute("INSERT INTO orders (id) SELECT 10 * n FROM generate_series(1, 5) AS n")
+
+    def then_commits(self: Any, statement: Any, *rest: Any, **options: Any) -> Any:
+        found = execute(self, statement, *rest, **options)
+        if "generate_series(pg_snapshot_xmin" in str(statement):
+            slow.commit()
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(psycopg.Connection, "execute", then_commits)
+        first = source.latest_offset(None)
+    slow.close()
+    assert Place.of(first).sparse is not None
+    assert ids(orders, source, None, first) == [1, 10, 20, 30, 40, 50]
+    assert not source.has_new(first)
+
+
+def test_beyond_the_gaps_that_are_listed_rows_that_only_look_gone_are_not_skipped(
+    opened: Any, orders: OrdersTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opened_module, "MOST_GAPS", 3)
+    orders.execute("INSERT INTO orders (id) SELECT 10 * n FROM generate_series(1, 5) AS n")
+    skips = opened(on_missing="skip")
+    end = skips.latest_offset(None)
+    place = Place.of(end)
+    assert place.sparse is not None
+    recycled = replace(place, sparse=replace(place.sparse, below=place.sparse.below - 2**32)).text()
+    with pytest.raises(SourceChangedError, match=r"5 of 5 rows .*transactions have begun since"):
+        skips.read(None, recycled)
+    orders.execute("ALTER TABLE orders ALTER note TYPE int USING 1")
+    with pytest.raises(SourceChangedError, match=r"'orders': 5 of 5 rows .*written anew since"):
+        skips.read(None, end)
+    assert "written anew" in skips.not_replayable(None, end)
+
+
+def test_beyond_the_gaps_that_are_listed_a_lag_counts_no_more_than_the_most(
+    opened: Any, orders: OrdersTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opened_module, "MOST_GAPS", 3)
+    source = opened()
+    with orders.connect() as slow:
+        slow.execute("INSERT INTO orders (id) SELECT 10 * n + 5 FROM generate_series(1, 4) AS n")
+        orders.execute("INSERT INTO orders (id) SELECT 10 * n FROM generate_series(1, 5) AS n")
+        end = source.latest_offset(None)
+    orders.execute("INSERT INTO orders (id) VALUES (60), (70)")
+    assert source.lag(end).rows == 6
+    for most in (3, 5):
+        monkeypatch.setattr(opened_module, "MOST_COUNTED", most)
+        assert source.lag(end).rows == most
+
+
+@pytest.mark.parametrize("count", [0, 1, 100, 101, 250, 401])
+def test_joined_marks_wait_for_each_number_as_long_as_before_or_longer(count: int) -> None:
+    marks = [Mark(first=10 * number, seen_ms=2 * number, xmax=3 * number) for number in range(count)]
+    found = joined(marks)
+    assert len(found) <= sparse_module.MOST_MARKS
+    assert found[:1] == tuple(marks[:1]) or found[0].first == marks[0].first
+    for mark in marks:
+        kept = [one for one in found if one.first <= mark.first][-1]
+        assert kept.seen_ms >= mark.seen_ms
+        assert kept.xmax >= mark.xmax
+
+
+@given(st.integers(0), st.lists(st.integers(1, 300), unique=True), st.lists(st.integers(1, 99), unique=True))
+def test_a_place_in_a_sparse_column_is_read_as_it_was_written(number: int, ran: list[int], firsts: list[int]) -> None:
+    marks = tuple(Mark(first=first, seen_ms=7, xmax=8) for first in sorted(firsts))
+    spans = spans_of(sorted(ran))
+    assert [one for first, last in spans for one in range(first, last + 1)] == sorted(ran)
+    sparse = Sparse(since=1, below=301, running=spans, marks=marks, file=3, digest="-5")
+    place = Place(number=number, rows=2, late=((1, 2),), sparse=sparse)
+    assert Place.of(place.text()) == place
