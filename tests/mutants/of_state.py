@@ -142,7 +142,7 @@ MUTATIONS = [
     Mutation(
         name="archived files are streamed from where they were",
         why="a replay of a batch finds none of them",
-        file="sources/file/open.py",
+        file="sources/file/reads.py",
         old="        if self._source.clean_source is not None or is_object(self._source.path):\n",
         new="        if is_object(self._source.path):\n",
         tests=(FILES,),

@@ -31,7 +31,6 @@ from airflow_provider_microbatch.sources.file.log import (
     offset_of,
 )
 from airflow_provider_microbatch.sources.file.order import FULL_LISTING_SECONDS, ORDER, ListingOrder
-from airflow_provider_microbatch.sources.file.path import is_object
 from airflow_provider_microbatch.sources.file.place import Look
 from airflow_provider_microbatch.sources.file.present import Located, deleted, locate, not_as_read, usable
 from airflow_provider_microbatch.sources.file.reads import FileReads
@@ -167,10 +166,7 @@ class OpenFileSource(OpenSource):
         return self._reads.splits(files, left_out=self._left_out(start, end, files))
 
     def stream(self, start: Offset | None, end: Offset | None) -> Stream | None:
-        """Return the range as the first or second entry of a log of Spark's own source. None where that source does not
-        find all files, or has no credentials for them: it looks in one place only, and not in an archive."""
-        if self._source.clean_source is not None or is_object(self._source.path):
-            return None
+        """Return the range as the first or second entry of a log of Spark's own source."""
         files = self._usable(start, end)
         return self._reads.stream(
             files, path=self._listing.base, begins=start is None, left_out=self._left_out(start, end, files)
