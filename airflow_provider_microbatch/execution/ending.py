@@ -11,6 +11,7 @@ from airflow_provider_microbatch.exceptions import AttemptFencedError, HandleErr
 from airflow_provider_microbatch.execution.engine import Engine
 from airflow_provider_microbatch.execution.guard import named
 from airflow_provider_microbatch.execution.set_aside import FOUND_DEAD, cause_of, is_dead
+from airflow_provider_microbatch.execution.stateful import drop_own_folder
 from airflow_provider_microbatch.execution.status import end_attempt, is_committed
 from airflow_provider_microbatch.execution.subtasks import drop_stage
 from airflow_provider_microbatch.pipeline import Pipeline
@@ -57,6 +58,7 @@ class Ending:
                 log.info("Dropped the stage of batch %s attempt %s", attempt.key, attempt.epoch)
             if state == "failed":
                 cause = cause or cause_of(error)
+            drop_own_folder(self._checkpoint, attempt)
             self.end(attempt, AttemptEnd(state=state, error=str(error), ended_ms=self._clock_ms(), cause=cause))
         except (MicroBatchError, OSError) as cleanup:
             log.warning("batch %s attempt %s could not be cleaned up: %s", attempt.key, attempt.epoch, cleanup)

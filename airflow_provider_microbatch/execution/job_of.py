@@ -13,7 +13,7 @@ from airflow_provider_microbatch.execution.planned import PlannedBatch
 from airflow_provider_microbatch.execution.stateful import streaming_of
 from airflow_provider_microbatch.execution.subtasks import in_subtasks
 from airflow_provider_microbatch.pipeline import Pipeline, sql_settings
-from airflow_provider_microbatch.runtime.job import Flow, Job, Read, Transform
+from airflow_provider_microbatch.runtime.job import Flow, Job, Transform
 from airflow_provider_microbatch.sinks import OpenSink
 from airflow_provider_microbatch.sinks.manifest import FORGOTTEN, RANGES
 
@@ -36,13 +36,14 @@ def job_of(
     :raises SourceChangedError: if the range is no longer as it was planned.
     """
     check_not_taken(checkpoint, attempt)
-    reads: dict[str, Read] = {}
-    absent: dict[str, str] = {}
     streaming = None
     if pipeline.stateful:
         streaming = streaming_of(planned, attempt, pipeline=pipeline, checkpoint=checkpoint, sources=sources, sink=sink)
-    else:
-        reads, absent = sources.reads(planned.ranges, tell_refused=pipeline.sink.dead_letters is not None)
+    reads, absent = sources.reads(
+        planned.ranges,
+        tell_refused=pipeline.sink.dead_letters is not None,
+        without=() if streaming is None else streaming.sources,
+    )
     for gone in sources.left_out(planned.ranges):
         log.warning("Batch %s: %s", attempt.key, gone)
     forgotten = forgotten_of(checkpoint)

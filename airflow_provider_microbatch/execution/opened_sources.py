@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -222,16 +222,21 @@ class OpenedSources:
             {name: start for name, (start, _) in planned.items()}, {name: end for name, (_, end) in planned.items()}
         )
 
-    def reads(self, ranges: Ranges, *, tell_refused: bool = False) -> tuple[dict[str, Read], dict[str, str]]:
+    def reads(
+        self, ranges: Ranges, *, tell_refused: bool = False, without: Collection[str] = ()
+    ) -> tuple[dict[str, Read], dict[str, str]]:
         """The read of each source for the runtime; and for sources that can have no frame, the reason.
 
         :param tell_refused: the reads also tell the runtime which records do not parse.
+        :param without: names of sources that are left out.
         :raises SourceError: if a source that has rows in the ranges is not one of the pipeline's.
         :raises SourceChangedError: if a range is no longer as it was planned.
         """
         self.check_named(ranges)
         reads, absent = {}, {}
         for name, source in self._each():
+            if name in without:
+                continue
             if name in ranges.late:
                 reads[name] = source.read_late(ranges.starts.get(name))
                 continue
@@ -246,12 +251,14 @@ class OpenedSources:
         return reads, absent
 
     def streams(self, ranges: Ranges) -> dict[str, Stream]:
-        """How Spark's streaming engine reads the ranges, by source.
+        """How Spark's streaming engine reads the ranges, for the sources that it reads exactly these ranges of.
 
         :raises SourceError: as :meth:`reads`.
         """
         self.check_named(ranges)
-        return {name: source.stream(*ranges.of(name)) for name, source in self._each()}
+        named = ((name, source) for name, source in self._each() if name not in ranges.late)
+        asked = ((name, source.stream(*ranges.of(name))) for name, source in named)
+        return {name: stream for name, stream in asked if stream is not None}
 
     def splits_of(self, ranges: Ranges) -> dict[str, list[Split]]:
         """The splits of each source's range; none for a source that is late, or can have no frame."""

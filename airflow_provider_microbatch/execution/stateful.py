@@ -13,7 +13,7 @@ from airflow_provider_microbatch.checkpoint.by_hand import is_position
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.codec import STATE_IDS
 from airflow_provider_microbatch.checkpoint.entries import Attempt, CommitEntry
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import CheckpointError, MicroBatchError
 from airflow_provider_microbatch.execution.identity import expected
@@ -66,7 +66,7 @@ def streaming_of(
         _check_partitions(pipeline, before, checkpoint)
         _check_output_mode(pipeline, before, checkpoint)
     return Streaming(
-        folder=str(folder / ATTEMPTS / f"{attempt.key.id}-{attempt.epoch}"),
+        folder=str(_own_folder(checkpoint, attempt)),
         state=str(folder / STATE),
         query_id=identity.query_id,
         output_mode=pipeline.output_mode,
@@ -239,15 +239,29 @@ def keep_state_of_committed(checkpoint: Checkpoint, key: BatchKey, manifest: Man
     if manifest.result.get("state") is None:
         return
     try:
-        _drop_folders(checkpoint, key.id, manifest.epoch)
+        if key.lane == LIVE:
+            _drop_folders(checkpoint, key.id, manifest.epoch)
         _drop_files(checkpoint, key, kept=kept, since=int(manifest.result["state"].get("since", 0)))
     except (OSError, MicroBatchError, zipfile.BadZipFile, KeyError, ValueError) as error:
         log.warning("Batch %s: of its state something could not be removed: %s", key, error)
 
 
+def drop_own_folder(checkpoint: Checkpoint, attempt: Attempt) -> None:
+    """Remove what an attempt that has ended left of the checkpoint that Spark was shown, with its copies of rows. There
+    is nothing to remove of an attempt that kept no state."""
+    if checkpoint.for_spark is not None and checkpoint.for_spark.startswith("file:///"):
+        remove_folder(str(_own_folder(checkpoint, attempt)))
+
+
+def _own_folder(checkpoint: Checkpoint, attempt: Attempt) -> Path:
+    """Attempts of two lanes may have the same numbers, and run at once."""
+    lane = "" if attempt.key.lane == LIVE else f"{attempt.key.lane}."
+    return local_folder(checkpoint) / ATTEMPTS / f"{lane}{attempt.key.id}-{attempt.epoch}"
+
+
 def _drop_folders(checkpoint: Checkpoint, committed: int, epoch: int) -> None:
-    """Remove the remains that killed attempts left of the checkpoints that Spark was shown, up to the committed one's.
-    An attempt that still runs loses its folder, and its batch is not published any more."""
+    """Remove the remains that killed attempts of the live lane left of the checkpoints that Spark was shown, up to the
+    committed one's. An attempt that still runs loses its folder, and its batch is not published any more."""
     folder = local_folder(checkpoint) / ATTEMPTS
     for path in folder.iterdir() if folder.is_dir() else ():
         batch, _, attempt = path.name.partition("-")

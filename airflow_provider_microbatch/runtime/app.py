@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from airflow_provider_microbatch.runtime.flow import run_flow
 from airflow_provider_microbatch.runtime.job import Flow, FlowNode, Job, Subtask, Transform
 from airflow_provider_microbatch.runtime.refusing import Refusing, counts_of, quiet
 from airflow_provider_microbatch.runtime.session import open_session, pin
-from airflow_provider_microbatch.runtime.streaming import close_state, open_streams, run_query
+from airflow_provider_microbatch.runtime.streaming import close_state, open_streams, own_folder, run_query
 from airflow_provider_microbatch.runtime.streaming_job import Streaming
 from airflow_provider_microbatch.runtime.subtasks import run_subtasks
 
@@ -118,13 +119,13 @@ def _run_stateful(spark: SparkSession, job: Job, fence: Fence, streaming: Stream
             listing = found if found is None else _lines(found)  # its frame ends with the query's session
             rows_out.written(counted)
 
-    with watch.phase("total"):
+    with own_folder(spark, streaming), watch.phase("total"):
         pin(spark, job.conf)
         with watch.phase("read"):
-            frames = Frames()
-            frames.update(open_streams(spark, streaming, _load))
+            opened = open_streams(spark, job, streaming, _load)
+        job = replace(job, streaming=replace(streaming, sources=opened.streams))
         with watch.phase("transform"):
-            batch = _batch(spark, job, frames)
+            batch = _batch(spark, job, opened.frames)
             results = _transform(job, batch)
             _check_columns(job, results)
             (frame,) = (Refusing(job).divide(name, found) for name, found in results.items())
@@ -134,11 +135,11 @@ def _run_stateful(spark: SparkSession, job: Job, fence: Fence, streaming: Stream
         "batchId": job.batch_id,
         "epoch": job.epoch,
         "identity": dict(job.identity),
-        "numInputRows": {name: figures["numInputRows"].get(name, 0) for name in streaming.sources},
+        "numInputRows": {name: (figures["numInputRows"] | opened.rows).get(name, 0) for name in opened.streams},
         "numOutputRows": rows_out.get(),
         "durationMs": watch.duration_ms,
-        "learned": {},
-        "read": {name: dict(stream.told) for name, stream in streaming.sources.items() if stream.told},
+        "learned": opened.learned,
+        "read": {name: dict(stream.told) for name, stream in opened.streams.items() if stream.told},
         "warnings": [],
         "requiresAnotherBatch": another or batch.requires_another_batch,
         "sparkVersion": spark.version,
@@ -334,7 +335,8 @@ def _transform(job: Job, batch: Batch) -> dict[str, DataFrame]:
         found = run_flow(job.transform, batch, _call_node)
         return {name: found[name] for name in job.tables if name in found}
     if job.transform is None:
-        (source,) = (*job.sources, *job.absent)
+        streams = job.streaming.sources if job.streaming is not None else {}
+        (source,) = {*job.sources, *streams, *job.absent}
         with failing_as("read"):
             returned: object = batch.sources[source]
     else:

@@ -12,45 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_microbatch.runtime.checks import Checks
+from airflow_provider_microbatch.runtime.requirements import NOTHING as NOTHING
+from airflow_provider_microbatch.runtime.requirements import Requirements as Requirements
 from airflow_provider_microbatch.runtime.streaming_job import Streaming
 
 JOB_VERSION = 5
 """A runtime of version 1, as in a warm server that was started earlier, leaves manifests that cannot be published."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Requirements:
-    """The needs of a reader or a writer beyond Spark and this runtime. They travel with each job.
-
-    :param modules: names of top-level Python modules or packages that are installed where the task runs.
-    :param packages: Maven coordinates, ``group:artifact:version``.
-    :param jars: paths or addresses of jars.
-    """
-
-    modules: tuple[str, ...] = ()
-    packages: tuple[str, ...] = ()
-    jars: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        for kind, names in dataclasses.asdict(self).items():
-            if not isinstance(names, tuple) or not all(isinstance(name, str) and name for name in names):
-                raise ValueError(f"{kind}={names!r} of what a reader or writer requires is no tuple of names.")
-
-    def __or__(self, other: Requirements) -> Requirements:
-        """The requirements of both, each once."""
-        return Requirements(
-            modules=_once(*self.modules, *other.modules),
-            packages=_once(*self.packages, *other.packages),
-            jars=_once(*self.jars, *other.jars),
-        )
-
-
-def _once(*names: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(names))
-
-
-NOTHING = Requirements()
-"""The requirements of a reader or writer for which Spark and this runtime are enough."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +150,8 @@ class Job:
     :param watermark_ms: pinned in the offset log.
     :param conf: pinned SQL settings, set on the session before anything is read.
     :param transform: None passes a single source through as it is.
-    :param sources: the reads by source name; empty where subtasks read the only source.
+    :param sources: the reads by source name; empty where subtasks read the only source. Of a stateful pipeline the
+        reads whose rows are copied before Spark streams them.
     :param stages: where to write, by the name under which the transform returns the frame for the stage; the only stage
         of a pipeline with a single sink has the empty name.
     :param absent: for sources that have no frame in this batch, the reason by name: they have had no data yet, and have
@@ -191,7 +159,7 @@ class Job:
     :param identity: the identity of the batch, as JSON values that the manifest repeats.
     :param subtasks: the subtasks of a batch that is run split by split, in order; the only stage consists of their
         output.
-    :param streaming: the streams of a stateful pipeline, which has no other sources.
+    :param streaming: how a stateful batch is run, with the sources that Spark streams from where they are.
     :param checks: which rows the tables must not get; None if they get all rows.
     """
 
@@ -228,7 +196,8 @@ class Job:
         found = NOTHING
         for stage in self.stages.values():
             found |= stage.requires
-        for read in (*self.sources.values(), *(subtask.read for subtask in self.subtasks)):
+        streams = self.streaming.sources.values() if self.streaming is not None else ()
+        for read in (*self.sources.values(), *streams, *(subtask.read for subtask in self.subtasks)):
             found |= read.requires
         return found
 
@@ -301,5 +270,4 @@ def _stage(values: Mapping[str, Any]) -> Stage:
 
 
 def _revived(values: Mapping[str, Any]) -> dict[str, Any]:
-    requires = {kind: tuple(names) for kind, names in values["requires"].items()}
-    return {**values, "requires": Requirements(**requires)}
+    return {**values, "requires": Requirements.from_values(values["requires"])}

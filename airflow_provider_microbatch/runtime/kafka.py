@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -46,26 +47,55 @@ def _layer(
         {topic: {number: piece[at] for number, piece in pieces.items()} for topic, pieces in layer.items()}
         for at in (0, 1)
     )
-    name = arguments["name"]
     options = {
+        **_options(arguments, layer),
+        "startingOffsets": json.dumps(starts),
+        "endingOffsets": json.dumps(ends),
+    }
+    with _naming_the_connector(spark, arguments):
+        return spark.read.format("kafka").options(**options).load()
+
+
+def stream(spark: SparkSession, arguments: Mapping[str, Any]) -> DataFrame:
+    """The records of a Kafka source as a stream. The query's checkpoint holds between which offsets a batch reads.
+
+    :param arguments: those of :func:`read`, with ``partitions`` (pieces of the range, by topic and partition) in place
+        of ``layers`` and ``left_out``, and ``tag`` (options that name the source).
+    """
+    # A batch whose checkpoint lacks its first position would begin at the end of the topic, and lose rows silently.
+    options = {**_options(arguments, arguments["partitions"]), **arguments["tag"], "startingOffsets": "earliest"}
+    with _naming_the_connector(spark, arguments):
+        return spark.readStream.format("kafka").options(**options).load()
+
+
+def _options(arguments: Mapping[str, Any], partitions: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """The options of a read and of a stream alike.
+
+    :param partitions: what is read of each partition, by topic and partition.
+    """
+    name = arguments["name"]
+    return {
         **arguments["options"],
         **{option: secret(f"{name}/{option}") for option in arguments["secrets"]},
         # These partitions alone: a topic may have more by now.
-        "assign": json.dumps({topic: [int(number) for number in pieces] for topic, pieces in layer.items()}),
-        "startingOffsets": json.dumps(starts),
-        "endingOffsets": json.dumps(ends),
+        "assign": json.dumps({topic: [int(number) for number in pieces] for topic, pieces in partitions.items()}),
         "includeHeaders": str(arguments["headers"]).lower(),
         # Records that are gone since the plan fail the attempt; the next attempt names them, and fails or goes on
         # without them.
         "failOnDataLoss": "true",
     }
+
+
+@contextmanager
+def _naming_the_connector(spark: SparkSession, arguments: Mapping[str, Any]) -> Iterator[None]:
+    """Say how Spark gets its connector, where Spark only says that there is none."""
     try:
-        return spark.read.format("kafka").options(**options).load()
+        yield
     except Exception as error:
         if "kafka" in str(error).lower() and "find" in str(error).lower():
             raise ValueError(
-                f"source {name!r}: Spark lacks its Kafka connector, org.apache.spark:spark-sql-kafka-0-10 of Spark "
-                f"{spark.version}. A spark-submit is given it by the source; a Spark Connect server has to be started "
-                "with it."
+                f"source {arguments['name']!r}: Spark lacks its Kafka connector, "
+                f"org.apache.spark:spark-sql-kafka-0-10 of Spark {spark.version}. A spark-submit is given it by the "
+                "source; a Spark Connect server has to be started with it."
             ) from error
         raise

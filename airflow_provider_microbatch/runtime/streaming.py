@@ -7,12 +7,23 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_microbatch.runtime.batch import Frames
+from airflow_provider_microbatch.runtime.copied_rows import copied, count_of_copy
 from airflow_provider_microbatch.runtime.failure import BatchFailure, failing_as
 from airflow_provider_microbatch.runtime.job import Job
-from airflow_provider_microbatch.runtime.streaming_folder import read_commit, remove_folder, write_folder
+from airflow_provider_microbatch.runtime.streaming_folder import (
+    ROWS,
+    make_folder,
+    read_commit,
+    remove_folder,
+    write_folder,
+)
 from airflow_provider_microbatch.runtime.streaming_job import Stream, Streaming
 
 if TYPE_CHECKING:
@@ -37,12 +48,27 @@ _METADATA_CLASSES = (
 )
 
 
-def open_streams(
-    spark: SparkSession, streaming: Streaming, load: Callable[[str], Callable[..., Any]]
-) -> dict[str, Any]:
-    """A streaming frame for each source, by name.
+@dataclass(frozen=True, kw_only=True)
+class OpenedStreams:
+    """The sources of a batch, as its transform gets them.
 
-    :raises BatchFailure: with Spark Connect, or if a stream cannot be opened.
+    :param frames: the streaming frames by source name.
+    :param streams: what they are frames of, by source name.
+    :param learned: what the readers of copied rows learned, by source name.
+    :param rows: number of copied rows by source name.
+    """
+
+    frames: Frames
+    streams: Mapping[str, Stream]
+    learned: Mapping[str, Mapping[str, Any]]
+    rows: Mapping[str, int]
+
+
+@contextmanager
+def own_folder(spark: SparkSession, streaming: Streaming) -> Iterator[None]:
+    """Have the attempt's own folder inside, and nothing of it afterwards.
+
+    :raises BatchFailure: with Spark Connect, or if the attempt has run already.
     """
     if "connect" in type(spark).__module__:
         raise BatchFailure(
@@ -50,17 +76,45 @@ def open_streams(
             "a stateful pipeline runs by spark-submit: a Spark Connect server does not show in which order a query has "
             "its sources. Give the operator a connection of type spark",
         )
-    frames = {}
-    for name, stream in streaming.sources.items():
+    with failing_as("runtime"):
+        make_folder(streaming)
+    try:
+        yield
+    finally:
+        remove_folder(streaming.folder)
+
+
+def open_streams(
+    spark: SparkSession, job: Job, streaming: Streaming, load: Callable[[str], Callable[..., Any]]
+) -> OpenedStreams:
+    """Open a stream of each source: of its range where it lies, or of a copy of the range's rows.
+
+    :param load: returns the function that a path names.
+    :raises BatchFailure: if a range cannot be read, or a stream not be opened.
+    """
+    frames, streams, learned, rows = Frames(absent=job.absent), dict(streaming.sources), {}, {}
+    for name, read in job.sources.items():
+        with failing_as("read", where=f"source {name!r}"):
+            log.info("copying the rows of source %s%s", name, f", {read.amount}" if read.amount else "")
+            found = load(read.reader)(spark, read.arguments)
+            if found.absent is None:
+                streams[name] = copied(found, name=name, folder=Path(streaming.folder) / ROWS / name)
+                rows[name] = count_of_copy(spark, streams[name])
+            else:
+                frames.absent[name] = found.absent
+            if found.learned:
+                learned[name] = dict(found.learned)
+    for name, stream in streams.items():
         with failing_as("read", where=f"source {name!r}"):
             frames[name] = load(stream.reader)(spark, {**stream.arguments, "tag": {SOURCE: name}})
-    return frames
+    return OpenedStreams(frames=frames, streams=streams, learned=learned, rows=rows)
 
 
 def run_query(
     spark: SparkSession, job: Job, result: DataFrame, write: Callable[[DataFrame], None]
 ) -> tuple[dict[str, Any], bool, dict[str, Any]]:
-    """Run the batch as the only batch of a streaming query.
+    """Run the batch as the only batch of a streaming query. The job's streams are those that :func:`open_streams`
+    opened, and the attempt's :func:`own_folder` is there.
 
     :param result: the frame that the transform made of the streams.
     :param write: called once, with the batch's rows.
@@ -94,14 +148,11 @@ def run_query(
             timestamp_ms=job.batch_timestamp_ms,
             conf=conf,
         )
-    try:
-        query = _run(streaming, job, result, write)
-        with failing_as("runtime"):
-            commit = read_commit(streaming.folder, job.batch_id)
-            another = _asks_for_another(query, commit, job)
-            progress = query.lastProgress
-    finally:
-        remove_folder(streaming.folder)
+    query = _run(streaming, job, result, write)
+    with failing_as("runtime"):
+        commit = read_commit(streaming.folder, job.batch_id)
+        another = _asks_for_another(query, commit, job)
+        progress = query.lastProgress
     state = {
         "ids": commit["stateUniqueIds"] or {},
         "base": before["ids"] if before is not None else None,
@@ -110,7 +161,7 @@ def run_query(
         "outputMode": streaming.output_mode,
         **({"since": before["since"]} if before is not None and "since" in before else {}),
     }
-    return state, another, _figures(progress, names)
+    return state, another, _figures(progress, uses, names)
 
 
 def _run(streaming: Streaming, job: Job, result: DataFrame, write: Callable[[DataFrame], None]) -> Any:
@@ -270,16 +321,25 @@ def _asks_for_another(query: Any, commit: Mapping[str, Any], job: Job) -> bool:
         return bool(watermark > job.watermark_ms)
 
 
-def _figures(progress: Any, names: Sequence[str]) -> dict[str, Any]:
+def _figures(progress: Any, uses: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
+    """Spark's figures of the batch; of a source that it does not count row by row no number of rows.
+
+    :param uses: names of sources, by each use in the plan.
+    :param names: the same, by each relation of the plan.
+    """
     values: Mapping[str, Any] = progress if isinstance(progress, Mapping) else {}
     operators = [
         {key: one.get(key) for key in ("operatorName", "numRowsTotal", "numRowsUpdated", "numRowsDroppedByWatermark")}
         | {"memoryUsedBytes": one.get("memoryUsedBytes")}
         for one in values.get("stateOperators", ())
     ]
-    rows = dict.fromkeys(names, 0)
+    counts: dict[str, list[int]] = {name: [] for name in names}
     for name, one in zip(names, values.get("sources", ()), strict=False):
-        rows[name] = max(rows[name], one.get("numInputRows") or 0)  # a source that is used twice occurs twice
+        counts[name].append(one.get("numInputRows") or 0)
+    # Of a relation that the plan uses twice Spark counts each row twice, or once where it reuses a result.
+    rows = {
+        name: None if uses.count(name) > names.count(name) else max(found, default=0) for name, found in counts.items()
+    }
     return {
         "stateOperators": operators,
         "numRowsDroppedByWatermark": sum(one["numRowsDroppedByWatermark"] or 0 for one in operators),

@@ -16,6 +16,20 @@ from airflow_provider_microbatch.runtime.streaming_job import Stream, Streaming
 _VOID = "-"
 
 
+ROWS = "rows"
+"""Folder beside Spark's own with copies of rows, by the name of their source."""
+
+
+def make_folder(streaming: Streaming) -> None:
+    """Make the folder, empty. A folder that exists already is an error: an attempt runs once.
+
+    :raises FileExistsError: if the folder exists.
+    """
+    folder = Path(streaming.folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir()
+
+
 def write_folder(
     streaming: Streaming,
     uses: Sequence[Stream],
@@ -26,19 +40,16 @@ def write_folder(
     timestamp_ms: int,
     conf: Mapping[str, str],
 ) -> None:
-    """Make the folder. A folder that exists already is an error: an attempt runs once.
+    """Fill the folder, which :func:`make_folder` has made.
 
     :param uses: streams in the order of the query's plan; a stream that the plan uses twice occurs twice.
     :param streams: streams in the order of the plan's relations, each relation once: Spark numbers the sources' own
         logs by it.
     :param conf: the settings that the query's state was, or will be, made with.
-    :raises FileExistsError: if the folder exists.
     """
     folder = Path(streaming.folder)
     state = Path(streaming.state)
     state.mkdir(parents=True, exist_ok=True)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    folder.mkdir()
     (folder / "state").symlink_to(state, target_is_directory=True)
     _write(folder / "metadata", json.dumps({"id": streaming.query_id}))
     metadata = {"batchWatermarkMs": watermark_ms, "batchTimestampMs": timestamp_ms, "conf": dict(conf)}

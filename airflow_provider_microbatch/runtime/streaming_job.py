@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_provider_microbatch.runtime.requirements import NOTHING, Requirements
+
 
 @dataclass(frozen=True, kw_only=True)
 class Stream:
@@ -19,6 +21,7 @@ class Stream:
     :param end: where the range ends.
     :param log: entries of the source's own log that Spark looks for, by file name.
     :param told: values about the read for the source's planning half, as in :class:`~.files.ReadResult`.
+    :param requires: what the reader needs.
     """
 
     reader: str
@@ -27,6 +30,7 @@ class Stream:
     end: str | None
     log: Mapping[str, str] = field(default_factory=dict)
     told: Mapping[str, Any] = field(default_factory=dict)
+    requires: Requirements = NOTHING
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +41,8 @@ class Streaming:
     :param state: the folder that all attempts share: each attempt writes files there under its own ids.
     :param query_id: Spark's query id.
     :param output_mode: Spark's output mode, ``append`` or ``update``.
-    :param sources: the streams by source name.
+    :param sources: the sources that Spark streams from where they are, by name; for :func:`~.streaming.run_query` also
+        those whose rows were copied.
     :param before: the state that the batch continues from, as the attempt of the batch before has told it (``ids``,
         ``conf``, ``nextWatermarkMs``, ``outputMode``, and, if a streaming query kept the state earlier, ``since``: our
         first batch, which uploads a full snapshot); None for the first batch, which begins with empty state.
@@ -53,5 +58,8 @@ class Streaming:
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Streaming:
         """Restore the object from the JSON values of a job."""
-        sources = {name: Stream(**stream) for name, stream in values["sources"].items()}
+        sources = {
+            name: Stream(**{**stream, "requires": Requirements.from_values(stream["requires"])})
+            for name, stream in values["sources"].items()
+        }
         return cls(**{**values, "sources": sources})

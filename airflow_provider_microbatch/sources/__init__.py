@@ -145,9 +145,10 @@ class Source(Definition, ABC):
 
     @property
     def refuses_streams(self) -> str | None:
-        """The reason, in words, why a stateful pipeline cannot have the source; None if it has an
-        :meth:`OpenSource.stream`."""
-        return "it has no form that Spark's streaming engine reads a planned range by"
+        """The reason, in words, why a stateful pipeline cannot have the source; None if it can. A source may have a
+        stream of its own (:meth:`OpenSource.stream`), and needs none: the rows that :meth:`OpenSource.read` describes
+        are copied, and Spark streams the copy. So the only source to be refused has a range without columns."""
+        return None
 
     @property
     def refuses_dead_letters(self) -> str | None:
@@ -259,13 +260,15 @@ class OpenSource(ABC):
         of its result), for dead letters. By default nothing is added: each row parses, or fails the batch."""
         return read
 
-    def stream(self, start: Offset | None, end: Offset | None) -> Stream:
-        """Return how Spark's streaming engine reads ``(start, end]``, with the offsets that Spark's own source would
-        have in a checkpoint. Called only where :attr:`Source.refuses_streams` is None.
+    def stream(self, start: Offset | None, end: Offset | None) -> Stream | None:
+        """Return how Spark's streaming engine reads exactly ``(start, end]`` by a source of its own, with the offsets
+        that this source would have in a checkpoint. None if it cannot: an attempt of a stateful batch then copies the
+        rows of :meth:`read` before Spark streams them. Called only where :attr:`Source.refuses_streams` is None, and
+        never for a late end.
 
         :raises SourceChangedError: as :meth:`read` does.
         """
-        raise SourceError(f"a {type(self).__name__} is not read as a stream.")
+        return None
 
     def splits_of(self, start: Offset | None, end: Offset | None) -> Sequence[Split]:
         """Return the splits of ``(start, end]`` in reading order: each row of the range is in exactly one of them, and

@@ -30,6 +30,7 @@ from airflow_provider_microbatch.execution.retention import (
     purge_marks,
     retained,
 )
+from airflow_provider_microbatch.execution.stateful import drop_own_folder
 from airflow_provider_microbatch.execution.status import definition_of, end_attempt, hooks_of, is_committed
 from airflow_provider_microbatch.execution.subtasks import drop_kept, drop_stage, is_over
 from airflow_provider_microbatch.job_status import JobStatusHook, Telling
@@ -268,6 +269,7 @@ class Janitor:
                 # The handle will never become valid. The attempt is fenced; the rest of it is cleared away all the
                 # same.
                 report.add("refused", what, str(error))
+        drop_own_folder(self._checkpoint, attempt)
         for sink in staged:
             if drop_stage(self._checkpoint, sink, attempt):
                 report.add("stage dropped", what, told)

@@ -55,6 +55,16 @@ def test_an_epoch_that_is_taken_while_the_janitor_forgets_it_is_found_again(
     assert world.checkpoint.leases.unfinished() == [(KEY, 1)]
 
 
+def test_rows_that_a_dead_attempt_has_copied_are_gone_with_it_and_those_of_others_stay(world: World) -> None:
+    world.staged()
+    copies = {name: world.root / "checkpoint" / "streaming" / name / "rows" for name in ("0-1", "0-2", "other.0-1")}
+    for folder in copies.values():
+        (folder / "orders").mkdir(parents=True)
+    world.expire_leases()
+    world.janitor()
+    assert [name for name, folder in copies.items() if folder.exists()] == ["0-2", "other.0-1"]
+
+
 def test_what_the_engine_says_runs_is_not_touched(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.staged()
     world.expire_leases()

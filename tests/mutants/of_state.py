@@ -6,6 +6,8 @@ from tests.mutants.mutation import Mutation
 
 BATCHES = "tests/state/test_batches.py"
 FILES = "tests/state/test_parse.py"
+KAFKA = "tests/state/test_kafka.py"
+COPIED = "tests/state/test_copied_rows.py"
 EXCHANGE = "tests/spark_exchange/test_state_exchange.py"
 
 MUTATIONS = [
@@ -104,6 +106,70 @@ MUTATIONS = [
         old="        if self.base < self.since and batch_id < self.since:\n",
         new="        if False:\n",
         tests=(EXCHANGE,),
+    ),
+    Mutation(
+        name="a topic's stream is not told where its first batch begins",
+        why="Spark begins elsewhere: with what is no part of the range, or behind what is",
+        file="sources/kafka/open.py",
+        old="            log={} if first is None else entry_of_beginning(first),\n",
+        new="            log={},\n",
+        tests=(KAFKA,),
+    ),
+    Mutation(
+        name="a topic is streamed over a piece that an interval has taken",
+        why="its records are in two batches",
+        file="sources/kafka/open.py",
+        old="        if len(layers) > 1:\n",
+        new="        if False:\n",
+        tests=(KAFKA,),
+    ),
+    Mutation(
+        name="rows of a stream that is used twice are counted",
+        why="a replay by other code is refused, as if the source had lost rows",
+        file="runtime/streaming.py",
+        old="None if uses.count(name) > names.count(name) else max(found, default=0)",
+        new="max(found, default=0)",
+        tests=(KAFKA,),
+    ),
+    Mutation(
+        name="a copy does not tell where it has ended",
+        why="a batch with a late end is not published",
+        file="runtime/copied_rows.py",
+        old="        told={**found.told, **ended},\n",
+        new="        told=found.told,\n",
+        tests=(COPIED,),
+    ),
+    Mutation(
+        name="archived files are streamed from where they were",
+        why="a replay of a batch finds none of them",
+        file="sources/file/reads.py",
+        old="        if self._source.clean_source is not None or is_object(self._source.path):\n",
+        new="        if is_object(self._source.path):\n",
+        tests=(FILES,),
+    ),
+    Mutation(
+        name="copies of a killed attempt stay",
+        why="rows are kept for nobody until a later batch is committed, if ever one is",
+        file="execution/ending.py",
+        old="            drop_own_folder(self._checkpoint, attempt)\n",
+        new="",
+        tests=(COPIED,),
+    ),
+    Mutation(
+        name="the janitor leaves the copies of a dead attempt",
+        why="they fill the checkpoint's disk while the pipeline does not run",
+        file="upkeep/janitor.py",
+        old="        drop_own_folder(self._checkpoint, attempt)\n",
+        new="",
+        tests=("tests/execution/test_janitor.py",),
+    ),
+    Mutation(
+        name="a source without a stream is not refused",
+        why="its batches fail in Spark, one by one",
+        file="pipeline.py",
+        old="            if (why := source.refuses_streams) is not None:\n",
+        new="            if (why := source.refuses_streams) is not None and False:\n",
+        tests=(FILES,),
     ),
     Mutation(
         name="a batch that was handed over with other settings is another plan",

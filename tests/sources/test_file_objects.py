@@ -306,11 +306,6 @@ def test_a_key_with_an_empty_part_is_named(bucket: Bucket) -> None:
         bucket.open().latest_offset(None)
 
 
-def test_a_stream_of_objects_is_refused() -> None:
-    assert "objects" in str(FileSource("s3://bucket/in", schema="id long").refuses_streams)
-    assert FileSource("/in", schema="id long").refuses_streams is None
-
-
 def test_a_service_that_is_busy_loses_and_doubles_nothing(bucket: Bucket) -> None:
     for number in range(3):
         bucket.land(f"{number}.json")

@@ -18,6 +18,7 @@ from airflow_provider_microbatch.runtime.app import run_job
 from airflow_provider_microbatch.runtime.failure import BatchFailure
 from airflow_provider_microbatch.runtime.job import Flow, Job, Transform
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sources import Source
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.stores.location import open_store
 from tests.execution.world import run_identity
@@ -76,13 +77,15 @@ class StatefulWorld:
         return Pipeline(
             "orders",
             checkpoint=str(self.root / "checkpoint"),
-            sources={
-                name: FileSource(str(self._landing(name)), format="json", schema=self.schema) for name in self.sources
-            },
+            sources={name: self.source(name) for name in self.sources},
             sink=FileSink(str(self.root / self.lake), format="json"),
             transform="orders_job.py:transform",
             **{"stateful": True, **self.options},
         )
+
+    def source(self, name: str) -> Source:
+        """The definition of a source."""
+        return FileSource(str(self._landing(name)), format="json", schema=self.schema)
 
     @property
     def checkpoint(self) -> Checkpoint:

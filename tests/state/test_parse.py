@@ -9,16 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from acme_microbatch.counter import CounterSource
 
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError
+from airflow_provider_microbatch.execution.opened_sources import OpenedSources, Ranges
 from airflow_provider_microbatch.execution.state_files import Needed, remove_unneeded
 from airflow_provider_microbatch.execution.stateful import state_of
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.job import Job, Stage
 from airflow_provider_microbatch.runtime.streaming_job import Stream, Streaming
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sources import Source
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.jdbc import JdbcSource
+from airflow_provider_microbatch.stores.location import open_store
 
 STORE = "spark.sql.streaming.stateStore."
 CONF: dict[str, object] = {
@@ -48,22 +53,41 @@ def test_it_comes_back_from_a_checkpoint_as_it_was(tmp_path: Path) -> None:
     assert Pipeline.from_dict(pipeline.to_dict()) == pipeline
 
 
-def test_a_source_that_is_no_stream_is_refused_by_its_name(tmp_path: Path) -> None:
-    source = JdbcSource("orders", "crm")
+class WithoutColumns(CounterSource):
+    """A third party's source that has no stream."""
 
-    with pytest.raises(DefinitionError, match=r"source 'customers'.*cannot be: it has no form that Spark's streaming"):
-        stateful(tmp_path, sources={"customers": source})
+    @property
+    def refuses_streams(self) -> str | None:
+        return "it has its columns only once it was read. Use another one"
 
 
 @pytest.mark.parametrize(
     ("source", "message"),
-    [({}, "Give it schema="), ({"schema": "id long", "clean_source": "delete"}, "Leave clean_source out")],
+    [(FileSource("/landing", format="json"), "Give it schema="), (WithoutColumns("/head"), "Use another one")],
+    ids=["files without a schema", "a third party's"],
 )
-def test_files_that_are_no_stream_are_refused_with_the_way_on(
-    tmp_path: Path, source: dict[str, Any], message: str
+def test_a_source_that_is_no_stream_is_refused_by_its_name_with_the_way_on(
+    tmp_path: Path, source: Source, message: str
 ) -> None:
-    with pytest.raises(DefinitionError, match=message):
-        stateful(tmp_path, sources={"orders": FileSource(str(tmp_path / "landing"), format="json", **source)})
+    with pytest.raises(DefinitionError, match=rf"source 'customers' \(.*cannot be: .*{message}"):
+        stateful(tmp_path, sources={"customers": source})
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        FileSource("/landing", schema="id long", clean_source="delete"),
+        FileSource("s3://bucket/landing", schema="id long"),
+        JdbcSource("orders", "crm"),
+    ],
+    ids=["files that are deleted", "objects", "rows of a table"],
+)
+def test_what_spark_would_not_find_again_or_has_no_stream_of_is_copied(tmp_path: Path, source: Source) -> None:
+    pipeline = stateful(tmp_path, sources={"customers": source})
+    checkpoint = Checkpoint(open_store(pipeline.checkpoint), sources=("customers",))
+    opened = OpenedSources(pipeline.sources, checkpoint=checkpoint, lane="live", clock_ms=lambda: 0)
+
+    assert opened.streams(Ranges({"customers": None}, {"customers": None})) == {}
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,34 @@ def counts_twice(batch: Batch) -> DataFrame:
     return orders.unionAll(orders).groupBy("id").count()
 
 
+def halves(batch: Batch) -> DataFrame:
+    """Rows of odd and of even ids, so far."""
+    return batch.sources["orders"].selectExpr("id % 2 as half").groupBy("half").count()
+
+
+def halves_of_data(batch: Batch) -> DataFrame:
+    """Records by the number that is their data, so far."""
+    numbers = batch.sources["orders"].selectExpr("cast(cast(data as string) as bigint) as half")
+    return numbers.groupBy("half").count()
+
+
+def halves_twice(batch: Batch) -> DataFrame:
+    """The same of rows that are all there twice."""
+    orders = batch.sources["orders"]
+    return orders.unionAll(orders).selectExpr("id % 2 as half").groupBy("half").count()
+
+
+def counts_of_records(batch: Batch) -> DataFrame:
+    """Records of a topic by their value, so far."""
+    return batch.sources["orders"].selectExpr("cast(value as string) as id").groupBy("id").count()
+
+
+def counts_of_records_twice(batch: Batch) -> DataFrame:
+    """The same of records that are all there twice."""
+    orders = batch.sources["orders"]
+    return orders.unionAll(orders).selectExpr("cast(value as string) as id").groupBy("id").count()
+
+
 def by_minute(batch: Batch) -> DataFrame:
     """Different rows by minute, once the watermark has passed it."""
     from pyspark.sql import functions as F
@@ -33,6 +61,12 @@ def by_minute(batch: Batch) -> DataFrame:
 def joined(batch: Batch) -> DataFrame:
     """Payments with their orders, whichever comes first."""
     return batch.sources["payments"].join(batch.sources["orders"], "id")
+
+
+def joined_with_records(batch: Batch) -> DataFrame:
+    """Payments with their records of a topic, whichever comes first."""
+    records = batch.sources["orders"].selectExpr("cast(cast(value as string) as bigint) as id")
+    return batch.sources["payments"].join(records, "id")
 
 
 def no_stream(batch: Batch) -> DataFrame:

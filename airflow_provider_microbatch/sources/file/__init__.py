@@ -169,14 +169,9 @@ class FileSource(Source):
 
     @property
     def refuses_streams(self) -> str | None:
-        """A stream must have its columns before it reads a file; it does not find archived or deleted files; and it
-        does not get the credentials of a bucket."""
+        """The operators of a stateful pipeline have their columns before a file is read."""
         if self.schema is None:
             return "a stream has its columns before it reads a file. Give it schema='id long, …'"
-        if self.clean_source is not None:
-            return "clean_source takes files away from where its stream looks. Leave clean_source out"
-        if is_object(self.path):
-            return "a stream of objects is not built yet. Use a path of a file system"
         return None
 
     @property

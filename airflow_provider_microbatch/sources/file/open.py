@@ -165,7 +165,7 @@ class OpenFileSource(OpenSource):
         files = self._usable(start, end)
         return self._reads.splits(files, left_out=self._left_out(start, end, files))
 
-    def stream(self, start: Offset | None, end: Offset | None) -> Stream:
+    def stream(self, start: Offset | None, end: Offset | None) -> Stream | None:
         """Return the range as the first or second entry of a log of Spark's own source."""
         files = self._usable(start, end)
         return self._reads.stream(

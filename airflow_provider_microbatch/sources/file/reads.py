@@ -13,7 +13,7 @@ from airflow_provider_microbatch.sources import Split
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.learned import PARTITIONS, SCHEMA, Learned
 from airflow_provider_microbatch.sources.file.log import PlannedFile, offset_of
-from airflow_provider_microbatch.sources.file.path import to_url
+from airflow_provider_microbatch.sources.file.path import is_object, to_url
 from airflow_provider_microbatch.sources.file.place import Place
 from airflow_provider_microbatch.sources.file.present import Located, as_found, partition_groups
 
@@ -75,8 +75,9 @@ class FileReads:
     def _requires(self) -> Requirements:
         return self._place.requires()
 
-    def stream(self, files: Sequence[Located], *, path: str, begins: bool, left_out: Sequence[str]) -> Stream:
-        """Return the files as a stream reads them.
+    def stream(self, files: Sequence[Located], *, path: str, begins: bool, left_out: Sequence[str]) -> Stream | None:
+        """Return the files as a stream reads them. None where Spark's own source does not find all of them, or has no
+        credentials for them: it looks in one place only, and not in an archive.
 
         The log that Spark gets has everything before the range as one entry that names no file, however long the
         history is: a query that runs one batch needs no more.
@@ -84,6 +85,8 @@ class FileReads:
         :param path: the path that the source lists.
         :param begins: no file was read before.
         """
+        if self._source.clean_source is not None or is_object(self._source.path):
+            return None
         read = self.of(files, left_out=left_out)
         number = 0 if begins else 1
         there = [one.path for one in files if one.path is not None]

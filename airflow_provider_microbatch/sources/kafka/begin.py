@@ -21,6 +21,11 @@ _HEAD = b"\x00v1\n"
 _EARLIEST, _LATEST = -2, -1
 
 
+def entry_of_beginning(position: Offset) -> dict[str, str]:
+    """The log of Spark's Kafka source, by file name, of a query whose first batch begins at the position."""
+    return {_ENTRY: _HEAD.decode() + position}
+
+
 class Beginning:
     """:param log: Spark's source log."""
 

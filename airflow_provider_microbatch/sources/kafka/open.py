@@ -10,6 +10,7 @@ from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceChangedError, SourceError
 from airflow_provider_microbatch.runtime.job import Read
+from airflow_provider_microbatch.runtime.streaming_job import Stream
 from airflow_provider_microbatch.sources import (
     UNLIMITED,
     Figures,
@@ -21,7 +22,7 @@ from airflow_provider_microbatch.sources import (
 from airflow_provider_microbatch.sources.intervals import HeldRange, HeldRanges, Interval, IntervalSurvey
 from airflow_provider_microbatch.sources.kafka import EARLIEST, FAIL, READ_COMMITTED, KafkaSource, as_spark
 from airflow_provider_microbatch.sources.kafka.access import Access
-from airflow_provider_microbatch.sources.kafka.begin import Beginning, beginning
+from airflow_provider_microbatch.sources.kafka.begin import Beginning, beginning, entry_of_beginning
 from airflow_provider_microbatch.sources.kafka.cluster import Cluster, Topic
 from airflow_provider_microbatch.sources.kafka.offsets import Partition, Position, named, parse, render
 from airflow_provider_microbatch.sources.kafka.pieces import Pieces
@@ -34,6 +35,7 @@ from airflow_provider_microbatch.sources.naming import asked_of
 T = TypeVar("T")
 
 READER = "airflow_provider_microbatch.runtime.kafka:read"
+_STREAM = "airflow_provider_microbatch.runtime.kafka:stream"
 
 
 class OpenKafkaSource(OpenSource):
@@ -151,6 +153,31 @@ class OpenKafkaSource(OpenSource):
             requires=self._source.requires(),
         )
 
+    def stream(self, start: Offset | None, end: Offset | None) -> Stream | None:
+        """Return the range as a stream of Spark's own connector, without lost records that may be left out. None if a
+        lane of a data interval has a piece in the middle of the range, which no two offsets leave out."""
+        return self._named(lambda: self._stream(start, end))
+
+    def _stream(self, start: Offset | None, end: Offset | None) -> Stream | None:
+        read = self._read(start, end)
+        layers = read.arguments["layers"]
+        if len(layers) > 1:
+            return None
+        pieces = Pieces.of_layers(layers)
+        # Only partitions that the range has records of: of another one Spark would ask where it begins, and read it.
+        first, last = (render({one: piece[at] for one, piece in pieces}) if pieces else None for at in (0, 1))
+        told = {name: read.arguments[name] for name in ("layers", "left_out")}
+        return Stream(
+            reader=_STREAM,
+            arguments={name: value for name, value in read.arguments.items() if name not in told}
+            | {"partitions": pieces.to_json()},
+            start=first,
+            end=last,
+            log={} if first is None else entry_of_beginning(first),
+            told=told,
+            requires=read.requires,
+        )
+
     def secrets(self) -> Mapping[str, str]:
         """Return the options by which Spark's connector logs in."""
         return self._named(self._access.secrets)
@@ -178,13 +205,7 @@ class OpenKafkaSource(OpenSource):
         self._named(lambda: self._topics.check({topic for topic, _ in (planned - left_out).of}))
         if told is None:
             return
-        read = Pieces.made(
-            ((topic, int(number)), (piece[0], piece[1]))
-            for layer in told["layers"]
-            for topic, partitions in layer.items()
-            for number, piece in partitions.items()
-        )
-        if read | left_out != planned:
+        if Pieces.of_layers(told["layers"]) | left_out != planned:
             raise SourceChangedError(
                 f"source {self._name!r}: what was read is not what was planned. Run the batch again."
             )

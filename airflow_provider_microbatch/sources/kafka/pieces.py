@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, Self
@@ -83,6 +83,16 @@ class Pieces:
                 layer.setdefault(topic, {})[str(number)] = list(piece)
             found.append(layer)
         return found
+
+    @classmethod
+    def of_layers(cls, layers: Iterable[Mapping[str, Mapping[str, Sequence[int]]]]) -> Self:
+        """Restore the set from the result of :meth:`layers`."""
+        return cls.made(
+            ((topic, int(number)), (piece[0], piece[1]))
+            for layer in layers
+            for topic, partitions in layer.items()
+            for number, piece in partitions.items()
+        )
 
     def to_json(self) -> dict[str, dict[str, list[list[int]]]]:
         """As JSON values."""
