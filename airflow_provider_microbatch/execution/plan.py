@@ -296,7 +296,13 @@ class Planner:
     def _plan_next(self, position: Position, run: RunIdentity) -> PlannedBatch | None:
         target = self.pipeline.target_seconds
         paced = {} if target is None else limits(self.lane, splits=self.sources.splits(), target_seconds=target)
-        ranges = self.sources.next_ranges(position.committed, paced)
+        try:
+            ranges = self.sources.next_ranges(position.committed, paced)
+        except SourceError:
+            if position.latest is not None:
+                # `check` asks the sources on record: no attempt tells of one that refuses its first plan.
+                self.checkpoint.definitions.put(self.pipeline.to_dict())
+            raise
         if not should_construct_next_batch(
             is_new_data_available=not ranges.are_empty,
             last_commit=position.last_commit,

@@ -43,6 +43,8 @@ class SourceContext:
     :param names_before: returns the names that the source had before, its first one first. What a source keeps outside
         of the checkpoint by its name has to be found by all of these: the checkpoint may be restored from a backup of
         before a rename, and knows only some of them then.
+    :param knows: returns whether the pipeline or the checkpoint knows a source by a name, of today or of before. What
+        lies outside of the checkpoint under another name was left by a source that a restored backup has forgotten.
     :param states_before: returns the same state under the names that the source had before. A rename moves the entries
         to the new name; an entry that is still there was written by a process that slept through the rename.
     :param clock_ms: the time, milliseconds since the epoch.
@@ -65,6 +67,7 @@ class SourceContext:
     state: Store
     clock_ms: Callable[[], int]
     names_before: Callable[[], Sequence[str]] = tuple
+    knows: Callable[[str], bool] = lambda _: False
     states_before: Callable[[], Sequence[Store]] = tuple
     checkpoint_id: Callable[[], str | None] = lambda: None
     lane: str = LIVE
