@@ -135,6 +135,7 @@ class OpenedSources:
             knows=self._knows,
             states_before=lambda: [self._checkpoint.source_state(old) for old in self._checkpoint.names.before(name)],
             clock_ms=self._clock_ms,
+            checkpoint=self._checkpoint.location,
             checkpoint_id=self._checkpoint_id,
             lane=self._lane,
             being_read=lambda: being_read(self._checkpoint, name),

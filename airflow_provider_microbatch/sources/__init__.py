@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from shlex import quote
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
@@ -48,6 +49,7 @@ class SourceContext:
     :param states_before: returns the same state under the names that the source had before. A rename moves the entries
         to the new name; an entry that is still there was written by a process that slept through the rename.
     :param clock_ms: the time, milliseconds since the epoch.
+    :param checkpoint: address of the checkpoint, for the commands that errors name.
     :param checkpoint_id: returns the id by which other systems know the checkpoint; None while it belongs to no
         pipeline.
     :param connect: finds a connection by its id, when the connection is needed.
@@ -69,12 +71,18 @@ class SourceContext:
     names_before: Callable[[], Sequence[str]] = tuple
     knows: Callable[[str], bool] = lambda _: False
     states_before: Callable[[], Sequence[Store]] = tuple
+    checkpoint: str = "CHECKPOINT"
     checkpoint_id: Callable[[], str | None] = lambda: None
     lane: str = LIVE
     being_read: Callable[[], Sequence[HeldRange]] = tuple
     committed: Callable[[str], Iterable[CommittedRange]] = lambda _: ()
     connect: Connect = connect
     at_end: Callable[[Close], None] = at_end
+
+    @property
+    def set_offset(self) -> str:
+        """The command that sets the source's position, as it is typed, without the options that say where and how."""
+        return f"microbatch set-offset {quote(self.checkpoint)} --source {quote(self.name)}"
 
 
 @dataclass(frozen=True, kw_only=True)

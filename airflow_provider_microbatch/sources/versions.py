@@ -10,7 +10,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from shlex import quote
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
@@ -96,6 +95,7 @@ class OpenVersions(OpenSource, Generic[P, H, U]):
 
     def __init__(self, context: SourceContext, *, place: type[P], limits: Limits, begins_with_all: bool) -> None:
         self._name = context.name
+        self._set_offset = context.set_offset
         self._state = context.state
         self._limits = limits
         self._place_type = place
@@ -315,7 +315,7 @@ class OpenVersions(OpenSource, Generic[P, H, U]):
     @property
     def _go_on(self) -> str:
         """The command that sets the position, without ``--offset`` at its end."""
-        return f"microbatch set-offset CHECKPOINT --source {quote(self._name)} --allow-skip"
+        return f"{self._set_offset} --allow-skip"
 
     def _start(self, position: Offset | None) -> P | None:
         """Return the place of ``position``; for None the beginning that is on record, or None if there is none yet."""

@@ -9,6 +9,14 @@ ICEBERG = "tests/sources/test_iceberg_source.py"
 
 MUTATIONS = [
     Mutation(
+        name="the command of a source's error names no checkpoint",
+        why="who copies it from the task's log has it refused",
+        file="execution/opened_sources.py",
+        old="            checkpoint=self._checkpoint.location,\n",
+        new="",
+        tests=(DELTA,),
+    ),
+    Mutation(
         name="all rows of a snapshot lie after what was read before it",
         why="set-offset as the error says has rows in the table twice, though nobody has allowed it",
         file="sources/versions.py",

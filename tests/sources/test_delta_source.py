@@ -16,13 +16,16 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import DefinitionError, SourceChangedError, SourceError
+from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.sources import versions
 from airflow_provider_microbatch.sources.delta import DeltaSource
 from airflow_provider_microbatch.sources.delta.commits import Commits, File
 from airflow_provider_microbatch.sources.delta.offset import Place
 from airflow_provider_microbatch.sources.stretch import Limits, Refused, Stretch, between, end_of
+from airflow_provider_microbatch.stores.location import open_store
 from tests.sinks.delta_stages import write_delta_stage
 from tests.sinks.delta_world import opened, publish
 from tests.sinks.stages import batch_of, expect
@@ -226,6 +229,21 @@ def test_what_was_read_of_a_first_version_that_has_expired_comes_again_only_if_t
     assert source.is_after(behind, position) is True
     world.position = behind
     assert counts(world) == [1]
+
+
+def test_the_command_of_an_error_names_the_checkpoint(world: World, tmp_path: Path) -> None:
+    place = str(tmp_path / "my checkpoint")
+    checkpoint = Checkpoint(open_store(place), sources=["orders"])
+    opened_sources = OpenedSources(
+        {"orders": DeltaSource(str(world.root))}, checkpoint=checkpoint, lane="live", clock_ms=lambda: 0
+    )
+    world.orders.append()
+    source = opened_sources.open("orders")
+    end = source.latest_offset(None)
+    assert isinstance(end, str)
+    world.orders.table.delete()
+    with pytest.raises(SourceChangedError, match=re.escape(f"`microbatch set-offset '{place}' --source orders ")):
+        source.latest_offset(end)
 
 
 def test_files_that_a_vacuum_took_are_named(world: World) -> None:
