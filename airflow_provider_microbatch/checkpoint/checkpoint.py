@@ -283,6 +283,16 @@ class Checkpoint:
         newest = [self._newest_readable(lane) for lane in self.lanes()]
         return {name for ends in newest for name, end in ends.items() if end is not None}
 
+    def knows_source(self, name: str) -> bool:
+        """Whether a source has, or once had, this name: by a rename, by its log, or by a batch that has read it."""
+        identity = self.identity()
+        return (
+            any(name in rename for rename in self.names.renames())
+            or (identity is not None and name in identity.sources)
+            or name in self.names.with_log()
+            or name in self.read_names()
+        )
+
     def _newest_readable(self, lane: str) -> Mapping[str, Offset | None]:
         log = self.lane(lane).offset_log
         with suppress(CorruptEntryError):

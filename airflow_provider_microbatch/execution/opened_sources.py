@@ -132,14 +132,19 @@ class OpenedSources:
             log=self._checkpoint.source_log(name),
             state=self._checkpoint.source_state(name),
             names_before=lambda: self._checkpoint.names.before(name),
+            knows=self._knows,
             states_before=lambda: [self._checkpoint.source_state(old) for old in self._checkpoint.names.before(name)],
             clock_ms=self._clock_ms,
+            checkpoint=self._checkpoint.location,
             checkpoint_id=self._checkpoint_id,
             lane=self._lane,
             being_read=lambda: being_read(self._checkpoint, name),
             committed=lambda lane: committed(self._checkpoint, name, lane),
         )
         return self._sources[name].open(context)
+
+    def _knows(self, name: str) -> bool:
+        return name in self._sources or self._checkpoint.knows_source(name)
 
     def _checkpoint_id(self) -> str | None:
         identity = self._checkpoint.identity()

@@ -202,9 +202,9 @@ class Planner:
             self.check_place(BatchKey(self.lane.name, position.batch_id))
             return self._plan_next(position, run)
         except SourceError:
-            # Commands that say where to go on ask the source as this plan would: a table that was renamed is only found
-            # under its new name.
-            if self.checkpoint.identity() is not None:
+            # No attempt tells of a source that refuses: commands that say where to go on ask it as this plan did (a
+            # table that was renamed is only found under its new name), and so does `check`.
+            if position.latest is not None:
                 self.checkpoint.definitions.put(self.pipeline.to_dict())
             raise
 

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from shlex import quote
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
@@ -43,9 +44,12 @@ class SourceContext:
     :param names_before: returns the names that the source had before, its first one first. What a source keeps outside
         of the checkpoint by its name has to be found by all of these: the checkpoint may be restored from a backup of
         before a rename, and knows only some of them then.
+    :param knows: returns whether the pipeline or the checkpoint knows a source by a name, of today or of before. What
+        lies outside of the checkpoint under another name was left by a source that a restored backup has forgotten.
     :param states_before: returns the same state under the names that the source had before. A rename moves the entries
         to the new name; an entry that is still there was written by a process that slept through the rename.
     :param clock_ms: the time, milliseconds since the epoch.
+    :param checkpoint: address of the checkpoint, for the commands that errors name.
     :param checkpoint_id: returns the id by which other systems know the checkpoint; None while it belongs to no
         pipeline.
     :param connect: finds a connection by its id, when the connection is needed.
@@ -65,13 +69,20 @@ class SourceContext:
     state: Store
     clock_ms: Callable[[], int]
     names_before: Callable[[], Sequence[str]] = tuple
+    knows: Callable[[str], bool] = lambda _: False
     states_before: Callable[[], Sequence[Store]] = tuple
+    checkpoint: str = "CHECKPOINT"
     checkpoint_id: Callable[[], str | None] = lambda: None
     lane: str = LIVE
     being_read: Callable[[], Sequence[HeldRange]] = tuple
     committed: Callable[[str], Iterable[CommittedRange]] = lambda _: ()
     connect: Connect = connect
     at_end: Callable[[Close], None] = at_end
+
+    @property
+    def set_offset(self) -> str:
+        """The command that sets the source's position, as it is typed, without the options that say where and how."""
+        return f"microbatch set-offset {quote(self.checkpoint)} --source {quote(self.name)}"
 
 
 @dataclass(frozen=True, kw_only=True)

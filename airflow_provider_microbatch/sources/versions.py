@@ -10,7 +10,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from shlex import quote
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
@@ -96,6 +95,7 @@ class OpenVersions(OpenSource, Generic[P, H, U]):
 
     def __init__(self, context: SourceContext, *, place: type[P], limits: Limits, begins_with_all: bool) -> None:
         self._name = context.name
+        self._set_offset = context.set_offset
         self._state = context.state
         self._limits = limits
         self._place_type = place
@@ -230,13 +230,36 @@ class OpenVersions(OpenSource, Generic[P, H, U]):
         self._named(lambda: self._look().check(place))
 
     def is_after(self, offset: Offset | None, other: Offset | None) -> bool | None:
-        """Compare by version, and by file; None for positions of different tables."""
+        """Compare by version, and by file; None for positions of different tables, and where a snapshot is read as a
+        whole from one of them on, of which nobody can tell what was read before."""
         one, two = self._start(offset), self._start(other)
         if one is None or two is None:
             return one is not None
         if None not in (one.table, two.table) and one.table != two.table:
             return None
+        # All rows that the table has at that version, those too that came by an earlier one, and were read by that.
+        if one.in_snapshot and one.version >= two.version and (one.version, True) != (two.version, two.in_snapshot):
+            return None
         return one.order > two.order
+
+    def why_not_again(self, start: Offset | None, end: Offset | None) -> str | None:
+        """See :meth:`OpenSource.why_not_again`. From a snapshot that a user has written as a position, all its rows are
+        read, though the history of ``end`` be gone: the table was rolled back, or made anew."""
+        reason, begin = super().why_not_again(start, end), self._start(start)
+        if reason is None or end is None or begin is None or begin.table is not None or not begin.in_snapshot:
+            return reason
+        try:
+            self._history().check(self._place(end))
+        except SourceError:
+            return self._why_not_from_snapshot(begin)
+        return reason
+
+    def _why_not_from_snapshot(self, begin: P) -> str | None:
+        try:
+            self._end(begin, self._history(), Limits(files=1))
+        except SourceError as error:
+            return str(error)
+        return None
 
     def lag(self, position: Offset | None) -> Figures:
         """Files, bytes and rows up to the table's newest version; unknown beyond :data:`MOST_VERSIONS`."""
@@ -291,8 +314,8 @@ class OpenVersions(OpenSource, Generic[P, H, U]):
 
     @property
     def _go_on(self) -> str:
-        """The command that sets the position, without the offset at its end."""
-        return f"microbatch set-offset CHECKPOINT --source {quote(self._name)} --allow-skip --offset"
+        """The command that sets the position, without ``--offset`` at its end."""
+        return f"{self._set_offset} --allow-skip"
 
     def _start(self, position: Offset | None) -> P | None:
         """Return the place of ``position``; for None the beginning that is on record, or None if there is none yet."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Offset
@@ -26,6 +27,8 @@ def check_sources(checkpoint: Checkpoint) -> list[Finding]:
             if source is not None:
                 found += [*_look(checkpoint, source, name), *_torn(checkpoint, source, name)]
                 found += [*_forgotten(checkpoint, source, name), *_not_read(checkpoint, source, name)]
+        for name, source in recorded.other_sources():
+            found += [one for one in _forgotten_by_another(checkpoint, source, name) if one not in found]
     except (CheckpointError, DefinitionError):
         pass  # other checks report errors in the batches' logs and in definitions
     return found
@@ -43,6 +46,15 @@ def _forgotten(checkpoint: Checkpoint, source: OpenSource, name: str) -> Iterato
             message=f"source {name!r}: {why}",
             repair="Choose one of the ways on; until then the pipeline plans nothing.",
         )
+
+
+def _forgotten_by_another(checkpoint: Checkpoint, source: OpenSource, name: str) -> Iterator[Finding]:
+    """As :func:`_forgotten`, of a source that is not one of today's. That it cannot be asked any more is no finding."""
+    with suppress(SourceError, CheckpointError):
+        if (why := source.forgotten()) is not None:
+            where, way = checkpoint.source_log(name).location, "Choose one of the ways on; until then no plan is made"
+            message = f"source {name!r}: {why}"
+            yield Finding(kind="source", where=where, message=message, repair=f"{way} that reads there.")
 
 
 def _not_read(checkpoint: Checkpoint, source: OpenSource, name: str) -> Iterator[Finding]:

@@ -199,15 +199,91 @@ def test_so_does_a_source_that_was_renamed_since_and_has_its_former_name_again(w
     world.land(3)
     with pytest.raises(SourceError, match=r"source 'orders': .*files of entries 1 to 1 .*older backup") as told:
         world.run(2)
-    assert str(note(world)) in str(told.value)
+    for name in ("orders", "sales", "revenue"):
+        assert str(note(world, name)) in str(told.value)
     renamed(world)  # as it was called half way
     with pytest.raises(SourceError, match="older backup") as told:
         world.run(2)
-    for name in ("orders", "sales"):
-        assert str(note(world, name)) in str(told.value)
+    for name, entries in {"orders": "1 to 1", "sales": "1 to 1", "revenue": "0 to 1"}.items():
+        assert f"'{note(world, name)}' (entries {entries})" in str(told.value)
         note(world, name).unlink()
     world.run(2)
     assert world.table() == {0: [1], 1: [3]}
+
+
+def test_notes_that_tell_of_other_entries_are_named_at_once(world: World) -> None:
+    """Each is of another life, or of a version that noted under the name of the day alone."""
+    restored_from_before(world)
+    data = note(world).read_bytes()
+    assert b"[[0, 2]]" in data
+    note(world).write_bytes(data.replace(b"[[0, 2]]", b"[[0, 1]]"))
+    note(world, "sales").write_bytes(data.replace(b"[[0, 2]]", b"[[0, 0], [2, 4]]"))
+    with pytest.raises(SourceError, match="older backup") as told:
+        world.run(3)
+    assert f"'{note(world)}' (entries 1 to 1) and '{note(world, 'sales')}' (entries 0 to 0, 2 to 4)" in str(told.value)
+
+
+def added_since_and_forgotten(world: World) -> FileSource:
+    """Source `b` reads the `.other` files of the folder, of which the backup knows nothing. One was taken."""
+    other = replace(world.sources["orders"], file_name_pattern="*.other")
+    world.sources = {"orders": replace(world.sources["orders"], file_name_pattern="*.json")}
+    world.land(1)
+    world.run(0)
+    backed_up(world)
+    world.sources["b"] = other
+    (world.landing() / "2.other").write_text('{"id": 2}\n')
+    world.run(1)
+    assert not (world.landing() / "2.other").exists()
+    restored(world)
+    del world.sources["b"]
+    return other
+
+
+@pytest.mark.parametrize("name", ["b", "c"])
+def test_a_source_that_was_added_since_and_is_added_again_misses_them(world: World, name: str) -> None:
+    other = added_since_and_forgotten(world)
+    world.sources["orders"] = replace(world.sources["orders"], path=str(world.landing("elsewhere")))
+    world.sources[name] = other
+    (world.landing() / "3.other").write_text('{"id": 3}\n')
+    with pytest.raises(SourceError, match=rf"source '{name}': .*files of entries 0 to 0 of .*older backup") as told:
+        world.run(2)
+    assert str(note(world, "b")) in str(told.value)
+    assert ("of source 'b', which it does not know" in str(told.value)) == (name == "c")
+    with pytest.raises(SourceError, match="older backup"):
+        _ = world.execution.should_fire()
+    assert str(told.value) in [finding.message for finding in check_sources(world.checkpoint)]
+    note(world, "b").unlink()
+    assert check_sources(world.checkpoint) == []
+    world.run(2)
+    assert world.table() == {0: [1], 1: [3]}
+    assert check_sources(world.checkpoint) == []
+
+
+def test_who_reads_beside_a_source_that_was_added_since_is_told(world: World) -> None:
+    added_since_and_forgotten(world)
+    world.land(4)
+    with pytest.raises(SourceError, match=r"source 'orders': .*of source 'b', which it does not know.*older backup"):
+        world.run(2)
+    (finding,) = check_sources(world.checkpoint)
+    assert "source 'b'" in finding.message
+
+
+def test_the_note_of_another_source_of_the_folder_is_its_own(world: World) -> None:
+    """Of today's pipeline, or one that was taken out of it, under each name that it had."""
+    other = replace(world.sources["orders"], file_name_pattern="*.other")
+    world.sources = {"orders": replace(world.sources["orders"], file_name_pattern="*.json"), "b": other}
+    for number in (1, 2):
+        world.land(number)
+        (world.landing() / f"{number}.other").write_text(f'{{"id": {number}0}}\n')
+        world.run(number - 1)
+    assert note(world).exists()
+    assert note(world, "b").exists()
+    applied(world, lambda drafting: plan_rename_source(drafting, old="b", new="c"))
+    del world.sources["b"]
+    world.land(3)
+    world.run(2)
+    assert world.table() == {0: [1, 10], 1: [2, 20], 2: [3]}
+    assert check_sources(world.checkpoint) == []
 
 
 def test_a_former_name_that_is_a_path_is_no_place_of_a_note(world: World) -> None:

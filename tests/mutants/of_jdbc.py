@@ -244,14 +244,6 @@ MUTATIONS = [
         tests=(DATABASE,),
     ),
     Mutation(
-        name="a plan that a source refuses leaves nothing on record",
-        why="a table that was renamed is a dead end: no command ever hears of its new name",
-        file="execution/plan.py",
-        old="            if self.checkpoint.identity() is not None:\n",
-        new="            if False:\n",
-        tests=(DATABASE,),
-    ),
-    Mutation(
         name="a moment in another table lies behind what was read in the one before",
         why="the command of the error is refused, for rows that would be twice in the table and are not",
         file="sources/jdbc/by_time.py",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,16 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import DefinitionError, SourceChangedError, SourceError
+from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.sources import versions
 from airflow_provider_microbatch.sources.delta import DeltaSource
 from airflow_provider_microbatch.sources.delta.commits import Commits, File
 from airflow_provider_microbatch.sources.delta.offset import Place
 from airflow_provider_microbatch.sources.stretch import Limits, Refused, Stretch, between, end_of
+from airflow_provider_microbatch.stores.location import open_store
 from tests.sinks.delta_stages import write_delta_stage
 from tests.sinks.delta_world import opened, publish
 from tests.sinks.stages import batch_of, expect
@@ -203,6 +207,43 @@ def test_only_the_current_start_has_to_be_in_the_log(world: World) -> None:
     with pytest.raises(SourceChangedError, match=r"version 6 .*expired.*from 7 to 7.*skip_versions=\[6\]"):
         world.plan()
     assert counts(world, skip_versions=[6]) == [1]
+
+
+def test_what_was_read_of_a_first_version_that_has_expired_comes_again_only_if_that_is_allowed(world: World) -> None:
+    for _ in range(3):
+        world.orders.append()
+    world.plan(max_files=1)
+    world.orders.append()
+    world.orders.append()
+    world.orders.clean_log(5)
+    with pytest.raises(SourceChangedError, match="its rows are not all read") as told:
+        world.plan(max_files=1)
+    (again, all_now), (on, behind) = re.findall(r"--source orders (.*?) --offset '([^']*)'", str(told.value))
+    assert again == "--allow-skip --allow-reread"
+    assert on == "--allow-skip"
+    source, position = world.open(max_files=1), world.position
+    for offset in (all_now, behind):
+        source.check_offset(offset)
+    assert source.is_after(all_now, position) is None, "rows that were read are among them"
+    assert source.why_not_again(all_now, position) is None
+    assert source.is_after(behind, position) is True
+    world.position = behind
+    assert counts(world) == [1]
+
+
+def test_the_command_of_an_error_names_the_checkpoint(world: World, tmp_path: Path) -> None:
+    place = str(tmp_path / "my checkpoint")
+    checkpoint = Checkpoint(open_store(place), sources=["orders"])
+    opened_sources = OpenedSources(
+        {"orders": DeltaSource(str(world.root))}, checkpoint=checkpoint, lane="live", clock_ms=lambda: 0
+    )
+    world.orders.append()
+    source = opened_sources.open("orders")
+    end = source.latest_offset(None)
+    assert isinstance(end, str)
+    world.orders.table.delete()
+    with pytest.raises(SourceChangedError, match=re.escape(f"`microbatch set-offset '{place}' --source orders ")):
+        source.latest_offset(end)
 
 
 def test_files_that_a_vacuum_took_are_named(world: World) -> None:

@@ -168,8 +168,8 @@ def test_a_poll_with_nothing_new_is_one_request_for_each_thousand_keys(bucket: B
     for number in range(3):
         bucket.proxy.asked.clear()
         assert not bucket.open().has_new(end)
-        # The object of the path's own name is asked for too, and the note of what was taken.
-        assert sorted(one.kind for one in bucket.proxy.asked) == ["get", "head", "list"], number
+        # The object of the path's own name is asked for too, and the notes of what was taken.
+        assert sorted(one.kind for one in bucket.proxy.asked) == ["head", "list", "list"], number
 
 
 def test_files_of_an_interval_are_those_that_were_written_in_it(bucket: Bucket) -> None:

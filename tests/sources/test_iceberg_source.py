@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,83 @@ def test_history_that_has_expired_is_named(world: World) -> None:
         World(world.orders._folder.parent / "other", orders=world.orders).plan(start=snapshots[2])
     with pytest.raises(SourceError, match="is later"):
         World(world.orders._folder.parent / "third", orders=world.orders).plan(start="2020-01-01T00:00:00Z")
+
+
+def commands(error: pytest.ExceptionInfo[BaseException]) -> list[tuple[str, str]]:
+    """The flags and the offset of each set-offset that an error names."""
+    return re.findall(r"--source orders (.*?) --offset '([^']*)'", str(error.value))
+
+
+def test_what_was_read_of_a_first_snapshot_that_has_expired_comes_again_only_if_that_is_allowed(world: World) -> None:
+    for _ in range(3):
+        world.orders.append()
+    world.plan(max_files=1)
+    snapshot = world.orders.head
+    world.orders.append()
+    world.orders.append()
+    world.orders.expire(snapshot)
+    with pytest.raises(SourceChangedError, match="before all its rows were read") as told:
+        world.plan(max_files=1)
+    (again, all_now), (on, behind) = commands(told)
+    assert again == "--allow-skip --allow-reread"
+    assert on == "--allow-skip"
+    source, position = world.open(max_files=1), world.position
+    for offset in (all_now, behind):
+        source.check_offset(offset)
+    assert source.is_after(all_now, position) is None, "rows that were read are among them"
+    assert source.why_not_again(all_now, position) is None
+    assert source.is_after(behind, position) is True
+    world.position = behind
+    assert counts(world) == [1]
+    assert source.is_after(all_now, behind) is None, "whatever was read after it"
+    assert source.is_after(world.position, all_now) is True
+
+
+def test_a_table_that_was_made_anew_is_read_as_the_error_says(world: World) -> None:
+    """Also where its sequence numbers are lower than those that were read."""
+    world.orders.append()
+    world.orders.append()
+    world.plan()
+    world.orders.drop()
+    world.orders.make()
+    world.orders.append()
+    with pytest.raises(SourceError, match="another table than the one that was read") as told:
+        world.plan()
+    ((flags, all_now),) = commands(told)
+    assert flags == "--allow-skip --allow-reread"
+    source = world.open()
+    source.check_offset(all_now)
+    assert source.why_not_again(all_now, world.position) is None
+    world.position = all_now
+    assert counts(world) == [1]
+
+
+def test_the_places_of_one_snapshot_are_ordered(world: World) -> None:
+    for _ in range(3):
+        world.orders.append()
+    first, second = world.plan(max_files=1)
+    third = world.plan(max_files=1)[1]
+    source = world.open()
+    assert [source.is_after(one, second) for one in (None, first, second, third)] == [False, False, False, True]
+
+
+def test_a_table_that_is_registered_again_as_it_was_before_has_not_expired(world: World) -> None:
+    world.orders.append()
+    before = world.orders.table.metadata_location
+    world.orders.append()
+    world.plan()
+    world.orders.catalog.drop_table(world.orders.name)
+    world.orders.catalog.register_table(world.orders.name, before)
+    world.orders.append()
+    world.orders.append()
+    with pytest.raises(SourceError, match=r"rolled back.* was read, and is none of its history") as told:
+        world.plan()
+    ((flags, all_now),) = commands(told)
+    assert flags == "--allow-skip --allow-reread"
+    source = world.open()
+    source.check_offset(all_now)
+    assert source.is_after(all_now, world.position) is None
+    assert source.why_not_again(all_now, world.position) is None
 
 
 def test_only_the_current_start_has_to_be_there(world: World) -> None:

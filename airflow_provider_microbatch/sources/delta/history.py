@@ -15,7 +15,7 @@ from airflow_provider_microbatch.sources.stretch import BEFORE_ITS_FILES, Stretc
 
 class History:
     """:param now: the table as it is.
-    :param go_on: the command that sets the position, without the offset at its end.
+    :param go_on: the command that sets the position, without ``--offset`` at its end.
     """
 
     def __init__(self, source: DeltaSource, *, now: Snapshot, commits: Commits, go_on: str) -> None:
@@ -63,8 +63,9 @@ class History:
         except SourceError as error:
             refused = (
                 f"version {version} of {self._source.root} is expired: its rows are not all read, and its log does not "
-                f"tell any more which they are ({error}). {self._begin_again()} Keep the log for longer than the first "
-                "rows take (delta.logRetentionDuration)."
+                f"tell any more which they are ({error}). {self._begin_again()} To go on without those that were not "
+                f"read: `{self._go_on} --offset {quote(Place(version=self._kept_after(version)).text())}`. Keep the "
+                "log for longer than the first rows take (delta.logRetentionDuration)."
             )
             return Stretch(version=version, in_snapshot=True, refused=refused)
         return Stretch(version=version, in_snapshot=True, files=tuple(files))
@@ -106,22 +107,30 @@ class History:
             "pipeline may stand still (delta.logRetentionDuration)."
         )
 
+    def _kept_after(self, version: int) -> int:
+        """Return the first version after ``version`` that the log still tells."""
+        return next((kept for kept in self._commits.kept() if kept > version), self.now.version + 1)
+
     def _in_part(self, version: int) -> str:
         return (
             f"version {version} of {self._source.root} is read in part, file by file, and the change feed tells it as "
             "a whole: rows that were read would come again. Plan by files until a batch ends behind it; or "
-            f"begin there, without its other rows: `{self._go_on} {quote(Place(version=version + 1).text())}`."
+            f"begin there, without its other rows: `{self._go_on} --offset {quote(Place(version=version + 1).text())}`."
         )
 
     def _skip(self, version: int) -> str:
         return (
             f"skip_versions=[{version}] passes over it, with all that it has added, and the batch says so; or begin "
-            f"behind it with other rows: `{self._go_on} {quote(Place(version=version + 1).text())}`."
+            f"behind it with other rows: `{self._go_on} --offset {quote(Place(version=version + 1).text())}`."
         )
 
     def _begin_again(self) -> str:
         begin = quote(Place(version=self.now.version, in_snapshot=True).text())
-        return f"To read all rows that are there now: `{self._go_on} {begin}`, or a source of another name."
+        return (
+            f"To read all rows that are there now, so that what was read before is in the sink's table twice: "
+            f"`{self._go_on} --allow-reread --offset {begin}`, or a source of another name. Where nothing may be there "
+            "twice, begin a new checkpoint and a new table."
+        )
 
 
 def feeds(stretches: Iterable[Stretch[File]]) -> list[list[int]]:

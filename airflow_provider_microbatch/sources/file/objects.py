@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import Any
 
 from airflow_provider_microbatch.connections import Connect
@@ -195,6 +196,14 @@ class ObjectPlace(Place):
         now = self.look(found.path)
         if now is None or (now.size, now.etag) != (found.size, found.etag):
             raise OSError(0, "it was written again while it was archived: nothing was removed")
+
+    def notes(self, base: str, beginning: str) -> list[str]:
+        """Takes one request for each thousand notes."""
+        after = self._key(self.note_path(base, beginning))
+        folder = after.removesuffix(f"/{beginning}")
+        with self._telling():
+            found = (one["path"] for one in self._bucket.objects(folder, after=after, page=_PAGE))
+            return [key.removeprefix(f"{folder}/") for key in takewhile(lambda key: key.startswith(after), found)]
 
     def read_note(self, path: str) -> bytes:
         """Takes a GET request."""

@@ -73,13 +73,7 @@ class OpenFileSource(OpenSource):
         self._seen = SeenFiles(self._log, self._state)
         self._listing = source.listing()
         self._candidates = Candidates(source, self._place, self._seen, name=context.name, clock_ms=context.clock_ms)
-        self._taken = Taken(
-            self._place,
-            base=self._listing.base,
-            name=context.name,
-            names_before=context.names_before,
-            checkpoint=context.checkpoint_id,
-        )
+        self._taken = Taken(self._place, base=self._listing.base, context=context)
         self._archive = source.archive_path()
         self._order: ListingOrder | None = None
         if source.ordered:

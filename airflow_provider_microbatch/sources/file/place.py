@@ -83,6 +83,13 @@ class Place(ABC):
         return f"{base.rstrip('/')}/{NOTES}/{name}"
 
     @abstractmethod
+    def notes(self, base: str, beginning: str) -> list[str]:
+        """Return the names of the notes about the files below ``base`` that begin with ``beginning``, ascending.
+
+        :raises OSError: if they cannot be listed.
+        """
+
+    @abstractmethod
     def read_note(self, path: str) -> bytes:
         """Read a note.
 

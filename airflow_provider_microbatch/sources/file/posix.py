@@ -109,6 +109,19 @@ class PosixPlace(Place):
         """Below the base; if the base is a file, beside it."""
         return super().note_path(str(Path(base).parent) if Path(base).is_file() else base, name)
 
+    def notes(self, base: str, beginning: str) -> list[str]:
+        """Follows no link, as :meth:`read_note`."""
+        notes = Path(self.note_path(base, beginning)).parent
+        try:
+            with opened(str(notes.parent), [notes.name]) as held:
+                folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=held)  # `held` may permit only a search
+                try:
+                    return sorted(name for name in os.listdir(folder) if name.startswith(beginning))  # noqa: PTH208
+                finally:
+                    os.close(folder)
+        except FileNotFoundError:
+            return []
+
     def read_note(self, path: str) -> bytes:
         """Follows no link below the folder that the user names, since other users may write there."""
         notes = Path(path).parent

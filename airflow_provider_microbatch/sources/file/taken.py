@@ -8,17 +8,21 @@ with the checkpoint has its files again, and the note of that time.
 
 A source may be renamed after the backup, or after the note. So the note lies under each name that the source has had,
 and is read under each: whatever the restored checkpoint calls the source, the first of its names is among them.
+
+A source may also be added after the backup, and be added again, under another name. So a note of this checkpoint whose
+name no source of it has, or had, counts too: it was written in a life that the checkpoint has forgotten.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 from airflow_provider_microbatch.checkpoint.identity import is_checkpoint_id
 from airflow_provider_microbatch.checkpoint.key import is_name
 from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceError
-from airflow_provider_microbatch.sources.file.cleaning import Cleaning, decode_cleaning, encode_cleaning
+from airflow_provider_microbatch.sources import SourceContext
+from airflow_provider_microbatch.sources.file.cleaning import Cleaning, Entries, decode_cleaning, encode_cleaning
 from airflow_provider_microbatch.sources.file.place import Place
 
 
@@ -27,25 +31,17 @@ class Taken:
 
     :param place: place of the files and of the note.
     :param base: the source's base.
-    :param name: name of the source.
-    :param names_before: returns the names that the source had before.
-    :param checkpoint: returns the checkpoint's id; None while it belongs to no pipeline, and nothing was taken.
+    :param context: tells the source's names, those of other sources, and the checkpoint's id: None while the checkpoint
+        belongs to no pipeline, and nothing was taken.
     """
 
-    def __init__(
-        self,
-        place: Place,
-        *,
-        base: str,
-        name: str,
-        names_before: Callable[[], Sequence[str]],
-        checkpoint: Callable[[], str | None],
-    ) -> None:
+    def __init__(self, place: Place, *, base: str, context: SourceContext) -> None:
         self._place = place
         self._base = base
-        self._name = name
-        self._names_before = names_before
-        self._checkpoint = checkpoint
+        self._name = context.name
+        self._names_before = context.names_before
+        self._knows = context.knows
+        self._checkpoint = context.checkpoint_id
 
     def read(self) -> Cleaning:
         """Return the noted entries; empty if there is no note. Opens one file, or requests one object, for each name
@@ -69,27 +65,61 @@ class Taken:
 
     def unknown_to(self, latest: int, *, log: str) -> str | None:
         """Describe the files that were taken for batches that the checkpoint does not know, with the possible remedies;
-        None if there are none.
+        None if there are none. Takes one listing, and opens each note that is there under a name of this source, or
+        under one that no source has.
 
         :param latest: the last log id.
         :param log: address of the source log.
+        :raises SourceError: if a note cannot be read.
         """
-        telling = {where: note for where, note in self._notes().items() if note.done.after(latest).runs}
-        if not telling:
+        paths, there = self._paths(), self._there()
+        own = {where: self._read(where) for where in paths if where in there}
+        others = {
+            where: self._read(where) for where, name in there.items() if where not in own and self._is_stray(name)
+        }
+        strays = {where: note for where, note in others.items() if note.done.runs}
+        telling = {where: note.done.after(latest) for where, note in own.items() if note.done.after(latest).runs}
+        if not telling and not strays:
             return None
-        noted = _together(telling.values())
-        unknown = noted.done.after(latest).runs
-        archives = [archive for base, archive in noted.archives if base == self._base]
-        back = f"They are in {archives[0]!r}, or were deleted" if archives else "They were deleted"
-        there = f"ends at {latest}" if latest >= 0 else "is empty"
-        first, last = unknown[0][0], unknown[-1][1]
+        taken = []
+        if telling:
+            ends = f"ends at {latest}" if latest >= 0 else "is empty"
+            taken.append(f"{_entries(telling.values())} of the source log {log}, which {ends}")
+        taken += [
+            f"{_entries([note.done])} of source {there[where]!r}, which it does not know"
+            for where, note in strays.items()
+        ]
+        telling |= {where: note.done for where, note in strays.items()}
+        noted = _together([*own.values(), *strays.values()])
+        archives = [repr(archive) for base, archive in noted.archives if base == self._base]
+        back = f"They are in {' or '.join(archives)}, or were deleted" if archives else "They were deleted"
+        notes = " and ".join(f"{where!r} ({_entries([entries])})" for where, entries in telling.items())
         return (
-            f"clean_source has taken the files of entries {first} to {last} of the source log {log}, which "
-            f"{there}: this checkpoint was restored from an older backup, and does not know the batches that have read "
-            f"them. {back}; what they held is in the table only if that is younger. Restore the newer checkpoint; or "
-            f"move the files back to where they were, which has them read again. Then, or if they are not to be read, "
-            f"remove {' and '.join(map(repr, telling))}, which {'says' if len(telling) == 1 else 'say'} so."
+            f"clean_source has taken the files of {'; and of '.join(taken)}: this checkpoint was restored from an "
+            f"older backup, and does not know the batches that have read them. {back}; what they held is in the table "
+            "only if that is younger. Restore the newer checkpoint; or move the files back to where they were, which "
+            f"has them read again. Then, or if they are not to be read, remove {notes}, which "
+            f"{'says' if len(telling) == 1 else 'say'} so."
         )
+
+    def _there(self) -> dict[str, str]:
+        """By path, the names of the sources of which there is a note of this checkpoint."""
+        checkpoint = self._checkpoint()
+        if checkpoint is None:
+            return {}
+        folder = self._place.note_path(self._base, "").rstrip("/")
+        try:
+            found = self._place.notes(self._base, f"{checkpoint}.")
+        except (OSError, SourceError) as error:
+            raise SourceError(
+                f"{folder}, where notes say what clean_source has taken, cannot be read: {_said(error)}. Give this "
+                "user the right to it."
+            ) from error
+        return {f"{folder}/{note}": note.removeprefix(f"{checkpoint}.") for note in found}
+
+    def _is_stray(self, name: str) -> bool:
+        """Whether no source of this checkpoint has, or had, the name."""
+        return is_name(name) and not self._knows(name)
 
     def _notes(self) -> dict[str, Cleaning]:
         """By path, the note under each name; empty where there is none."""
@@ -138,6 +168,13 @@ def _together(notes: Iterable[Cleaning]) -> Cleaning:
     for one in notes:
         told = with_noted(told, one)
     return told
+
+
+def _entries(found: Iterable[Entries]) -> str:
+    together = Entries()
+    for one in found:
+        together = together.with_(one)
+    return "entries " + ", ".join(f"{first} to {last}" for first, last in together.runs)
 
 
 def _said(error: Exception) -> str:

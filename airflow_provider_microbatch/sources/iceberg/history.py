@@ -14,7 +14,7 @@ from airflow_provider_microbatch.sources.stretch import Stretch, Unit
 
 class History:
     """:param branch: as it is now.
-    :param go_on: the command that sets the position, without the offset at its end.
+    :param go_on: the command that sets the position, without ``--offset`` at its end.
     """
 
     def __init__(self, source: IcebergSource, *, branch: Branch, go_on: str) -> None:
@@ -69,7 +69,9 @@ class History:
         if place.snapshot == NO_SNAPSHOT or any(one.id == place.snapshot for one in branch.chain):
             return
         newest = branch.head
-        if branch.has(place.snapshot) or newest is None or newest.sequence <= place.sequence:
+        # A history that tells the number tells the snapshot too, if it is its own: no expiry has taken it.
+        tells = newest is not None and branch.chain[0].sequence <= place.sequence
+        if branch.has(place.snapshot) or newest is None or tells or newest.sequence <= place.sequence:
             told = "no snapshot" if newest is None else f"snapshot {newest.id}"
             raise SourceError(
                 f"{where} was rolled back, or its branch set elsewhere: snapshot {place.snapshot} was read, and is "
@@ -112,7 +114,8 @@ class History:
         except SourceError:
             refused = (
                 f"snapshot {start.snapshot} of {self._source.location()} is expired, before all its rows were read. "
-                f"{self._begin_again()} Keep snapshots for longer than the first rows take."
+                f"{self._begin_again()} To go on without those that were not read: `{self._go_on} --offset "
+                f"{quote(self._after(start).text())}`. Keep snapshots for longer than the first rows take."
             )
             return Stretch(version=start.version, in_snapshot=True, refused=refused)
         return Stretch(version=start.version, in_snapshot=True, files=files)
@@ -124,14 +127,25 @@ class History:
         first = after[0]
         if first.parent == start.snapshot or (first.is_first and start.snapshot == NO_SNAPSHOT):
             return None
-        go_on = self._behind(first) if first.parent is None else self._parent(first)
+        go_on = self._before(first)
         refused = (
             f"snapshots of {self._source.location()} have expired before they were read: the oldest after snapshot "
             f"{start.snapshot} is {first.id}, and is not its child. {self._begin_again()} To go on without what is "
-            f"lost: `{self._go_on} {quote(go_on.text())}`. Keep snapshots for longer than the pipeline "
+            f"lost: `{self._go_on} --offset {quote(go_on.text())}`. Keep snapshots for longer than the pipeline "
             "may stand still (history.expire.max-snapshot-age-ms)."
         )
         return Stretch(version=start.version, refused=refused)
+
+    def _after(self, start: Place) -> Place:
+        """Return the place behind a snapshot that has expired, from where on the history is told."""
+        first = next((one for one in self.branch.chain if one.sequence > start.sequence), None)
+        if first is None or first.parent == start.snapshot:
+            return Place(version=start.version + 1, snapshot=start.snapshot)
+        return self._before(first)
+
+    def _before(self, first: Commit) -> Place:
+        """Return the place before the oldest snapshot; behind it, where it is not known what it was before it."""
+        return self._behind(first) if first.parent is None else self._parent(first)
 
     @staticmethod
     def _parent(first: Commit) -> Place:
@@ -151,7 +165,7 @@ class History:
             f"snapshot {commit.id} of {self._source.location()} is no append: {commit.words}. Whoever reads appends "
             "has rows that are not in the table any more, and cannot tell which of the added ones are new. "
             f"skip_snapshots=[{commit.id}] passes over it, with all that it has added, and the batch says so; or begin "
-            f"behind it with other rows: `{self._go_on} {quote(self._behind(commit).text())}`."
+            f"behind it with other rows: `{self._go_on} --offset {quote(self._behind(commit).text())}`."
         )
         return Stretch(version=version, refused=refused)
 
@@ -160,4 +174,8 @@ class History:
         if head is None:
             return "Read it as a source of another name, or make the rows come back."
         begin = quote(Place(version=head.sequence, in_snapshot=True, snapshot=head.id).text())
-        return f"To read all rows that are there now: `{self._go_on} {begin}`, or a source of another name."
+        return (
+            f"To read all rows that are there now, so that what was read before is in the sink's table twice: "
+            f"`{self._go_on} --allow-reread --offset {begin}`, or a source of another name. Where nothing may be there "
+            "twice, begin a new checkpoint and a new table."
+        )

@@ -183,8 +183,8 @@ class OpenTimedTable(OpenTable):
     def _ways(self, place: Moment) -> str:
         begin, here = quote(Moment().text()), quote(replace(place, below=None).text())
         return (
-            "Where its rows are to be read from the first: `microbatch set-offset CHECKPOINT --source "
-            f"{quote(self._name)} --allow-skip --offset {begin}`; where what lies before {place.time} was read: "
+            f"Where its rows are to be read from the first: `{self._set_offset} --allow-skip --offset {begin}`; "
+            f"where what lies before {place.time} was read: "
             f"`--offset {here}`, which passes over what was committed late."
         )
 

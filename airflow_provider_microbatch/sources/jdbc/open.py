@@ -222,7 +222,7 @@ class OpenJdbcSource(OpenTable):
             what = f"{now.name} is not as it was: {differs}"
         else:
             what = f"{now.name} was made again, or its sequence begins again"
-        go_on = f"microbatch set-offset CHECKPOINT --source {quote(self._name)} --allow-skip --offset"
+        go_on = f"{self._set_offset} --allow-skip --offset"
         return (
             f"{what} (oid {then.oid} and sequence file {then.sequence} then, {now.oid} and {now.sequence} now): its "
             f"rows up to {place.number} would count as read. Where they are to be read: `{go_on} {quote(begin)}`, or a "

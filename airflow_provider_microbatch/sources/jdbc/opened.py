@@ -40,6 +40,7 @@ class OpenTable(OpenSource):
     def __init__(self, source: JdbcSource, context: SourceContext) -> None:
         self._source = source
         self._name = context.name
+        self._set_offset = context.set_offset
         self._connect = context.connect
 
     @abstractmethod

@@ -4,7 +4,7 @@ alive."""
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -300,7 +300,7 @@ class Recorded:
     def source(self, name: str, *, lane: str) -> OpenSource | None:
         """The source, opened with the checkpoint, as the lane reads it; None if the newest attempt on record had no
         source of that name."""
-        return self._opened(name, self.arguments(of_letters=lane == LETTERS), lane)
+        return self._source_of(self.arguments(of_letters=lane == LETTERS), name, lane=lane)
 
     def source_to_come(self, name: str, *, lane: str) -> OpenSource | None:
         """The source as the next plan will read it, as far as is known: as the plan that was refused last defines it,
@@ -314,19 +314,37 @@ class Recorded:
         if since is None or refused is None or written[refused] <= since or lane == LETTERS:
             return self.source(name, lane=lane)
         values = definitions.get(refused) or {"arguments": {}}
-        return self._opened(name, values["arguments"], lane)
+        return self._source_of(values["arguments"], name, lane=lane)
 
-    def _opened(self, name: str, arguments: Mapping[str, Any], lane: str) -> OpenSource | None:
+    def _source_of(self, arguments: Mapping[str, Any], name: str, *, lane: str) -> OpenSource | None:
         sources = arguments.get("sources", {}).items()
         recorded = {self._checkpoint.names.of(one): found for one, found in sources}.get(name)
         if recorded is None:
             return None
+        return self._opened(name, recorded, lane=lane)
+
+    def _opened(self, name: str, recorded: Mapping[str, Any], *, lane: str) -> OpenSource:
         defined = {name: Source.from_dict(recorded)}
         return OpenedSources(defined, checkpoint=self._checkpoint, lane=lane, clock_ms=now_ms).open(name)
 
     def source_names(self) -> list[str]:
         """Current names of the pipeline's sources."""
         return [self._checkpoint.names.of(name) for name in self.arguments().get("sources", {})]
+
+    def other_sources(self) -> Iterator[tuple[str, OpenSource]]:
+        """Sources, by their current names, of pipelines on record that the newest attempt did not run: a plan that was
+        refused has left its pipeline, and older ones may be there. A source that cannot be loaded here is left out."""
+        definitions, today = self._checkpoint.definitions, self.arguments().get("sources", {})
+        told = list(today.items())
+        for found in definitions.names():
+            with suppress(CheckpointError, DefinitionError):
+                for name, recorded in (
+                    ((definitions.get(found) or {}).get("arguments") or {}).get("sources", {}).items()
+                ):
+                    if (name, recorded) not in told:
+                        told.append((name, recorded))
+                        present = self._checkpoint.names.of(name)
+                        yield present, self._opened(present, recorded, lane=LIVE)
 
     def arguments(self, *, of_letters: bool = False) -> Mapping[str, Any]:
         """Arguments of the pipeline as the newest readable attempt ran it; empty if there is none.
