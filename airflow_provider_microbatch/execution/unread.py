@@ -36,10 +36,10 @@ def find_unread(checkpoint: Checkpoint) -> list[Finding]:
         return []  # torn; that is another finding
     if arguments.get("plan") != INTERVAL:
         return []  # a live lane reads whatever is new
-    found, sources = [], arguments.get("sources")
+    found = []
     # The interval itself is not looked at: only the data before it is.
     after = Interval(start_ms=span[1], end_ms=span[1] + 1)
-    for name, recorded in sources.items() if isinstance(sources, Mapping) else ():
+    for name, recorded in arguments.get("sources", {}).items():
         name = checkpoint.names.of(name)
         try:
             source = Source.from_dict(recorded)

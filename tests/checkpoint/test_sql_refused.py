@@ -17,6 +17,8 @@ from tests.checkpoint.conftest import Connected
 from tests.support import sql
 from tests.support.postgres import free_port, postgres
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_read_replica_is_refused_by_a_sentence(tmp_path: Path) -> None:
     with postgres(is_replica=True) as server:

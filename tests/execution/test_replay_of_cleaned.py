@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -129,5 +130,6 @@ def test_what_a_process_archives_that_slept_through_a_rename_is_found_under_the_
         world.run(0)
     called("bookings", "archive-2")
     world.run(1)
+    shutil.rmtree(world.landing() / ".microbatch_cleaned", ignore_errors=True)  # an earlier version left no note
     world.run(0, InlineEngine(transform=lambda sources: [{"id": 7} for _ in sources["bookings"]]), clear_number=1)
     assert world.table() == {0: [7]}

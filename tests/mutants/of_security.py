@@ -479,14 +479,6 @@ MUTATIONS = [
         tests=("tests/execution/test_unread.py",),
     ),
     Mutation(
-        name="sources on record are by name, whoever wrote them",
-        why="one definition, and check tells nothing at all",
-        file="execution/unread.py",
-        old=" if isinstance(sources, Mapping) else ():",
-        new=":",
-        tests=("tests/execution/test_unread.py",),
-    ),
-    Mutation(
         name="a definition may be nested as deep as it likes",
         why="somebody else's ends the janitor: no stage goes any more, and nobody is told",
         file="registry.py",

@@ -28,6 +28,8 @@ from tests.support.postgres import Postgres, postgres
 from tests.support.proxy import Proxy, proxy
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def between() -> Iterator[Proxy]:

@@ -21,6 +21,8 @@ from airflow_provider_microbatch.sources.kinesis import KinesisSource
 from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.support import kinesis
 
+pytestmark = pytest.mark.slow
+
 DAY_MS = 86_400_000
 A, B, C, D, E = (f"shardId-{number:012}" for number in range(5))
 

@@ -27,6 +27,8 @@ from airflow_provider_microbatch.sources.python.resident import Planner, Residen
 from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def head(tmp_path: Path) -> Path:
