@@ -76,14 +76,6 @@ MUTATIONS = [
         tests=(EXCHANGE,),
     ),
     Mutation(
-        name="state of any provider is imported",
-        why="two attempts of one batch overwrite its files",
-        file="execution/query_state.py",
-        old=" or entry.conf.get(PROVIDER) != ROCKSDB",
-        new="",
-        tests=(EXCHANGE,),
-    ),
-    Mutation(
         name="state is taken over whatever its settings say",
         why="Spark loads a class of a stranger's, or each run fails",
         file="execution/stateful.py",

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.replays import Replays
 from airflow_provider_microbatch.exceptions import CheckpointError, EngineError
-from tests.execution.world import run_identity
+from tests.execution.world import Killed, run_identity
 from tests.state.stateful import COUNTS, SessionEngine, StatefulWorld
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -119,6 +120,29 @@ def test_of_two_attempts_that_both_ran_the_next_batch_goes_on_from_the_published
     world.run(1)
 
     assert world.table() == {0: [{"id": 1, "count": 1}], 1: [{"id": 1, "count": 2}]}
+
+
+def test_after_a_replay_that_died_before_its_answer_the_next_batch_goes_on_from_what_is_published(
+    tmp_path: Path, engine: SessionEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No record tells of the replay's state: the table does."""
+    world = StatefulWorld(tmp_path, engine=engine)
+    world.land("a", 1)
+    world.run(0)
+
+    def killed(*args: object, **kwargs: object) -> None:
+        raise Killed
+
+    world.transform = "tests.state.transforms:counts_twice"
+    with monkeypatch.context() as patched:
+        patched.setattr(Replays, "complete", killed)
+        with pytest.raises(Killed):
+            world.run(0, clear_number=1)
+    world.transform = COUNTS
+    world.land("b", 1)
+    world.run(1)
+
+    assert world.table() == {0: [{"id": 1, "count": 2}], 1: [{"id": 1, "count": 3}]}
 
 
 def test_state_survives_snapshots_and_its_files_do_not_grow_with_history(tmp_path: Path, engine: SessionEngine) -> None:
