@@ -135,8 +135,8 @@ MUTATIONS = [
         name="archived files are streamed from where they were",
         why="a replay of a batch finds none of them",
         file="sources/file/reads.py",
-        old="        if self._source.clean_source is not None or is_object(self._source.path):\n",
-        new="        if is_object(self._source.path):\n",
+        old="        return self._source.clean_source is None and not is_object(self._source.path)\n",
+        new="        return not is_object(self._source.path)\n",
         tests=(FILES,),
     ),
     Mutation(

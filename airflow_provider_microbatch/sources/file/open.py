@@ -161,6 +161,8 @@ class OpenFileSource(OpenSource):
 
     def stream(self, start: Offset | None, end: Offset | None) -> Stream | None:
         """Return the range as the first or second entry of a log of Spark's own source."""
+        if not self._reads.may_be_streamed:
+            return None
         files = self._usable(start, end)
         return self._reads.stream(
             files, path=self._listing.base, begins=start is None, left_out=self._left_out(start, end, files)

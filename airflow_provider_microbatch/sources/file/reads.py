@@ -75,9 +75,14 @@ class FileReads:
     def _requires(self) -> Requirements:
         return self._place.requires()
 
-    def stream(self, files: Sequence[Located], *, path: str, begins: bool, left_out: Sequence[str]) -> Stream | None:
-        """Return the files as a stream reads them. None where Spark's own source does not find all of them, or has no
-        credentials for them: it looks in one place only, and not in an archive.
+    @property
+    def may_be_streamed(self) -> bool:
+        """Whether Spark's own source finds all files, and has credentials for them: it looks in one place only, and not
+        in an archive."""
+        return self._source.clean_source is None and not is_object(self._source.path)
+
+    def stream(self, files: Sequence[Located], *, path: str, begins: bool, left_out: Sequence[str]) -> Stream:
+        """Return the files as a stream reads them, where they :attr:`may_be_streamed`.
 
         The log that Spark gets has everything before the range as one entry that names no file, however long the
         history is: a query that runs one batch needs no more.
@@ -85,8 +90,6 @@ class FileReads:
         :param path: the path that the source lists.
         :param begins: no file was read before.
         """
-        if self._source.clean_source is not None or is_object(self._source.path):
-            return None
         read = self.of(files, left_out=left_out)
         number = 0 if begins else 1
         there = [one.path for one in files if one.path is not None]
