@@ -80,12 +80,19 @@ def local_folder(checkpoint: Checkpoint) -> Path:
 
     :raises CheckpointError: if it lies in no file system of this host.
     """
-    address = checkpoint.for_spark
-    if address is None or not address.startswith("file:///"):
+    folder = _folder_of(checkpoint)
+    if folder is None:
         raise CheckpointError(
             f"checkpoint {checkpoint.location}: a stateful pipeline keeps its checkpoint in a file system that the "
             "task and Spark share (attempts share state by a link, and other stores have none). Give it a path."
         )
+    return folder
+
+
+def _folder_of(checkpoint: Checkpoint) -> Path | None:
+    address = checkpoint.for_spark
+    if address is None or not address.startswith("file:///"):
+        return None
     return Path(address.removeprefix("file://"))
 
 
@@ -249,7 +256,7 @@ def keep_state_of_committed(checkpoint: Checkpoint, key: BatchKey, manifest: Man
 def drop_own_folder(checkpoint: Checkpoint, attempt: Attempt) -> None:
     """Remove what an attempt that has ended left of the checkpoint that Spark was shown, with its copies of rows. There
     is nothing to remove of an attempt that kept no state."""
-    if checkpoint.for_spark is not None and checkpoint.for_spark.startswith("file:///"):
+    if _folder_of(checkpoint) is not None:
         remove_folder(str(_own_folder(checkpoint, attempt)))
 
 

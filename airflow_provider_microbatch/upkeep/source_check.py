@@ -40,21 +40,15 @@ def _forgotten(checkpoint: Checkpoint, source: OpenSource, name: str) -> Iterato
     except SourceError as error:
         why = str(error)
     if why is not None:
-        yield Finding(
-            kind="source",
-            where=checkpoint.source_log(name).location,
-            message=f"source {name!r}: {why}",
-            repair="Choose one of the ways on; until then the pipeline plans nothing.",
-        )
+        yield _finding(checkpoint, name, why, "Choose one of the ways on; until then the pipeline plans nothing.")
 
 
 def _forgotten_by_another(checkpoint: Checkpoint, source: OpenSource, name: str) -> Iterator[Finding]:
     """As :func:`_forgotten`, of a source that is not one of today's. That it cannot be asked any more is no finding."""
     with suppress(SourceError, CheckpointError):
         if (why := source.forgotten()) is not None:
-            where, way = checkpoint.source_log(name).location, "Choose one of the ways on; until then no plan is made"
-            message = f"source {name!r}: {why}"
-            yield Finding(kind="source", where=where, message=message, repair=f"{way} that reads there.")
+            way = "Choose one of the ways on; until then no plan is made that reads there."
+            yield _finding(checkpoint, name, why, way)
 
 
 def _not_read(checkpoint: Checkpoint, source: OpenSource, name: str) -> Iterator[Finding]:
@@ -64,8 +58,12 @@ def _not_read(checkpoint: Checkpoint, source: OpenSource, name: str) -> Iterator
         return  # another finding reports the source, or its log
     if what is not None:
         message, _, way = what.partition(". ")
-        where = checkpoint.source_log(name).location
-        yield Finding(kind="source", where=where, message=f"source {name!r}: {message}.", repair=way)
+        yield _finding(checkpoint, name, f"{message}.", way)
+
+
+def _finding(checkpoint: Checkpoint, name: str, why: str, way: str) -> Finding:
+    where = checkpoint.source_log(name).location
+    return Finding(kind="source", where=where, message=f"source {name!r}: {why}", repair=way)
 
 
 def has_committed(checkpoint: Checkpoint) -> bool:

@@ -149,7 +149,7 @@ MUTATIONS = [
         name="the commit entry of a log that is begun half stays",
         why="it commits a batch that nobody has planned, and the position counts as lost",
         file="upkeep/commands/repair_lane.py",
-        old="            self._set_aside_commit(number, why)\n            self._drafting",
+        old="            self._put_away_commit(number, why)\n            self._drafting",
         new="            self._drafting",
         tests=(BEHIND_GIVEN_UP,),
     ),

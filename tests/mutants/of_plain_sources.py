@@ -191,8 +191,8 @@ MUTATIONS = [
         name="a sequence that begins again is the same",
         why="a truncated table's new rows up to the old position are lost, and a replay has them for the old ones",
         file="sources/jdbc/table.py",
-        old="sequence=None if sequence is None else int(sequence))",
-        new="sequence=None)",
+        old="sequence=file,",
+        new="sequence=None,",
         tests=(JDBC,),
     ),
     Mutation(

@@ -10,7 +10,7 @@ from airflow_provider_microbatch.sources.delta import RECORD_GAP, DeltaSource
 from airflow_provider_microbatch.sources.delta.commits import Commit, Commits, File
 from airflow_provider_microbatch.sources.delta.offset import Place
 from airflow_provider_microbatch.sources.delta.table import Snapshot, has_change_feed, snapshot_of
-from airflow_provider_microbatch.sources.stretch import BEFORE_ITS_FILES, Stretch
+from airflow_provider_microbatch.sources.stretch import BEFORE_ITS_FILES, Stretch, read_all_now
 
 
 class History:
@@ -125,12 +125,7 @@ class History:
         )
 
     def _begin_again(self) -> str:
-        begin = quote(Place(version=self.now.version, in_snapshot=True).text())
-        return (
-            f"To read all rows that are there now, so that what was read before is in the sink's table twice: "
-            f"`{self._go_on} --allow-reread --offset {begin}`, or a source of another name. Where nothing may be there "
-            "twice, begin a new checkpoint and a new table."
-        )
+        return read_all_now(self._go_on, Place(version=self.now.version, in_snapshot=True).text())
 
 
 def feeds(stretches: Iterable[Stretch[File]]) -> list[list[int]]:

@@ -9,7 +9,7 @@ from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources.iceberg import EARLIEST, LATEST, RECORD_GAP, IcebergSource
 from airflow_provider_microbatch.sources.iceberg.branch import Branch, Commit
 from airflow_provider_microbatch.sources.iceberg.offset import NO_SNAPSHOT, Place
-from airflow_provider_microbatch.sources.stretch import Stretch, Unit
+from airflow_provider_microbatch.sources.stretch import Stretch, Unit, read_all_now
 
 
 class History:
@@ -173,9 +173,4 @@ class History:
         head = self.branch.head
         if head is None:
             return "Read it as a source of another name, or make the rows come back."
-        begin = quote(Place(version=head.sequence, in_snapshot=True, snapshot=head.id).text())
-        return (
-            f"To read all rows that are there now, so that what was read before is in the sink's table twice: "
-            f"`{self._go_on} --allow-reread --offset {begin}`, or a source of another name. Where nothing may be there "
-            "twice, begin a new checkpoint and a new table."
-        )
+        return read_all_now(self._go_on, Place(version=head.sequence, in_snapshot=True, snapshot=head.id).text())

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceError
-from airflow_provider_microbatch.sources.jdbc.cluster import cluster_now
+from airflow_provider_microbatch.sources.jdbc.cluster import Cluster, cluster_now
 from airflow_provider_microbatch.sources.jdbc.offset import Table
 from airflow_provider_microbatch.sources.jdbc.transactions import NEXT, check_told, running_now, unseen
 
@@ -128,8 +128,12 @@ class Snapshot:
         if found is None:  # the name is resolved now, and everything else as of the snapshot
             raise SourceError(f"{self._table} is being made again at this moment: look again")
         name, oid, sequence = found
-        made = Table(name=name, oid=int(oid), sequence=None if sequence is None else int(sequence))
-        return replace(made, cluster=cluster_now(self._opened))
+        file = None if sequence is None else int(sequence)
+        return Table(name=name, oid=int(oid), sequence=file, cluster=self._cluster)
+
+    @cached_property
+    def _cluster(self) -> Cluster:
+        return cluster_now(self._opened)
 
     def moment(self) -> tuple[int, int, int]:
         """The time, milliseconds since the epoch; the lowest id of a running transaction; and the first id that was not

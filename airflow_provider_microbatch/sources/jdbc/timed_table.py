@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceError
-from airflow_provider_microbatch.sources.jdbc.cluster import cluster_now
+from airflow_provider_microbatch.sources.jdbc.cluster import Cluster, cluster_now
 from airflow_provider_microbatch.sources.jdbc.moment import Made, Moment, Running
 from airflow_provider_microbatch.sources.jdbc.ranges_by_time import Ranges
 from airflow_provider_microbatch.sources.jdbc.table import WHOLE, connected, inexact, quoted, quoted_column
@@ -109,7 +110,11 @@ class TimedTable:
         if found is None:  # the name is resolved now, and everything else as of the snapshot
             raise SourceError(f"{self._table} is being made again at this moment: look again")
         name, oid, file = found
-        return Made(name=name, oid=int(oid), file=int(file), cluster=cluster_now(self._opened))
+        return Made(name=name, oid=int(oid), file=int(file), cluster=self._cluster)
+
+    @cached_property
+    def _cluster(self) -> Cluster:
+        return cluster_now(self._opened)
 
     def below(self) -> int:
         """The first transaction id that was not assigned."""

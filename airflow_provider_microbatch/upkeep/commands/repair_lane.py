@@ -261,7 +261,7 @@ class LaneRepair:
         why = "a command was to begin the log here and was given up half way; nothing was read, and the log is empty"
         for number in reversed(ids):
             # In this order: if this command is given up too, offsets without a commit entry are taken back again.
-            self._set_aside_commit(number, why)
+            self._put_away_commit(number, why)
             self._drafting.put_away(f"{self._folder}offsets/{number}", why)
 
     def _mend_beginning(self) -> None:
@@ -320,7 +320,7 @@ class LaneRepair:
             raise _Stuck
         committed = frozenset(commit_ids)
         for number in ahead:
-            self._set_aside_commit(number, f"batch {number} was never planned and is not in the table")
+            self._put_away_commit(number, f"batch {number} was never planned and is not in the table")
         for number in offset_ids:
             torn = self._wrong_commit(number) if number in committed else "missing"
             # The newest batch may be open, and retention may have removed the commit entry of the first batch that is
@@ -330,10 +330,10 @@ class LaneRepair:
                 continue
             found = self._published(number)
             if found is not None:
-                self._set_aside_commit(number, torn)
+                self._put_away_commit(number, torn)
                 self._write_commit(number, found)
             elif number == newest or torn == _ANOTHERS:
-                self._set_aside_commit(number, f"{torn}, and batch {number} is not in the table: it runs again")
+                self._put_away_commit(number, f"{torn}, and batch {number} is not in the table: it runs again")
 
     def _wrong_commit(self, number: int) -> str | None:
         """Why the commit entry is not that of the planned batch, or None."""
@@ -342,7 +342,7 @@ class LaneRepair:
         commit = self._lane.commit_log.get(number)
         return _ANOTHERS if commit is not None and self._lane.commits_another(number, commit) else None
 
-    def _set_aside_commit(self, number: int, why: str) -> None:
+    def _put_away_commit(self, number: int, why: str) -> None:
         self._drafting.put_away(f"{self._folder}commits/{number}", why)
 
     def _write_commit(self, number: int, found: Published) -> None:

@@ -214,10 +214,8 @@ class Recorded:
         epochs = self._checkpoint.attempts.epochs
         keys = (BatchKey(lane, number) for lane in epochs.lanes() for number in epochs.ids(lane))
         named = {name for key in keys for name in self._definitions_of(key) or ()}
-        written = [self._usable[name] for name in named if name in self._usable]
-        found = [
-            sink for sink in self.usable() if not any(sink.definition == other.definition for other in written)
-        ]  # fmt: skip
+        written = [self._usable[name].definition for name in named if name in self._usable]
+        found = [sink for sink in self.usable() if sink.definition not in written]
         return found, [self._unusable[name] for name in sorted(self._unusable.keys() - named)]
 
     def unusable(self) -> list[str]:
@@ -300,7 +298,7 @@ class Recorded:
     def source(self, name: str, *, lane: str) -> OpenSource | None:
         """The source, opened with the checkpoint, as the lane reads it; None if the newest attempt on record had no
         source of that name."""
-        return self._source_of(self.arguments(of_letters=lane == LETTERS), name, lane=lane)
+        return self._source_of(self.arguments(of_letters=lane == LETTERS).get("sources", {}), name, lane=lane)
 
     def source_to_come(self, name: str, *, lane: str) -> OpenSource | None:
         """The source as the next plan will read it, as far as is known: as the plan that was refused last defines it,
@@ -313,12 +311,14 @@ class Recorded:
         refused = max(written, key=lambda found: written[found], default=None)
         if since is None or refused is None or written[refused] <= since or lane == LETTERS:
             return self.source(name, lane=lane)
-        values = definitions.get(refused) or {"arguments": {}}
-        return self._source_of(values["arguments"], name, lane=lane)
+        return self._source_of(self._sources_in(refused), name, lane=lane)
 
-    def _source_of(self, arguments: Mapping[str, Any], name: str, *, lane: str) -> OpenSource | None:
-        sources = arguments.get("sources", {}).items()
-        recorded = {self._checkpoint.names.of(one): found for one, found in sources}.get(name)
+    def _sources_in(self, definition: str) -> Mapping[str, Any]:
+        found = self._checkpoint.definitions.get(definition)
+        return {} if found is None else found["arguments"].get("sources", {})
+
+    def _source_of(self, sources: Mapping[str, Any], name: str, *, lane: str) -> OpenSource | None:
+        recorded = {self._checkpoint.names.of(one): found for one, found in sources.items()}.get(name)
         if recorded is None:
             return None
         return self._opened(name, recorded, lane=lane)
@@ -334,13 +334,10 @@ class Recorded:
     def other_sources(self) -> Iterator[tuple[str, OpenSource]]:
         """Sources, by their current names, of pipelines on record that the newest attempt did not run: a plan that was
         refused has left its pipeline, and older ones may be there. A source that cannot be loaded here is left out."""
-        definitions, today = self._checkpoint.definitions, self.arguments().get("sources", {})
-        told = list(today.items())
-        for found in definitions.names():
+        told = list(self.arguments().get("sources", {}).items())
+        for found in self._checkpoint.definitions.names():
             with suppress(CheckpointError, DefinitionError):
-                for name, recorded in (
-                    ((definitions.get(found) or {}).get("arguments") or {}).get("sources", {}).items()
-                ):
+                for name, recorded in self._sources_in(found).items():
                     if (name, recorded) not in told:
                         told.append((name, recorded))
                         present = self._checkpoint.names.of(name)
