@@ -22,7 +22,7 @@ from tests.airflow_face.support import context
 from tests.environments import jars
 from tests.sinks.delta_world import opened, publish
 from tests.sources.delta_world import World
-from tests.support.local_spark import local_spark
+from tests.support.local_spark import DELTA, local_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,12 +38,7 @@ NOTES = ["a b", "50%/ü=?", "_c", None]
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    conf = {
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        "spark.sql.shuffle.partitions": "1",
-        "spark.databricks.delta.snapshotPartitions": "1",
-    }
+    conf = {**DELTA, "spark.sql.shuffle.partitions": "1"}
     own = [jar for jar in jars("delta") if jar.name.startswith(("delta-", "RoaringBitmap", "shims", "unitycatalog"))]
     with local_spark(cores=2, jars=own, conf=conf) as session:
         yield session

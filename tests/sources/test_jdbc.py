@@ -21,7 +21,7 @@ from airflow_provider_microbatch.sources.jdbc import open as opened_module
 from airflow_provider_microbatch.sources.jdbc.cluster import Cluster
 from airflow_provider_microbatch.sources.jdbc.offset import Gap, Place, Table, divided
 from airflow_provider_microbatch.stores.posix import PosixStore
-from tests.sources.jdbc_world import INSERT, ids, opener
+from tests.sources.jdbc_world import INSERT, check_lag_waits_for_nobody, ids, opener
 from tests.support.orders_table import OrdersTable, orders_table
 
 
@@ -141,18 +141,8 @@ def test_writers_at_once_and_every_row_is_read_once(opened: Any, orders: OrdersT
 
 
 def test_a_lag_waits_for_nobody_long(opened: Any, orders: OrdersTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    orders.execute(INSERT)
-    source = opened()
-    end = source.latest_offset(None)
     monkeypatch.setattr(opened_module, "LAG_SECONDS", 0.1)
-    with orders.connect() as locks:
-        locks.execute("LOCK TABLE orders")
-        let_go = threading.Timer(30, locks.rollback)
-        let_go.start()
-        with pytest.raises(SourceError, match="statement timeout"):
-            source.lag(end)
-        let_go.cancel()
-    assert source.lag(end).rows == 0
+    check_lag_waits_for_nobody(opened(), orders)
 
 
 def test_a_position_of_another_cluster_is_named_with_the_ways_on(opened: Any, orders: OrdersTable) -> None:

@@ -22,15 +22,13 @@ from airflow_provider_microbatch.sources.jdbc.by_time import OpenTimedTable
 from airflow_provider_microbatch.sources.jdbc.cluster import Cluster
 from airflow_provider_microbatch.sources.jdbc.moment import Made, Moment, Running
 from airflow_provider_microbatch.sources.jdbc.transactions import unseen
-from tests.sources.jdbc_world import INSERT, ids, opener
-from tests.support.orders_table import OrdersTable, orders_table
+from tests.sources.jdbc_world import INSERT, check_lag_waits_for_nobody, ids, opener, timed_orders
+from tests.support.orders_table import OrdersTable
 
 
 @pytest.fixture
 def orders() -> Iterator[OrdersTable]:
-    with orders_table() as table:
-        table.execute("ALTER TABLE orders ADD updated_at timestamptz DEFAULT clock_timestamp()")
-        table.execute("CREATE INDEX ON orders (updated_at, id)")
+    with timed_orders() as table:
         yield table
 
 
@@ -321,18 +319,8 @@ def test_a_table_that_was_written_anew_or_made_again_is_named(opened: Any, order
 
 
 def test_a_lag_waits_for_nobody_long(opened: Any, orders: OrdersTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    orders.execute(INSERT)
-    source = opened()
-    end = source.latest_offset(None)
     monkeypatch.setattr(by_time, "LAG_SECONDS", 0.1)
-    with orders.connect() as locks:
-        locks.execute("LOCK TABLE orders")
-        let_go = threading.Timer(30, locks.rollback)
-        let_go.start()
-        with pytest.raises(SourceError, match="statement timeout"):
-            source.lag(end)
-        let_go.cancel()
-    assert source.lag(end).rows == 0
+    check_lag_waits_for_nobody(opened(), orders)
 
 
 def test_a_sensor_does_not_fire_for_what_a_plan_refuses(opened: Any, orders: OrdersTable) -> None:

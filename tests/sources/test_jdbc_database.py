@@ -22,17 +22,15 @@ from airflow_provider_microbatch.sources.jdbc import JdbcSource
 from airflow_provider_microbatch.sources.jdbc.moment import Moment
 from airflow_provider_microbatch.sources.jdbc.transactions import check_told
 from tests.execution.world import World
-from tests.sources.jdbc_world import INSERT, ids, opener
+from tests.sources.jdbc_world import INSERT, ids, opener, timed_orders
 from tests.support.inline_engine import InlineEngine
-from tests.support.orders_table import OrdersTable, orders_table
+from tests.support.orders_table import OrdersTable
 from tests.support.postgres import postgres
 
 
 @pytest.fixture
 def orders() -> Iterator[OrdersTable]:
-    with orders_table() as table:
-        table.execute("ALTER TABLE orders ADD updated_at timestamptz DEFAULT clock_timestamp()")
-        table.execute("CREATE INDEX ON orders (updated_at, id)")
+    with timed_orders() as table:
         yield table
 
 

@@ -20,7 +20,7 @@ from airflow_provider_microbatch.sources.kafka.offsets import render
 from tests.airflow_face.support import context
 from tests.environments import jars
 from tests.sources.kafka_world import World
-from tests.support.kafka import LOGIN, PASSWORD
+from tests.support.kafka import PASSWORD
 from tests.support.local_spark import local_spark
 from tests.support.waiting import wait_until
 
@@ -160,15 +160,7 @@ def test_a_batch_goes_through_operator_and_spark_submit(
     world = World(tmp_path, partitions=2)
     world.send(3)
     world.send(2, partition=1)
-    extra = {
-        "bootstrap.servers": world.broker.secured,
-        "security.protocol": "SASL_SSL",
-        "sasl.mechanism": "PLAIN",
-        "sasl.username": LOGIN,
-        "sasl.password": PASSWORD,
-        "ssl.ca.location": world.broker.ca,
-        "group.id": "whoever",
-    }
+    extra = {**world.broker.login, "group.id": "whoever"}
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_SECURED", json.dumps({"conn_type": "kafka", "extra": extra}))
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
     bundle = tmp_path / "bundle"

@@ -25,7 +25,7 @@ from tests.state.stateful import SessionEngine, StatefulWorld
 from tests.support import kinesis, object_store
 from tests.support.delta_orders import OrdersOfDelta
 from tests.support.iceberg_orders import iceberg_orders
-from tests.support.local_spark import local_spark
+from tests.support.local_spark import DELTA, local_spark
 from tests.support.object_store_server import BUCKET
 from tests.support.orders_table import orders_table
 
@@ -46,13 +46,8 @@ Made = tuple[Source, Callable[[], Any]]
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    conf = {
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        "spark.databricks.delta.snapshotPartitions": "1",
-    }
     own = [jar for name, of in JARS.items() for jar in jars(name) if jar.name.startswith(of)]
-    with local_spark(jars=own, conf=conf) as session:
+    with local_spark(jars=own, conf=DELTA) as session:
         yield session
 
 

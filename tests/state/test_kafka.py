@@ -24,7 +24,7 @@ from tests.execution.world import run_identity
 from tests.sources.kafka_world import World
 from tests.sources.test_kafka_spark import connector
 from tests.state.stateful import CONF, SessionEngine, StatefulWorld
-from tests.support.kafka import LOGIN, PASSWORD
+from tests.support.kafka import PASSWORD
 from tests.support.local_spark import local_spark
 
 if TYPE_CHECKING:
@@ -188,15 +188,7 @@ def test_three_batches_go_through_operator_and_spark_submit_whoever_is_killed(
     """By SASL and TLS from a connection; the second driver is killed between the stage and the state's commit, and the
     third batch is cleared."""
     world = World(tmp_path, partitions=2)
-    extra = {
-        "bootstrap.servers": world.broker.secured,
-        "security.protocol": "SASL_SSL",
-        "sasl.mechanism": "PLAIN",
-        "sasl.username": LOGIN,
-        "sasl.password": PASSWORD,
-        "ssl.ca.location": world.broker.ca,
-    }
-    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_SECURED", json.dumps({"conn_type": "kafka", "extra": extra}))
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_SECURED", json.dumps({"conn_type": "kafka", "extra": world.broker.login}))
     bundle = tmp_path / "bundle"
     bundle.mkdir()
     (bundle / "orders.py").write_text(KILLED.format(flag=str(tmp_path / "killed")))

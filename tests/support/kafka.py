@@ -43,6 +43,18 @@ class Broker:
     secured: str = ""
     ca: str = ""
 
+    @property
+    def login(self) -> dict[str, str]:
+        """What a connection to the listener by TLS has."""
+        return {
+            "bootstrap.servers": self.secured,
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": LOGIN,
+            "sasl.password": PASSWORD,
+            "ssl.ca.location": self.ca,
+        }
+
     def topic(self, *, partitions: int = 1, name: str | None = None, config: Mapping[str, str] | None = None) -> str:
         """Make a topic, of a name that no other has."""
         from confluent_kafka.admin import NewTopic

@@ -11,6 +11,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
+"""Settings of a session that writes Delta tables."""
+
+
 @contextmanager
 def local_spark(
     *, cores: int = 1, jars: Sequence[Path] = (), conf: Mapping[str, str] | None = None
