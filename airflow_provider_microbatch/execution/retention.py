@@ -15,7 +15,7 @@ from airflow_provider_microbatch.checkpoint.replays import Replay
 from airflow_provider_microbatch.checkpoint.verify import Finding
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, MaintenanceError, MicroBatchError
 from airflow_provider_microbatch.execution.set_aside import oldest_aside
-from airflow_provider_microbatch.execution.status import definition_of
+from airflow_provider_microbatch.execution.status import definition_if_there
 from airflow_provider_microbatch.sinks import Sink, SinkContext
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ def retained(checkpoint: Checkpoint, lane: str) -> int | None:
     """``min_batches_to_retain`` of the pipeline as the lane's newest attempt ran it; None keeps all."""
     ids = checkpoint.attempts.epochs.ids(lane)
     for attempt in reversed(checkpoint.attempts.all(BatchKey(lane, ids[-1])) if ids else []):
-        arguments = definition_of(checkpoint, attempt)
+        arguments = definition_if_there(checkpoint, attempt)
         if arguments is not None:
             kept = arguments.get("min_batches_to_retain")
             return kept if isinstance(kept, int) and kept >= 2 else None  # as Pipeline has it

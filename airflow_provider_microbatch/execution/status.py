@@ -42,6 +42,15 @@ def definition_of(checkpoint: Checkpoint, attempt: Attempt) -> Mapping[str, Any]
     return arguments
 
 
+def definition_if_there(checkpoint: Checkpoint, attempt: Attempt) -> Mapping[str, Any] | None:
+    """As :func:`definition_of`, but None also where the definition is gone: whoever knows that a stranger wrote it has
+    removed it, as ``rewind`` says, and the janitor and retention must not stop at its attempt for ever."""
+    try:
+        return definition_of(checkpoint, attempt)
+    except BrokenLogError:
+        return None
+
+
 def hooks_of(checkpoint: Checkpoint, attempt: Attempt, *, live: Sequence[Definition] = ()) -> list[JobStatusHook]:
     """The hooks of the pipeline as the attempt ran it.
 

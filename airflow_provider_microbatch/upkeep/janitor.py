@@ -17,7 +17,13 @@ from airflow_provider_microbatch.checkpoint.fences import FencedBy, fence, is_fe
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.clock import now_ms
-from airflow_provider_microbatch.exceptions import HandleError, MicroBatchError, PartlyRemovedError, UntrustedError
+from airflow_provider_microbatch.exceptions import (
+    BrokenLogError,
+    HandleError,
+    MicroBatchError,
+    PartlyRemovedError,
+    UntrustedError,
+)
 from airflow_provider_microbatch.execution.identity import expected_on_record, published_in
 from airflow_provider_microbatch.execution.liveness import EngineOf, no_engine, sign_of_life
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
@@ -31,7 +37,13 @@ from airflow_provider_microbatch.execution.retention import (
     retained,
 )
 from airflow_provider_microbatch.execution.stateful import drop_own_folder
-from airflow_provider_microbatch.execution.status import definition_of, end_attempt, hooks_of, is_committed
+from airflow_provider_microbatch.execution.status import (
+    definition_if_there,
+    definition_of,
+    end_attempt,
+    hooks_of,
+    is_committed,
+)
 from airflow_provider_microbatch.execution.subtasks import drop_kept, drop_stage, is_over
 from airflow_provider_microbatch.job_status import JobStatusHook, Telling
 from airflow_provider_microbatch.sinks import Manifest, OpenSink, Sink, SinkContext
@@ -283,6 +295,9 @@ class Janitor:
             hooks_of(self._checkpoint, attempt, live=self._given_hooks)
         except UntrustedError as error:
             report.add("refused", f"a hook of {what}", str(error))
+        except BrokenLogError as error:
+            # The definition may be gone for good: its hooks are given up, as those are that cannot be imported.
+            report.add("refused", f"the hooks of {what}", str(error))
         telling = end_attempt(
             self._checkpoint, attempt, end, pipeline=report.pipeline, sink=sinks[0], live=self._given_hooks
         )
@@ -358,7 +373,7 @@ class Janitor:
         return (self._own, "")
 
     def _sink_of(self, attempt: Attempt) -> OpenSink | None:
-        arguments = definition_of(self._checkpoint, attempt)
+        arguments = definition_if_there(self._checkpoint, attempt)
         return None if arguments is None else self._open(arguments.get("sink", {}))
 
     def _open(self, sink: Mapping[str, Any]) -> OpenSink:

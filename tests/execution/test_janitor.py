@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -270,6 +271,22 @@ def test_hooks_that_can_no_longer_be_imported_are_given_up_too(world: World, mon
         world.janitor()
     assert world.checkpoint.leases.unfinished() == []
     assert [one.hook for one in world.checkpoint.deliveries.given_up(KEY)] == ["finding the pipeline's hooks"]
+
+
+def test_hooks_of_a_definition_that_was_removed_are_given_up_too(world: World) -> None:
+    """As ``rewind`` says of a definition that is none of the user's own: the janitor must not fail for ever then."""
+    checkpoint = world.checkpoint
+    theirs = checkpoint.definitions.put({"class": "stranger:Pipeline", "version": 1, "arguments": {"sources": {}}})
+    checkpoint.attempts.take_exactly(replace(world.staged(), epoch=2, definition=theirs))
+    checkpoint.leases.begin(KEY, 2, seconds=60)
+    world.expire_leases()
+    checkpoint.definitions.forget(theirs)
+    for _ in range(len(PAUSES) + 1):
+        end_pauses(world.root / "checkpoint")
+        world.janitor()
+    assert world.checkpoint.leases.unfinished() == []
+    (given_up,) = world.checkpoint.deliveries.given_up(KEY)
+    assert "is not in" in given_up.error
 
 
 def test_a_hook_is_told_failed_when_the_attempt_of_a_replay_died_and_the_old_output_stays(world: World) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -154,6 +156,22 @@ def test_what_cannot_be_read_again_is_refused(tmp_path: Path) -> None:
     for allow_skip in (False, True):
         with pytest.raises(MaintenanceError, match=r"live/2 cannot be planned again[\s\S]*deleted by clean_source"):
             planned(world, rewind(1, allow_skip=allow_skip))
+
+
+def test_a_pipeline_that_a_stranger_wrote_is_named_and_gives_way_when_it_is_removed(world: World) -> None:
+    """Who can write a checkpoint can name a pipeline of his own as the newest: rewind must not refuse for ever then."""
+    checkpoint, key = world.checkpoint, BatchKey("live", 3)
+    theirs = checkpoint.definitions.put({"class": "stranger:Pipeline", "version": 1, "arguments": {"sources": {}}})
+    (attempt,) = checkpoint.attempts.all(key)
+    checkpoint.attempts.take_exactly(replace(attempt, epoch=2, definition=theirs))
+    where = re.escape(checkpoint.definitions.where(theirs))
+    with pytest.raises(MaintenanceError, match=rf"no longer has[\s\S]*that of {where}: if it is none of yours"):
+        planned(world, rewind(1))
+    checkpoint.definitions.forget(theirs)
+    applied(world, rewind(1))
+    for number in range(4, 8):
+        world.run(number)
+    assert rows(world) == [0, 1, 2, 3]
 
 
 def test_a_file_that_is_gone_is_refused(world: World) -> None:

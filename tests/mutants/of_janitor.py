@@ -25,6 +25,14 @@ MUTATIONS = [
         tests=("tests/execution/test_hostile_links.py",),
     ),
     Mutation(
+        name="an attempt whose definition is gone stays for ever",
+        why="who removes what a stranger wrote, as rewind says, has a janitor that fails and no retention from then on",
+        file="execution/status.py",
+        old="    except BrokenLogError:\n        return None\n",
+        new="    except BrokenLogError:\n        raise\n",
+        tests=(JANITOR,),
+    ),
+    Mutation(
         name="the janitor cleans up after the living",
         why="a running batch loses its stage",
         file="upkeep/janitor.py",

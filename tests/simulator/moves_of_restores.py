@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from tests.simulator.commands import COMMANDS, command, rewind
 from tests.simulator.moves import MOVES, move
+from tests.simulator.moves_of_people import put_right
+from tests.simulator.processes import Process
 from tests.simulator.promises import look
 from tests.simulator.subject import LEASE_SECONDS, Saved, Subject
 
@@ -104,6 +106,7 @@ def restored(world: World) -> str | None:
     subject.backup, subject.jumps = {}, dict(subject.saved.jumps)
     world.told = {attempt: list(told) for attempt, told in subject.saved.told.items()}
     dag = _call_by_names_of_then(world, subject, subject.saved)
+    _put_sources_right(subject)
     _forget_clears(world, subject)
     world.touched = True
     after = subject.checkpoint().commit_log.latest_id()
@@ -127,6 +130,13 @@ def _call_by_names_of_then(world: World, subject: Subject, saved: Saved) -> str:
         return f", its DAG file still calls a source {subject.named(since[0])}"
     subject.names = {landing: list(names) for landing, names in saved.names.items()}
     return f", and its DAG file, which calls the sources {', '.join(subject.sources)}"
+
+
+def _put_sources_right(subject: Subject) -> None:
+    """What was changed after it was planned is to be read again: as it is, if it is not put right first."""
+    for unit in subject.units:
+        if unit.changed:
+            put_right(subject, unit)
 
 
 def _forget_clears(world: World, subject: Subject) -> None:
@@ -176,14 +186,18 @@ def table_restored(world: World) -> str | None:
         return None
     stop_everybody(world)
     subject.system.restore_table()
+    _put_sources_right(subject)
     _forget_clears(world, subject)
     subject.table_is_older, world.touched = True, True
     run_again(world, subject)
     return f"the table of {subject.name} is restored alone"
 
 
-def run_again(world: World, subject: Subject) -> None:
-    """Somebody has what is missing in the table run again."""
+def run_again(world: World, subject: Subject) -> Process | None:
+    """Somebody has what is missing in the table run again.
+
+    :returns: the command that does so; None if nothing is missing, or another command has to be finished first.
+    """
     checkpoint, table = subject.checkpoint(), subject.table()
     log = checkpoint.commit_log
     missing = [
@@ -192,9 +206,10 @@ def run_again(world: World, subject: Subject) -> None:
         if (commit := log.get(number)) is not None and not commit.set_aside and BatchKey(LIVE, number) not in table
     ]
     if missing:
-        command(world, subject, rewind(missing[0] - 1))
-    elif checkpoint.maintenance.unfinished() is None:
+        return command(world, subject, rewind(missing[0] - 1))
+    if checkpoint.maintenance.unfinished() is None:
         subject.table_is_older = False
+    return None
 
 
 @move("what is missing in the table is run again", weight=6, always=True)

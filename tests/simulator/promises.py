@@ -56,7 +56,7 @@ def look(world: World) -> None:
             _look_at_table(subject, table)
             if subject.kept is None and subject.intrudes_on is None:
                 _look_at_commits(subject, table)
-    _look_at_processes(world)
+    _look_at_processes(world, ever=True)
 
 
 def _look_at_table(subject: Subject, table: Table) -> None:
@@ -84,11 +84,13 @@ def _look_at_commits(subject: Subject, table: Table) -> None:
                 raise Broken("rows lost", f"batch {name}/{number} of {subject.name} is committed and not in the table")
 
 
-def _look_at_processes(world: World) -> None:
-    """Every job that runs is on record with its handle, so that anybody can stop it."""
+def _look_at_processes(world: World, *, ever: bool) -> None:
+    """Every job that runs is on record with its handle, so that anybody can stop it.
+
+    :param ever: whether a record counts that was there once: retention may have removed it while whoever launches the
+        job slept. He stops the job when he learns so.
+    """
     alive = {tag for tag, _ in world.cluster.alive()}
-    if not alive:
-        return
     recorded = set()
     for subject in world.subjects.values():
         if subject.kept is not None:
@@ -97,14 +99,17 @@ def _look_at_processes(world: World) -> None:
         for lane in attempts.epochs.lanes():
             for number in attempts.epochs.ids(lane):
                 recorded |= {attempt.handle.get("tag") for attempt in attempts.all(BatchKey(lane, number))}
-    if alive - recorded:
-        raise Broken("a process without a record", f"{sorted(alive - recorded)}")
+    world.recorded |= recorded
+    unknown = alive - (world.recorded if ever else recorded)
+    if unknown:
+        raise Broken("a process without a record", f"{sorted(unknown)}")
 
 
 def look_at_rest(world: World) -> None:
     """When nobody is at work any more, and one janitor has run."""
     world.touched = True
     look(world)
+    _look_at_processes(world, ever=False)
     for subject in world.subjects.values():
         if subject.intrudes_on is not None:
             _look_at_leftovers(world, subject)

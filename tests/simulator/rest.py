@@ -179,8 +179,10 @@ def _finish_restore(world: World, subject: Subject) -> None:
         if not subject.table_is_older:
             return
         world.now_ms += round(2 * LEASE_SECONDS * 1000)
-        run_again(world, subject)
+        said = run_again(world, subject)
         finish(world)
+        _remove_if_told_so(world, subject, said)
+        _restore_if_told_so(world, subject, said)
     raise Broken("a table cannot be made whole", subject.name)
 
 
@@ -209,6 +211,8 @@ def _run_all(world: World, subject: Subject) -> None:
             world.airflow.clear(run)
         elif run.subject is subject and run.wanted and run.state == FAILED and not run.aside:
             run.state = RETRY  # who clears a run sees to it that it succeeds
+        elif run.subject is subject and run.state in (SUCCESS, FAILED) and not run.aside and _has_asked(run):
+            world.airflow.clear(run)  # its answer is of after the backup that was restored, so it is cleared once more
     for run in world.airflow.active(subject):
         if not world.airflow.skips(run):
             _until_over(world, run)
@@ -244,6 +248,14 @@ def _has_to_run(run: DagRun) -> bool:
     return run.subject.checkpoint().lane(key.lane).offset_log.get(key.id) is None
 
 
+def _has_asked(run: DagRun) -> bool:
+    """Whether a clear of the run has no answer on record."""
+    replays = run.subject.checkpoint().replays
+    keys = [BatchKey(lane, number) for lane in replays.epochs.lanes() for number in replays.epochs.ids(lane)]
+    asked = [request.run for key in keys for request in replays.pending(key)]
+    return any(one is not None and run.identity().is_of(one) for one in asked)
+
+
 def _rewind_what_nobody_can_clear(world: World, subject: Subject) -> None:
     """A batch that was set aside, and its run deleted, has no task to clear: the way back is a rewind."""
     from tests.simulator.commands import command, rewind
@@ -257,9 +269,8 @@ def _rewind_what_nobody_can_clear(world: World, subject: Subject) -> None:
         world.now_ms += round(2 * LEASE_SECONDS * 1000)
         said = command(world, subject, rewind(aside[0] - 1))
         finish(world)
-        if "remove the file" not in str(said.result):
+        if not _remove_if_told_so(world, subject, said):
             break
-        _remove_what_a_stranger_wrote(world, subject)
     for _ in range(len(subject.units) + 4 * TRIES):
         run = world.airflow.new_run(subject)
         _all_until_over(world, run)
@@ -267,15 +278,27 @@ def _rewind_what_nobody_can_clear(world: World, subject: Subject) -> None:
             return
 
 
-def _remove_what_a_stranger_wrote(world: World, subject: Subject) -> None:
-    """A definition that nobody can load, and that an attempt of the batch names: the command says whose file it is."""
+def _remove_if_told_so(world: World, subject: Subject, said: Process | None) -> bool:
+    """A definition that nobody can load, and that an attempt names: the command says whose file it is, and a person
+    removes the file."""
+    if said is None or "remove the file" not in str(said.result):
+        return False
     definitions = subject.checkpoint().definitions
     for name in definitions.names():
         try:
             Sink.from_dict(definitions.sink(name) or {})
         except DefinitionError:
             definitions.forget(name)
+            world.deaf_hooks.add(name)  # nobody can tell the hooks of its attempt, whatever they are
             world.say(f"the definition {name} of {subject.name} is removed: nobody wrote it")
+    return True
+
+
+def _restore_if_told_so(world: World, subject: Subject, said: Process | None) -> None:
+    """What was changed after it was planned: whoever wrote more takes it out."""
+    if said is not None and "Restore what was planned" in str(said.result) and nobody_has_read(world, subject):
+        for unit in [unit for unit in subject.units if unit.grown]:
+            put_right(subject, unit)
 
 
 def _withdraw_what_nobody_answers(world: World, subject: Subject) -> None:

@@ -260,7 +260,9 @@ class _Rewind:
                 if source is None:
                     raise MaintenanceError(
                         f"batch {key} read source {name!r}, which the pipeline on record no longer has, so it cannot "
-                        "be read again and its rows would be lost. Put the source back, run a batch, then rewind."
+                        "be read again and its rows would be lost. Put the source back, run a batch, then rewind. The "
+                        f"pipeline is that of {self._recorded.where()}: if it is none of yours, look who wrote it, and "
+                        "remove the file."
                     )
                 reason = source.why_not_from(start) if is_unknown else source.why_not_again(start, end)
                 # What the table has of such a batch is the only copy: that is never taken out.

@@ -349,6 +349,15 @@ class Recorded:
         :param of_letters: whether to return those of the pipeline that runs the dead letters again, with the letters as
             its source.
         """
+        found = self._newest_pipeline(of_letters=of_letters)
+        return {} if found is None else found[1]["arguments"]
+
+    def where(self) -> str:
+        """The address of the definition that :meth:`arguments` are of, for messages."""
+        found = self._newest_pipeline()
+        return self._checkpoint.location if found is None else self._checkpoint.definitions.where(found[0])
+
+    def _newest_pipeline(self, *, of_letters: bool = False) -> tuple[str, Mapping[str, Any]] | None:
         attempts, definitions = self._checkpoint.attempts, self._checkpoint.definitions
         lanes = (lane for lane in attempts.epochs.lanes() if (lane == LETTERS) == of_letters)
         for lane in sorted(lanes, key=lambda name: name != LIVE):
@@ -357,15 +366,15 @@ class Recorded:
                 for epoch in reversed(attempts.epochs.all(key)):
                     try:
                         attempt = attempts.get(key, epoch)
-                        found = definitions.get(attempt.definition) if attempt and attempt.definition else None
+                        name = None if attempt is None else attempt.definition
+                        found = definitions.get(name) if name else None
                     except CheckpointError:
                         continue
-                    if found is not None:
-                        arguments: Mapping[str, Any] = found["arguments"]
-                        return arguments
+                    if name and found is not None:
+                        return name, found
         # No attempt was ever opened: a plan that was refused may have left the pipeline.
-        left = [definitions.get(name) for name in definitions.names()]
-        return next((found["arguments"] for found in left if found is not None), {})
+        left = ((name, definitions.get(name)) for name in definitions.names())
+        return next(((name, found) for name, found in left if found is not None), None)
 
 
 def _at(key: BatchKey, sinks: Sequence[OpenSink], tables: KnownTables) -> list[Published]:
