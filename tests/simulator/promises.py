@@ -17,6 +17,7 @@ from airflow_provider_microbatch.execution.retention import retained
 from airflow_provider_microbatch.execution.set_aside import is_aside
 from airflow_provider_microbatch.execution.unread import find_unread
 from tests.simulator.airflow import SUCCESS
+from tests.simulator.commands import is_half_renamed
 from tests.simulator.expected import most, note_jumps, wanted
 from tests.simulator.hooks import Told
 from tests.simulator.subject import HOOKS, Subject
@@ -62,6 +63,8 @@ def look(world: World) -> None:
 def _look_at_table(subject: Subject, table: Table) -> None:
     seen = Counter(row["id"] for rows in table.values() for row in rows)
     twice = {row: count for row, count in seen.items() if count > 1}
+    if twice and is_half_renamed(subject):
+        return  # a source's log is in two places, and nobody can tell what was planned twice by hand: looked at later
     allowed = {row: most(subject, unit) for unit in subject.units if twice.keys() & set(unit.ids) for row in unit.ids}
     doubled = sorted(row for row, count in twice.items() if count > allowed.get(row, 1))
     if doubled:
