@@ -71,7 +71,7 @@ MUTATIONS = [
         name="rows behind the latest timestamp are not looked for",
         why="what is committed late is lost",
         file="sources/jdbc/by_time.py",
-        old="        late = table.count(ranges.late(begin, since))\n",
+        old="        late = table.count_of(ranges.late(begin, since))\n",
         new="        late = 0\n",
         tests=(BY_TIME,),
     ),
@@ -206,7 +206,7 @@ MUTATIONS = [
     Mutation(
         name="a standby is planned by",
         why="rows of transactions that it does not know of are lost",
-        file="sources/jdbc/table.py",
+        file="sources/jdbc/session.py",
         old="            if is_standby:",
         new="            if False:",
         tests=(DATABASE,),

@@ -94,11 +94,11 @@ class OpenTimedTable(OpenTable):
             self._check_goes_on(table, place)
             ranges = table.ranges
             late = ranges.late(place, self._since(table, place))
-            return Figures(rows=table.count(f"({ranges.ahead(place, table.now)}) OR ({late})", most=MOST_COUNTED))
+            return Figures(rows=table.count_of(f"({ranges.ahead(place, table.now)}) OR ({late})", most=MOST_COUNTED))
 
     def not_read(self) -> str | None:
         with self._timed() as table:
-            without = table.count(f"{table.ranges.time} IS NULL OR NOT isfinite({table.ranges.time})")
+            without = table.count_of(f"{table.ranges.time} IS NULL OR NOT isfinite({table.ranges.time})")
         if not without:
             return None
         return (
@@ -109,7 +109,7 @@ class OpenTimedTable(OpenTable):
     def _planned(self, table: TimedTable, begin: Moment, most: int | None) -> Moment | None:
         """Return the end of the next range; None if there is nothing."""
         ranges, since = table.ranges, self._since(table, begin)
-        late = table.count(ranges.late(begin, since))
+        late = table.count_of(ranges.late(begin, since))
         room = None if most is None else most - late
         found = None if room is not None and room < 1 else table.last(ranges.ahead(begin, table.now), room)
         if found is None and not late:
@@ -198,7 +198,7 @@ class OpenTimedTable(OpenTable):
             other = self._other(place, now)
             if other is not None:
                 return other
-            there = table.count(table.ranges.between(begin, place))
+            there = table.count_of(table.ranges.between(begin, place))
             if place.made is None or place.below is None:
                 return there
             is_rewritten = now.file != place.made.file

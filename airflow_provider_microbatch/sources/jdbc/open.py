@@ -12,8 +12,9 @@ from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources import UNLIMITED, Figures, ReadLimit, digest_of_range
 from airflow_provider_microbatch.sources.jdbc.offset import Gap, Place
 from airflow_provider_microbatch.sources.jdbc.opened import LAG_SECONDS, MOST_COUNTED, OpenTable
+from airflow_provider_microbatch.sources.jdbc.session import quoted_column
 from airflow_provider_microbatch.sources.jdbc.sparse import Mark, Sparse, joined, spans_of
-from airflow_provider_microbatch.sources.jdbc.table import Snapshot, quoted_column, snapshot
+from airflow_provider_microbatch.sources.jdbc.table import Snapshot, snapshot
 
 MOST_GAPS = 5000
 """More gaps would make entries of the offset log too large: beyond this, transactions tell which rows were read."""

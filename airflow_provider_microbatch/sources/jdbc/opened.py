@@ -13,7 +13,7 @@ from airflow_provider_microbatch.exceptions import SourceChangedError, SourceErr
 from airflow_provider_microbatch.runtime.job import Read, Requirements
 from airflow_provider_microbatch.sources import Figures, OpenSource, SourceContext
 from airflow_provider_microbatch.sources.jdbc import FAIL
-from airflow_provider_microbatch.sources.jdbc.table import quoted, tls
+from airflow_provider_microbatch.sources.jdbc.session import quoted, tls
 from airflow_provider_microbatch.sources.jdbc.transactions import RECYCLED
 
 if TYPE_CHECKING:

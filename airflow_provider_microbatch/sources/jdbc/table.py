@@ -2,78 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from typing import Any
 
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceError
-from airflow_provider_microbatch.sources.jdbc.cluster import Cluster, cluster_now
 from airflow_provider_microbatch.sources.jdbc.offset import Table
-from airflow_provider_microbatch.sources.jdbc.transactions import NEXT, check_told, running_now, unseen
-
-_CONNECT_SECONDS = 10
-WHOLE = (20, 21, 23)  # oids of int8, int2, int4
-_NUMERIC = (1700, 1231)  # oids of numeric and of its array
-_SPARK_DIGITS = 38
-
-_OF_TLS = ("sslmode", "sslrootcert", "sslcert", "sslkey")
-
-
-def tls(connection: Connection) -> dict[str, Any]:
-    """The TLS settings in the connection's extra, under the names that libpq and the JDBC driver share. Paths must be
-    valid both where Airflow runs and where Spark runs."""
-    return {name: str(connection.extra[name]) for name in _OF_TLS if connection.extra.get(name)}
-
-
-def quoted(name: str) -> str:
-    """A name as SQL has it, with each of its parts quoted."""
-    return ".".join('"' + part.replace('"', '""') + '"' for part in name.split("."))
-
-
-@contextmanager
-def connected(connection: Connection, *, seconds: float | None = None) -> Iterator[Any]:
-    """Open a session of PostgreSQL.
-
-    :param seconds: the longest time that a statement may take, locks included; None for no limit.
-    :raises SourceError: if the database cannot be asked, or is a standby.
-    """
-    try:
-        import psycopg
-    except ImportError as error:
-        raise SourceError(
-            "psycopg is not installed, which plans for tables of PostgreSQL. Run: pip install "
-            "'airflow-provider-microbatch[postgres]'"
-        ) from error
-    try:
-        with psycopg.connect(
-            host=connection.host,
-            port=connection.port or 5432,
-            dbname=connection.schema,
-            user=connection.login,
-            password=connection.password,
-            connect_timeout=_CONNECT_SECONDS,
-            application_name="microbatch",
-            sslpassword=connection.extra.get("sslpassword"),
-            **tls(connection),
-        ) as opened:
-            opened.autocommit = True
-            (is_standby,) = opened.execute("SELECT pg_is_in_recovery()").fetchone() or (False,)
-            if is_standby:  # it does not know of every transaction that runs, and their rows would not be waited for
-                raise SourceError(
-                    f"{connection.host} is a standby, which does not know what runs on the primary. Connection "
-                    f"{connection.conn_id!r} must lead to the primary."
-                )
-            opened.autocommit = False
-            opened.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-            opened.read_only = True
-            if seconds is not None:
-                opened.execute(f"SET LOCAL statement_timeout = {math.ceil(1000 * seconds)}")
-            yield opened
-    except psycopg.Error as error:
-        raise SourceError(f"PostgreSQL says: {' '.join(str(error).split())}") from error
+from airflow_provider_microbatch.sources.jdbc.relation import WHOLE, Relation
+from airflow_provider_microbatch.sources.jdbc.session import connected, quoted_column
+from airflow_provider_microbatch.sources.jdbc.transactions import running_now
 
 
 @contextmanager
@@ -91,17 +29,15 @@ def snapshot(
         yield Snapshot(opened, table=table, column=column, ran=ran)
 
 
-class Snapshot:
-    """:param opened: a connection in a transaction of one snapshot.
-    :param table: as the user wrote it.
-    :param column: as the user wrote it.
-    :param ran: the transactions that ran before the snapshot, as :func:`running_now` returns them.
+class Snapshot(Relation):
+    """The table as its rows are planned by number.
+
+    :param column: as the user wrote it. The rest as :class:`Relation` has it.
     """
 
     def __init__(self, opened: Any, *, table: str, column: str, ran: tuple[int, list[int]] = (0, [])) -> None:
-        self._opened, self._ran = opened, ran
-        self._table, self._column = quoted(table), quoted_column(column)
-        self._bare_column = column
+        super().__init__(opened, table=table, ran=ran)
+        self._column, self._bare_column = quoted_column(column), column
 
     def check(self) -> None:
         """:raises SourceError: if the column does not have whole numbers."""
@@ -109,31 +45,18 @@ class Snapshot:
         if cursor.description[0].type_code not in WHOLE:
             raise SourceError(f"column {self._column} of {self._table} is not of whole numbers")
 
-    def inexact(self, *, texts: Sequence[str]) -> list[str]:
-        """See :func:`inexact`."""
-        return inexact(self._opened, self._table, texts=texts)
-
     def identity(self) -> Table:
         """The identity of the table. VACUUM FULL, CLUSTER, a plain TRUNCATE and ``setval`` do not change it."""
-        found = self._row(
-            "SELECT n.nspname || '.' || c.relname, c.oid::bigint, (SELECT max(s.relfilenode::bigint) "
+        name, oid, sequence = self._made(
+            "(SELECT max(s.relfilenode::bigint) "
             "FROM pg_catalog.pg_depend AS d JOIN pg_catalog.pg_class AS s ON s.oid = d.objid AND s.relkind = 'S' "
             "JOIN pg_catalog.pg_attribute AS a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid "
             "WHERE d.classid = 'pg_catalog.pg_class'::regclass AND d.refclassid = 'pg_catalog.pg_class'::regclass "
-            "AND d.refobjid = c.oid AND d.deptype IN ('a', 'i') AND a.attname = %s) FROM pg_catalog.pg_class AS c "
-            "JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = %s::regclass",
+            "AND d.refobjid = c.oid AND d.deptype IN ('a', 'i') AND a.attname = %s)",
             self._bare_column,
-            self._table,
         )
-        if found is None:  # the name is resolved now, and everything else as of the snapshot
-            raise SourceError(f"{self._table} is being made again at this moment: look again")
-        name, oid, sequence = found
         file = None if sequence is None else int(sequence)
         return Table(name=name, oid=int(oid), sequence=file, cluster=self._cluster)
-
-    @cached_property
-    def _cluster(self) -> Cluster:
-        return cluster_now(self._opened)
 
     def moment(self) -> tuple[int, int, int]:
         """The time, milliseconds since the epoch; the lowest id of a running transaction; and the first id that was not
@@ -206,18 +129,6 @@ class Snapshot:
         )
         return int(found)
 
-    def any(self, condition: str) -> bool:
-        """Whether the condition holds for a row."""
-        (found,) = self._opened.execute(f"SELECT EXISTS (SELECT FROM {self._table} WHERE {condition})").fetchone()
-        return bool(found)
-
-    def count_of(self, condition: str, *, most: int) -> int:
-        """Number of rows for which the condition holds, or ``most`` if there are more."""
-        (found,) = self._opened.execute(
-            f"SELECT count(*) FROM (SELECT FROM {self._table} WHERE {condition} LIMIT {most}) AS found"
-        ).fetchone()
-        return int(found)
-
     def rows(self, conditions: Sequence[str]) -> tuple[int, str]:
         """Number of rows for which one of the conditions holds, and a digest of their numbers."""
         found = self._opened.execute(
@@ -225,10 +136,6 @@ class Snapshot:
             f"WHERE {' OR '.join(f'({one})' for one in conditions) or 'false'}"
         ).fetchone()
         return int(found[0]), str(found[1])
-
-    def check_told(self) -> None:
-        """See :func:`~airflow_provider_microbatch.sources.jdbc.transactions.check_told`."""
-        check_told(self._opened, self._table)
 
     def file(self) -> int:
         """The sum of the file numbers of the table and its partitions."""
@@ -240,41 +147,7 @@ class Snapshot:
         )
         return int(found)
 
-    def below(self) -> int:
-        """The first transaction id that was not assigned."""
-        (found,) = self._row(f"SELECT {NEXT}")
-        return int(found)
-
     def unseen(self, first: int, last: int, below: int) -> list[int]:
         """Transactions that may still commit numbers from ``first`` to ``last``, both included."""
         rows = f"FROM {self._table} WHERE {self._column} BETWEEN {first} AND {last}"
-        return unseen(self._opened, self._ran, below, rows=rows)
-
-    def _row(self, statement: str, *values: Any) -> Any:
-        return self._opened.execute(statement, values).fetchone()
-
-
-def quoted_column(name: str) -> str:
-    """A column's name as SQL has it; a dot is part of the name."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def inexact(opened: Any, table: str, *, texts: Sequence[str]) -> list[str]:
-    """Columns whose numbers Spark would silently cut or turn into null: ``numeric`` without a precision, or with more
-    digits than Spark's decimals have.
-
-    :param opened: a session.
-    :param table: as SQL has it.
-    :param texts: columns that are read as texts.
-    """
-    result = opened.execute(f"SELECT * FROM {table} LIMIT 0").pgresult
-    found = []
-    for at in range(result.nfields):
-        name, kind, modifier = result.fname(at).decode(), result.ftype(at), result.fmod(at)
-        if kind not in _NUMERIC or name in texts:
-            continue
-        # PostgreSQL's numeric_typmod: precision above, eleven bits of a signed scale below.
-        precision, scale = (modifier - 4) >> 16 & 0xFFFF, ((modifier - 4 & 0x7FF) ^ 1024) - 1024
-        if modifier < 4 or precision > _SPARK_DIGITS or not 0 <= scale <= precision:
-            found.append(name)
-    return found
+        return self._unseen(below, rows=rows)

@@ -5,22 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceError
-from airflow_provider_microbatch.sources.jdbc.cluster import Cluster, cluster_now
 from airflow_provider_microbatch.sources.jdbc.moment import Made, Moment, Running
 from airflow_provider_microbatch.sources.jdbc.ranges_by_time import Ranges
-from airflow_provider_microbatch.sources.jdbc.table import WHOLE, connected, inexact, quoted, quoted_column
-from airflow_provider_microbatch.sources.jdbc.transactions import (
-    NEXT,
-    TRANSACTION,
-    check_told,
-    running_now,
-    unseen,
-)
+from airflow_provider_microbatch.sources.jdbc.relation import WHOLE, Relation
+from airflow_provider_microbatch.sources.jdbc.session import connected, quoted_column
+from airflow_provider_microbatch.sources.jdbc.transactions import TRANSACTION, running_now
 
 _TYPES = {1184: "timestamptz", 1114: "timestamp"}  # by their oids
 
@@ -39,7 +32,7 @@ def timed(
     """Open the table as it is at one moment.
 
     :param plans: also find the transactions that run.
-    :param seconds: see :func:`~airflow_provider_microbatch.sources.jdbc.table.connected`. Not with ``plans``.
+    :param seconds: see :func:`~airflow_provider_microbatch.sources.jdbc.session.connected`. Not with ``plans``.
     :raises SourceError: if the database cannot be asked.
     """
     with connected(connection, seconds=seconds) as opened:
@@ -51,16 +44,19 @@ def timed(
         yield TimedTable(opened, table=table, time=time, key=key, zone=zone, ran=ran)
 
 
-class TimedTable:
-    """:param opened: a connection in a transaction of one snapshot.
-    :param ran: the first transaction id that was not assigned before the snapshot, and the lower ids that ran.
+class TimedTable(Relation):
+    """The table as its rows are planned by time.
+
+    :param time: column of timestamps, as the user wrote it.
+    :param key: column of whole numbers that orders rows of one time, as the user wrote it; None if there is none.
+    :param zone: of timestamps that have none. The rest as :class:`Relation` has it.
     """
 
     def __init__(
         self, opened: Any, *, table: str, time: str, key: str | None, zone: str, ran: tuple[int, list[int]]
     ) -> None:
-        self._opened, self._ran, self._zone = opened, ran, zone
-        self._table = quoted(table)
+        super().__init__(opened, table=table, ran=ran)
+        self._zone = zone
         self.ranges = Ranges(time=quoted_column(time), key=None if key is None else quoted_column(key))
         columns = ", ".join(self.ranges.order)
         kinds = opened.execute(f"SELECT {columns} FROM {self._table} LIMIT 0").description
@@ -80,7 +76,7 @@ class TimedTable:
 
     def check(self) -> None:
         """:raises SourceError: if its rows do not tell which transaction wrote them, or may be in no order."""
-        check_told(self._opened, self._table)
+        self.check_told()
         (may_be_null,) = self._row(
             "SELECT EXISTS (SELECT FROM pg_catalog.pg_attribute AS a WHERE a.attrelid = %s::regclass "
             "AND a.attname = %s AND NOT a.attnotnull)",
@@ -93,45 +89,13 @@ class TimedTable:
             )
         self._row(f"SELECT {self.now}")
 
-    def inexact(self, *, texts: Sequence[str]) -> list[str]:
-        """See :func:`~airflow_provider_microbatch.sources.jdbc.table.inexact`."""
-        return inexact(self._opened, self._table, texts=texts)
-
     def made(self) -> Made:
         """The identity of the table."""
-        found = self._row(
-            "SELECT n.nspname || '.' || c.relname, c.oid::bigint, (SELECT sum(p.relfilenode::bigint) "
-            "FROM pg_catalog.pg_class AS p WHERE p.oid = c.oid OR p.oid IN "
-            "(SELECT relid FROM pg_partition_tree(c.oid)))::bigint "
-            "FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace "
-            "WHERE c.oid = %s::regclass",
-            self._table,
+        name, oid, file = self._made(
+            "(SELECT sum(p.relfilenode::bigint) FROM pg_catalog.pg_class AS p WHERE p.oid = c.oid OR p.oid IN "
+            "(SELECT relid FROM pg_partition_tree(c.oid)))::bigint"
         )
-        if found is None:  # the name is resolved now, and everything else as of the snapshot
-            raise SourceError(f"{self._table} is being made again at this moment: look again")
-        name, oid, file = found
         return Made(name=name, oid=int(oid), file=int(file), cluster=self._cluster)
-
-    @cached_property
-    def _cluster(self) -> Cluster:
-        return cluster_now(self._opened)
-
-    def below(self) -> int:
-        """The first transaction id that was not assigned."""
-        (found,) = self._row(f"SELECT {NEXT}")
-        return int(found)
-
-    def any(self, *conditions: str) -> bool:
-        """Whether one of the conditions holds for a row."""
-        asked = " OR ".join(f"EXISTS (SELECT FROM {self._table} WHERE {condition})" for condition in conditions)
-        (found,) = self._row(f"SELECT {asked}")
-        return bool(found)
-
-    def count(self, condition: str, *, most: int | None = None) -> int:
-        """Number of rows for which the condition holds, or ``most`` if there are more."""
-        limit = "" if most is None else f" LIMIT {most}"
-        (found,) = self._row(f"SELECT count(*) FROM (SELECT FROM {self._table} WHERE {condition}{limit}) AS found")
-        return int(found)
 
     def rows(self, condition: str) -> tuple[int, str]:
         """Number of rows for which the condition holds, and a digest of them that does not depend on their order."""
@@ -202,7 +166,7 @@ class TimedTable:
         bound = "" if end.since is None else f" AND {self.ranges.time} >= '{end.since}'"
         rows = f"FROM {self._table} WHERE isfinite({self.ranges.time}) AND {self.ranges.up_to(end)}{bound}"
         found: list[Running] = []
-        for one in unseen(self._opened, self._ran, end.below or 0, rows=rows):
+        for one in self._unseen(end.below or 0, rows=rows):
             before = next((old for old in start.running if old.first <= one <= old.last), None)
             begin = since if before is None else before.since
             if found and found[-1].last == one - 1 and found[-1].since == begin:
@@ -210,6 +174,3 @@ class TimedTable:
             else:
                 found.append(Running(first=one, last=one, since=begin))
         return found
-
-    def _row(self, statement: str, *values: Any) -> Any:
-        return self._opened.execute(statement, values or None).fetchone()

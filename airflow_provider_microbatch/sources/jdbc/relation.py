@@ -1,0 +1,99 @@
+"""What is asked of a table of PostgreSQL whatever its rows are planned by, in one snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.sources.jdbc.cluster import Cluster, cluster_now
+from airflow_provider_microbatch.sources.jdbc.session import quoted
+from airflow_provider_microbatch.sources.jdbc.transactions import NEXT, check_told, unseen
+
+WHOLE = (20, 21, 23)  # oids of int8, int2, int4
+_NUMERIC = (1700, 1231)  # oids of numeric and of its array
+_SPARK_DIGITS = 38
+
+
+class Relation:
+    """:param opened: a connection in a transaction of one snapshot.
+    :param table: as the user wrote it.
+    :param ran: the first transaction id that was not assigned before the snapshot, and the lower ids that ran, as
+        :func:`~airflow_provider_microbatch.sources.jdbc.transactions.running_now` returns them.
+    """
+
+    def __init__(self, opened: Any, *, table: str, ran: tuple[int, list[int]]) -> None:
+        self._opened, self._ran = opened, ran
+        self._table = quoted(table)
+
+    def inexact(self, *, texts: Sequence[str]) -> list[str]:
+        """Columns whose numbers Spark would silently cut or turn into null: ``numeric`` without a precision, or with
+        more digits than Spark's decimals have.
+
+        :param texts: columns that are read as texts.
+        """
+        result = self._opened.execute(f"SELECT * FROM {self._table} LIMIT 0").pgresult
+        found = []
+        for at in range(result.nfields):
+            name, kind, modifier = result.fname(at).decode(), result.ftype(at), result.fmod(at)
+            if kind not in _NUMERIC or name in texts:
+                continue
+            # PostgreSQL's numeric_typmod: precision above, eleven bits of a signed scale below.
+            precision, scale = (modifier - 4) >> 16 & 0xFFFF, ((modifier - 4 & 0x7FF) ^ 1024) - 1024
+            if modifier < 4 or precision > _SPARK_DIGITS or not 0 <= scale <= precision:
+                found.append(name)
+        return found
+
+    def check_told(self) -> None:
+        """See :func:`~airflow_provider_microbatch.sources.jdbc.transactions.check_told`."""
+        check_told(self._opened, self._table)
+
+    def below(self) -> int:
+        """The first transaction id that was not assigned."""
+        (found,) = self._row(f"SELECT {NEXT}")
+        return int(found)
+
+    def any(self, *conditions: str) -> bool:
+        """Whether one of the conditions holds for a row."""
+        asked = " OR ".join(f"EXISTS (SELECT FROM {self._table} WHERE {condition})" for condition in conditions)
+        (found,) = self._row(f"SELECT {asked}")
+        return bool(found)
+
+    def count_of(self, condition: str, *, most: int | None = None) -> int:
+        """Number of rows for which the condition holds, or ``most`` if there are more."""
+        limit = "" if most is None else f" LIMIT {most}"
+        (found,) = self._row(f"SELECT count(*) FROM (SELECT FROM {self._table} WHERE {condition}{limit}) AS found")
+        return int(found)
+
+    @cached_property
+    def _cluster(self) -> Cluster:
+        return cluster_now(self._opened)
+
+    def _made(self, more: str, *values: Any) -> Any:
+        """Name and oid of the table, and what else is asked of it.
+
+        :param more: an SQL expression over ``pg_class AS c``.
+        :param values: of its placeholders.
+        :raises SourceError: if the table is being made again.
+        """
+        found = self._row(
+            f"SELECT n.nspname || '.' || c.relname, c.oid::bigint, {more} FROM pg_catalog.pg_class AS c "
+            "JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = %s::regclass",
+            *values,
+            self._table,
+        )
+        if found is None:  # the name is resolved now, and everything else as of the snapshot
+            raise SourceError(f"{self._table} is being made again at this moment: look again")
+        return found
+
+    def _unseen(self, below: int, *, rows: str) -> list[int]:
+        """Transactions that may still commit rows.
+
+        :param below: the first id that was not assigned.
+        :param rows: which rows, in SQL from ``FROM`` on.
+        """
+        return unseen(self._opened, self._ran, below, rows=rows)
+
+    def _row(self, statement: str, *values: Any) -> Any:
+        return self._opened.execute(statement, values or None).fetchone()

@@ -1,0 +1,73 @@
+"""Sessions of PostgreSQL, and names as its SQL has them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from airflow_provider_microbatch.connections import Connection
+from airflow_provider_microbatch.exceptions import SourceError
+
+_CONNECT_SECONDS = 10
+_OF_TLS = ("sslmode", "sslrootcert", "sslcert", "sslkey")
+
+
+def tls(connection: Connection) -> dict[str, Any]:
+    """The TLS settings in the connection's extra, under the names that libpq and the JDBC driver share. Paths must be
+    valid both where Airflow runs and where Spark runs."""
+    return {name: str(connection.extra[name]) for name in _OF_TLS if connection.extra.get(name)}
+
+
+def quoted(name: str) -> str:
+    """A name as SQL has it, with each of its parts quoted."""
+    return ".".join('"' + part.replace('"', '""') + '"' for part in name.split("."))
+
+
+def quoted_column(name: str) -> str:
+    """A column's name as SQL has it; a dot is part of the name."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+@contextmanager
+def connected(connection: Connection, *, seconds: float | None = None) -> Iterator[Any]:
+    """Open a session of PostgreSQL.
+
+    :param seconds: the longest time that a statement may take, locks included; None for no limit.
+    :raises SourceError: if the database cannot be asked, or is a standby.
+    """
+    try:
+        import psycopg
+    except ImportError as error:
+        raise SourceError(
+            "psycopg is not installed, which plans for tables of PostgreSQL. Run: pip install "
+            "'airflow-provider-microbatch[postgres]'"
+        ) from error
+    try:
+        with psycopg.connect(
+            host=connection.host,
+            port=connection.port or 5432,
+            dbname=connection.schema,
+            user=connection.login,
+            password=connection.password,
+            connect_timeout=_CONNECT_SECONDS,
+            application_name="microbatch",
+            sslpassword=connection.extra.get("sslpassword"),
+            **tls(connection),
+        ) as opened:
+            opened.autocommit = True
+            (is_standby,) = opened.execute("SELECT pg_is_in_recovery()").fetchone() or (False,)
+            if is_standby:  # it does not know of every transaction that runs, and their rows would not be waited for
+                raise SourceError(
+                    f"{connection.host} is a standby, which does not know what runs on the primary. Connection "
+                    f"{connection.conn_id!r} must lead to the primary."
+                )
+            opened.autocommit = False
+            opened.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            opened.read_only = True
+            if seconds is not None:
+                opened.execute(f"SET LOCAL statement_timeout = {math.ceil(1000 * seconds)}")
+            yield opened
+    except psycopg.Error as error:
+        raise SourceError(f"PostgreSQL says: {' '.join(str(error).split())}") from error
