@@ -87,6 +87,21 @@ def test_a_declared_table_is_made_before_anything_runs_and_held_against_what_is_
         fewer.check()
 
 
+@pytest.mark.parametrize("own", [", " + OWN, ""])
+def test_a_table_of_merged_changes_takes_no_rows_without_a_merge(tmp_path: Path, own: str) -> None:
+    """An error that offered the two columns would have its user append to what the next change overwrites."""
+    table = made(tmp_path, f"id bigint PRIMARY KEY, epoch int{own}".replace(" NOT NULL", ""))
+    merged = database.sink_in(tmp_path, merge=Merge(keys=("id",), sequence_by=("epoch",)))
+    write_stage(merged, 1)
+    merged.publish(EXPECTED, 1)
+    there = database.rows(table, "count(*)")
+    later = BatchKey("live", 8)
+    write_stage(database.sink_in(tmp_path), 1, batch=batch_of(later))
+    with pytest.raises(SinkError, match=r"are merged into the table .*merge=… again"):
+        database.sink_in(tmp_path).publish(expect(later), 1)
+    assert database.rows(table, "count(*)") == there
+
+
 def test_a_type_that_the_database_does_not_have_is_named(tmp_path: Path) -> None:
     sink = database.sink_in(tmp_path, columns={"id": "int8", "place": "geometry"})
     with pytest.raises(SinkError, match='type "geometry" does not exist'):

@@ -79,6 +79,12 @@ def check_table(
     :raises SinkError: naming every column that is wrong, and what to do.
     """
     has = {column.name: column for column in found}
+    if merge is None and columns_of(connection, table.changes()):
+        # Rows that were appended to merged ones would be overwritten or removed by the next change of their keys.
+        raise SinkError(
+            f"changes are merged into the table {table}: {table.changes()} keeps them. Give the sink its merge=… "
+            "again, or write to another table."
+        )
     problems = [
         f"it has no column {name!r}; ALTER TABLE {table.text} ADD COLUMN {quoted(name)} {type}"
         for name, type in (OWN if merge is None else {}).items()
