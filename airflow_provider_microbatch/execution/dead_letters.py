@@ -15,12 +15,18 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
 from airflow_provider_microbatch.clock import now_ms
-from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SinkError, SourceChangedError
+from airflow_provider_microbatch.exceptions import (
+    CheckpointError,
+    DefinitionError,
+    MaintenanceError,
+    SinkError,
+    SourceChangedError,
+)
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.identity import expected
 from airflow_provider_microbatch.execution.letters_taken import SOURCE, batches_of, taken
 from airflow_provider_microbatch.execution.planned import load_batch
-from airflow_provider_microbatch.execution.summary import BatchSummary, summaries
+from airflow_provider_microbatch.execution.summary import BatchSummary, summaries, summarize
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.sinks import Sink, SinkContext
@@ -77,15 +83,24 @@ class OpenLetters(OpenSource):
     def read(self, start: Offset | None, end: Offset | None) -> Read:
         """Read the range's letters. :raises SourceChangedError: if those of one of its batches cannot be read."""
         keys = [] if start == end else batches_of(end)
-        sink = self._source.letters.open(SinkContext(clock_ms=self._clock_ms))
         parts = []
         for key in keys:
             try:
+                sink = self._sink_of(key).open(SinkContext(clock_ms=self._clock_ms))
                 rows = sink.published_rows(expected(self._checkpoint, load_batch(self._checkpoint, key).identity))
-            except (SinkError, CheckpointError) as error:
+            except (SinkError, CheckpointError, DefinitionError) as error:
                 raise SourceChangedError(f"the dead letters of batch {key} cannot be read: {error}") from error
             parts.append({**dataclasses.asdict(rows), "lane": key.lane, "batch_id": key.id})
         return Read(reader="airflow_provider_microbatch.runtime.letters:read", arguments={"parts": parts})
+
+    def _sink_of(self, key: BatchKey) -> Sink:
+        """Where the pipeline had its letters when the attempt ran whose output the batch is: they are not moved with
+        the pipeline's ``dead_letters``. Where no such attempt is on record, as the pipeline has them now."""
+        attempt = self._checkpoint.attempts.get(key, summarize(self._checkpoint, key).epoch)
+        name = None if attempt is None else attempt.definition
+        recorded = None if name is None else self._checkpoint.definitions.sink(name)
+        letters = None if recorded is None else Sink.from_dict(recorded).dead_letters
+        return letters or self._source.letters
 
     def check_offset(self, offset: Offset) -> None:
         batches_of(offset)

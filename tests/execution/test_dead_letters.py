@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.cli.table import batch_cells
 from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.execution.dead_letters import execution_of, replaying
 from airflow_provider_microbatch.execution.summary import summarize
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.checks import Checks, Expectation
@@ -69,6 +70,20 @@ def test_a_replay_replaces_the_dead_letters_too(tmp_path: Path) -> None:
     assert (world.rows("lake"), world.rows("letters")) == ([1, 2, 3], [])
     assert summarize(world.checkpoint, BatchKey("live", 0)).dead_letters == 0
     assert is_clean(world)
+
+
+def test_letters_are_read_where_their_batch_left_them_wherever_later_ones_go(tmp_path: Path) -> None:
+    world = Checked(tmp_path)
+    for number in range(2):
+        world.land(3 * number + 2)
+        world.run(number, refusing())
+        world.options["dead_letters"] = FileSink(str(tmp_path / "moved"), format="json")
+    assert (world.rows("letters"), world.rows("moved")) == ([2], [5])
+    letters = execution_of(replaying(world.pipeline, "mend.py:mend"), world.checkpoint).planner.sources.open(
+        "dead_letters"
+    )
+    read = letters.read(None, letters.latest_offset(None))
+    assert [part["base"].rpartition("/")[2] for part in read.arguments["parts"]] == ["letters", "moved"]
 
 
 def test_a_checkpoint_that_was_restored_takes_no_number_that_a_table_has(tmp_path: Path) -> None:

@@ -168,4 +168,12 @@ MUTATIONS = [
         new='if batch.state == "committed" and not numbers:\n',
         tests=(FORGOTTEN,),
     ),
+    Mutation(
+        name="letters are looked for where later ones go",
+        why="those of before dead_letters was moved are never run again",
+        file="execution/dead_letters.py",
+        old="        return letters or self._source.letters\n",
+        new="        return self._source.letters\n",
+        tests=(LETTERS,),
+    ),
 ]
