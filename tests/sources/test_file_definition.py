@@ -80,3 +80,18 @@ def test_a_source_can_be_written_for_a_path_that_is_not_there_and_travels_as_jso
     carried = json.loads(json.dumps(source.to_dict()))
     assert Definition.from_dict(carried) == source
     assert carried == source.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "is_moved"),
+    [
+        ("/data/landing", "file:///data//landing/", False),
+        ("/data/landing", "/data/landing-2", True),
+        ("s3://bucket/landing", "s3a://conn@bucket/landing/", False),
+        ("s3://bucket/landing", "s3://other/landing", True),
+    ],
+)
+def test_a_path_that_is_written_in_another_way_is_no_other_place(before: str, now: str, is_moved: bool) -> None:
+    """A pipeline warns that what is there is read again, at each run, for a place that has moved."""
+    sources = [FileSource(path, format="json", schema="id long") for path in (before, now)]
+    assert (sources[1].moved_from(sources[0]) is not None) == is_moved

@@ -229,17 +229,21 @@ class FileSource(Source):
 
     def moved_from(self, before: Source) -> str | None:
         """The source identifies the files that it has read by their addresses."""
-        if self.location() == before.location():
+        if isinstance(before, FileSource) and self._address() == before._address():
             return None
         return (
             "all that is there is new to it. Where it is what was read there already, moved or read by another source, "
             "it is read again and in the table twice"
         )
 
+    def _address(self) -> str:
+        """The path as files below it are identified, however it is written."""
+        return absolute_path(self.path, field="path")
+
     def listing(self) -> Listing:
         """Return the walk over the files of this source."""
         return Listing(
-            absolute_path(self.path, field="path"),
+            self._address(),
             recursive=self.recursive,
             file_name_pattern=self.file_name_pattern,
             allow_table=self.allow_table,
@@ -253,7 +257,7 @@ class FileSource(Source):
         if is_object(self.path):
             from airflow_provider_microbatch.sources.file.objects import ObjectPlace
 
-            path, conn_id = absolute_path(self.path, field="path"), connection_of(self.path)
+            path, conn_id = self._address(), connection_of(self.path)
             return ObjectPlace(path, conn_id=conn_id, connect=connect, packages=self.packages)
         from airflow_provider_microbatch.sources.file.posix import PosixPlace
 
