@@ -65,6 +65,7 @@ def test_what_is_no_address_is_refused_where_it_is_written(location: str, what: 
     assert "secret" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_connection_that_is_not_there_or_leads_elsewhere_is_named(tmp_path: Path) -> None:
     sql.make_connection("of_mysql", conn_type="mysql", host="127.0.0.1")
     with pytest.raises(CheckpointError, match=r"'of_mysql' is of type 'mysql'.*postgres and sqlite"):

@@ -38,7 +38,7 @@ from tests.support.faulty_proxy import (
 )
 
 system_name = registered(["s3"])
-pytestmark = pytest.mark.usefixtures("system_name")
+pytestmark = [pytest.mark.usefixtures("system_name"), pytest.mark.slow]
 
 CONN_ID = "lake"
 KEY, SECRET, TOKEN = "AKIALAKE", "the-secret-of-lake", "the-token-of-lake"
@@ -443,7 +443,6 @@ def test_batches_go_on_where_a_listing_misses_a_fresh_key(proxy: FaultyProxy, lo
     assert world.table() == {number: [2 * number, 2 * number + 1] for number in range(3)}
 
 
-@pytest.mark.slow
 def test_batches_go_on_where_every_tenth_request_fails(proxy: FaultyProxy, location: str, tmp_path: Path) -> None:
     world, asked_for = World(tmp_path, checkpoint=location), 0
     faults = [busy, done_but_lost, lost, done_but_failed]

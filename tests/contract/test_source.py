@@ -187,7 +187,8 @@ SYSTEMS: dict[str, Callable[[Path, ExitStack], System]] = {
 }
 
 
-system_name = registered(SYSTEMS, slow=["kafka"])
+SERVED = ("s3", "s3, ordered", "python", "jdbc", "jdbc, by time", "kafka")
+system_name = registered(SYSTEMS, slow=SERVED)
 
 
 @pytest.fixture

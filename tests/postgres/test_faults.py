@@ -310,7 +310,6 @@ def test_rows_that_a_trigger_keeps_are_not_doubled_by_a_replay(tmp_path: Path) -
     assert database.rows(table, "id, epoch") == [(id, 1) for id in range(3)]
 
 
-@pytest.mark.slow
 def test_a_standby_that_is_to_become_primary_is_waited_for(tmp_path: Path) -> None:
     with postgres(is_replica=True) as standby:
         definition = PostgresSink(database.CONN_ID, "orders", stages=str(tmp_path / "stages"), patience_seconds=30)
@@ -355,7 +354,6 @@ def orders(server: Postgres) -> list[tuple[int, int]]:
         return connection.execute("SELECT id, epoch FROM orders ORDER BY id").fetchall()
 
 
-@pytest.mark.slow
 def test_what_is_published_and_what_is_taken_out_outlives_a_crash_whatever_the_database_has_as_its_default(
     tmp_path: Path,
 ) -> None:
@@ -371,7 +369,6 @@ def test_what_is_published_and_what_is_taken_out_outlives_a_crash_whatever_the_d
         assert orders(server) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("doing", ["publish", "replace"])
 def test_a_server_that_crashes_after_a_load_loses_no_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, doing: str

@@ -190,6 +190,7 @@ def test_a_manifest_may_have_any_text_on_one_line(table: OpenObjectTable) -> Non
     assert table.publish(EXPECTED, 1).files
 
 
+@pytest.mark.slow
 def test_what_a_driver_that_nobody_could_stop_writes_after_the_drop_is_found(table: OpenObjectTable) -> None:
     write_stage(table, 1)
     table.fence(BATCH, 1, by="a test")
@@ -379,6 +380,7 @@ def test_a_table_without_batches_needs_a_schema(address: str) -> None:
         open_dataset(address)
 
 
+@pytest.mark.slow
 def test_a_batch_makes_as_many_requests_of_the_table_however_long_its_history(table: OpenObjectTable) -> None:
     asked = list[str]()
     real = Bucket.ask

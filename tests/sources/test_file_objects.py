@@ -159,6 +159,7 @@ def test_an_ordered_source_asks_only_for_what_comes_after(bucket: Bucket) -> Non
     assert listed["start-after"] == [f"{bucket.prefix}/2.jso"]
 
 
+@pytest.mark.slow
 def test_a_poll_with_nothing_new_is_one_request_for_each_thousand_keys(bucket: Bucket) -> None:
     bucket.world.checkpoint_id = CHECKPOINT
     for number in range(150):
