@@ -15,7 +15,7 @@ from airflow_provider_microbatch.checkpoint.entries import JOB, Attempt
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
-from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, SinkError
+from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, ForeignBatchError, SinkError
 from airflow_provider_microbatch.execution.identity import (
     expected_on_record,
     found_in,
@@ -24,7 +24,7 @@ from airflow_provider_microbatch.execution.identity import (
 )
 from airflow_provider_microbatch.execution.newest import newest_published
 from airflow_provider_microbatch.execution.table_shape import check_shape
-from airflow_provider_microbatch.sinks import OpenSink, Sink, SinkContext
+from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink, Sink, SinkContext
 
 
 def check_there(checkpoint: Checkpoint, sink: OpenSink) -> None:
@@ -43,15 +43,17 @@ def check_there(checkpoint: Checkpoint, sink: OpenSink) -> None:
 def check_none_lost(checkpoint: Checkpoint, sink: OpenSink, lane: str, *, below: int | None = None) -> None:
     """Check that the table knows the newest batch of the lane that was published there, if it is a table that
     remembers: it may have been restored from an older backup, or made anew under its name. Output on top of it would
-    hide that rows are gone.
+    hide that rows are gone. Any table that keeps batches must not have a batch of another plan there.
 
     :param below: the number of the batch that is about to be made, or made again: the newest batch before it counts.
         Of several batches that are gone, the last one must not come back alone: the table would know the newest batch
         then, and no run would miss the others.
     :raises SinkError: if the table does not know the batch.
+    :raises ForeignBatchError: if it has a batch of another plan in its place.
     """
     for table in sink.tables:
         if not table.definition.remembers_batches:
+            _check_not_gone_on(checkpoint, table, lane, below=below)
             continue
         for key in _newest(checkpoint, table, lanes=[lane], below=below):
             if not _contains(checkpoint, table, key):
@@ -65,6 +67,34 @@ def check_none_lost(checkpoint: Checkpoint, sink: OpenSink, lane: str, *, below:
                     "What the sources cannot give again either, that rewind gives up and names with --allow-skip. Or "
                     "bring the table back as it was."
                 )
+
+
+def _check_not_gone_on(checkpoint: Checkpoint, table: OpenSink, lane: str, *, below: int | None) -> None:
+    """Check that a table whose user may take batches out has no batch of another plan in place of the newest one: then
+    another copy of the checkpoint goes on there, or did before this one was restored, and its batches have rows that
+    this one would read once more.
+
+    :raises ForeignBatchError: if it has.
+    """
+    if not table.definition.keeps_batches or not table.definition.is_cheap_to_ask:
+        return
+    newest = newest_published(checkpoint, lane, below=below)
+    if newest is None:
+        return
+    try:
+        is_there = table.contains(_on_record(checkpoint, newest[0])) is not None
+        last = None if is_there else max(_before(checkpoint, table, newest[0]), default=None)
+        if last is not None:
+            table.contains(_on_record(checkpoint, BatchKey(lane, last)))
+    except ForeignBatchError:
+        if next(_newest(checkpoint, table, lanes=[lane], below=below), None) is not None:
+            raise  # else this checkpoint has published no batch here yet
+
+
+def _before(checkpoint: Checkpoint, table: OpenSink, key: BatchKey) -> Iterator[int]:
+    """Numbers of the table's batches before this one."""
+    if type(table).batches is not OpenSink.batches:
+        yield from (number for number in table.batches(key.lane, checkpoint.tables) if number < key.id)
 
 
 def make_ready(checkpoint: Checkpoint, sink: OpenSink, attempt: Attempt) -> None:
@@ -146,7 +176,11 @@ def check_not_elsewhere(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -
 
 
 def _contains(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> bool:
-    return found_in(sink, expected_on_record(checkpoint, key, tables=checkpoint.tables)) is not None
+    return found_in(sink, _on_record(checkpoint, key)) is not None
+
+
+def _on_record(checkpoint: Checkpoint, key: BatchKey) -> ExpectedBatch:
+    return expected_on_record(checkpoint, key, tables=checkpoint.tables)
 
 
 def _may_have_published(checkpoint: Checkpoint, attempt: Attempt, planned: BatchIdentity | None) -> bool:

@@ -126,7 +126,8 @@ class ExpectedBatch:
         if found.identity.checkpoint == self.identity.checkpoint:
             return (
                 f"it was published by {found.identity}, which is this checkpoint, by another plan of the batch. The "
-                "checkpoint was restored from an older backup, or a copy of it goes on beside it."
+                "checkpoint was restored from an older backup, or a copy of it goes on beside it: only one of them may "
+                "be used from now on."
             )
         return f"it was published by {found.identity}."
 
@@ -149,6 +150,12 @@ class ExpectedBatch:
                 ways.insert(
                     0,
                     "if the checkpoint that was here was moved, put it back, or name its place of now as checkpoint=…",
+                )
+            elif found.identity is not None:
+                ways.insert(
+                    0,
+                    "if that pipeline is this one under an earlier name, have it go on where it was: "
+                    f"checkpoint={found.identity.location!r}, or in a job pipeline={found.identity.pipeline!r}",
                 )
         if self.identity.digest:
             ways.append(

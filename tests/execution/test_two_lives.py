@@ -41,6 +41,38 @@ def test_a_batch_is_not_made_again_beside_the_one_that_has_its_rows(of_two_lives
     assert rows(of_two_lives) == list(range(6))
 
 
+def test_no_batch_is_planned_behind_the_one_that_has_its_rows(of_two_lives: World) -> None:
+    """The place behind the newest batch is free: a batch there would have rows that the other life's batch has."""
+    of_two_lives.land(6)
+    before = of_two_lives.table()
+    with pytest.raises(SinkError, match=r"batch live/4 in \S+ is another one than"):
+        of_two_lives.run(7)
+    assert of_two_lives.table() == before
+    assert of_two_lives.checkpoint.offset_log.latest_id() == 5
+
+
+def test_a_copy_that_goes_on_beside_its_original_stops_it(world: World) -> None:
+    """``cp -a``, and both are used: each by the command that the other's batches have it print."""
+    original, copy = world.root / "checkpoint", world.root / "copy"
+    shutil.copytree(original, copy)
+    world.land(4)
+    world.run(4)
+    world.land(5)
+    world.expire_leases()
+    shutil.move(original, world.root / "original")
+    shutil.move(copy, original)
+    expire_all(world.root)
+    assert said(["rewind", str(original), "--to", "3", "--drop-output"])[0] == 0
+    world.run(5)
+    assert world.table()[4] == [4, 5]
+    shutil.rmtree(original)
+    shutil.move(world.root / "original", original)
+    expire_all(world.root)
+    with pytest.raises(SinkError, match=r"batch live/4 in \S+ is another one than"):
+        world.run(6)
+    assert rows(world) == list(range(6))
+
+
 def test_neither_does_check_say_that_its_task_is_to_be_cleared(of_two_lives: World) -> None:
     status, text = said(["check", of_two_lives.pipeline.checkpoint, "--table"])
     assert status == 1

@@ -245,4 +245,20 @@ MUTATIONS = [
         new="",
         tests=("tests/execution/test_lost_in_table.py",),
     ),
+    Mutation(
+        name="a table on which another copy of the checkpoint has gone on takes the next batch",
+        why="rows that the other copy's batch has are in the table twice, in green",
+        file="execution/table_place.py",
+        old="            _check_not_gone_on(checkpoint, table, lane, below=below)\n",
+        new="",
+        tests=("tests/execution/test_two_lives.py",),
+    ),
+    Mutation(
+        name="whether another copy has gone on is not asked where the newest batch is gone",
+        why="the other copy's rewind has taken it out, and an earlier number has its rows",
+        file="execution/table_place.py",
+        old="            if last is not None:\n",
+        new="            if False:\n",
+        tests=("tests/execution/test_two_lives.py",),
+    ),
 ]
