@@ -241,7 +241,7 @@ MUTATIONS = [
         name="a table that forgot what is committed gets the next batch",
         why="it was restored from a backup of before: the rows that came after that are in no table, in green",
         file="execution/plan.py",
-        old="        check_none_lost(self.checkpoint, self.sink, key.lane)\n",
+        old="        check_none_lost(self.checkpoint, self.sink, key.lane, below=key.id)\n",
         new="",
         tests=("tests/execution/test_lost_in_table.py",),
     ),
