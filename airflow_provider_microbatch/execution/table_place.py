@@ -7,7 +7,7 @@ on record.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
@@ -20,6 +20,7 @@ from airflow_provider_microbatch.execution.identity import (
     expected_on_record,
     found_in,
     is_of_another_plan,
+    of_own_checkpoint,
     planned_identity,
 )
 from airflow_provider_microbatch.execution.newest import newest_published
@@ -52,43 +53,44 @@ def check_none_lost(checkpoint: Checkpoint, sink: OpenSink, lane: str, *, below:
     :raises ForeignBatchError: if it has a batch of another plan in its place.
     """
     for table in sink.tables:
-        if not table.definition.remembers_batches:
-            _check_not_gone_on(checkpoint, table, lane, below=below)
+        definition = table.definition
+        if not definition.remembers_batches and not (definition.keeps_batches and definition.is_cheap_to_ask):
             continue
-        for key in _newest(checkpoint, table, lanes=[lane], below=below):
-            if not _contains(checkpoint, table, key):
-                known = max((one for one in table.batches(lane, checkpoint.tables) if one < key.id), default=-1)
-                raise SinkError(
-                    f"batch {key} is committed, and {table.location()} does not know it: the table was made anew, or "
-                    f"restored from a backup of before. What it had of batches {known + 1} to {key.id} is in no table. "
-                    f"`microbatch check {checkpoint.location} --table` names them: clear their tasks, the oldest "
-                    "first; or "
-                    f"{command(checkpoint.lane(lane), f'rewind --to {known} --drop-output')} has them run again. "
-                    "What the sources cannot give again either, that rewind gives up and names with --allow-skip. Or "
-                    "bring the table back as it was."
-                )
+        newest = newest_published(checkpoint, lane, below=below)
+        if newest is None or _knows(checkpoint, table, *newest) or not definition.remembers_batches:
+            continue
+        key, wrote = newest[0], [one.definition for one in _published_to(checkpoint, *newest)]
+        if any(definition.is_same_place(one) for one in wrote):
+            known = max(_before(checkpoint, table, key), default=-1)
+            raise SinkError(
+                f"batch {key} is committed, and {table.location()} does not know it: the table was made anew, or "
+                f"restored from a backup of before. What it had of batches {known + 1} to {key.id} is in no table. "
+                f"`microbatch check {checkpoint.location} --table` names them: clear their tasks, the oldest "
+                "first; or "
+                f"{command(checkpoint.lane(lane), f'rewind --to {known} --drop-output')} has them run again. "
+                "What the sources cannot give again either, that rewind gives up and names with --allow-skip. Or "
+                "bring the table back as it was."
+            )
 
 
-def _check_not_gone_on(checkpoint: Checkpoint, table: OpenSink, lane: str, *, below: int | None) -> None:
-    """Check that a table whose user may take batches out has no batch of another plan in place of the newest one: then
-    another copy of the checkpoint goes on there, or did before this one was restored, and its batches have rows that
-    this one would read once more.
+def _knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, epoch: int) -> bool:
+    """Whether the table has the newest published batch. If it has one of another plan instead, there or as its newest
+    before, another copy of the checkpoint goes on there, or did before this one was restored, and its batches have rows
+    that this one would read once more: no clear, and no batch, may come on top of that.
 
     :raises ForeignBatchError: if it has.
     """
-    if not table.definition.keeps_batches or not table.definition.is_cheap_to_ask:
-        return
-    newest = newest_published(checkpoint, lane, below=below)
-    if newest is None:
-        return
     try:
-        is_there = table.contains(_on_record(checkpoint, newest[0])) is not None
-        last = None if is_there else max(_before(checkpoint, table, newest[0]), default=None)
+        if table.contains(_on_record(checkpoint, key)) is not None:
+            return True
+        last = max(_before(checkpoint, table, key), default=None)
         if last is not None:
-            table.contains(_on_record(checkpoint, BatchKey(lane, last)))
+            table.contains(of_own_checkpoint(_on_record(checkpoint, BatchKey(key.lane, last))))
     except ForeignBatchError:
-        if next(_newest(checkpoint, table, lanes=[lane], below=below), None) is not None:
+        wrote = _published_to(checkpoint, key, epoch)
+        if any(table.definition.is_same_place(one.definition) for one in wrote):
             raise  # else this checkpoint has published no batch here yet
+    return False
 
 
 def _before(checkpoint: Checkpoint, table: OpenSink, key: BatchKey) -> Iterator[int]:
@@ -122,16 +124,10 @@ def _is_there(checkpoint: Checkpoint, table: OpenSink) -> bool:
         return False
 
 
-def _newest(
-    checkpoint: Checkpoint, table: OpenSink, *, lanes: Sequence[str] | None = None, below: int | None = None
-) -> Iterator[BatchKey]:
-    """The newest batch of each lane that was published, if it was in this table.
-
-    :param lanes: the lanes to look at; None: all.
-    :param below: see :func:`~airflow_provider_microbatch.execution.newest.newest_published`.
-    """
-    for lane in checkpoint.lanes() if lanes is None else lanes:
-        newest = newest_published(checkpoint, lane, below=below)
+def _newest(checkpoint: Checkpoint, table: OpenSink) -> Iterator[BatchKey]:
+    """The newest batch of each lane that was published, if it was in this table."""
+    for lane in checkpoint.lanes():
+        newest = newest_published(checkpoint, lane)
         wrote = () if newest is None else _published_to(checkpoint, *newest)
         if newest is not None and any(table.definition.is_same_place(other.definition) for other in wrote):
             yield newest[0]
@@ -196,9 +192,7 @@ def _may_have_published(checkpoint: Checkpoint, attempt: Attempt, planned: Batch
     return end is None or end.state != "failed" or end.cause != JOB
 
 
-def _tables(
-    checkpoint: Checkpoint, key: BatchKey, *, where: Callable[[Attempt], bool] = lambda _: True
-) -> Iterator[OpenSink]:
+def _tables(checkpoint: Checkpoint, key: BatchKey, *, where: Callable[[Attempt], bool]) -> Iterator[OpenSink]:
     """The tables that attempts of the batch wrote to, by each definition; one that cannot be loaded here is left
     out."""
     seen = set()
