@@ -43,8 +43,8 @@ def check_there(checkpoint: Checkpoint, sink: OpenSink) -> None:
 
 def check_none_lost(checkpoint: Checkpoint, sink: OpenSink, lane: str, *, below: int | None = None) -> None:
     """Check that the table knows the newest batch of the lane that was published there, if it is a table that
-    remembers: it may have been restored from an older backup, or made anew under its name. Output on top of it would
-    hide that rows are gone. Any table that keeps batches must not have a batch of another plan there.
+    remembers: it may have been restored from an older backup, made anew under its name, or be another branch. Output on
+    top of it would hide that rows are gone. Any table that keeps batches must not have a batch of another plan there.
 
     :param below: the number of the batch that is about to be made, or made again: the newest batch before it counts.
         Of several batches that are gone, the last one must not come back alone: the table would know the newest batch
@@ -60,6 +60,9 @@ def check_none_lost(checkpoint: Checkpoint, sink: OpenSink, lane: str, *, below:
         if newest is None or _knows(checkpoint, table, *newest) or not definition.remembers_batches:
             continue
         key, wrote = newest[0], [one.definition for one in _published_to(checkpoint, *newest)]
+        unmerged = next(filter(None, (table.unmerged(_on_record(checkpoint, key), one) for one in wrote)), None)
+        if unmerged is not None:
+            raise SinkError(f"batch {key} is committed, and {unmerged}")
         if any(definition.is_same_place(one) for one in wrote):
             known = max(_before(checkpoint, table, key), default=-1)
             raise SinkError(

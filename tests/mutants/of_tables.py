@@ -8,6 +8,7 @@ PLACE = "tests/execution/test_table_place.py"
 
 FORMER = "tests/execution/test_former_tables.py"
 NEWEST = "tests/execution/test_newest.py"
+BRANCHES = "tests/execution/test_branches.py"
 
 MUTATIONS = [
     Mutation(
@@ -260,5 +261,29 @@ MUTATIONS = [
         old="        if last is not None:\n",
         new="        if False:\n",
         tests=("tests/execution/test_two_lives.py",),
+    ),
+    Mutation(
+        name="a branch of a table is left behind with its batches",
+        why="the branch that readers look at lacks them for good, in green",
+        file="execution/table_place.py",
+        old="        if unmerged is not None:\n",
+        new="        if False:\n",
+        tests=(BRANCHES,),
+    ),
+    Mutation(
+        name="what a branch has merged is not known once its snapshots have expired",
+        why="a pipeline that is back at the main branch stands still",
+        file="sinks/iceberg/log.py",
+        old="        return last is not None and self._is_without(*last) is None\n",
+        new="        return False\n",
+        tests=(BRANCHES,),
+    ),
+    Mutation(
+        name="any branch counts as merged",
+        why="the batches of one that is named no more are missing, in green",
+        file="sinks/iceberg/log.py",
+        old="        return last is not None and self._is_without(*last) is None\n",
+        new="        return True\n",
+        tests=(BRANCHES,),
     ),
 ]
