@@ -13,7 +13,7 @@ from functools import partial
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import JOB, Attempt
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.key import LETTERS, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, ForeignBatchError, SinkError
 from airflow_provider_microbatch.execution.identity import (
@@ -23,6 +23,7 @@ from airflow_provider_microbatch.execution.identity import (
     of_own_checkpoint,
     planned_identity,
 )
+from airflow_provider_microbatch.execution.letters_taken import taken
 from airflow_provider_microbatch.execution.newest import newest_published
 from airflow_provider_microbatch.execution.table_shape import check_shape
 from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink, Sink, SinkContext
@@ -151,27 +152,57 @@ def check_not_elsewhere(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -
         other table.
     """
     planned = planned_identity(checkpoint, key)
-    for other in _tables(checkpoint, key, where=lambda attempt: _may_have_published(checkpoint, attempt, planned)):
-        is_ours = any(table.definition.is_same_place(other.definition) for table in sink.tables)
-        if is_ours or not other.definition.is_cheap_to_ask:
-            continue
-        away = other.seems_away(checkpoint.tables)
-        if away is not None:
-            was_moved = any(table.is_table_of(other.definition, checkpoint.tables) for table in sink.tables)
-            if was_moved or _contains(checkpoint, sink, key):
-                continue
-            raise SinkError(
-                f"batch {key} was made for {other.location()}, and the pipeline writes to {sink.location()} now: if it "
-                f"is there, its rows would be in both. Nobody can tell: {away}"
-            )
-        if _contains(checkpoint, other, key):
-            rewind = command(checkpoint.lane(key.lane), f"rewind --to {key.id - 1} --drop-output")
-            raise SinkError(
-                f"batch {key} was published to {other.location()}, and is there. The pipeline writes to "
-                f"{sink.location()} now: its rows would be in both. Name the old table for this batch, or move the old "
-                f"table's batches to the new one, or have {rewind} take it and all later batches out and run them "
-                "again."
-            )
+    for wrote in _sinks(checkpoint, key, where=lambda attempt: _may_have_published(checkpoint, attempt, planned)):
+        for other in wrote.tables:
+            letters = wrote.definition.dead_letters
+            is_of_letters = letters is not None and other.definition.is_same_place(letters)
+            _check_not_in(checkpoint, other, sink, key, is_of_letters=is_of_letters)
+
+
+def _check_not_in(
+    checkpoint: Checkpoint, other: OpenSink, sink: OpenSink, key: BatchKey, *, is_of_letters: bool
+) -> None:
+    is_ours = any(table.definition.is_same_place(other.definition) for table in sink.tables)
+    if is_ours or not other.definition.is_cheap_to_ask:
+        return
+    away = other.seems_away(checkpoint.tables)
+    if away is not None:
+        was_moved = any(table.is_table_of(other.definition, checkpoint.tables) for table in sink.tables)
+        if was_moved or _contains(checkpoint, sink, key):
+            return
+        raise SinkError(
+            f"batch {key} was made for {other.location()}, and the pipeline writes to {sink.location()} now: if it "
+            f"is there, its rows would be in both. Nobody can tell: {away}"
+        )
+    if not _contains(checkpoint, other, key):
+        return
+    rewind = command(checkpoint.lane(key.lane), f"rewind --to {key.id - 1} --drop-output")
+    if is_of_letters:
+        raise SinkError(_letters_left(checkpoint, other, sink, key, rewind=rewind))
+    raise SinkError(
+        f"batch {key} was published to {other.location()}, and is there. The pipeline writes to {sink.location()} "
+        "now: its rows would be in both. Name the old table for this batch, or move the old table's batches to the new "
+        f"one, or have {rewind} take it and all later batches out and run them again."
+    )
+
+
+def _letters_left(checkpoint: Checkpoint, letters: OpenSink, sink: OpenSink, key: BatchKey, *, rewind: str) -> str:
+    """Why a batch is not replayed whose dead letters stay where the pipeline sends none any more, and the ways on, in
+    the order in which they are accepted."""
+    now = sink.definition.dead_letters
+    today = "has no dead_letters any more" if now is None else f"sends them to {now.location()} now"
+    told = (
+        f"batch {key} has its dead letters in {letters.location()}, and the pipeline {today}: rows that it refused "
+        "then would be there and in its tables too. "
+    )
+    became = sorted(by for of, by in taken(checkpoint).items() if of.lane == key.lane and of.id >= key.id)
+    if became:
+        first = command(checkpoint.lane(LETTERS), f"rewind --to {became[0].id - 1} --drop-output")
+        told += f"Dead letters of it, or of later batches, were run again: first {first} takes that out. Then: "
+    return (
+        f"{told}Name {letters.location()} as dead_letters again, and clear it once more; or have {rewind} take it and "
+        "all later batches out, with their dead letters, and run them again as the pipeline is now."
+    )
 
 
 def _contains(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> bool:
@@ -196,8 +227,13 @@ def _may_have_published(checkpoint: Checkpoint, attempt: Attempt, planned: Batch
 
 
 def _tables(checkpoint: Checkpoint, key: BatchKey, *, where: Callable[[Attempt], bool]) -> Iterator[OpenSink]:
-    """The tables that attempts of the batch wrote to, by each definition; one that cannot be loaded here is left
-    out."""
+    """The tables that attempts of the batch wrote to, by each definition."""
+    for sink in _sinks(checkpoint, key, where=where):
+        yield from sink.tables
+
+
+def _sinks(checkpoint: Checkpoint, key: BatchKey, *, where: Callable[[Attempt], bool]) -> Iterator[OpenSink]:
+    """The sinks that attempts of the batch wrote to, by each definition; one that cannot be loaded here is left out."""
     seen = set()
     for epoch in checkpoint.attempts.epochs.all(key):
         try:
@@ -208,6 +244,6 @@ def _tables(checkpoint: Checkpoint, key: BatchKey, *, where: Callable[[Attempt],
             seen.add(name)
             recorded = checkpoint.definitions.sink(name)
             if recorded is not None:
-                yield from Sink.from_dict(recorded).open(SinkContext()).tables
+                yield Sink.from_dict(recorded).open(SinkContext())
         except (CheckpointError, DefinitionError):
             continue

@@ -146,8 +146,8 @@ MUTATIONS = [
         name="a batch is replayed while the table that it may be in is away",
         why="its rows are in both as soon as that one is back",
         file="execution/table_place.py",
-        old="            if was_moved or _contains(checkpoint, sink, key):",
-        new="            if True:",
+        old="        if was_moved or _contains(checkpoint, sink, key):",
+        new="        if True:",
         tests=(PLACE,),
     ),
     Mutation(
@@ -285,5 +285,13 @@ MUTATIONS = [
         old="        return last is not None and self._is_without(*last) is None\n",
         new="        return True\n",
         tests=(BRANCHES,),
+    ),
+    Mutation(
+        name="letters that were run again are not named before the batch is taken out",
+        why="the rewind that is named is refused for another one",
+        file="execution/table_place.py",
+        old="    if became:\n",
+        new="    if False:\n",
+        tests=("tests/execution/test_dead_letters.py",),
     ),
 ]
