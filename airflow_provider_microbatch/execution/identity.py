@@ -51,6 +51,16 @@ def expected_next(checkpoint: Checkpoint, key: BatchKey) -> ExpectedBatch:
     )
 
 
+def of_own_checkpoint(asked: ExpectedBatch) -> ExpectedBatch:
+    """The expected batch, with output of other checkpoints left to their owners."""
+
+    def recognise(found: Manifest) -> Manifest | None:
+        is_ours = found.identity is not None and found.identity.checkpoint == asked.identity.checkpoint
+        return asked.recognise(found) if is_ours else found
+
+    return replace(asked, recognise=recognise)
+
+
 def expected_on_record(checkpoint: Checkpoint, key: BatchKey, *, tables: KnownTables) -> ExpectedBatch:
     """A batch whose offset entry may be lost: output of attempts on record counts too.
 

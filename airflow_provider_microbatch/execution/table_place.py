@@ -7,21 +7,23 @@ on record.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import JOB, Attempt
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.key import LETTERS, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, ForeignBatchError, SinkError
 from airflow_provider_microbatch.execution.identity import (
     expected_on_record,
     found_in,
     is_of_another_plan,
+    of_own_checkpoint,
     planned_identity,
 )
+from airflow_provider_microbatch.execution.letters_taken import taken
 from airflow_provider_microbatch.execution.newest import newest_published
 from airflow_provider_microbatch.execution.table_shape import check_shape
 from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink, Sink, SinkContext
@@ -42,8 +44,8 @@ def check_there(checkpoint: Checkpoint, sink: OpenSink) -> None:
 
 def check_none_lost(checkpoint: Checkpoint, sink: OpenSink, lane: str, *, below: int | None = None) -> None:
     """Check that the table knows the newest batch of the lane that was published there, if it is a table that
-    remembers: it may have been restored from an older backup, or made anew under its name. Output on top of it would
-    hide that rows are gone. Any table that keeps batches must not have a batch of another plan there.
+    remembers: it may have been restored from an older backup, made anew under its name, or be another branch. Output on
+    top of it would hide that rows are gone. Any table that keeps batches must not have a batch of another plan there.
 
     :param below: the number of the batch that is about to be made, or made again: the newest batch before it counts.
         Of several batches that are gone, the last one must not come back alone: the table would know the newest batch
@@ -52,43 +54,47 @@ def check_none_lost(checkpoint: Checkpoint, sink: OpenSink, lane: str, *, below:
     :raises ForeignBatchError: if it has a batch of another plan in its place.
     """
     for table in sink.tables:
-        if not table.definition.remembers_batches:
-            _check_not_gone_on(checkpoint, table, lane, below=below)
+        definition = table.definition
+        if not definition.remembers_batches and not (definition.keeps_batches and definition.is_cheap_to_ask):
             continue
-        for key in _newest(checkpoint, table, lanes=[lane], below=below):
-            if not _contains(checkpoint, table, key):
-                known = max((one for one in table.batches(lane, checkpoint.tables) if one < key.id), default=-1)
-                raise SinkError(
-                    f"batch {key} is committed, and {table.location()} does not know it: the table was made anew, or "
-                    f"restored from a backup of before. What it had of batches {known + 1} to {key.id} is in no table. "
-                    f"`microbatch check {checkpoint.location} --table` names them: clear their tasks, the oldest "
-                    "first; or "
-                    f"{command(checkpoint.lane(lane), f'rewind --to {known} --drop-output')} has them run again. "
-                    "What the sources cannot give again either, that rewind gives up and names with --allow-skip. Or "
-                    "bring the table back as it was."
-                )
+        newest = newest_published(checkpoint, lane, below=below)
+        if newest is None or _knows(checkpoint, table, *newest) or not definition.remembers_batches:
+            continue
+        key, wrote = newest[0], [one.definition for one in _published_to(checkpoint, *newest)]
+        unmerged = next(filter(None, (table.unmerged(_on_record(checkpoint, key), one) for one in wrote)), None)
+        if unmerged is not None:
+            raise SinkError(f"batch {key} is committed, and {unmerged}")
+        if any(definition.is_same_place(one) for one in wrote):
+            known = max(_before(checkpoint, table, key), default=-1)
+            raise SinkError(
+                f"batch {key} is committed, and {table.location()} does not know it: the table was made anew, or "
+                f"restored from a backup of before. What it had of batches {known + 1} to {key.id} is in no table. "
+                f"`microbatch check {checkpoint.location} --table` names them: clear their tasks, the oldest "
+                "first; or "
+                f"{command(checkpoint.lane(lane), f'rewind --to {known} --drop-output')} has them run again. "
+                "What the sources cannot give again either, that rewind gives up and names with --allow-skip. Or "
+                "bring the table back as it was."
+            )
 
 
-def _check_not_gone_on(checkpoint: Checkpoint, table: OpenSink, lane: str, *, below: int | None) -> None:
-    """Check that a table whose user may take batches out has no batch of another plan in place of the newest one: then
-    another copy of the checkpoint goes on there, or did before this one was restored, and its batches have rows that
-    this one would read once more.
+def _knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, epoch: int) -> bool:
+    """Whether the table has the newest published batch. If it has one of another plan instead, there or as its newest
+    before, another copy of the checkpoint goes on there, or did before this one was restored, and its batches have rows
+    that this one would read once more: no clear, and no batch, may come on top of that.
 
     :raises ForeignBatchError: if it has.
     """
-    if not table.definition.keeps_batches or not table.definition.is_cheap_to_ask:
-        return
-    newest = newest_published(checkpoint, lane, below=below)
-    if newest is None:
-        return
     try:
-        is_there = table.contains(_on_record(checkpoint, newest[0])) is not None
-        last = None if is_there else max(_before(checkpoint, table, newest[0]), default=None)
+        if table.contains(_on_record(checkpoint, key)) is not None:
+            return True
+        last = max(_before(checkpoint, table, key), default=None)
         if last is not None:
-            table.contains(_on_record(checkpoint, BatchKey(lane, last)))
+            table.contains(of_own_checkpoint(_on_record(checkpoint, BatchKey(key.lane, last))))
     except ForeignBatchError:
-        if next(_newest(checkpoint, table, lanes=[lane], below=below), None) is not None:
+        wrote = _published_to(checkpoint, key, epoch)
+        if any(table.definition.is_same_place(one.definition) for one in wrote):
             raise  # else this checkpoint has published no batch here yet
+    return False
 
 
 def _before(checkpoint: Checkpoint, table: OpenSink, key: BatchKey) -> Iterator[int]:
@@ -122,16 +128,10 @@ def _is_there(checkpoint: Checkpoint, table: OpenSink) -> bool:
         return False
 
 
-def _newest(
-    checkpoint: Checkpoint, table: OpenSink, *, lanes: Sequence[str] | None = None, below: int | None = None
-) -> Iterator[BatchKey]:
-    """The newest batch of each lane that was published, if it was in this table.
-
-    :param lanes: the lanes to look at; None: all.
-    :param below: see :func:`~airflow_provider_microbatch.execution.newest.newest_published`.
-    """
-    for lane in checkpoint.lanes() if lanes is None else lanes:
-        newest = newest_published(checkpoint, lane, below=below)
+def _newest(checkpoint: Checkpoint, table: OpenSink) -> Iterator[BatchKey]:
+    """The newest batch of each lane that was published, if it was in this table."""
+    for lane in checkpoint.lanes():
+        newest = newest_published(checkpoint, lane)
         wrote = () if newest is None else _published_to(checkpoint, *newest)
         if newest is not None and any(table.definition.is_same_place(other.definition) for other in wrote):
             yield newest[0]
@@ -152,27 +152,57 @@ def check_not_elsewhere(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -
         other table.
     """
     planned = planned_identity(checkpoint, key)
-    for other in _tables(checkpoint, key, where=lambda attempt: _may_have_published(checkpoint, attempt, planned)):
-        is_ours = any(table.definition.is_same_place(other.definition) for table in sink.tables)
-        if is_ours or not other.definition.is_cheap_to_ask:
-            continue
-        away = other.seems_away(checkpoint.tables)
-        if away is not None:
-            was_moved = any(table.is_table_of(other.definition, checkpoint.tables) for table in sink.tables)
-            if was_moved or _contains(checkpoint, sink, key):
-                continue
-            raise SinkError(
-                f"batch {key} was made for {other.location()}, and the pipeline writes to {sink.location()} now: if it "
-                f"is there, its rows would be in both. Nobody can tell: {away}"
-            )
-        if _contains(checkpoint, other, key):
-            rewind = command(checkpoint.lane(key.lane), f"rewind --to {key.id - 1} --drop-output")
-            raise SinkError(
-                f"batch {key} was published to {other.location()}, and is there. The pipeline writes to "
-                f"{sink.location()} now: its rows would be in both. Name the old table for this batch, or move the old "
-                f"table's batches to the new one, or have {rewind} take it and all later batches out and run them "
-                "again."
-            )
+    for wrote in _sinks(checkpoint, key, where=lambda attempt: _may_have_published(checkpoint, attempt, planned)):
+        for other in wrote.tables:
+            letters = wrote.definition.dead_letters
+            is_of_letters = letters is not None and other.definition.is_same_place(letters)
+            _check_not_in(checkpoint, other, sink, key, is_of_letters=is_of_letters)
+
+
+def _check_not_in(
+    checkpoint: Checkpoint, other: OpenSink, sink: OpenSink, key: BatchKey, *, is_of_letters: bool
+) -> None:
+    is_ours = any(table.definition.is_same_place(other.definition) for table in sink.tables)
+    if is_ours or not other.definition.is_cheap_to_ask:
+        return
+    away = other.seems_away(checkpoint.tables)
+    if away is not None:
+        was_moved = any(table.is_table_of(other.definition, checkpoint.tables) for table in sink.tables)
+        if was_moved or _contains(checkpoint, sink, key):
+            return
+        raise SinkError(
+            f"batch {key} was made for {other.location()}, and the pipeline writes to {sink.location()} now: if it "
+            f"is there, its rows would be in both. Nobody can tell: {away}"
+        )
+    if not _contains(checkpoint, other, key):
+        return
+    rewind = command(checkpoint.lane(key.lane), f"rewind --to {key.id - 1} --drop-output")
+    if is_of_letters:
+        raise SinkError(_letters_left(checkpoint, other, sink, key, rewind=rewind))
+    raise SinkError(
+        f"batch {key} was published to {other.location()}, and is there. The pipeline writes to {sink.location()} "
+        "now: its rows would be in both. Name the old table for this batch, or move the old table's batches to the new "
+        f"one, or have {rewind} take it and all later batches out and run them again."
+    )
+
+
+def _letters_left(checkpoint: Checkpoint, letters: OpenSink, sink: OpenSink, key: BatchKey, *, rewind: str) -> str:
+    """Why a batch is not replayed whose dead letters stay where the pipeline sends none any more, and the ways on, in
+    the order in which they are accepted."""
+    now = sink.definition.dead_letters
+    today = "has no dead_letters any more" if now is None else f"sends them to {now.location()} now"
+    told = (
+        f"batch {key} has its dead letters in {letters.location()}, and the pipeline {today}: rows that it refused "
+        "then would be there and in its tables too. "
+    )
+    became = sorted(by for of, by in taken(checkpoint).items() if of.lane == key.lane and of.id >= key.id)
+    if became:
+        first = command(checkpoint.lane(LETTERS), f"rewind --to {became[0].id - 1} --drop-output")
+        told += f"Dead letters of it, or of later batches, were run again: first {first} takes that out. Then: "
+    return (
+        f"{told}Name {letters.location()} as dead_letters again, and clear it once more; or have {rewind} take it and "
+        "all later batches out, with their dead letters, and run them again as the pipeline is now."
+    )
 
 
 def _contains(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> bool:
@@ -196,11 +226,14 @@ def _may_have_published(checkpoint: Checkpoint, attempt: Attempt, planned: Batch
     return end is None or end.state != "failed" or end.cause != JOB
 
 
-def _tables(
-    checkpoint: Checkpoint, key: BatchKey, *, where: Callable[[Attempt], bool] = lambda _: True
-) -> Iterator[OpenSink]:
-    """The tables that attempts of the batch wrote to, by each definition; one that cannot be loaded here is left
-    out."""
+def _tables(checkpoint: Checkpoint, key: BatchKey, *, where: Callable[[Attempt], bool]) -> Iterator[OpenSink]:
+    """The tables that attempts of the batch wrote to, by each definition."""
+    for sink in _sinks(checkpoint, key, where=where):
+        yield from sink.tables
+
+
+def _sinks(checkpoint: Checkpoint, key: BatchKey, *, where: Callable[[Attempt], bool]) -> Iterator[OpenSink]:
+    """The sinks that attempts of the batch wrote to, by each definition; one that cannot be loaded here is left out."""
     seen = set()
     for epoch in checkpoint.attempts.epochs.all(key):
         try:
@@ -211,6 +244,6 @@ def _tables(
             seen.add(name)
             recorded = checkpoint.definitions.sink(name)
             if recorded is not None:
-                yield from Sink.from_dict(recorded).open(SinkContext()).tables
+                yield Sink.from_dict(recorded).open(SinkContext())
         except (CheckpointError, DefinitionError):
             continue

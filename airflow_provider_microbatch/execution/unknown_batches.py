@@ -12,8 +12,8 @@ from dataclasses import replace
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey, is_lane
 from airflow_provider_microbatch.exceptions import ForeignBatchError
-from airflow_provider_microbatch.execution.identity import expected_next
-from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
+from airflow_provider_microbatch.execution.identity import expected_next, of_own_checkpoint
+from airflow_provider_microbatch.sinks import OpenSink
 
 
 def check_next(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, *, only_own: bool) -> None:
@@ -24,7 +24,7 @@ def check_next(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, *, only_ow
     :raises SinkError: if the sink cannot tell.
     """
     asked = expected_next(checkpoint, key)
-    sink.contains(_ours(asked) if only_own else asked)
+    sink.contains(of_own_checkpoint(asked) if only_own else asked)
 
 
 def check_none_unknown(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, *, only_own: bool = False) -> None:
@@ -57,20 +57,10 @@ def check_none_unknown(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, *,
 def _check(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, newest: int, only_own: bool = False) -> None:
     asked = replace(expected_next(checkpoint, key), newest=newest)
     if only_own:
-        asked = _ours(asked)
+        asked = of_own_checkpoint(asked)
     try:
         table.contains(asked)
     except ForeignBatchError:
         # Another run has planned and published the batch since this one looked: it is not foreign.
         if not checkpoint.lane(key.lane).offset_log.has(key.id):
             raise
-
-
-def _ours(asked: ExpectedBatch) -> ExpectedBatch:
-    """The expected batch, with output of other checkpoints left to their owners."""
-
-    def recognise(found: Manifest) -> Manifest | None:
-        is_ours = found.identity is not None and found.identity.checkpoint == asked.identity.checkpoint
-        return asked.recognise(found) if is_ours else found
-
-    return replace(asked, recognise=recognise)

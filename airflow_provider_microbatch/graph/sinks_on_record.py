@@ -44,8 +44,9 @@ def _check(store: Store, sink: str, *, checkpoint: str, pipeline: str) -> None:
     if owner != pipeline:
         raise DefinitionError(
             f"sink {sink!r} was written by pipeline {owner!r} of this job, and would be by {pipeline!r} now, whose "
-            f"checkpoint does not know what is in the table: its sources would be read into it again. Either the "
-            f"pipeline keeps its name (sink(…, pipeline={owner!r})), or the graph was joined or parted: then the "
-            f"table begins anew under another sink's name; or, if {checkpoint}/{owner} has been moved to "
-            f"{checkpoint}/{pipeline}, remove {where}."
+            "checkpoint does not know what is in the table: its sources would be read into it again. Nothing was "
+            f"planned. Either the pipeline keeps its name: sink({sink!r}, …, pipeline={owner!r}); the checkpoint of a "
+            "pipeline is of its name for good, wherever it lies. Or, where the graph was joined or parted so that it "
+            "cannot, the rows go to a sink of another name with a table of its own, which begins anew; or the graph is "
+            "as it was."
         )

@@ -318,6 +318,15 @@ class OpenSink(ABC):
         ``tables`` knows the table."""
         return False
 
+    def unmerged(self, batch: ExpectedBatch, wrote: Sink) -> str | None:
+        """Why readers of this table would never see a batch that ``wrote`` has published, if the next one is published
+        here, and what to do about it, in words that go on from the batch; None if nothing is known against it. For a
+        table of which there are several branches; called if :meth:`contains` does not find the batch.
+
+        :raises SinkError: if the sink cannot tell.
+        """
+        return None
+
     def batches(self, lane: str, tables: KnownTables) -> list[int]:
         """Ids under which batches of the lane are published, by any checkpoint, ascending.
 

@@ -3,6 +3,7 @@ whatever dies when."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from functools import partial
@@ -16,17 +17,20 @@ from hypothesis import strategies as st
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.cli.table import batch_cells
-from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
 from airflow_provider_microbatch.execution.dead_letters import execution_of, replaying
 from airflow_provider_microbatch.execution.summary import summarize
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.checks import Checks, Expectation
+from airflow_provider_microbatch.runtime.job import Job, Subtask
+from airflow_provider_microbatch.runtime.subtasks import Done
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.several import Sinks
 from airflow_provider_microbatch.sources.file import FileSource
-from tests.execution.maintaining import expire
+from tests.execution.maintaining import expire, expire_all
 from tests.execution.two_tables import dying, is_clean, read
-from tests.execution.world import Killed, World, run_identity
+from tests.execution.typed_commands import advised, said
+from tests.execution.world import CODE, Killed, World, run_identity
 from tests.support.inline_engine import InlineEngine
 
 VERDICTS = (None, "drop", "dead_letter")
@@ -47,6 +51,30 @@ class Checked(World):
 def refusing(verdicts: dict[int, str | None] | None = None) -> InlineEngine:
     """Of the ids: every third one is dropped, and every third a dead letter, if nothing else is said."""
     return InlineEngine(refuse=lambda row: (verdicts or {}).get(row["id"], VERDICTS[row["id"] % 3]))
+
+
+class OfLetters(InlineEngine):
+    """Makes of dead letters what they are."""
+
+    def _run(self, job: Job, subtask: Subtask | None = None) -> Done:
+        folders = [
+            Path(path.removeprefix("file://"))
+            for part in job.sources["dead_letters"].arguments["parts"]
+            for path in part["paths"]
+        ]
+        groups = [{"paths": [file.as_uri() for folder in folders for file in sorted(folder.rglob("*.json"))]}]
+        read = dataclasses.replace(job.sources["dead_letters"], arguments={"groups": groups})
+        return super()._run(dataclasses.replace(job, sources={"dead_letters": read}), subtask)
+
+
+def typed(world: World, text: str) -> None:
+    """Each command that a text names is accepted, in the order in which it names them."""
+    ways = advised(text, world)
+    assert ways, text
+    for words in ways:
+        expire_all(world.root)
+        status, told = said(words)
+        assert status == 0, told
 
 
 def test_they_are_published_with_the_batch_and_counted(tmp_path: Path) -> None:
@@ -84,6 +112,60 @@ def test_letters_are_read_where_their_batch_left_them_wherever_later_ones_go(tmp
     )
     read = letters.read(None, letters.latest_offset(None))
     assert [part["base"].rpartition("/")[2] for part in read.arguments["parts"]] == ["letters", "moved"]
+
+
+def test_a_clear_that_would_leave_letters_behind_says_so_and_how_to_go_on(tmp_path: Path) -> None:
+    """The table of the letters is none that was moved: they were switched off, or are another's now."""
+    world = Checked(tmp_path)
+    world.land(1, 2, 3)
+    world.run(0, refusing())
+    letters, world.options["dead_letters"] = world.options["dead_letters"], None
+    world.options["expect"] = {"id > 0": "drop"}
+    with pytest.raises(SinkError, match=r"live/0 has its dead letters in \S+letters, and the pipeline has no") as told:
+        world.run(0, refusing({2: None}), clear_number=1)
+    assert "moved" not in str(told.value)
+    assert "old table" not in str(told.value)
+    world.options |= {"dead_letters": FileSink(str(tmp_path / "others"), format="json")}
+    with pytest.raises(SinkError, match=r"the pipeline sends them to \S+others now.*Name \S+letters as dead_letters"):
+        world.run(0, refusing({2: None}), clear_number=1)
+    world.options["dead_letters"] = letters
+    world.run(0, refusing({1: None, 2: None}), clear_number=1)
+    assert (world.rows("lake"), world.rows("letters")) == ([1, 2, 3], [])
+
+
+def test_or_its_batch_is_made_anew_without_letters(tmp_path: Path) -> None:
+    world = Checked(tmp_path)
+    world.land(1, 2, 3)
+    world.run(0, refusing())
+    world.options |= {"dead_letters": None, "expect": {"id > 0": "drop"}}
+    with pytest.raises(SinkError) as error:
+        world.run(0, clear_number=1)
+    typed(world, str(error.value))
+    world.run(1, refusing({1: None, 2: None}))
+    assert (world.rows("lake"), world.rows("letters")) == ([1, 2, 3], [])
+    assert is_clean(world)
+
+
+def test_letters_that_were_run_again_are_taken_out_first(tmp_path: Path) -> None:
+    """The commands are accepted in the order in which they are named."""
+    world = Checked(tmp_path)
+    for number in range(2):
+        world.land(3 * number + 1, 3 * number + 2, 3 * number + 3)
+        world.run(number, refusing())
+    again = execution_of(replaying(world.pipeline, "mend.py:mend"), world.checkpoint, clock_ms=world._tick)
+    assert again.run(run=run_identity(10), engine=OfLetters(), code=CODE, transform=None) is not None
+    again_in_table = world.lake / "lane=dead-letters" / "batch_id=0"
+    assert again_in_table.is_dir()
+    world.options |= {"dead_letters": None, "expect": {"id > 0": "drop"}}
+    with pytest.raises(
+        SinkError, match=r"were run again: first \S*microbatch rewind \S+ --to -1 .*dead-letters"
+    ) as told:
+        world.run(0, clear_number=1)
+    typed(world, str(told.value))
+    assert not again_in_table.exists()
+    for number in (11, 12):
+        world.run(number, refusing({1: None, 2: None, 4: None, 5: None}))
+    assert world.rows("lake") == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_checkpoint_that_was_restored_takes_no_number_that_a_table_has(tmp_path: Path) -> None:

@@ -12,13 +12,15 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import (
     BatchSetAsideError,
+    ForeignBatchError,
     MaintenanceError,
     SinkError,
     SourceError,
     TransformError,
 )
 from airflow_provider_microbatch.sinks.delta import DeltaSink
-from tests.execution.maintaining import applied, planned, rewind
+from tests.execution.maintaining import applied, expire_all, planned, rewind
+from tests.execution.typed_commands import advised, said
 from tests.execution.world import World
 from tests.support.delta_table import batches_of
 from tests.support.inline_engine import InlineEngine
@@ -145,3 +147,33 @@ def test_what_is_lost_for_good_is_given_up_by_word_and_the_rest_runs_again(world
     for number in (4, 5):
         world.run(number)
     assert table(world) == {0: [1], 2: [3]}
+
+
+def test_where_another_copy_of_the_checkpoint_has_gone_on_a_run_says_what_check_says(tmp_path: Path) -> None:
+    """Not that the table was restored, and that tasks are to be cleared: such a clear is refused."""
+    world = World(tmp_path, sink=DeltaSink(str(tmp_path / "lake")))
+    checkpoint = tmp_path / "checkpoint"
+    world.land(1)
+    world.run(0)
+    shutil.copytree(checkpoint, tmp_path / "backup")
+    world.land(2)
+    world.run(1)
+    checkpoint.rename(tmp_path / "newer")
+    (tmp_path / "backup").rename(checkpoint)
+    world.land(3)
+    expire_all(tmp_path)
+    assert main(["rewind", world.pipeline.checkpoint, "--to", "0", "--drop-output"]) == 0
+    world.run(2)
+    shutil.rmtree(checkpoint)
+    (tmp_path / "newer").rename(checkpoint)
+    expire_all(tmp_path)
+    world.land(4)
+    with pytest.raises(ForeignBatchError, match=r"batch live/1 in .*lake is another one than") as error:
+        world.run(3)
+    status, text = said(["check", world.pipeline.checkpoint])
+    assert status == 1
+    assert str(error.value) in text
+    assert said(advised(str(error.value), world)[0])[0] == 0
+    for number in (4, 5):
+        world.run(number)
+    assert table(world) == {0: [1], 1: [2], 2: [3, 4]}

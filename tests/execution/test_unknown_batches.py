@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_microbatch.exceptions import ForeignBatchError
+from airflow_provider_microbatch.execution.intervals import lane_of
 from airflow_provider_microbatch.upkeep.table_check import check_table
 from tests.execution.intervals import IntervalWorld, hour
 from tests.execution.kept_tables import SINKS, Setting, refused, start_behind
-from tests.execution.maintaining import applied, rewind
+from tests.execution.maintaining import applied, expire_all, rewind
+from tests.execution.typed_commands import advised, said
 from tests.execution.world import World
 
 
@@ -49,7 +51,8 @@ def test_what_lies_behind_a_free_place_is_not_read_again(younger: World) -> None
     assert finding.message == text
     assert "The checkpoint was restored from an older backup" in text
     assert f"microbatch rewind {younger.root}/checkpoint --to 0 --drop-output" in text
-    applied(younger, rewind(0, drop_output=True))
+    notes = applied(younger, rewind(0, drop_output=True)).notes
+    assert not [note for note in notes if "is lost" in note]
     for number in (3, 4):
         younger.run(number)
     assert younger.table() == {0: [0], 1: [1], 2: [2]}
@@ -89,14 +92,61 @@ def test_lanes_of_after_the_backup_are_not_read_again(tmp_path: Path, plan: str)
         world.backfill(hour(2), 2) if plan == "interval" else world.run(2)
     assert [one.message for one in check_table(world.checkpoint, everything=False).findings] == [str(error.value)]
     assert world.rows() == before
-    lane = next(name for name in before if name not in world.checkpoint.lanes() and "T01" in name.split("-")[1])
-    applied(world, rewind(-1, lane=lane.partition("/")[0], drop_output=True))
+    (words,) = advised(str(error.value), world)
+    expire_all(world.root)
+    status, text = said(words)
+    assert status == 0, text
     if plan == "interval":
         world.backfill(hour(1), 1)
         world.backfill(hour(2), 2)
     else:
         world.run(2)
     assert sorted(world.ids()) == ([0, 1, 2] if plan == "interval" else [0, 1, 2, 3])
+
+
+def test_a_backfill_of_an_interval_whose_lane_was_taken_out_makes_it_again(tmp_path: Path) -> None:
+    world = IntervalWorld(tmp_path)
+    for number in range(4):
+        world.land_at(number + 0.5, number)
+    world.backfill(hour(0), 0)
+    backed_up(world)
+    world.backfill(hour(1), 1)
+    made = world.rows()
+    restored(world)
+    with pytest.raises(ForeignBatchError) as error:
+        world.run(2)
+    expire_all(world.root)
+    assert said(advised(str(error.value), world)[0])[0] == 0
+    world.backfill(hour(1), 3)
+    world.run(4)
+    assert world.rows() == {**made, "live/0": [2, 3]}
+
+
+def test_a_lane_that_no_table_has_is_none(tmp_path: Path) -> None:
+    world = IntervalWorld(tmp_path)
+    world.land_at(0.5, 0)
+    world.backfill(hour(0), 0)
+    expire_all(world.root)
+    other = lane_of(hour(7))
+    words = ["rewind", world.pipeline.checkpoint, "--to", "-1", "--drop-output", "--lane", other]
+    status, text = said(words)
+    assert status == 2
+    assert f"has no lane {other!r}; it has live, {lane_of(hour(0))}" in text
+
+
+def test_nor_is_one_of_another_checkpoint(tmp_path: Path) -> None:
+    """Its batches are its own to take out."""
+    one, two = IntervalWorld(tmp_path / "one", name="one"), World(tmp_path / "two", name="two")
+    two.options["sink"] = one.pipeline.sink
+    one.land_at(0.5, 1)
+    one.backfill(hour(0), 0)
+    two.land(2)
+    two.run(0)
+    expire_all(tmp_path)
+    before = one.rows()
+    status, text = said(["rewind", two.pipeline.checkpoint, "--to", "-1", "--drop-output", "--lane", lane_of(hour(0))])
+    assert status == 2, text
+    assert one.rows() == before
 
 
 def test_lanes_of_another_pipeline_on_the_same_table_are_its_own(tmp_path: Path) -> None:

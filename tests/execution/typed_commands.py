@@ -16,7 +16,9 @@ from pathlib import Path
 from airflow_provider_microbatch.checkpoint.by_hand import is_position
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import MicroBatchError
+from airflow_provider_microbatch.execution.intervals import lane_of
 from airflow_provider_microbatch.sources.file import FileSource
+from tests.execution.intervals import IntervalWorld, hour
 from tests.execution.kept_tables import kept_table, planned_where_another_is, refused, restored_and_planned_anew
 from tests.execution.maintaining import expire_all, filled, killed_at
 from tests.execution.two_tables import Two
@@ -154,8 +156,10 @@ def _is_whole(world: World, exported: Path) -> None:
 
 
 def rows_of(world: World) -> list[int]:
-    """All rows of the live lane, as often as they are there; of two tables those of the first, which the second has
-    too."""
+    """All rows, as often as they are there: those of the live lane, unless there are intervals; of two tables those of
+    the first, which the second has too."""
+    if isinstance(world, IntervalWorld):
+        return world.ids()
     if not isinstance(world, Two):
         return sorted(row for found in world.table().values() for row in found)
     first, second = ([row for rows in table.values() for row, _ in rows] for table in world.tables())
@@ -174,6 +178,22 @@ def same(original: World) -> World:
 def _filled(root: Path, count: int = 3, **pipeline: object) -> World:
     world = filled(World(root, **pipeline), count)
     world.land(7)
+    world.expire_leases()
+    return world
+
+
+LANE = lane_of(hour(1))
+
+
+def _with_a_lane_of_after_the_backup(root: Path) -> World:
+    world = IntervalWorld(root)
+    for number in range(3):
+        world.land_at(number + 0.5, number)
+    world.backfill(hour(0), 0)
+    shutil.copytree(root / "checkpoint", root / "backup")
+    world.backfill(hour(1), 1)
+    shutil.rmtree(root / "checkpoint")
+    (root / "backup").rename(root / "checkpoint")
     world.expire_leases()
     return world
 
@@ -342,6 +362,11 @@ COMMANDS: dict[str, Typed] = {
         words=_words("rewind", "--to", "-1", "--drop-output"),
     ),
     "rewind of two tables": Typed(prepared=_two_tables, words=_words("rewind", "--to", "0", "--drop-output")),
+    "rewind of a lane that the table alone knows": Typed(
+        prepared=_with_a_lane_of_after_the_backup,
+        words=_words("rewind", "--to", "-1", "--drop-output", "--lane", LANE),
+        is_done=lambda world: not (world.lake / f"lane={LANE}" / "batch_id=0").exists(),
+    ),
     "rewind of what is on its way": Typed(prepared=_with_one_on_its_way, words=_words("rewind", "--to", "1")),
     "set-offset back": Typed(
         prepared=_filled,

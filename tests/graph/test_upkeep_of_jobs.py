@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from pathlib import Path
 
 import pytest
 
+from airflow_provider_microbatch import FileSink, FileSource
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.exceptions import DefinitionError, EngineError, SourceError, TransformError
+from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.fire import FireDecision
+from airflow_provider_microbatch.graph import JobGraph
 from airflow_provider_microbatch.graph.pause import pause_of
 from airflow_provider_microbatch.graph.sinks_on_record import check_sinks
 from airflow_provider_microbatch.graph.watch import JobWatch
-from tests.execution.world import World
+from airflow_provider_microbatch.stores.location import open_store
+from tests.execution.world import CODE, World, run_identity
 from tests.support.inline_engine import InlineEngine
 
 
@@ -27,6 +33,38 @@ def test_a_table_does_not_go_on_under_another_pipeline(tmp_path: Path) -> None:
         check_sinks(job, pipeline="people", sinks=["people", "raw"])
     assert "sink 'raw' was written by pipeline 'orders' of this job" in str(refused.value)
     assert "pipeline='orders'" in str(refused.value)
+
+
+def run_part(graph: JobGraph, name: str, number: int) -> None:
+    """What the task of a part of a job does."""
+    pipeline = graph.by_name()[name]
+    check_sinks(graph.checkpoint, pipeline=name, sinks=graph.sinks_of(name))
+    execution = Execution(pipeline=pipeline, checkpoint=Checkpoint(open_store(pipeline.checkpoint)))
+    execution.run(run=run_identity(number), engine=InlineEngine(), code=CODE, transform=None)
+
+
+def test_whoever_does_what_the_message_says_has_each_row_once(tmp_path: Path) -> None:
+    """Another sink is written down before the first one. A checkpoint that is moved to the other name's place is none
+    of its pipeline: that is no way on."""
+    world = World(tmp_path)
+    lands = itertools.count()
+
+    def shop(*sinks: tuple[str, dict[str, str]]) -> JobGraph:
+        with JobGraph("shop", checkpoint=str(tmp_path / "shop")) as graph:
+            orders = graph.source("orders", FileSource(str(world.landing()), format="json", schema="id long"))
+            for name, more in sinks:
+                graph.sink(name, orders, FileSink(str(tmp_path / name), format="json"), **more)
+        world.land(next(lands))
+        return graph
+
+    run_part(shop(("lake", {})), "lake", 0)
+    with pytest.raises(DefinitionError, match=r"keeps its name: sink\('lake', …, pipeline='lake'\)") as told:
+        run_part(shop(("audit", {}), ("lake", {})), "audit", 1)
+    assert "remove" not in str(told.value)
+    assert "moved" not in str(told.value)
+    run_part(shop(("audit", {}), ("lake", {"pipeline": "lake"})), "lake", 2)
+    assert world.table() == {0: [0], 1: [1, 2]}
+    run_part(shop(("all", {}), ("lakes", {})), "all", 3)
 
 
 def failing(world: World) -> None:

@@ -145,7 +145,7 @@ MUTATIONS = [
     Mutation(
         name="lanes of this checkpoint that it does not know are taken for another's",
         why="after a restored backup the next run reads what a backfill has read",
-        file="execution/unknown_batches.py",
+        file="execution/identity.py",
         old="        return asked.recognise(found) if is_ours else found\n",
         new="        return found\n",
         tests=(UNKNOWN,),

@@ -497,4 +497,28 @@ MUTATIONS = [
         new="        if False:\n",
         tests=("tests/execution/test_rewind.py",),
     ),
+    Mutation(
+        name="a lane that only the table knows is none",
+        why="the rewind that the error names is refused, and the pipeline stands for ever",
+        file="upkeep/commands/rewind.py",
+        old="        if not any(self._recorded.of_another_life(",
+        new="        if True or not any(self._recorded.of_another_life(",
+        tests=("tests/execution/test_unknown_batches.py",),
+    ),
+    Mutation(
+        name="a lane that another checkpoint has made counts as one of this",
+        why="whoever mistypes a lane is told that there is nothing to do",
+        file="upkeep/commands/rewind.py",
+        old="        if not any(self._recorded.of_another_life(",
+        new="        if not numbers and not any(self._recorded.of_another_life(",
+        tests=("tests/execution/test_unknown_batches.py",),
+    ),
+    Mutation(
+        name="a rewind of a lane that is out of the table by now is refused when it is typed again",
+        why="it was killed behind that, and is to be typed as it was",
+        file="cli/rewind.py",
+        old="once=not is_known",
+        new="once=False",
+        tests=("tests/execution/test_commands_killed.py",),
+    ),
 ]

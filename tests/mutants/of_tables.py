@@ -8,6 +8,7 @@ PLACE = "tests/execution/test_table_place.py"
 
 FORMER = "tests/execution/test_former_tables.py"
 NEWEST = "tests/execution/test_newest.py"
+BRANCHES = "tests/execution/test_branches.py"
 
 MUTATIONS = [
     Mutation(
@@ -145,8 +146,8 @@ MUTATIONS = [
         name="a batch is replayed while the table that it may be in is away",
         why="its rows are in both as soon as that one is back",
         file="execution/table_place.py",
-        old="            if was_moved or _contains(checkpoint, sink, key):",
-        new="            if True:",
+        old="        if was_moved or _contains(checkpoint, sink, key):",
+        new="        if True:",
         tests=(PLACE,),
     ),
     Mutation(
@@ -241,7 +242,7 @@ MUTATIONS = [
         name="a table that forgot what is committed gets the next batch",
         why="it was restored from a backup of before: the rows that came after that are in no table, in green",
         file="execution/plan.py",
-        old="        check_none_lost(self.checkpoint, self.sink, key.lane)\n",
+        old="        check_none_lost(self.checkpoint, self.sink, key.lane, below=key.id)\n",
         new="",
         tests=("tests/execution/test_lost_in_table.py",),
     ),
@@ -249,16 +250,48 @@ MUTATIONS = [
         name="a table on which another copy of the checkpoint has gone on takes the next batch",
         why="rows that the other copy's batch has are in the table twice, in green",
         file="execution/table_place.py",
-        old="            _check_not_gone_on(checkpoint, table, lane, below=below)\n",
-        new="",
+        old="            raise  # else this checkpoint has published no batch here yet\n",
+        new="            return True\n",
         tests=("tests/execution/test_two_lives.py",),
     ),
     Mutation(
         name="whether another copy has gone on is not asked where the newest batch is gone",
         why="the other copy's rewind has taken it out, and an earlier number has its rows",
         file="execution/table_place.py",
-        old="            if last is not None:\n",
-        new="            if False:\n",
+        old="        if last is not None:\n",
+        new="        if False:\n",
         tests=("tests/execution/test_two_lives.py",),
+    ),
+    Mutation(
+        name="a branch of a table is left behind with its batches",
+        why="the branch that readers look at lacks them for good, in green",
+        file="execution/table_place.py",
+        old="        if unmerged is not None:\n",
+        new="        if False:\n",
+        tests=(BRANCHES,),
+    ),
+    Mutation(
+        name="what a branch has merged is not known once its snapshots have expired",
+        why="a pipeline that is back at the main branch stands still",
+        file="sinks/iceberg/log.py",
+        old="        return last is not None and self._is_without(*last) is None\n",
+        new="        return False\n",
+        tests=(BRANCHES,),
+    ),
+    Mutation(
+        name="any branch counts as merged",
+        why="the batches of one that is named no more are missing, in green",
+        file="sinks/iceberg/log.py",
+        old="        return last is not None and self._is_without(*last) is None\n",
+        new="        return True\n",
+        tests=(BRANCHES,),
+    ),
+    Mutation(
+        name="letters that were run again are not named before the batch is taken out",
+        why="the rewind that is named is refused for another one",
+        file="execution/table_place.py",
+        old="    if became:\n",
+        new="    if False:\n",
+        tests=("tests/execution/test_dead_letters.py",),
     ),
 ]

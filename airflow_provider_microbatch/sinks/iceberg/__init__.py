@@ -125,11 +125,12 @@ class IcebergSink(Sink):
         return True
 
     def is_same_place(self, other: Sink) -> bool:
-        return (
-            isinstance(other, IcebergSink)
-            and self.branch == other.branch
-            and (self.folder.is_same_place(other.folder) or self.location() == other.location())
-        )
+        return isinstance(other, IcebergSink) and self.branch == other.branch and self.is_branch_beside(other)
+
+    def is_branch_beside(self, other: IcebergSink) -> bool:
+        """Whether both write to one table, to whichever of its branches."""
+        is_named_so = (self.conn_id, self.table) == (other.conn_id, other.table)
+        return is_named_so or self.folder.is_same_place(other.folder)
 
     def would_show(self, location: str) -> bool:
         """Whether the address lies in the table: readers would see no file there, but a clean-up would remove it."""

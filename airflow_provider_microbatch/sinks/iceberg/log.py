@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -60,7 +60,7 @@ class Look:
     @property
     def mark(self) -> str:
         """Name of the property that has id and sequence number of the last snapshot of this package on the branch."""
-        return f"microbatch.last.{quote(self.branch, safe='')}"
+        return _mark_of(self.branch)
 
     def chain(self) -> Iterator[Snapshot]:
         """The branch's snapshots, newest first, as far back as none has expired."""
@@ -70,15 +70,39 @@ class Look:
             parent = at.parent_snapshot_id
             at = None if parent is None else self.table.metadata.snapshot_by_id(parent)
 
-    def rolled_back(self) -> str | None:
-        """How the branch was set back to a state before the last snapshot of this package, in words; None if not."""
-        told = self.properties.get(self.mark)
+    def last_on(self, branch: str) -> tuple[int, int] | None:
+        """Id and sequence number of the last snapshot of this package on a branch, which may be gone."""
+        told = self.properties.get(_mark_of(branch))
         if told is None:
             return None
         try:
             id, sequence = map(int, told.split())
         except ValueError as error:
-            raise SinkError(f"the property {self.mark}={told!r:.80} is no snapshot: somebody changed it.") from error
+            raise SinkError(
+                f"the property {_mark_of(branch)}={told!r:.80} is no snapshot: somebody changed it."
+            ) from error
+        return id, sequence
+
+    def rolled_back(self) -> str | None:
+        """How the branch was set back to a state before the last snapshot of this package, in words; None if not."""
+        last = self.last_on(self.branch)
+        return None if last is None else self._is_without(*last)
+
+    def has_merged(self, branch: str, key: BatchKey, number: int) -> bool:
+        """Whether this branch has a batch that was put into another one: it was made from that one since, or
+        fast-forwarded to it. Of a snapshot that has expired only the last one of this package there tells.
+
+        :param number: number of the batch's manifest.
+        """
+        for snapshot in self.chain():
+            told = {} if snapshot.summary is None else snapshot.summary.additional_properties
+            if (told.get("microbatch.batch"), told.get("microbatch.manifest")) == (str(key), f"{number:016x}"):
+                return True
+        last = self.last_on(branch)
+        return last is not None and self._is_without(*last) is None
+
+    def _is_without(self, id: int, sequence: int) -> str | None:
+        """How the branch's history does without a snapshot, in words; None if it has it, also if it has expired."""
         for snapshot in self.chain():
             if snapshot.snapshot_id == id:
                 return None
@@ -166,6 +190,28 @@ class IcebergLog:
                 f"{self.catalog.table} UNSET TBLPROPERTIES ('{look.mark}'), and clear the tasks whose batches are to "
                 "come back."
             )
+
+    def unmerged(self, key: BatchKey, wrote: str) -> str | None:
+        """Why a batch that is in another branch would be left out for good by what is published to this one, and the
+        ways on, in words; None if this one has it.
+
+        :param wrote: the other branch.
+        """
+        look = self.look()
+        if look is not None:
+            number = replace(self.ledger, branch=wrote).number(look.properties, key.lane, key.id)
+            if number is not None and look.has_merged(wrote, key, number):
+                return None
+        way = f"CALL system.fast_forward('{self.catalog.table}', '{self.branch}', '{wrote}')"
+        if look is not None and wrote not in look.table.metadata.refs:
+            last = look.last_on(wrote)
+            version = "" if last is None else f" AS OF VERSION {last[0]}"
+            way = f"ALTER TABLE {self.catalog.table} CREATE BRANCH `{wrote}`{version}, which is gone; then {way}"
+        return (
+            f"was published to branch {wrote!r} of {self.where}. Branch {self.branch!r} does not have it, and what is "
+            f"published there now would leave it out for good. Nothing was written. Bring it there: {way}. Or name "
+            f"branch={wrote!r} again."
+        )
 
     def looks(self) -> Iterator[Look | None]:
         """The table as it is now, read again and again as long as another try of a commit is worthwhile. If the answer
@@ -310,3 +356,7 @@ def _without_retry(table: Table) -> Table:
     properties = {**table.metadata.properties, _NO_RETRY: "0"}
     metadata = table.metadata.model_copy(update={"properties": properties})
     return type(table)(table.name(), metadata, table.metadata_location, table.io, table.catalog, table.config)
+
+
+def _mark_of(branch: str) -> str:
+    return f"microbatch.last.{quote(branch, safe='')}"

@@ -95,6 +95,14 @@ class OpenIceberg(OpenPlaced):
     def is_table_of(self, before: Sink, tables: KnownTables) -> bool:
         return isinstance(before, IcebergSink) and self._folder.is_table_of(before.folder, tables)
 
+    def unmerged(self, batch: ExpectedBatch, wrote: Sink) -> str | None:
+        if not isinstance(wrote, IcebergSink) or wrote.branch == self._sink.branch:
+            return None
+        if not self._sink.is_branch_beside(wrote):
+            return None
+        with reporting("look for", batch.key):
+            return self._log.unmerged(batch.key, wrote.branch)
+
     def batches(self, lane: str, tables: KnownTables) -> list[int]:
         with reporting("list", self._root):
             look = self._log.look() if self._folder.is_here(tables) else None

@@ -6,7 +6,7 @@ from contextlib import suppress
 from functools import partial
 
 from airflow_provider_microbatch.checkpoint.entries import Attempt, Offset
-from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
+from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey, is_lane
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SinkError
 from airflow_provider_microbatch.execution.letters_taken import taken
@@ -28,14 +28,15 @@ def plan_rewind(drafting: Drafting, *, lane: str, to: int, drop_output: bool, al
     Attempts of the later batches stay on record, ended and fenced: their epochs are never given out again. Source logs
     stay too: the new batches read the data that the later batches read, from wherever it is now.
 
-    :param lane: the lane.
+    :param lane: the lane; also one that only the table knows, since the checkpoint was restored from before it.
     :param to: the batch; -1 for no batch at all.
     :param drop_output: take the later batches out of the table.
     :param allow_skip: read again the data that still exists, and lose the data that does not: where a source's own log
         is damaged, where the source is set to go on without missing data, where the table does not have the batch
         either, or where the checkpoint was restored and the source gives up committed data. The plan's notes name all
         that would be refused without it.
-    :raises MaintenanceError: if a row would be lost or doubled.
+    :raises MaintenanceError: if a row would be lost or doubled, or if there is no such lane.
+    :raises SinkError: if only the table could know the lane, and cannot tell.
     """
     check_not_half_renamed(drafting.checkpoint)
     return _Rewind(drafting, lane=lane, to=to, drop_output=drop_output, allow_skip=allow_skip).plan()
@@ -56,6 +57,7 @@ class _Rewind:
         self._damaged: dict[str, OpenSource] = {}
 
     def plan(self) -> Plan:
+        self._check_lane()
         offset_ids, commit_ids = self._lane.offset_log.ids(), self._lane.commit_log.ids()
         known = sorted({number for number in (*offset_ids, *commit_ids) if number > self._to})
         # First: batches that retention has removed from the logs are in the table too, and are not later than a backup.
@@ -165,6 +167,20 @@ class _Rewind:
                 f"source {', '.join(cleaning)}, which gives up what is committed."
             )
 
+    def _check_lane(self) -> None:
+        """Check that there is such a lane: in the checkpoint; or, if it was restored from a backup of before the lane,
+        in a table, with batches of this checkpoint that nothing else takes out."""
+        lanes = self._checkpoint.lanes()
+        if self._name in lanes:
+            return
+        numbers = self._recorded.batches(self._name) if is_lane(self._name) else []
+        if not any(self._recorded.of_another_life(BatchKey(self._name, number)) for number in numbers):
+            told = " ".join(["", *self._recorded.unusable()]) if is_lane(self._name) else ""
+            raise MaintenanceError(
+                f"{self._checkpoint.location} has no lane {self._name!r}; it has {', '.join(lanes)}. No table that can "
+                f"be asked from here has a batch of it either.{told}"
+            )
+
     def _check_position(self, offset_ids: list[int], commit_ids: list[int]) -> None:
         where = self._lane.offset_log.location
         if self._to < 0:
@@ -247,7 +263,10 @@ class _Rewind:
                     f"tell it. Nothing was done. `microbatch repair {self._drafting.store.location}` first."
                 )
             if entry is None:
-                self._drafting.note(f"what batch {key} read is lost; its source log tells what the next plan reads.")
+                if number not in self._lost:  # else a note tells already that it is of after the backup
+                    self._drafting.note(
+                        f"what batch {key} read is lost; its source log tells what the next plan reads."
+                    )
                 continue
             if number not in commit_ids:
                 continue

@@ -1,0 +1,142 @@
+"""Batches of one pipeline in several branches of an Iceberg table: none stays behind in one that is named no more."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.table import Table
+
+from airflow_provider_microbatch import connections
+from airflow_provider_microbatch.exceptions import SinkError
+from tests.execution.world import World
+from tests.support.iceberg_table import connection_of, opened_in, sink_in
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """Two batches in the main branch."""
+    folder = tmp_path / "lake"
+    monkeypatch.setattr(connections, "_found_by", [lambda _: connection_of(folder)])
+    world = World(tmp_path, sink=sink_in(folder))
+    for number in range(2):
+        world.land(number)
+        world.run(number)
+    return world
+
+
+def table(world: World) -> Table:
+    look = opened_in(world.lake)._log.look()
+    assert look is not None
+    return look.table
+
+
+def rows(world: World, branch: str = "main") -> list[int]:
+    head = table(world).metadata.snapshot_by_name(branch)
+    assert head is not None
+    found: list[int] = table(world).scan(snapshot_id=head.snapshot_id).to_arrow()["id"].to_pylist()
+    return sorted(found)
+
+
+def point(world: World, branch: str, to: str) -> None:
+    """Make a branch, or fast-forward it: ``CALL system.fast_forward`` sets the branch to the other one's snapshot."""
+    head = table(world).metadata.snapshot_by_name(to)
+    assert head is not None
+    table(world).manage_snapshots().create_branch(head.snapshot_id, branch).commit()
+
+
+def name(world: World, branch: str) -> None:
+    world.options["sink"] = sink_in(world.lake, branch=branch)
+
+
+def expire(world: World) -> None:
+    """All snapshots but the heads of branches."""
+    table(world).maintenance.expire_snapshots().older_than(datetime.now(tz=UTC) + timedelta(days=1)).commit()
+
+
+@pytest.fixture
+def audited(world: World) -> World:
+    """Batch 2 is in the branch ``audit`` alone, which was made of the main one; row 3 has landed since."""
+    point(world, "audit", "main")
+    name(world, "audit")
+    world.land(2)
+    world.run(2)
+    world.land(3)
+    assert rows(world) == [0, 1]
+    return world
+
+
+def test_a_branch_that_is_named_no_more_is_not_left_behind_with_its_batches(audited: World) -> None:
+    name(audited, "main")
+    with pytest.raises(SinkError, match=r"batch live/2 is committed, and was published to branch 'audit' ") as error:
+        audited.run(3)
+    assert "CALL system.fast_forward('shop.orders', 'main', 'audit')" in str(error.value)
+    assert "branch='audit' again" in str(error.value)
+    assert rows(audited) == [0, 1]
+    assert audited.checkpoint.offset_log.latest_id() == 2
+
+
+def test_once_it_was_merged_the_other_one_goes_on(audited: World) -> None:
+    point(audited, "main", "audit")
+    name(audited, "main")
+    for number in (4, 5):
+        audited.run(number)
+        audited.land(number)
+    assert rows(audited) == [0, 1, 2, 3, 4]
+
+
+def test_it_does_so_too_where_it_is_named_again(audited: World) -> None:
+    name(audited, "main")
+    with pytest.raises(SinkError, match="was published to branch 'audit'"):
+        audited.run(3)
+    name(audited, "audit")
+    audited.run(3)
+    assert rows(audited, "audit") == [0, 1, 2, 3]
+
+
+def test_one_that_was_made_or_merged_is_known_when_snapshots_have_expired(audited: World) -> None:
+    point(audited, "main", "audit")
+    table(audited).append(pa.table({"id": pa.array([9], pa.int64())}))
+    table(audited).manage_snapshots().remove_branch("audit").commit()
+    expire(audited)
+    assert len(table(audited).metadata.snapshots) == 1
+    name(audited, "main")
+    audited.run(3)
+    assert rows(audited) == [0, 1, 2, 3, 9]
+
+
+def test_nor_is_one_merged_because_somebody_else_has_written_since(audited: World) -> None:
+    table(audited).append(pa.table({"id": pa.array([9], pa.int64())}))
+    expire(audited)
+    name(audited, "main")
+    with pytest.raises(SinkError, match="was published to branch 'audit'"):
+        audited.run(3)
+
+
+def test_of_one_that_is_gone_it_is_said_how_it_comes_back(audited: World) -> None:
+    head = table(audited).metadata.snapshot_by_name("audit")
+    assert head is not None
+    table(audited).manage_snapshots().remove_branch("audit").commit()
+    name(audited, "main")
+    told = rf"CREATE BRANCH `audit` AS OF VERSION {head.snapshot_id}.*fast_forward"
+    with pytest.raises(SinkError, match=told):
+        audited.run(3)
+    table(audited).manage_snapshots().create_branch(head.snapshot_id, "audit").commit()
+    point(audited, "main", "audit")
+    audited.run(3)
+    assert rows(audited) == [0, 1, 2, 3]
+
+
+def test_a_branch_that_the_main_one_has_overtaken_gets_nothing_on_top(audited: World) -> None:
+    point(audited, "main", "audit")
+    name(audited, "main")
+    audited.run(3)
+    audited.land(4)
+    name(audited, "audit")
+    with pytest.raises(SinkError, match=r"batch live/3 is committed, and was published to branch 'main'"):
+        audited.run(4)
+    point(audited, "audit", "main")
+    audited.run(4)
+    assert rows(audited, "audit") == [0, 1, 2, 3, 4]
