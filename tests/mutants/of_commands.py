@@ -1,4 +1,4 @@
-"""Mutations of maintenance commands, and of what meets one: repair, rewind, and a process that slept through it."""
+"""Mutations of maintenance commands, and of what meets one: repair, and a process that slept through it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,6 @@ BY_HAND = "tests/execution/test_by_hand.py"
 RESTORED = "tests/execution/test_restored_under_commands.py"
 
 MUTATIONS = [
-    Mutation(
-        name="a rewind does not say what it loses for good",
-        why="who allows it for one source loses rows of another, and nobody is told",
-        file="upkeep/commands/rewind.py",
-        old="        if cleaning:\n            self._drafting.note(",
-        new="        if False:\n            self._drafting.note(",
-        tests=("tests/execution/test_whose_batch.py",),
-    ),
     Mutation(
         name="what was made of less than is planned is adopted without a word",
         why="the rest of the range is read by no batch",
@@ -219,17 +211,6 @@ MUTATIONS = [
         tests=(LATE, LATE_COMMANDS),
     ),
     Mutation(
-        name="a rewind does not fence the attempts of its batches",
-        why="a replay that wakes up behind it publishes what no log knows",
-        file="upkeep/commands/rewind.py",
-        old=(
-            "            fence_attempts(self._drafting, BatchKey(self._name, number), "
-            'why="its batch was rewound", also_ended=True)\n'
-        ),
-        new="",
-        tests=(LATE, LATE_COMMANDS, "tests/execution/test_rewind.py"),
-    ),
-    Mutation(
         name="requests of a batch that is rewound count as answered",
         why="what is set aside in its new life counts as replayed, and retention removes it",
         file="upkeep/commands/repair_epochs.py",
@@ -292,14 +273,6 @@ MUTATIONS = [
         old="                if self._is_over(begun):\n",
         new="                if False:\n",
         tests=(MAINTENANCE,),
-    ),
-    Mutation(
-        name="a rewind looks for what is later than a backup before it looks at its own log",
-        why="what retention took is said to be of after a backup, and the advice doubles it",
-        file="upkeep/commands/rewind.py",
-        old=("        self._check_position(offset_ids, commit_ids)\n        self._lost = self._of_another_life()\n"),
-        new=("        self._lost = self._of_another_life()\n        self._check_position(offset_ids, commit_ids)\n"),
-        tests=("tests/execution/test_rewind.py",),
     ),
     Mutation(
         name="the plan of an interval that is taken back is skipped",
@@ -422,14 +395,6 @@ MUTATIONS = [
         tests=(CLEAN_LATE,),
     ),
     Mutation(
-        name="a rewind leaves what it takes back due",
-        why="what is planned again, and passed over then, is deleted once its batch is out of the logs",
-        file="upkeep/commands/rewind.py",
-        old="        self._keep(later)\n",
-        new="",
-        tests=(CLEAN_LATE,),
-    ),
-    Mutation(
         name="a command stops where somebody ends the attempt that it was about to end",
         why="it can never be finished, and no run begins before it is",
         file="upkeep/commands/steps.py",
@@ -439,14 +404,6 @@ MUTATIONS = [
             '            raise MaintenanceError("it has an end")\n'
         ),
         tests=("tests/execution/test_rewind.py",),
-    ),
-    Mutation(
-        name="a rewind leaves the stages of the attempts that it fences",
-        why="one that is published late takes the batch's place for good",
-        file="upkeep/commands/rewind.py",
-        old="            self._drop_stages(unfinished[number])\n",
-        new="",
-        tests=(LATE, LATE_COMMANDS),
     ),
     Mutation(
         name="a plan that a command overtook stays",
@@ -474,14 +431,6 @@ MUTATIONS = [
         tests=(LATE, LATE_COMMANDS, "tests/execution/test_rewind.py"),
     ),
     Mutation(
-        name="what came before the first step of a rewind stays",
-        why="a commit entry without offsets stops the pipeline for good",
-        file="upkeep/commands/rewind.py",
-        old='            self._drafting.put_away_late(f"{self._folder}commits/{number}", why)\n',
-        new="            pass\n",
-        tests=(LATE, LATE_COMMANDS),
-    ),
-    Mutation(
         name="an epoch that was taken meanwhile stops a rewind half way",
         why="no run begins any more, and no command can finish it",
         file="upkeep/commands/steps.py",
@@ -496,29 +445,5 @@ MUTATIONS = [
         old="        if not self._checkpoint.maintenance.allow(left, steps=False):\n",
         new="        if False:\n",
         tests=("tests/execution/test_rewind.py",),
-    ),
-    Mutation(
-        name="a lane that only the table knows is none",
-        why="the rewind that the error names is refused, and the pipeline stands for ever",
-        file="upkeep/commands/rewind.py",
-        old="        if not any(self._recorded.of_another_life(",
-        new="        if True or not any(self._recorded.of_another_life(",
-        tests=("tests/execution/test_unknown_batches.py",),
-    ),
-    Mutation(
-        name="a lane that another checkpoint has made counts as one of this",
-        why="whoever mistypes a lane is told that there is nothing to do",
-        file="upkeep/commands/rewind.py",
-        old="        if not any(self._recorded.of_another_life(",
-        new="        if not numbers and not any(self._recorded.of_another_life(",
-        tests=("tests/execution/test_unknown_batches.py",),
-    ),
-    Mutation(
-        name="a rewind of a lane that is out of the table by now is refused when it is typed again",
-        why="it was killed behind that, and is to be typed as it was",
-        file="cli/rewind.py",
-        old="once=not is_known",
-        new="once=False",
-        tests=("tests/execution/test_commands_killed.py",),
     ),
 ]

@@ -1,0 +1,87 @@
+"""Mutations of ``rewind``."""
+
+from __future__ import annotations
+
+from tests.mutants.mutation import Mutation
+
+LATE = "tests/execution/test_late_processes.py"
+LATE_COMMANDS = "tests/execution/test_late_commands.py"
+CLEAN_LATE = "tests/execution/test_clean_late.py"
+
+MUTATIONS = [
+    Mutation(
+        name="a rewind does not say what it loses for good",
+        why="who allows it for one source loses rows of another, and nobody is told",
+        file="upkeep/commands/rewind.py",
+        old="        if cleaning:\n            self._drafting.note(",
+        new="        if False:\n            self._drafting.note(",
+        tests=("tests/execution/test_whose_batch.py",),
+    ),
+    Mutation(
+        name="a rewind does not fence the attempts of its batches",
+        why="a replay that wakes up behind it publishes what no log knows",
+        file="upkeep/commands/rewind.py",
+        old=(
+            "            fence_attempts(self._drafting, BatchKey(self._name, number), "
+            'why="its batch was rewound", also_ended=True)\n'
+        ),
+        new="",
+        tests=(LATE, LATE_COMMANDS, "tests/execution/test_rewind.py"),
+    ),
+    Mutation(
+        name="a rewind looks for what is later than a backup before it looks at its own log",
+        why="what retention took is said to be of after a backup, and the advice doubles it",
+        file="upkeep/commands/rewind.py",
+        old=("        self._check_position(offset_ids, commit_ids)\n        self._lost = self._of_another_life()\n"),
+        new=("        self._lost = self._of_another_life()\n        self._check_position(offset_ids, commit_ids)\n"),
+        tests=("tests/execution/test_rewind.py",),
+    ),
+    Mutation(
+        name="a rewind leaves what it takes back due",
+        why="what is planned again, and passed over then, is deleted once its batch is out of the logs",
+        file="upkeep/commands/rewind.py",
+        old="        self._keep(later)\n",
+        new="",
+        tests=(CLEAN_LATE,),
+    ),
+    Mutation(
+        name="a rewind leaves the stages of the attempts that it fences",
+        why="one that is published late takes the batch's place for good",
+        file="upkeep/commands/rewind.py",
+        old="            self._drop_stages(unfinished[number])\n",
+        new="",
+        tests=(LATE, LATE_COMMANDS),
+    ),
+    Mutation(
+        name="what came before the first step of a rewind stays",
+        why="a commit entry without offsets stops the pipeline for good",
+        file="upkeep/commands/rewind.py",
+        old='            self._drafting.put_away_late(f"{self._folder}commits/{number}", why)\n',
+        new="            pass\n",
+        tests=(LATE, LATE_COMMANDS),
+    ),
+    Mutation(
+        name="a lane that only the table knows is none",
+        why="the rewind that the error names is refused, and the pipeline stands for ever",
+        file="upkeep/commands/rewind.py",
+        old="        if not any(self._recorded.of_another_life(",
+        new="        if True or not any(self._recorded.of_another_life(",
+        tests=("tests/execution/test_unknown_batches.py",),
+    ),
+    Mutation(
+        name="a lane that another checkpoint has made counts as one of this",
+        why="whoever mistypes a lane is told that there is nothing to do",
+        file="upkeep/commands/rewind.py",
+        old="        if not any(self._recorded.of_another_life(",
+        new="        if not numbers and not any(self._recorded.of_another_life(",
+        tests=("tests/execution/test_unknown_batches.py",),
+    ),
+    Mutation(
+        name="a rewind of a lane that is out of the table by now is refused when it is typed again",
+        why="it was killed behind that, and is to be typed as it was",
+        file="cli/rewind.py",
+        old="once=not is_known",
+        new="once=False",
+        tests=("tests/execution/test_commands_killed.py",),
+    ),
+]
