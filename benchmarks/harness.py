@@ -22,9 +22,10 @@ class Row:
     :param name: such as ``P2``.
     :param what: what is divided by what.
     :param reach: the ratio to reach; lower is better.
-    :param ours: seconds of our side, a run each.
-    :param peer: seconds of the peer.
+    :param ours: figures of our side, a run each.
+    :param peer: figures of the peer.
     :param note: what else a person should know of the measurement.
+    :param unit: what the figures are, ``s`` (seconds) or ``bytes``.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Row:
     ours: list[float] = field(default_factory=list)
     peer: list[float] = field(default_factory=list)
     note: str = ""
+    unit: str = "s"
 
     @property
     def ratio(self) -> float:
@@ -43,8 +45,9 @@ class Row:
         """For the table."""
         ours, peer = statistics.median(self.ours), statistics.median(self.peer)
         verdict = "reached" if self.ratio <= self.reach else "MISSED"
+        factor, shown = {"s": (1000.0, "ms"), "bytes": (0.001, "kB")}[self.unit]
         return (
-            f"{self.name:4} {self.what:74} {ours * 1000:9.1f} ms {peer * 1000:9.1f} ms "
+            f"{self.name:4} {self.what:74} {ours * factor:9.1f} {shown} {peer * factor:9.1f} {shown} "
             f"{self.ratio:6.3g} (reach {self.reach:.3g}) {verdict}" + (f"; {self.note}" if self.note else "")
         )
 

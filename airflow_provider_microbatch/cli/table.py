@@ -72,8 +72,8 @@ def flow(read: int | None, written: int | None) -> str:
 
 
 def left_out(batch: BatchSummary) -> str:
-    """Rows that a batch read and did not write, as ``, 3 dead letters, 1 dropped``; empty if there are none."""
-    told = {"dead letters": batch.dead_letters, "dropped": batch.rows_dropped}
+    """Rows that a batch read and did not write, as ``, 3 dead letters, 1 dropped, 2 late``; empty if there are none."""
+    told = {"dead letters": batch.dead_letters, "dropped": batch.rows_dropped, "late": batch.late_rows}
     return "".join(f", {count:,} {what}" for what, count in told.items() if count)
 
 

@@ -32,6 +32,9 @@ class BatchSummary:
     :param dead_letters: rows that went to the dead letters; 0 for a pipeline without.
     :param rows_dropped: rows that an expectation dropped.
     :param refused: the rows that were refused, with ``what``, ``sink``, ``action`` and ``rows``.
+    :param late_rows: rows that came behind the watermark of a stateful batch and were left out; None without state.
+    :param operators: of a stateful batch, for each operator with state what Spark tells: ``operator``, ``rows`` and
+        ``memory_bytes`` of its state, ``updated`` rows of it, and ``late`` rows that it left out.
     :param forgotten: marks of the entries of ``microbatch forget`` whose rows the batch has left out.
     :param read: by source, how much its range holds in the words of the source, such as ``{"files": 3}``.
     :param lag: by source, how much data lay behind the batch when it was committed, in the words of the source, such as
@@ -59,6 +62,8 @@ class BatchSummary:
     dead_letters: int | None
     rows_dropped: int | None
     refused: Sequence[Refused]
+    late_rows: int | None
+    operators: Sequence[Mapping[str, Any]]
     forgotten: Sequence[str]
     read: Mapping[str, Mapping[str, int]]
     lag: Mapping[str, Mapping[str, int]]
@@ -118,6 +123,14 @@ class RunSummary:
 
 STAGED = "its stage is whole and waits for its audits, or for the commit step"
 """Said of an attempt that no process is at, and that does not count as dead."""
+_OF_OPERATORS = {
+    "operator": "operatorName",
+    "rows": "numRowsTotal",
+    "updated": "numRowsUpdated",
+    "late": "numRowsDroppedByWatermark",
+    "memory_bytes": "memoryUsedBytes",
+}
+"""Word of a summary → figure of Spark."""
 NO_SIGN = "no end on record, and no sign of life: its lease has run out"
 """Said of an attempt that no process seems to be at."""
 
@@ -170,6 +183,8 @@ def summarize(checkpoint: Checkpoint, key: BatchKey) -> BatchSummary:
         dead_letters=progress.get("numDeadLetters", 0 if progress else None),
         rows_dropped=progress.get("numDroppedRows", 0 if progress else None),
         refused=refused_in(progress),
+        late_rows=progress.get("numRowsDroppedByWatermark"),
+        operators=_operators(progress.get("stateOperators")),
         forgotten=_texts(progress.get("forgotten")),
         read=_known(progress.get("sources")),
         lag=_known(progress.get("lag")),
@@ -184,6 +199,12 @@ def summarize(checkpoint: Checkpoint, key: BatchKey) -> BatchSummary:
         complete=commit is not None and commit.complete,
         error=error,
     )
+
+
+def _operators(told: object) -> list[Mapping[str, Any]]:
+    """Spark's figures of the operators with state, under the words of a summary."""
+    found = [one for one in told if isinstance(one, Mapping)] if isinstance(told, list) else []
+    return [{word: one.get(figure) for word, figure in _OF_OPERATORS.items()} for one in found]
 
 
 def _texts(told: object) -> list[str]:

@@ -237,10 +237,11 @@ def asks(world: World) -> str | None:
         return None
     if subject.moves_to is not None:
         return None
-    # Where the table is away, or a source that is needed, the sensor fires, and the task says so.
+    # Where the table is away, or has other batches, or a source is away that is needed, the task says so.
     if (
         subject.options.plan == "interval"
         or subject.is_away
+        or subject.table_is_older
         or subject.removed is not None
         or world.disk.trouble
         or world.cluster.unreachable

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.execution.identity import expected_on_record, found_in
 from tests.simulator.commands import COMMANDS, command, rewind
 from tests.simulator.moves import MOVES, move
 from tests.simulator.moves_of_people import put_right
@@ -146,6 +147,42 @@ def _forget_clears(world: World, subject: Subject) -> None:
             run.wanted = 0
 
 
+@move("an older checkpoint goes on, and the newer one is put back", weight=8, kit=RESTORES)
+def gone_on_elsewhere(world: World) -> str | None:
+    """Two copies of one checkpoint, both used: the older one goes on by the command that its error names, and makes
+    batches of what the newer one has read. That one may not go on behind them, until its own error is followed."""
+    from tests.simulator.rest import finish
+
+    subject = _first(world)
+    if subject is None or subject.saved is None or subject.options.slots > 1:
+        return None
+    # Refused where a source cleans, or had another name or position since.
+    since = subject.checkpoint()
+    newest, names = since.commit_log.latest_id(), {name: tuple(now) for name, now in subject.names.items()}
+    if newest is None or subject.saved.newest is None or newest <= subject.saved.newest or names != subject.saved.names:
+        return None
+    if since.maintenance.changed_ms() != subject.saved.commanded_ms or subject.options.cleans:
+        return None
+    if subject.options.retained is not None or since.commit_log.ids()[0] != 0:
+        return None
+    stop_everybody(world)
+    _put_sources_right(subject)
+    told, runs = {attempt: list(one) for attempt, one in world.told.items()}, list(world.airflow.runs)
+    world.told = {attempt: list(one) for attempt, one in subject.saved.told.items()}
+    subject.put_in_place(dict(subject.saved.checkpoint))
+    said = command(world, subject, rewind(subject.saved.newest))
+    finish(world)
+    made = world.airflow.new_run(subject)
+    world.airflow.begin_try(made)
+    finish(world)
+    subject.put_in_place(None)
+    world.airflow.runs[:], world.told = runs, told
+    _forget_clears(world, subject)
+    stop_everybody(world)
+    subject.table_is_older, world.touched = True, True
+    return f"a copy of {subject.name} has gone on from {subject.saved.newest} ({said.result}, {made.state})"
+
+
 @move("what was archived is brought back", weight=24, kit=RESTORES)
 def brought_back(world: World) -> str | None:
     subject = next(iter(world.subjects.values()))
@@ -198,12 +235,14 @@ def run_again(world: World, subject: Subject) -> Process | None:
 
     :returns: the command that does so; None if nothing is missing, or another command has to be finished first.
     """
-    checkpoint, table = subject.checkpoint(), subject.table()
-    log = checkpoint.commit_log
+    checkpoint = subject.checkpoint()
+    log, sink = checkpoint.commit_log, subject.execution().planner.sink
     missing = [
         number
         for number in log.ids()
-        if (commit := log.get(number)) is not None and not commit.set_aside and BatchKey(LIVE, number) not in table
+        if (commit := log.get(number)) is not None
+        and not commit.set_aside
+        and not found_in(sink, expected_on_record(checkpoint, BatchKey(LIVE, number), tables=checkpoint.tables))
     ]
     if missing:
         return command(world, subject, rewind(missing[0] - 1))
@@ -215,7 +254,7 @@ def run_again(world: World, subject: Subject) -> Process | None:
 @move("what is missing in the table is run again", weight=6, always=True)
 def runs_again(world: World) -> str | None:
     subject = next(iter(world.subjects.values()))
-    if not subject.table_is_older or subject.kept is not None:
+    if not subject.table_is_older or subject.kept is not None or subject.is_away:
         return None
     run_again(world, subject)
     return f"what is missing in the table of {subject.name} is to run again"

@@ -54,16 +54,16 @@ def look(world: World) -> None:
     for subject in world.subjects.values():
         note_jumps(subject)
         for table in subject.tables():
-            _look_at_table(subject, table)
+            _look_at_table(world, subject, table)
             if subject.kept is None and subject.intrudes_on is None:
                 _look_at_commits(subject, table)
     _look_at_processes(world, ever=True)
 
 
-def _look_at_table(subject: Subject, table: Table) -> None:
+def _look_at_table(world: World, subject: Subject, table: Table) -> None:
     seen = Counter(row["id"] for rows in table.values() for row in rows)
     twice = {row: count for row, count in seen.items() if count > 1}
-    if twice and is_half_renamed(subject):
+    if twice and (is_half_renamed(subject) or _is_moving(world)):
         return  # a source's log is in two places, and nobody can tell what was planned twice by hand: looked at later
     allowed = {row: most(subject, unit) for unit in subject.units if twice.keys() & set(unit.ids) for row in unit.ids}
     doubled = sorted(row for row, count in twice.items() if count > allowed.get(row, 1))
@@ -72,6 +72,11 @@ def _look_at_table(subject: Subject, table: Table) -> None:
     foreign = sorted(seen.keys() - subject.landed())
     if foreign:
         raise Broken("rows of somebody else", f"{foreign[:10]} in the table of {subject.name}")
+
+
+def _is_moving(world: World) -> bool:
+    """Whether a process moves a source's log, or slept while it did, and puts back what it removes then."""
+    return any(process.name.startswith(("rename-source", "repair")) for process in world.processes.living())
 
 
 def _look_at_commits(subject: Subject, table: Table) -> None:

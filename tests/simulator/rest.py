@@ -13,7 +13,7 @@ from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.sources.intervals import Interval
 from airflow_provider_microbatch.upkeep.janitor import Janitor
 from airflow_provider_microbatch.upkeep.janitor_report import JanitorReport
-from tests.simulator.airflow import FAILED, RETRY, RUNNING, SKIPPED, SUCCESS, DagRun
+from tests.simulator.airflow import FAILED, OVER, RETRY, RUNNING, SKIPPED, SUCCESS, DagRun
 from tests.simulator.moves import MOVES
 from tests.simulator.moves_of_people import nobody_has_read, put_right
 from tests.simulator.processes import FROZEN, RUNS, Process
@@ -211,7 +211,7 @@ def _run_all(world: World, subject: Subject) -> None:
             world.airflow.clear(run)
         elif run.subject is subject and run.wanted and run.state == FAILED and not run.aside:
             run.state = RETRY  # who clears a run sees to it that it succeeds
-        elif run.subject is subject and run.state in (SUCCESS, FAILED) and not run.aside and _has_asked(run):
+        elif run.subject is subject and run.state in OVER and not run.aside and _has_asked(run):
             world.airflow.clear(run)  # its answer is of after the backup that was restored, so it is cleared once more
     for run in world.airflow.active(subject):
         if not world.airflow.skips(run):

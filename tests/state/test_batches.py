@@ -8,7 +8,9 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.replays import Replays
+from airflow_provider_microbatch.cli.table import batch_cells
 from airflow_provider_microbatch.exceptions import CheckpointError, EngineError
+from airflow_provider_microbatch.execution.summary import summarize
 from tests.execution.world import Killed, run_identity
 from tests.state.stateful import COUNTS, SessionEngine, StatefulWorld
 
@@ -82,6 +84,12 @@ def test_rows_come_when_the_watermark_has_passed_and_late_ones_are_counted(
     last = world.checkpoint.commit_log.get(3)
     assert last is not None
     assert last.progress["numRowsDroppedByWatermark"] > 0
+    summary = summarize(world.checkpoint, BatchKey("live", 3))
+    assert summary.late_rows == last.progress["numRowsDroppedByWatermark"]
+    assert [one["operator"] for one in summary.operators] == ["stateStoreSave", "dedupe"]
+    assert sum(one["late"] for one in summary.operators) == summary.late_rows
+    assert all(one["memory_bytes"] > 0 and one["rows"] > 0 for one in summary.operators)
+    assert batch_cells(summary)[5].endswith(" 1 late")
 
 
 def test_two_streams_are_joined_across_batches_whatever_the_order_of_their_names(
