@@ -11,6 +11,8 @@ from pyiceberg.table import Table
 
 from airflow_provider_microbatch import connections
 from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.upkeep.table_check import check_table
+from tests.execution.maintaining import applied, expire_all, rewind
 from tests.execution.world import World
 from tests.support.iceberg_table import connection_of, opened_in, sink_in
 
@@ -140,3 +142,54 @@ def test_a_branch_that_the_main_one_has_overtaken_gets_nothing_on_top(audited: W
     point(audited, "audit", "main")
     audited.run(4)
     assert rows(audited, "audit") == [0, 1, 2, 3, 4]
+
+
+def test_a_rewind_over_a_merge_takes_out_what_was_merged(audited: World) -> None:
+    """Its rows would be there twice once it has run again."""
+    point(audited, "main", "audit")
+    name(audited, "main")
+    audited.run(3)
+    audited.land(4)
+    expire_all(audited.root)
+    applied(audited, rewind(1))
+    assert rows(audited) == [0, 1]
+    for number in range(4, 7):
+        audited.run(number)
+    assert rows(audited) == [0, 1, 2, 3, 4]
+
+
+def test_so_does_one_over_the_point_that_a_branch_was_made_at(audited: World) -> None:
+    expire_all(audited.root)
+    applied(audited, rewind(0))
+    assert rows(audited, "audit") == [0]
+    for number in range(3, 6):
+        audited.run(number)
+    assert rows(audited, "audit") == [0, 1, 2, 3]
+    point(audited, "main", "audit")
+    name(audited, "main")
+    audited.land(4)
+    audited.run(6)
+    assert rows(audited) == [0, 1, 2, 3, 4]
+
+
+def test_what_a_branch_got_by_a_merge_is_on_its_record_for_good(audited: World) -> None:
+    point(audited, "main", "audit")
+    name(audited, "main")
+    audited.run(3)
+    table(audited).manage_snapshots().remove_branch("audit").commit()
+    expire(audited)
+    assert opened_in(audited.lake).batches("live", audited.checkpoint.tables) == [0, 1, 2, 3]
+    assert check_table(audited.checkpoint, everything=True).findings == []
+
+
+def test_a_branch_knows_what_it_was_made_with_also_where_the_other_one_has_gone_on(world: World) -> None:
+    point(world, "audit", "main")
+    world.land(2)
+    world.run(2)
+    expire_all(world.root)
+    applied(world, rewind(1))
+    name(world, "audit")
+    for number in range(3, 5):
+        world.run(number)
+    assert rows(world, "audit") == [0, 1, 2]
+    assert rows(world) == [0, 1]

@@ -100,6 +100,25 @@ def test_a_batch_is_one_snapshot_and_says_whose_it_is(sink: OpenIceberg) -> None
     assert rows(sink) == {(6, 1): 3, (7, 1): 3}
 
 
+def test_a_branch_takes_the_record_of_all_lanes_over_from_the_one_it_is_made_of(
+    sink: OpenIceberg, folder: Path
+) -> None:
+    lane = "interval-20260101T000000Z-20260102T000000Z"
+    for key in (BatchKey("live", 0), BatchKey(lane, 0)):
+        write_delta_stage(sink, 1, batch=batch_of(key), rows=1)
+        sink.publish(expect(key), 1)
+    head = table(sink).metadata.current_snapshot_id
+    assert head is not None
+    table(sink).manage_snapshots().create_branch(head, "audit").commit()
+    branch = opened_in(folder, branch="audit")
+    assert branch.lanes(NOTHING_KNOWN) == [lane, "live"]
+    publish(branch, 1)
+    assert branch.lanes(NOTHING_KNOWN) == [lane, "live"]
+    assert branch.batches("live", NOTHING_KNOWN) == [0, 1]
+    assert sink.batches("live", NOTHING_KNOWN) == [0]
+    assert branch.contains(expect(BatchKey(lane, 0))) is not None
+
+
 def test_what_is_in_is_known_when_snapshots_have_expired(sink: OpenIceberg, folder: Path) -> None:
     for number in (5, 6, 7):
         publish(sink, number)

@@ -55,8 +55,9 @@ def _look(folder: Path) -> dict[str, list[dict[str, Any]]]:
     look = log.look()
     if look is None:
         return {}
+    record = log.record(look)
     found: dict[str, list[dict[str, Any]]] = {
-        f"{lane}/{id}": [] for lane in log.ledger.lanes(look.properties) for id in log.ledger.ids(look.properties, lane)
+        f"{lane}/{id}": [] for lane in log.ledger.lanes(record) for id in log.ledger.ids(record, lane)
     }
     for row in look.table.scan().to_arrow().to_pylist():
         found.setdefault(f"{row.pop('lane')}/{row.pop('batch_id')}", []).append(row)

@@ -3,6 +3,8 @@
 One property per lane holds the newest page of batches, id → number of the manifest, and for each older page the digest
 that names its small file: so the data that each commit writes again stays small, however many batches there are. A page
 is never changed. If an old batch is replaced, a new page is written, which the commit names in place of the old page.
+
+A branch that was made of another, or fast-forwarded to it, has the other's rows: its record goes on from the other's.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.file.posix import put_file
 from airflow_provider_microbatch.sinks.file.reading import read_regular
@@ -78,6 +81,29 @@ class Ledger:
             if int(at) != newest and not isinstance(one, str):
                 told[at] = self._put(json.dumps(one, sort_keys=True).encode())
         return {self.name(lane): json.dumps(told, separators=(",", ":"))}
+
+    def going_on(
+        self, properties: Mapping[str, str], *, base: Ledger | None, since: Mapping[BatchKey, int | None]
+    ) -> Mapping[str, str]:
+        """The properties as if this branch's record went on from another branch's. Writes nothing.
+
+        :param base: the record of the other branch; None if this one begins without any.
+        :param since: the batches that came in since, with the numbers of their manifests, or that went out (None).
+        """
+        own, other = self.name(""), None if base is None else base.name("")
+        found = {name: "{}" if name.startswith(own) else value for name, value in properties.items()}
+        for name, value in properties.items():
+            if other is not None and name.startswith(other):
+                found[self.name(name.removeprefix(other))] = value
+        for lane in {key.lane for key in since}:
+            pages = self._pages(found, lane)
+            for id, number in ((key.id, number) for key, number in since.items() if key.lane == lane):
+                page = dict(self._page(pages.get(id // PAGE, {})))
+                page.pop(id, None)
+                pages[id // PAGE] = page if number is None else {**page, id: number}
+            told = {str(at): page if isinstance(page, str) else _encoded(page) for at, page in sorted(pages.items())}
+            found[self.name(lane)] = json.dumps(told, separators=(",", ":"))
+        return found
 
     def _pages(self, properties: Mapping[str, str], lane: str) -> dict[int, Page | str]:
         text = properties.get(self.name(lane))

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
@@ -37,6 +37,7 @@ PATIENCE_SECONDS = 60.0
 """How long a commit is tried again while other writers commit."""
 
 _LONGEST_PAUSE = 0.5
+_MARK = "microbatch.last."
 _NO_RETRY = "commit.retry.num-retries"
 
 
@@ -88,18 +89,39 @@ class Look:
         last = self.last_on(self.branch)
         return None if last is None else self._is_without(*last)
 
-    def has_merged(self, branch: str, key: BatchKey, number: int) -> bool:
-        """Whether this branch has a batch that was put into another one: it was made from that one since, or
-        fast-forwarded to it. Of a snapshot that has expired only the last one of this package there tells.
+    def goes_on_from(self) -> tuple[str | None, int]:
+        """The branch whose record tells what this one has, as far as its history reaches: its own, or another's that it
+        was made of, or fast-forwarded to. None if no record does. And the sequence number up to which that tells it."""
+        own = self.last_on(self.branch)
+        if own is not None and self._is_without(*own) is not None:
+            head = 0 if self.head is None else self.head.sequence_number or 0
+            return self.branch, head  # rolled back: whoever asks is told so
+        names = (name.removeprefix(_MARK) for name in self.properties if name.startswith(_MARK))
+        lasts = ((branch, self.last_on(branch)) for branch in map(unquote, names))
+        known = [
+            (last[1], branch == self.branch, branch)
+            for branch, last in lasts
+            if last is not None and self._is_without(*last) is None
+        ]
+        sequence, _, branch = max(known, default=(-1, False, None))
+        return branch, sequence
 
-        :param number: number of the batch's manifest.
-        """
+    def came_since(self, sequence: int) -> dict[BatchKey, int | None]:
+        """Batches that snapshots behind that sequence number put in, with the numbers of their manifests, or took out
+        (None). :raises SinkError: if such a snapshot does not say which batch."""
+        found: dict[BatchKey, int | None] = {}
         for snapshot in self.chain():
+            if (snapshot.sequence_number or 0) <= sequence:
+                break
             told = {} if snapshot.summary is None else snapshot.summary.additional_properties
-            if (told.get("microbatch.batch"), told.get("microbatch.manifest")) == (str(key), f"{number:016x}"):
-                return True
-        last = self.last_on(branch)
-        return last is not None and self._is_without(*last) is None
+            batch, number = told.get("microbatch.batch"), told.get("microbatch.manifest")
+            if batch is not None and (number is not None or "microbatch.withdrawn" in told):
+                try:
+                    found.setdefault(BatchKey.parse(batch), None if number is None else int(number, 16))
+                except ValueError as error:
+                    id = snapshot.snapshot_id
+                    raise SinkError(f"snapshot {id} of branch {self.branch!r} names no batch: {error}.") from error
+        return found
 
     def _is_without(self, id: int, sequence: int) -> str | None:
         """How the branch's history does without a snapshot, in words; None if it has it, also if it has expired."""
@@ -191,17 +213,26 @@ class IcebergLog:
                 "come back."
             )
 
-    def unmerged(self, key: BatchKey, wrote: str) -> str | None:
-        """Why a batch that is in another branch would be left out for good by what is published to this one, and the
-        ways on, in words; None if this one has it.
+    def record(self, look: Look) -> Mapping[str, str]:
+        """The table's properties, with the record of the batches that this branch has: also of those that it was made
+        with, or got by a fast-forward, until its next commit has taken them over."""
+        own = self.ledger.name("")
+        if look.last_on(self.branch) is None and any(name.startswith(own) for name in look.properties):
+            return look.properties  # a rollback is to stay: somebody has removed the mark
+        branch, sequence = look.goes_on_from()
+        since = look.came_since(sequence)
+        if branch == self.branch and not since:
+            return look.properties
+        base = None if branch is None else replace(self.ledger, branch=branch)
+        return self.ledger.going_on(look.properties, base=base, since=since)
+
+    def unmerged(self, wrote: str) -> str:
+        """Why a batch that another branch has, and this one does not, would be left out for good by what is published
+        to this one, and the ways on, in words.
 
         :param wrote: the other branch.
         """
         look = self.look()
-        if look is not None:
-            number = replace(self.ledger, branch=wrote).number(look.properties, key.lane, key.id)
-            if number is not None and look.has_merged(wrote, key, number):
-                return None
         way = f"CALL system.fast_forward('{self.catalog.table}', '{self.branch}', '{wrote}')"
         if look is not None and wrote not in look.table.metadata.refs:
             last = look.last_on(wrote)
@@ -289,7 +320,9 @@ class IcebergLog:
         :param info: properties for the snapshot's summary.
         :return: False if another writer has committed.
         """
-        told = self.ledger.change(before.properties, key.lane, key.id, number)
+        record = self.record(before)
+        taken_over = {name: value for name, value in record.items() if before.properties.get(name) != value}
+        told = {**taken_over, **self.ledger.change(record, key.lane, key.id, number)}
         return self._commit(before, told, info={"microbatch.batch": str(key), **info}, added=added, removed=removed)
 
     def pass_by(self, before: Look) -> bool:
@@ -359,4 +392,4 @@ def _without_retry(table: Table) -> Table:
 
 
 def _mark_of(branch: str) -> str:
-    return f"microbatch.last.{quote(branch, safe='')}"
+    return _MARK + quote(branch, safe="")

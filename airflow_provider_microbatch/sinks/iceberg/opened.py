@@ -101,17 +101,17 @@ class OpenIceberg(OpenPlaced):
         if not self._sink.is_branch_beside(wrote):
             return None
         with reporting("look for", batch.key):
-            return self._log.unmerged(batch.key, wrote.branch)
+            return self._log.unmerged(wrote.branch)
 
     def batches(self, lane: str, tables: KnownTables) -> list[int]:
         with reporting("list", self._root):
             look = self._log.look() if self._folder.is_here(tables) else None
-            return [] if look is None else self._log.ledger.ids(look.properties, lane)
+            return [] if look is None else self._log.ledger.ids(self._log.record(look), lane)
 
     def lanes(self, tables: KnownTables) -> list[str]:
         with reporting("list", self._root):
             look = self._log.look() if self._folder.is_here(tables) else None
-            return [] if look is None else self._log.ledger.lanes(look.properties)
+            return [] if look is None else self._log.ledger.lanes(self._log.record(look))
 
     @property
     def _where(self) -> str:
@@ -122,7 +122,7 @@ class OpenIceberg(OpenPlaced):
         self._log.check_not_rolled_back(look)
 
     def _number(self, look: Look | None, key: BatchKey) -> int | None:
-        return None if look is None else self._log.ledger.number(look.properties, key.lane, key.id)
+        return None if look is None else self._log.ledger.number(self._log.record(look), key.lane, key.id)
 
     def _number_for_good(self, key: BatchKey) -> int | None:
         """The number of the batch that is in, which no commit that was begun earlier can change: a catalog may still be
