@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.execution.identity import expected_on_record, found_in
@@ -154,23 +154,22 @@ def gone_on_elsewhere(world: World) -> str | None:
     from tests.simulator.rest import finish
 
     subject = _first(world)
-    if subject is None or subject.saved is None or subject.options.slots > 1:
-        return None
-    # Refused where a source cleans, or had another name or position since.
-    since = subject.checkpoint()
-    newest, names = since.commit_log.latest_id(), {name: tuple(now) for name, now in subject.names.items()}
-    if newest is None or subject.saved.newest is None or newest <= subject.saved.newest or names != subject.saved.names:
-        return None
-    if since.maintenance.changed_ms() != subject.saved.commanded_ms or subject.options.cleans:
-        return None
-    if subject.options.retained is not None or since.commit_log.ids()[0] != 0:
+    if subject is None or subject.options.cleans or subject.options.retained is not None or subject.sets_offsets:
+        return None  # the command is refused then; or both read once more what somebody has allowed to come twice
+    ids = subject.checkpoint().commit_log.ids()
+    if not ids or ids[0] != 0:
         return None
     stop_everybody(world)
+    older, told_then = world.disk.below(subject.folder), _told(world)
+    an_hour(world)
+    stop_everybody(world)
+    if subject.checkpoint().commit_log.latest_id() == ids[-1]:
+        return "an hour passes, and nothing new is read"
     _put_sources_right(subject)
-    told, runs = {attempt: list(one) for attempt, one in world.told.items()}, list(world.airflow.runs)
-    world.told = {attempt: list(one) for attempt, one in subject.saved.told.items()}
-    subject.put_in_place(dict(subject.saved.checkpoint))
-    said = command(world, subject, rewind(subject.saved.newest))
+    told, runs = _told(world), list(world.airflow.runs)
+    world.told = told_then
+    subject.put_in_place(older)
+    said = command(world, subject, rewind(ids[-1]))
     finish(world)
     made = world.airflow.new_run(subject)
     world.airflow.begin_try(made)
@@ -180,7 +179,11 @@ def gone_on_elsewhere(world: World) -> str | None:
     _forget_clears(world, subject)
     stop_everybody(world)
     subject.table_is_older, world.touched = True, True
-    return f"a copy of {subject.name} has gone on from {subject.saved.newest} ({said.result}, {made.state})"
+    return f"a copy of {subject.name} has gone on from {ids[-1]} ({said.result}, {made.state})"
+
+
+def _told(world: World) -> dict[Any, list[str]]:
+    return {attempt: list(told) for attempt, told in world.told.items()}
 
 
 @move("what was archived is brought back", weight=24, kit=RESTORES)
