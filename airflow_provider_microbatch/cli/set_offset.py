@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.cli.maintaining import add_dry_run, maintain
@@ -40,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     lane = check_lane(open_checkpoint(arguments.location, sources=arguments.sources), arguments.lane)
     allowed = [f"--allow-{what}" for what in ("skip", "reread") if getattr(arguments, f"allow_{what}")]
     allowed += [f"--lane {lane}"] if lane != LIVE else []
-    command = " ".join([NAME, f"--source {arguments.source}", f"--offset '{arguments.offset}'", *allowed])
+    command = " ".join([NAME, f"--source {quote(arguments.source)}", f"--offset {quote(arguments.offset)}", *allowed])
 
     def make(drafting: Drafting) -> Plan:
         return plan_set_offset(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -15,6 +16,7 @@ from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import (
     BatchPurgedError,
     BrokenLogError,
+    CheckpointError,
     ConcurrentPlanError,
     ForeignBatchError,
     ForeignCheckpointError,
@@ -205,7 +207,8 @@ class Planner:
             # No attempt tells of a source that refuses: commands that say where to go on ask it as this plan did (a
             # table that was renamed is only found under its new name), and so does `check`.
             if position.latest is not None:
-                self.checkpoint.definitions.put(self.pipeline.to_dict())
+                with suppress(CheckpointError):  # what the source says is to be read, not what the store does
+                    self.checkpoint.definitions.put(self.pipeline.to_dict())
             raise
 
     def _check_kept(self, run: RunIdentity) -> None:

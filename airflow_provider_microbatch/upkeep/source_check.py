@@ -25,13 +25,22 @@ def check_sources(checkpoint: Checkpoint) -> list[Finding]:
         for name in recorded.source_names():
             source = recorded.source(name, lane=LIVE)
             if source is not None:
-                found += [*_look(checkpoint, source, name), *_torn(checkpoint, source, name)]
-                found += [*_forgotten(checkpoint, source, name), *_not_read(checkpoint, source, name)]
+                found += _findings(checkpoint, source, name)
         for name, source in recorded.other_sources():
             found += [one for one in _forgotten_by_another(checkpoint, source, name) if one not in found]
     except (CheckpointError, DefinitionError):
         pass  # other checks report errors in the batches' logs and in definitions
     return found
+
+
+def _findings(checkpoint: Checkpoint, source: OpenSource, name: str) -> list[Finding]:
+    """A source that cannot be asked at this moment is a finding itself, and keeps no other one back."""
+    found = [*_torn(checkpoint, source, name)]
+    try:
+        found = [*_look(checkpoint, source, name), *found]
+    except SourceError as error:
+        return [*found, _finding(checkpoint, name, str(error), "Check again when it can be asked.")]
+    return [*found, *_forgotten(checkpoint, source, name), *_not_read(checkpoint, source, name)]
 
 
 def _forgotten(checkpoint: Checkpoint, source: OpenSource, name: str) -> Iterator[Finding]:

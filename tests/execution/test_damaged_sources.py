@@ -13,6 +13,7 @@ from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import CheckpointError, CorruptEntryError, MaintenanceError, SourceError
 from airflow_provider_microbatch.sources import SourceContext
 from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.sources.file.open import OpenFileSource
 from airflow_provider_microbatch.upkeep.source_check import check_sources
 from tests.execution.intervals import IntervalWorld, hour
 from tests.execution.maintaining import applied, filled, planned, rewind, rows
@@ -174,3 +175,19 @@ def test_a_torn_schema_of_rows_that_are_in_the_table_is_left_and_the_source_can_
     assert rows(inferring) == [0, 1]
     pinned(inferring).unlink()
     assert main(["check", inferring.pipeline.checkpoint]) == 0
+
+
+def test_a_source_that_cannot_be_asked_keeps_no_other_finding_back(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a table whose database is away, which compares two positions by their times."""
+
+    def is_after(self: object, offset: object, other: object) -> bool:
+        raise SourceError("the database does not answer")
+
+    monkeypatch.setattr(OpenFileSource, "is_after", is_after)
+    (world.root / "checkpoint/commits/1").unlink()
+    assert main(["check", world.pipeline.checkpoint]) == 1
+    told = capsys.readouterr().out
+    assert "the database does not answer" in told
+    assert "commits/1" in told or "entry 1" in told

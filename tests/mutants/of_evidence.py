@@ -93,8 +93,8 @@ MUTATIONS = [
         name="a source that refuses its first plan is not on record",
         why="`check` finds nothing wrong with a checkpoint whose every run is refused",
         file="execution/plan.py",
-        old="            if position.latest is not None:\n                self.checkpoint.definitions.put",
-        new="            if False:\n                self.checkpoint.definitions.put",
+        old="            if position.latest is not None:\n                with suppress",
+        new="            if False:\n                with suppress",
         tests=(FORGOTTEN,),
     ),
     Mutation(

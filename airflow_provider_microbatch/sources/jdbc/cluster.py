@@ -38,7 +38,8 @@ class Cluster:
 
     def differs(self, now: Cluster) -> str | None:
         """The reason why transactions of this cluster tell nothing about the current one; None if they do, as far as is
-        known. A higher timeline is a failover's, which keeps the transactions."""
+        known. A higher timeline is taken for a failover's, which keeps the transactions; one to a standby that lagged,
+        or a restore to a moment, does not, and cannot be told from it."""
         if self.system is None or now.system is None:
             return None
         if self.system != now.system:

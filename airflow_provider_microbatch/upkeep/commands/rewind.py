@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
+from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.entries import Attempt, Offset
 from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey, is_lane
@@ -292,7 +293,7 @@ class _Rewind:
                         f"batch {key} cannot be planned again, its rows would be lost: {reason} Nothing was done.{way}"
                     )
                 if reason is not None:
-                    behind = f"set-offset --source {name} --offset '{end}' --allow-skip"
+                    behind = f"set-offset --source {quote(name)} --offset {quote(end or 'null')} --allow-skip"
                     told = f"lost to the table: what batch {key} read in source {name!r}: {reason}"
                     way = f" If the next run stops there, {command(self._lane, behind)} begins behind it."
                     self._drafting.note(told if is_unknown else told + way)
