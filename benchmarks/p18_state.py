@@ -24,7 +24,7 @@ from pathlib import Path
 
 from airflow_provider_microbatch.runtime.streaming import ROCKSDB, SNAPSHOT_EVERY
 from benchmarks.harness import Row, paired, python_seconds
-from benchmarks.p2_one_batch import PEER
+from benchmarks.p2_one_batch import BEGIN, EXECUTE, PEER
 
 PAIRS = int(os.environ.get("P18_PAIRS", 5))
 KEYS = int(os.environ.get("P18_KEYS", 1_000_000))
@@ -35,30 +35,22 @@ PARTITIONS = os.environ.get("P18_PARTITIONS", str(os.cpu_count()))
 
 SCHEMA = "key long, amount long"
 
-OURS = """
-import time
-from airflow.sdk.listener import get_listener_manager
-get_listener_manager()
-started = time.perf_counter()
-import json, sys
-from types import SimpleNamespace
-from airflow_provider_microbatch import FileSink, FileSource, Pipeline
-from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator
+OURS = (
+    BEGIN
+    + """
 home, number, schema, partitions = sys.argv[1:]
 pipeline = Pipeline(
     "bench", checkpoint=f"{home}/checkpoint", transform="job.py:transform", sink=FileSink(f"{home}/lake"),
     sources={"orders": FileSource(f"{home}/landing", format="json", schema=schema)},
     stateful=True, output_mode="update", conf={"spark.sql.shuffle.partitions": partitions},
 )
-bundle = SimpleNamespace(name="bench", version=None, path=home)
-ti = SimpleNamespace(dag_id="bench", run_id=number, task_id="t", map_index=-1, id=number, try_number=1,
-                     bundle_instance=bundle)
-run = SimpleNamespace(clear_number=0, logical_date=None, partition_key=None, partition_date=None, run_type="manual")
-task = MicroBatchOperator(task_id="t", pipeline=pipeline, conf={"spark.ui.enabled": "false"})
-summary = task.execute({"ti": ti, "dag_run": run, "dag": None})
+"""
+    + EXECUTE
+    + """
 assert (summary["state"], summary["key"]) == ("committed", f"live/{number}"), summary
 print(json.dumps(time.perf_counter() - started))
 """
+)
 
 JOB = """
 from pyspark.sql import functions as F

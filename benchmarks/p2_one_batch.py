@@ -20,7 +20,7 @@ FILES = 4
 ROWS = 2_000
 SCHEMA = "id long, customer string, amount double, ts timestamp"
 
-OURS = """
+BEGIN = """
 import time
 from airflow.sdk.listener import get_listener_manager
 get_listener_manager()
@@ -29,20 +29,32 @@ import json, sys
 from types import SimpleNamespace
 from airflow_provider_microbatch import FileSink, FileSource, Pipeline
 from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator
-home, number, schema = sys.argv[1:]
-pipeline = Pipeline(
-    "bench", checkpoint=f"{home}/checkpoint", transform="job.py:transform", sink=FileSink(f"{home}/lake"),
-    sources={"orders": FileSource(f"{home}/landing", format="json", schema=schema)},
-)
+"""
+"""Of a process that runs our task: from here on its time counts."""
+EXECUTE = """
 bundle = SimpleNamespace(name="bench", version=None, path=home)
 ti = SimpleNamespace(dag_id="bench", run_id=number, task_id="t", map_index=-1, id=number, try_number=1,
                      bundle_instance=bundle)
 run = SimpleNamespace(clear_number=0, logical_date=None, partition_key=None, partition_date=None, run_type="manual")
 task = MicroBatchOperator(task_id="t", pipeline=pipeline, conf={"spark.ui.enabled": "false"})
 summary = task.execute({"ti": ti, "dag_run": run, "dag": None})
+"""
+"""Runs ``pipeline`` in ``home`` as Airflow would, as run ``number``."""
+OURS = (
+    BEGIN
+    + """
+home, number, schema = sys.argv[1:]
+pipeline = Pipeline(
+    "bench", checkpoint=f"{home}/checkpoint", transform="job.py:transform", sink=FileSink(f"{home}/lake"),
+    sources={"orders": FileSource(f"{home}/landing", format="json", schema=schema)},
+)
+"""
+    + EXECUTE
+    + """
 assert summary["state"] == "committed", summary
 print(json.dumps(time.perf_counter() - started))
 """
+)
 
 PEER = """
 import time
