@@ -69,18 +69,12 @@ class Ledger:
         """The properties that a commit has to set so that the batch is in by that number, or out (None). Pages that
         they name are on disk."""
         pages = self._pages(properties, lane)
-        page = dict(self._page(pages.get(id // PAGE, {})))
-        if number is None:
-            page.pop(id, None)
-        else:
-            page[id] = number
-        pages[id // PAGE] = page
+        self._set(pages, id, number)
         newest = max(pages)
-        told = {str(at): found if isinstance(found, str) else _encoded(found) for at, found in sorted(pages.items())}
-        for at, one in told.items():
-            if int(at) != newest and not isinstance(one, str):
-                told[at] = self._put(json.dumps(one, sort_keys=True).encode())
-        return {self.name(lane): json.dumps(told, separators=(",", ":"))}
+        for at, page in pages.items():
+            if at != newest and not isinstance(page, str):
+                pages[at] = self._put(json.dumps(_encoded(page), sort_keys=True).encode())
+        return {self.name(lane): _text(pages)}
 
     def going_on(
         self, properties: Mapping[str, str], *, base: Ledger | None, since: Mapping[BatchKey, int | None]
@@ -98,12 +92,15 @@ class Ledger:
         for lane in {key.lane for key in since}:
             pages = self._pages(found, lane)
             for id, number in ((key.id, number) for key, number in since.items() if key.lane == lane):
-                page = dict(self._page(pages.get(id // PAGE, {})))
-                page.pop(id, None)
-                pages[id // PAGE] = page if number is None else {**page, id: number}
-            told = {str(at): page if isinstance(page, str) else _encoded(page) for at, page in sorted(pages.items())}
-            found[self.name(lane)] = json.dumps(told, separators=(",", ":"))
+                self._set(pages, id, number)
+            found[self.name(lane)] = _text(pages)
         return found
+
+    def _set(self, pages: dict[int, Page | str], id: int, number: int | None) -> None:
+        """Have a batch be in by that number, or out (None)."""
+        page = dict(self._page(pages.get(id // PAGE, {})))
+        page.pop(id, None)
+        pages[id // PAGE] = page if number is None else {**page, id: number}
 
     def _pages(self, properties: Mapping[str, str], lane: str) -> dict[int, Page | str]:
         text = properties.get(self.name(lane))
@@ -141,6 +138,12 @@ class Ledger:
         if not path.exists():
             put_file(self.root, path, data)
         return digest
+
+
+def _text(pages: Mapping[int, Page | str]) -> str:
+    """The pages of a lane as its property has them."""
+    told = {str(at): page if isinstance(page, str) else _encoded(page) for at, page in sorted(pages.items())}
+    return json.dumps(told, separators=(",", ":"))
 
 
 def _encoded(page: Page) -> dict[str, str]:
