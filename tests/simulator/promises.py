@@ -62,6 +62,9 @@ def look(world: World) -> None:
 
 def _look_at_table(world: World, subject: Subject, table: Table) -> None:
     seen = Counter(row["id"] for rows in table.values() for row in rows)
+    foreign = sorted(seen.keys() - subject.landed())
+    if foreign:
+        raise Broken("rows of somebody else", f"{foreign[:10]} in the table of {subject.name}")
     twice = {row: count for row, count in seen.items() if count > 1}
     if twice and (is_half_renamed(subject) or _is_moving(world)):
         return  # a source's log is in two places, and nobody can tell what was planned twice by hand: looked at later
@@ -69,9 +72,6 @@ def _look_at_table(world: World, subject: Subject, table: Table) -> None:
     doubled = sorted(row for row, count in twice.items() if count > allowed.get(row, 1))
     if doubled:
         raise Broken("rows doubled", f"{doubled[:10]} of {subject.name}: {_where(table, set(doubled))}")
-    foreign = sorted(seen.keys() - subject.landed())
-    if foreign:
-        raise Broken("rows of somebody else", f"{foreign[:10]} in the table of {subject.name}")
 
 
 def _is_moving(world: World) -> bool:

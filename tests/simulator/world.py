@@ -61,9 +61,9 @@ class World:
         """Whether somebody changed a file, or a table, since the promises were last looked at."""
         self.hooks_fail = False
         self.deaf_hooks: set[str] = set()
+        """Hooks that fail for good whenever they are told of an end."""
         self.recorded: set[Any] = set()
         """Tags of all jobs that were ever on record."""
-        """Hooks that fail for good whenever they are told of an end."""
         self.told: dict[Any, list[str]] = {}
         self.lost_answer: str | None = None
         self.story: list[str] = []
