@@ -14,22 +14,28 @@ from tests.execution.typed_commands import COMMANDS, checked, goes_on, is_sound,
 from tests.execution.world import World
 
 
-@pytest.fixture
-def of_two_lives(world: World) -> World:
-    """Batches 4 and 5 of the first life are committed by the logs; the table has the second's batch 4, of both."""
+def another_life(world: World, copy: str, run: int) -> None:
+    """A copy of the checkpoint goes on in its place by the command that its error names, and makes batch 4 of the rows
+    4 and 5. Then the checkpoint is put back."""
     checkpoint = world.root / "checkpoint"
-    for number in (4, 5):
-        world.land(number)
-        world.run(number)
     world.expire_leases()
     shutil.move(checkpoint, world.root / "first life")
-    shutil.copytree(world.root / "backup", checkpoint)
+    shutil.copytree(world.root / copy, checkpoint)
     assert said(["rewind", str(checkpoint), "--to", "3", "--drop-output"])[0] == 0
-    world.run(6)
+    world.run(run)
     assert world.table()[4] == [4, 5]
     shutil.rmtree(checkpoint)
     shutil.move(world.root / "first life", checkpoint)
     expire_all(world.root)
+
+
+@pytest.fixture
+def of_two_lives(world: World) -> World:
+    """Batches 4 and 5 of the first life are committed by the logs; the table has the second's batch 4, of both."""
+    for number in (4, 5):
+        world.land(number)
+        world.run(number)
+    another_life(world, "backup", 6)
     return world
 
 
@@ -53,21 +59,11 @@ def test_no_batch_is_planned_behind_the_one_that_has_its_rows(of_two_lives: Worl
 
 def test_a_copy_that_goes_on_beside_its_original_stops_it(world: World) -> None:
     """``cp -a``, and both are used: each by the command that the other's batches have it print."""
-    original, copy = world.root / "checkpoint", world.root / "copy"
-    shutil.copytree(original, copy)
+    shutil.copytree(world.root / "checkpoint", world.root / "copy")
     world.land(4)
     world.run(4)
     world.land(5)
-    world.expire_leases()
-    shutil.move(original, world.root / "original")
-    shutil.move(copy, original)
-    expire_all(world.root)
-    assert said(["rewind", str(original), "--to", "3", "--drop-output"])[0] == 0
-    world.run(5)
-    assert world.table()[4] == [4, 5]
-    shutil.rmtree(original)
-    shutil.move(world.root / "original", original)
-    expire_all(world.root)
+    another_life(world, "copy", 5)
     with pytest.raises(SinkError, match=r"batch live/4 in \S+ is another one than"):
         world.run(6)
     assert rows(world) == list(range(6))

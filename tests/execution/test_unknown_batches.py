@@ -134,13 +134,19 @@ def test_a_lane_that_no_table_has_is_none(tmp_path: Path) -> None:
     assert f"has no lane {other!r}; it has live, {lane_of(hour(0))}" in text
 
 
-def test_nor_is_one_of_another_checkpoint(tmp_path: Path) -> None:
-    """Its batches are its own to take out."""
+def beside_a_backfill(tmp_path: Path) -> tuple[IntervalWorld, World]:
+    """A pipeline whose backfill has made a lane, and another one on its table, for which data has landed."""
     one, two = IntervalWorld(tmp_path / "one", name="one"), World(tmp_path / "two", name="two")
     two.options["sink"] = one.pipeline.sink
     one.land_at(0.5, 1)
     one.backfill(hour(0), 0)
     two.land(2)
+    return one, two
+
+
+def test_nor_is_one_of_another_checkpoint(tmp_path: Path) -> None:
+    """Its batches are its own to take out."""
+    one, two = beside_a_backfill(tmp_path)
     two.run(0)
     expire_all(tmp_path)
     before = one.rows()
@@ -150,9 +156,5 @@ def test_nor_is_one_of_another_checkpoint(tmp_path: Path) -> None:
 
 
 def test_lanes_of_another_pipeline_on_the_same_table_are_its_own(tmp_path: Path) -> None:
-    one, two = IntervalWorld(tmp_path / "one", name="one"), World(tmp_path / "two", name="two")
-    two.options["sink"] = one.pipeline.sink
-    one.land_at(0.5, 1)
-    one.backfill(hour(0), 0)
-    two.land(2)
+    _, two = beside_a_backfill(tmp_path)
     assert two.run(0) is not None
