@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,37 @@ def timed_orders() -> Iterator[OrdersTable]:
         table.execute("ALTER TABLE orders ADD updated_at timestamptz DEFAULT clock_timestamp()")
         table.execute("CREATE INDEX ON orders (updated_at, id)")
         yield table
+
+
+def in_two_partitions(orders: OrdersTable, numbers: Sequence[int], *, border: int) -> None:
+    """Make the table anew, in the partitions ``lower`` and ``upper``.
+
+    :param numbers: of its rows.
+    :param border: the first number of the upper partition.
+    """
+    orders.execute("DROP TABLE orders CASCADE")
+    orders.execute(
+        "CREATE TABLE orders (id bigserial, note text, updated_at timestamptz DEFAULT clock_timestamp()) "
+        "PARTITION BY RANGE (id)"
+    )
+    orders.execute("ALTER TABLE orders ALTER id SET NOT NULL")
+    orders.execute(f"CREATE TABLE lower PARTITION OF orders FOR VALUES FROM (MINVALUE) TO ({border})")
+    orders.execute(f"CREATE TABLE upper PARTITION OF orders FOR VALUES FROM ({border}) TO (MAXVALUE)")
+    orders.execute("INSERT INTO orders (id) SELECT unnest(%s::int[])", list(numbers))
+
+
+def write_anew(orders: OrdersTable, table: str) -> None:
+    """Give the table other files, and its rows another transaction, as a restore of it does."""
+    orders.execute(f"CREATE TABLE kept AS SELECT * FROM {table}")
+    orders.execute(f"TRUNCATE {table}")
+    orders.execute(f"INSERT INTO {table} SELECT * FROM kept")
+
+
+def without(orders: OrdersTable, numbers: Sequence[int]) -> None:
+    """Delete rows, and give the table other files, in which the others keep their transactions."""
+    orders.execute("DELETE FROM orders WHERE id = ANY(%s)", list(numbers))
+    with orders.connect(autocommit=True) as session:
+        session.execute("VACUUM FULL orders")
 
 
 def check_lag_waits_for_nobody(source: OpenSource, orders: OrdersTable) -> None:

@@ -22,7 +22,7 @@ from airflow_provider_microbatch.sources.jdbc import JdbcSource
 from airflow_provider_microbatch.sources.jdbc.moment import Moment
 from airflow_provider_microbatch.sources.jdbc.transactions import check_told
 from tests.execution.world import World
-from tests.sources.jdbc_world import INSERT, ids, opener, timed_orders
+from tests.sources.jdbc_world import INSERT, ids, in_two_partitions, opener, timed_orders, without, write_anew
 from tests.support.inline_engine import InlineEngine
 from tests.support.orders_table import OrdersTable
 from tests.support.postgres import postgres
@@ -52,6 +52,28 @@ def test_rows_that_only_look_gone_are_not_skipped(opened: Any, orders: OrdersTab
         with pytest.raises(SourceChangedError, match=said):
             look(None, end)
     assert "written anew" in skips.not_replayable(None, end)
+
+
+def test_of_a_table_with_one_partition_written_anew_its_rows_do_not_count_as_gone(
+    opened: Any, orders: OrdersTable
+) -> None:
+    in_two_partitions(orders, range(1, 6), border=4)
+    skips = opened(on_missing="skip")
+    end = skips.latest_offset(None)
+    told = dict(skips.read(None, end).arguments["told"])
+    write_anew(orders, "upper")
+    for look in (skips.read, skips.left_out, partial(skips.verify, told=told)):
+        with pytest.raises(SourceChangedError, match=r"'orders': 2 of 5 rows .*partition, was written anew since"):
+            look(None, end)
+
+
+def test_rows_that_are_deleted_are_skipped_though_vacuum_writes_other_files(opened: Any, orders: OrdersTable) -> None:
+    in_two_partitions(orders, range(1, 6), border=4)
+    skips = opened(on_missing="skip")
+    end = skips.latest_offset(None)
+    without(orders, [1, 5])
+    assert dict(skips.read(None, end).arguments["told"]) == {"left_out": 2}
+    assert skips.not_replayable(None, end) is None
 
 
 def test_rows_whose_ids_have_come_again_are_not_skipped(opened: Any, orders: OrdersTable) -> None:

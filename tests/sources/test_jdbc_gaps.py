@@ -20,7 +20,7 @@ from airflow_provider_microbatch.sources.jdbc import open as opened_module
 from airflow_provider_microbatch.sources.jdbc import sparse as sparse_module
 from airflow_provider_microbatch.sources.jdbc.offset import Place
 from airflow_provider_microbatch.sources.jdbc.sparse import Mark, Sparse, joined, spans_of
-from tests.sources.jdbc_world import INSERT, ids, opener
+from tests.sources.jdbc_world import INSERT, ids, in_two_partitions, opener, without, write_anew
 from tests.support.orders_table import OrdersTable, orders_table
 
 
@@ -145,6 +145,21 @@ def test_beyond_the_gaps_that_are_listed_rows_that_only_look_gone_are_not_skippe
     with pytest.raises(SourceChangedError, match=r"'orders': 5 of 5 rows .*written anew since"):
         skips.read(None, end)
     assert "written anew" in skips.not_replayable(None, end)
+
+
+def test_beyond_the_gaps_that_are_listed_rows_of_a_partition_that_was_written_anew_are_not_skipped(
+    opened: Any, orders: OrdersTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opened_module, "MOST_GAPS", 3)
+    in_two_partitions(orders, range(10, 60, 10), border=40)
+    skips = opened(on_missing="skip")
+    end = skips.latest_offset(None)
+    assert Place.of(end).sparse is not None
+    without(orders, [10])
+    assert dict(skips.read(None, end).arguments["told"]) == {"left_out": 1}
+    write_anew(orders, "upper")
+    with pytest.raises(SourceChangedError, match=r"'orders': 3 of 5 rows .*partition, was written anew since"):
+        skips.read(None, end)
 
 
 def test_beyond_the_gaps_that_are_listed_a_lag_counts_no_more_than_the_most(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
@@ -201,8 +202,13 @@ class OpenTimedTable(OpenTable):
             there = table.count_of(table.ranges.between(begin, place))
             if place.made is None or place.below is None:
                 return there
-            is_rewritten = now.file != place.made.file
-            return self._told(there, end, is_rewritten=is_rewritten, later=table.below() - place.below)
+            return self._told(
+                there,
+                end,
+                is_rewritten=now.file != place.made.file,
+                unseen=partial(table.any, table.ranges.late(place, place.since)),
+                later=table.below() - place.below,
+            )
 
     def _lost(self, gone: int, end: Offset | None) -> str:
         return (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
@@ -243,8 +244,14 @@ class OpenJdbcSource(OpenTable):
             if sparse is None:
                 return table.count(place.spans(begin.number))
             there, _ = table.rows(place.conditions(begin, self._column, 1))
-            is_rewritten = table.file() != sparse.file
-            return self._told(there, end, is_rewritten=is_rewritten, later=table.below() - sparse.below)
+            unseen = place.unseen(self._column, min(sparse.since, begin.number + 1))
+            return self._told(
+                there,
+                end,
+                is_rewritten=table.file() != sparse.file,
+                unseen=partial(table.any, unseen),
+                later=table.below() - sparse.below,
+            )
 
     def _predicates(self, start: Offset | None, end: Offset | None) -> list[str]:
         return self._place(end).conditions(self._place(start), self._column, self._source.partitions)

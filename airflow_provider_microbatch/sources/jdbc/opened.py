@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -117,11 +117,16 @@ class OpenTable(OpenSource):
             raise SourceChangedError(f"source {self._name!r}: {there}")
         return max(0, self._planned_rows(end) - there)
 
-    def _told(self, there: int, end: Offset | None, *, is_rewritten: bool, later: int) -> int | str:
+    def _told(
+        self, there: int, end: Offset | None, *, is_rewritten: bool, unseen: Callable[[], bool], later: int
+    ) -> int | str:
         """Number of rows that exist, where transactions tell which; or the reason why those that are missing may exist
         under other transactions.
 
-        :param is_rewritten: whether the table has other files than when the range was planned.
+        :param is_rewritten: whether the table, or one of its partitions, has other files than when the range was
+            planned.
+        :param unseen: whether the table has rows in the range that were not visible then. Asked of a table that was
+            written anew: VACUUM FULL, which leaves rows their transactions, has it so too.
         :param later: number of transactions since.
         """
         rows, table = self._planned_rows(end), self._source.table
@@ -130,10 +135,10 @@ class OpenTable(OpenSource):
             "Nothing takes the place of what was published, whatever on_missing is; a batch that is planned is taken "
             "back by `microbatch rewind`."
         )
-        if rows and not there and is_rewritten:
+        if there < rows and is_rewritten and (not there or unseen()):
             return (
-                f"{what}: the table was written anew since (ALTER TABLE that changes a type, TRUNCATE, a restore), and "
-                f"its rows have other transactions. {end_of_it}"
+                f"{what}: the table, or a partition, was written anew since (ALTER TABLE that changes a type, "
+                f"TRUNCATE, a restore), and its rows have other transactions. {end_of_it}"
             )
         if there < rows and later >= RECYCLED:
             return (
