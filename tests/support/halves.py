@@ -10,6 +10,8 @@ from airflow_provider_microbatch.sources import OpenSource, SourceContext, Split
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.open import OpenFileSource
 
+_READER = "tests.support.halves_reader:read"
+
 
 @dataclass(frozen=True)
 class HalvedFiles(FileSource):
@@ -27,7 +29,8 @@ class OpenHalves(OpenFileSource):
         if start == end:
             return whole
         return [
-            Split(id=f"{split.id} {half}", read=replace(split.read, arguments={**split.read.arguments, "half": half}))
+            Split(id=f"{split.id} {half}", read=replace(split.read, reader=_READER, arguments=arguments))
             for split in whole
             for half in (0, 1)
+            for arguments in [{**split.read.arguments, "half": half}]
         ]
