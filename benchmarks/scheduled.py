@@ -37,8 +37,12 @@ class Scheduled:
     home: Path
 
     def committed(self, name: str) -> int:
-        """How many batches the checkpoint ``name`` has."""
-        newest = Checkpoint(open_store(str(self.home / name / "checkpoint"))).lane(LIVE).commit_log.latest_id()
+        """How many batches the checkpoint of ``name`` has."""
+        return self.committed_in(f"{name}/checkpoint")
+
+    def committed_in(self, checkpoint: str) -> int:
+        """How many batches the checkpoint in this folder has."""
+        newest = Checkpoint(open_store(str(self.home / checkpoint))).lane(LIVE).commit_log.latest_id()
         return 0 if newest is None else newest + 1
 
     def loop(self, dag_id: str, runs: int) -> float:
