@@ -45,6 +45,15 @@ class Attempts:
         values = self.epochs.get(key, epoch)
         return None if values is None else _attempt(key, epoch, values, self.epochs.where(key, epoch))
 
+    def made(self, key: BatchKey, epoch: int) -> Attempt | None:
+        """The attempt that made output of this epoch; None if that attempt is not on record, or another one, which only
+        fences, has its number: the output is of after the backup that was restored, and would pass for no run's.
+
+        :raises CorruptEntryError: if the entry cannot be read.
+        """
+        found = self.get(key, epoch)
+        return None if found is None or found.is_fence else found
+
     def all(self, key: BatchKey) -> list[Attempt]:
         """All attempts of the batch, oldest first."""
         found = [self.get(key, epoch) for epoch in self.epochs.all(key)]

@@ -335,7 +335,7 @@ class Execution:
         sources, ranges = self.planner.sources, planned.ranges
         lag = None if planned.committed else sources.lag(ranges.ends)
         progress = progress_of(manifest, sources.describe(ranges), lag)
-        attempt = self.checkpoint.attempts.get(key, manifest.epoch)
+        attempt = self.checkpoint.attempts.made(key, manifest.epoch)
         entry = CommitEntry(
             next_watermark_ms=next_watermark(manifest, planned),
             epoch=manifest.epoch,

@@ -195,7 +195,7 @@ def published_for(found: Look, *, checkpoint: Checkpoint, planner: Planner) -> M
     published = planner.finished(expected(checkpoint, planned.identity), committed=planned.committed)
     if published is None or found.request is None:
         return published
-    attempt = checkpoint.attempts.get(planned.key, published.epoch)
+    attempt = checkpoint.attempts.made(planned.key, published.epoch)
     if attempt is None or attempt.request is None or attempt.request < found.request:
         return None
     return complete_replace(checkpoint, planner.sink, planned.identity, published)

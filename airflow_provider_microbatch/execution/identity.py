@@ -125,7 +125,7 @@ def check_still_planned(checkpoint: Checkpoint, batch: BatchIdentity) -> None:
 def complete_replace(checkpoint: Checkpoint, sink: OpenSink, batch: BatchIdentity, published: Manifest) -> Manifest:
     """Repeat the replace of the published attempt: that attempt may have died in the middle of it, and no other process
     would look for the rest."""
-    winner = checkpoint.attempts.get(batch.key, published.epoch)
+    winner = checkpoint.attempts.made(batch.key, published.epoch)
     return sink.replace(expected(checkpoint, batch, winner), published.epoch)
 
 

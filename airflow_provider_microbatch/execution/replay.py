@@ -221,7 +221,7 @@ def committer(attempt: Attempt | None, run: RunIdentity | None, planned: Planned
 
 def is_cleared(checkpoint: Checkpoint, published: Manifest, run: RunIdentity, planned: PlannedBatch) -> bool:
     """Whether the published output is from before the clear that ``run`` comes of, so that it has to be replayed."""
-    return _is_of_before_a_clear(checkpoint.attempts.get(published.key, published.epoch), run, planned)
+    return _is_of_before_a_clear(checkpoint.attempts.made(published.key, published.epoch), run, planned)
 
 
 def _is_of_before_a_clear(attempt: Attempt | None, run: RunIdentity | None, planned: PlannedBatch) -> bool:

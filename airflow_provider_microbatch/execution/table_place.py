@@ -140,7 +140,7 @@ def _newest(checkpoint: Checkpoint, table: OpenSink) -> Iterator[BatchKey]:
 def _published_to(checkpoint: Checkpoint, key: BatchKey, epoch: int) -> Iterator[OpenSink]:
     """The tables of the published attempt: another attempt of the batch, as of a replay that is about to begin, may be
     for more tables. If the published attempt is not on record, the tables of all attempts."""
-    known = checkpoint.attempts.get(key, epoch) is not None
+    known = checkpoint.attempts.made(key, epoch) is not None
     return _tables(checkpoint, key, where=lambda attempt: not known or attempt.epoch == epoch)
 
 

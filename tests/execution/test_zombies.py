@@ -297,6 +297,24 @@ def test_a_clear_replays_what_an_attempt_has_made_that_a_restored_backup_does_no
     assert verify_all(world.checkpoint) == []
 
 
+def test_so_it_does_where_a_fence_has_the_number_of_that_attempt_since(world: World) -> None:
+    """The janitor fences what the backup has of a dead attempt: no output is the fence's."""
+    dead = staged(world, run_identity(0))
+    backup = world.root / "backup"
+    shutil.copytree(world.root / "checkpoint", backup)
+    world.run(0, try_number=2)
+    restore(world, backup)
+    world.expire_leases()
+    world.janitor()
+    fence = world.checkpoint.attempts.latest(KEY)
+    assert fence is not None
+    assert (fence.is_fence, fence.epoch) == (True, dead.epoch + 1)
+    world.run(0, newer(), clear_number=1, try_number=3)
+    assert world.table() == {0: [101]}
+    assert world.checkpoint.replays.pending(KEY) == []
+    assert verify_all(world.checkpoint) == []
+
+
 def made_at(minute: int, identity: RunIdentity) -> RunIdentity:
     """The try as Airflow made it then, which its id tells (UUID 7)."""
     ms = 1_700_000_000_000 + minute * 60_000

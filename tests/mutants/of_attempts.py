@@ -16,6 +16,14 @@ LATE_COMMITS = "tests/execution/test_late_commits.py"
 
 MUTATIONS = [
     Mutation(
+        name="output whose number a fence has since counts as the fence's",
+        why="after a restored backup a clear is answered by output of before it, in green",
+        file="checkpoint/attempts.py",
+        old="        return None if found is None or found.is_fence else found\n",
+        new="        return found\n",
+        tests=(ZOMBIES,),
+    ),
+    Mutation(
         name="a process that fails at its end fails the attempt whose stage is whole",
         why="a JVM that is aborted while it ends has the batch made once more, and counts towards setting it aside",
         file="execution/explain.py",

@@ -356,7 +356,7 @@ class LaneRepair:
             if source is not None:
                 with suppress(CorruptEntryError):  # of the source's own log; another finding reports it
                     described[name] = source.in_words(starts.get(name), end)
-        attempt = self._drafting.checkpoint.attempts.get(self._key(number), found.manifest.epoch)
+        attempt = self._drafting.checkpoint.attempts.made(self._key(number), found.manifest.epoch)
         commit = CommitEntry(
             next_watermark_ms=entry.watermark_ms,
             epoch=found.manifest.epoch,
