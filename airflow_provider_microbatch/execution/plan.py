@@ -243,7 +243,7 @@ class Planner:
         :raises SinkError: if the table seems to be away.
         """
         check_there(self.checkpoint, self.sink)
-        check_none_lost(self.checkpoint, self.sink, key.lane, below=key.id)
+        check_none_lost(self.checkpoint, self.sink, key)
         try:
             self.published(expected_next(self.checkpoint, key))
         except ForeignBatchError:

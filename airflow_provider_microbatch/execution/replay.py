@@ -61,10 +61,7 @@ def request_replay(
     is_new_clear = _is_new_clear(run, [one for one in known if one is not None])
     if is_new_clear:
         check_replay(checkpoint, key, commit.progress)
-        check_not_elsewhere(checkpoint, sink, key)
-        check_of_this_life(checkpoint, sink, key)
-        # An attempt would be refused by it. A request that waits for that attempt would hold retention.
-        check_none_lost(checkpoint, sink, key.lane, below=key.id)
+        check_place_again(checkpoint, sink, key)
         ask_again(checkpoint=checkpoint, sources=sources, planned=planned, run=run, code=code, now_ms=now_ms)
         log.info("Batch %s was cleared: replaying it with the same offsets and settings", key)
     requests = replays.all(key)
@@ -88,6 +85,17 @@ def request_replay(
     _withdraw_unanswerable(checkpoint, sources, planned, [one for one in waiting if one.run and run.is_of(one.run)])
     log.info("Batch %s: replay request %s waits for its answer", key, waiting[-1].epoch)
     return waiting[-1].epoch
+
+
+def check_place_again(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> None:
+    """Check that a batch may be made again in the table, before its replay is requested: its attempt would be refused,
+    and a request that waits for that attempt would hold retention.
+
+    :raises SinkError: if the batch is in another table than ``sink``, or that lacks an earlier one.
+    """
+    check_not_elsewhere(checkpoint, sink, key)
+    check_of_this_life(checkpoint, sink, key)
+    check_none_lost(checkpoint, sink, key)
 
 
 def ask_again(

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import JOB, Attempt
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
-from airflow_provider_microbatch.checkpoint.key import LETTERS, BatchKey
+from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, ForeignBatchError, SinkError
 from airflow_provider_microbatch.execution.identity import (
@@ -25,7 +26,7 @@ from airflow_provider_microbatch.execution.identity import (
 )
 from airflow_provider_microbatch.execution.letters_taken import taken
 from airflow_provider_microbatch.execution.newest import newest_published
-from airflow_provider_microbatch.execution.table_shape import check_shape
+from airflow_provider_microbatch.execution.table_shape import OTHERS, check_shape
 from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink, Sink, SinkContext
 
 
@@ -42,39 +43,58 @@ def check_there(checkpoint: Checkpoint, sink: OpenSink) -> None:
             raise SinkError(f"batch {key} is committed, and {away}")
 
 
-def check_none_lost(checkpoint: Checkpoint, sink: OpenSink, lane: str, *, below: int | None = None) -> None:
-    """Check that the table knows the newest batch of the lane that was published there, if it is a table that
-    remembers: it may have been restored from an older backup, made anew under its name, or be another branch. Output on
-    top of it would hide that rows are gone. Any table that keeps batches must not have a batch of another plan there.
+def check_none_lost(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> None:
+    """Check that the table knows the newest batch that was published there, if it is a table that remembers: it may
+    have been restored from an older backup, made anew under its name, or be another branch. Output on top of it would
+    hide that rows are gone. Any table that keeps batches must not have a batch of another plan there.
 
-    :param below: the number of the batch that is about to be made, or made again: the newest batch before it counts.
-        Of several batches that are gone, the last one must not come back alone: the table would know the newest batch
-        then, and no run would miss the others.
+    :param key: the batch that is about to be made, or made again: the newest batch before it counts. Of several batches
+        that are gone, the last one must not come back alone: the table would know the newest batch then, and no run
+        would miss the others. For a batch of an interval, whose lane has no batch before, the live lane counts too, and
+        the lane of the interval before.
     :raises SinkError: if the table does not know the batch.
     :raises ForeignBatchError: if it has a batch of another plan in its place.
     """
-    for table in sink.tables:
-        definition = table.definition
-        if not definition.remembers_batches and not (definition.keeps_batches and definition.is_cheap_to_ask):
-            continue
-        newest = newest_published(checkpoint, lane, below=below)
-        if newest is None or _knows(checkpoint, table, *newest) or not definition.remembers_batches:
-            continue
-        key, wrote = newest[0], [one.definition for one in _published_to(checkpoint, *newest)]
-        unmerged = next(filter(None, (table.unmerged(_on_record(checkpoint, key), one) for one in wrote)), None)
-        if unmerged is not None:
-            raise SinkError(f"batch {key} is committed, and {unmerged}")
-        if any(definition.is_same_place(one) for one in wrote):
-            known = max(_before(checkpoint, table, key), default=-1)
-            raise SinkError(
-                f"batch {key} is committed, and {table.location()} does not know it: the table was made anew, or "
-                f"restored from a backup of before. What it had of batches {known + 1} to {key.id} is in no table. "
-                f"`microbatch check {checkpoint.location} --table` names them: clear their tasks, the oldest "
-                "first; or "
-                f"{command(checkpoint.lane(lane), f'rewind --to {known} --drop-output')} has them run again. "
-                "What the sources cannot give again either, that rewind gives up and names with --allow-skip. Or "
-                "bring the table back as it was."
-            )
+    tables = [table for table in sink.tables if _may_be_asked(table.definition)]
+    for newest in _newest_before(checkpoint, key) if tables else ():
+        for table in tables:
+            _check_knows(checkpoint, table, *newest)
+
+
+def _may_be_asked(table: Sink) -> bool:
+    return table.remembers_batches or (table.keeps_batches and table.is_cheap_to_ask)
+
+
+def _newest_before(checkpoint: Checkpoint, key: BatchKey) -> Iterator[tuple[BatchKey, int]]:
+    """The newest published batch, with its attempt's epoch, of each lane that is asked for."""
+    asked = [newest_published(checkpoint, key.lane, below=key.id)]
+    if key.lane != LIVE:
+        asked.append(newest_published(checkpoint, LIVE))
+        # Only earlier ones: of two lanes that are gone one has to be the first to come back.
+        others = (name for name in reversed(checkpoint.lanes()) if name not in (LIVE, LETTERS) and name < key.lane)
+        published = (newest_published(checkpoint, name) for name in islice(others, OTHERS))
+        asked.append(next(filter(None, published), None))
+    return filter(None, asked)
+
+
+def _check_knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, epoch: int) -> None:
+    if _knows(checkpoint, table, key, epoch) or not table.definition.remembers_batches:
+        return
+    wrote = [one.definition for one in _published_to(checkpoint, key, epoch)]
+    unmerged = next(filter(None, (table.unmerged(_on_record(checkpoint, key), one) for one in wrote)), None)
+    if unmerged is not None:
+        raise SinkError(f"batch {key} is committed, and {unmerged}")
+    if any(table.definition.is_same_place(one) for one in wrote):
+        known = max(_before(checkpoint, table, key), default=-1)
+        raise SinkError(
+            f"batch {key} is committed, and {table.location()} does not know it: the table was made anew, or "
+            f"restored from a backup of before. What it had of batches {known + 1} to {key.id} is in no table. "
+            f"`microbatch check {checkpoint.location} --table` names them: clear their tasks, the oldest "
+            "first; or "
+            f"{command(checkpoint.lane(key.lane), f'rewind --to {known} --drop-output')} has them run again. "
+            "What the sources cannot give again either, that rewind gives up and names with --allow-skip. Or "
+            "bring the table back as it was."
+        )
 
 
 def _knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, epoch: int) -> bool:
@@ -88,7 +108,8 @@ def _knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, epoch: int) -
         if table.contains(_on_record(checkpoint, key)) is not None:
             return True
         last = max(_before(checkpoint, table, key), default=None)
-        if last is not None:
+        # One that retention has taken out of the logs cannot be told from one of another plan.
+        if last is not None and checkpoint.lane(key.lane).offset_log.has(last):
             table.contains(of_own_checkpoint(_on_record(checkpoint, BatchKey(key.lane, last))))
     except ForeignBatchError:
         wrote = _published_to(checkpoint, key, epoch)
@@ -112,7 +133,7 @@ def make_ready(checkpoint: Checkpoint, sink: OpenSink, attempt: Attempt) -> None
         attempt may have published the batch to another table, and died before its commit.
     """
     check_there(checkpoint, sink)
-    check_none_lost(checkpoint, sink, attempt.key.lane, below=attempt.key.id)
+    check_none_lost(checkpoint, sink, attempt.key)
     check_not_elsewhere(checkpoint, sink, attempt.key)
     check_shape(checkpoint, sink, lane=attempt.key.lane)
     for table in sink.tables:

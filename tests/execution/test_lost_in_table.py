@@ -18,7 +18,9 @@ from airflow_provider_microbatch.exceptions import (
     SourceError,
     TransformError,
 )
+from airflow_provider_microbatch.execution.intervals import lane_of
 from airflow_provider_microbatch.sinks.delta import DeltaSink
+from tests.execution.intervals import IntervalWorld, backfill_run, hour
 from tests.execution.maintaining import applied, expire_all, planned, rewind
 from tests.execution.typed_commands import advised, said
 from tests.execution.world import World
@@ -103,6 +105,38 @@ def test_nor_is_a_planned_batch_made_once_the_table_was_restored(world: World) -
     with pytest.raises(SinkError, match=r"batch live/1 is committed"):
         world.run(2, try_number=2)
     assert table(world) == {0: [1]}
+
+
+def test_the_lane_of_an_interval_misses_the_one_before_and_what_the_live_lane_has(tmp_path: Path) -> None:
+    """Of two lanes that are gone the earlier one comes back first, as the error says."""
+    world = IntervalWorld(tmp_path, sink=DeltaSink(str(tmp_path / "lake")), plan="interval")
+    for number in range(4):
+        world.land_at(number + 0.5, number)
+    world.backfill(hour(0), 0)
+    shutil.copytree(world.lake, tmp_path / "backup")
+    for number in (1, 2):
+        world.backfill(hour(number), number)
+    restore(world)
+    for number, clear in ((3, 0), (2, 1)):
+        with pytest.raises(SinkError, match=rf"batch {lane_of(hour(number - 1))}/0 is committed, and .* know it"):
+            world.backfill(hour(number), backfill_run(number, clear_number=clear))
+    for number, clear in ((1, 1), (2, 1), (3, 0)):
+        world.backfill(hour(number), backfill_run(number, clear_number=clear))
+    found = {key.lane: [row["id"] for row in rows] for key, rows in batches_of(world.lake).items()}
+    assert found == {lane_of(hour(number)): [number] for number in range(4)}
+
+
+def test_a_batch_that_retention_has_forgotten_is_not_said_to_be_of_another_life(tmp_path: Path) -> None:
+    world = World(tmp_path, sink=DeltaSink(str(tmp_path / "lake")), min_batches_to_retain=2)
+    for number in range(6):
+        world.land(number)
+        world.run(number)
+        if number == 2:
+            shutil.copytree(world.lake, tmp_path / "backup")
+    restore(world)
+    world.land(6)
+    with pytest.raises(SinkError, match=r"batch live/5 is committed, and .* does not know it.*3 to 5 is in no table"):
+        world.run(6)
 
 
 def test_a_table_that_was_made_anew_is_no_table_of_the_pipeline(world: World) -> None:

@@ -4,10 +4,13 @@ then, as it is printed, no row is in the table twice, and none is lost."""
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
+from tests.execution.intervals import IntervalWorld, hour
 from tests.execution.maintaining import expire_all, rows
 from tests.execution.test_restored_under_commands import world as world
 from tests.execution.typed_commands import COMMANDS, checked, goes_on, is_sound, said
@@ -67,6 +70,45 @@ def test_a_copy_that_goes_on_beside_its_original_stops_it(world: World) -> None:
     with pytest.raises(SinkError, match=r"batch live/4 in \S+ is another one than"):
         world.run(6)
     assert rows(world) == list(range(6))
+
+
+@pytest.fixture
+def by_hours(tmp_path: Path) -> IntervalWorld:
+    """By the logs live/0 has row 0 and live/1 row 1; another life's live/1 has rows 1 and 2, which is of hour 2."""
+    world = IntervalWorld(tmp_path, on_overlap="replay")
+    world.land_at(0.5, 0)
+    world.run(0)
+    checkpoint = tmp_path / "checkpoint"
+    world.expire_leases()
+    shutil.copytree(checkpoint, tmp_path / "copy")
+    world.land_at(1.5, 1)
+    world.run(1)
+    world.expire_leases()
+    shutil.move(checkpoint, tmp_path / "first life")
+    shutil.copytree(tmp_path / "copy", checkpoint)
+    assert said(["rewind", str(checkpoint), "--to", "0", "--drop-output"])[0] == 0
+    world.land_at(2.5, 2)
+    world.run(2)
+    shutil.rmtree(checkpoint)
+    shutil.move(tmp_path / "first life", checkpoint)
+    expire_all(tmp_path)
+    return world
+
+
+def test_nor_is_one_planned_in_the_lane_of_an_interval(by_hours: IntervalWorld) -> None:
+    before = by_hours.rows()
+    assert before == {"live/0": [0], "live/1": [1, 2]}
+    with pytest.raises(SinkError, match=r"batch live/1 in \S+ is another one than"):
+        by_hours.backfill(hour(2), 4)
+    assert by_hours.rows() == before
+
+
+def test_a_backfill_that_is_refused_leaves_no_request_that_would_hold_retention(by_hours: IntervalWorld) -> None:
+    before = by_hours.rows()
+    with pytest.raises(SinkError, match=r"batch live/1 in \S+ is another one than"):
+        by_hours.backfill(hour(1), 4)
+    assert by_hours.rows() == before
+    assert by_hours.checkpoint.replays.pending(BatchKey("live", 1)) == []
 
 
 def test_neither_does_check_say_that_its_task_is_to_be_cleared(of_two_lives: World) -> None:

@@ -47,8 +47,8 @@ MUTATIONS = [
         name="a batch is made again beside one of another life",
         why="the rows of both are in the table twice",
         file="execution/replay.py",
-        old="        check_of_this_life(checkpoint, sink, key)\n        # An",
-        new="        # An",
+        old="    check_of_this_life(checkpoint, sink, key)\n    check_none_lost",
+        new="    check_none_lost",
         tests=(TWO_LIVES,),
     ),
     Mutation(
