@@ -209,6 +209,26 @@ def test_a_batch_that_is_only_planned_is_left_to_the_query_unless_the_table_has_
         planned(world, lambda drafting: plan_export(drafting, target=str(tmp_path / "copy")))
 
 
+def test_nor_is_it_left_where_the_table_cannot_be_asked(world: World, tmp_path: Path) -> None:
+    """It may have the batch: that the folder is away tells nothing."""
+    world.land(11)
+    attempt = world.staged(11)
+    world.execution.publish(attempt)
+    world.lake.rename(tmp_path / "away")
+    with pytest.raises(MaintenanceError, match=r"batch 11 is planned .* cannot be told from here: .*lake.*Then export"):
+        planned(world, lambda drafting: plan_export(drafting, target=str(tmp_path / "copy")))
+
+
+def test_nor_where_its_sink_is_of_a_class_that_is_not_found_here(world: World, tmp_path: Path) -> None:
+    world.land(11)
+    world.execution.publish(world.staged(11))
+    folder = world.root / "checkpoint" / "microbatch" / "pipelines"
+    for path in folder.iterdir():
+        path.write_bytes(path.read_bytes().replace(b"sinks.file:FileSink", b"sinks.gone:GoneSink"))
+    with pytest.raises(MaintenanceError, match="cannot be told from here"):
+        planned(world, lambda drafting: plan_export(drafting, target=str(tmp_path / "copy")))
+
+
 def test_another_pipelines_checkpoint_is_refused(world: World, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="belongs to pipeline 'orders', not to 'refunds'"):
         imported(tmp_path / "checkpoint", tmp_path / "copy", pipeline="refunds")

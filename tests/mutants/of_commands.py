@@ -18,6 +18,14 @@ RESTORED = "tests/execution/test_restored_under_commands.py"
 
 MUTATIONS = [
     Mutation(
+        name="a planned batch whose table cannot be asked is left to the query",
+        why="the table has it, and the query makes it a second time",
+        file="upkeep/commands/exchange.py",
+        old='    except MicroBatchError as error:\n        raise MaintenanceError(\n            f"batch',
+        new='    except MicroBatchError as error:\n        return\n        raise OSError(\n            f"batch',
+        tests=("tests/execution/test_exchange.py",),
+    ),
+    Mutation(
         name="what was made of less than is planned is adopted without a word",
         why="the rest of the range is read by no batch",
         file="upkeep/commands/adopt.py",
