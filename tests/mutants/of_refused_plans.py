@@ -1,10 +1,11 @@
-"""Mutations of the record of the plan that was refused last, and of the commands that go by it."""
+"""Mutations of the record of the plan that was refused last, and of the command that leads on from the refusal."""
 
 from __future__ import annotations
 
 from tests.mutants.mutation import Mutation
 
 REFUSED = ("tests/execution/test_refused_plan.py",)
+COMMANDS = ("tests/sources/test_set_offset_commands.py",)
 
 MUTATIONS = [
     Mutation(
@@ -62,5 +63,45 @@ MUTATIONS = [
         old="if not is_digest(definition) or not is_digest(after):",
         new="if not is_digest(after):",
         tests=REFUSED,
+    ),
+    Mutation(
+        name="the command of an error names no lane",
+        why="it sets the position of the live lane, whose rows are lost or doubled",
+        file="checkpoint/set_offset_command.py",
+        old='    return " ".join(words + ',
+        new='    return " ".join(words or ',
+        tests=COMMANDS,
+    ),
+    Mutation(
+        name="the command of an error is not quoted",
+        why="a shell takes it apart: it is refused, or means another checkpoint",
+        file="checkpoint/set_offset_command.py",
+        old='"set-offset", quote(location)]',
+        new='"set-offset", location]',
+        tests=COMMANDS,
+    ),
+    Mutation(
+        name="the command of an error passes over lost records alone",
+        why="a position that no partition has is refused, and there is no way on",
+        file="sources/kafka/open.py",
+        old="one: min(max(self._from(position, one), earliest[one]), highest[one])",
+        new="one: self._from(position, one)",
+        tests=COMMANDS,
+    ),
+    Mutation(
+        name="rows that cannot be told from those that were read lie where they lay",
+        why="the command of the error is refused: what was planned is not there any more",
+        file="sources/jdbc/by_time.py",
+        old="                if self._untold(table, read, now) is not None:\n",
+        new="                if False:\n",
+        tests=COMMANDS,
+    ),
+    Mutation(
+        name="a position of which nobody knows what lies before it has to be readable from there",
+        why="as before, though both is allowed by name",
+        file="upkeep/commands/set_offset.py",
+        old=" if after is False else None\n",
+        new="\n",
+        tests=COMMANDS,
     ),
 ]

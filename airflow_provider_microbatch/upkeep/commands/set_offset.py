@@ -164,7 +164,8 @@ def _check_direction(
                 f"what source {source!r} has after {_show(offset)} up to {_show(before)}{figures} is in the table and "
                 "would be in it twice. `microbatch rewind` takes it out first; else allow it with --allow-reread."
             )
-        reason = opened.why_not_again(offset, before)
+        # Where nobody knows which of the two lies after the other, what is there now is read as it is.
+        reason = opened.why_not_again(offset, before) if after is False else None
         if reason is not None:
             raise MaintenanceError(f"source {source!r} cannot be read again from {_show(offset)} on: {reason}")
         drafting.note(f"read again: source {source!r} after {_show(offset)} up to {_show(before)}{figures}.")
