@@ -14,6 +14,9 @@ from airflow_provider_microbatch.exceptions import CorruptEntryError, ForeignBat
 from airflow_provider_microbatch.execution.dead_letters import replaying
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.upkeep.commands.copy import plan_copy
+from airflow_provider_microbatch.upkeep.commands.exchange import plan_export
+from airflow_provider_microbatch.upkeep.commands.plan import Plan
 from airflow_provider_microbatch.upkeep.commands.set_offset import plan_set_offset
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
 from tests.execution.intervals import IntervalWorld, hour
@@ -109,6 +112,15 @@ def test_no_time_of_a_file_counts(world: Moved) -> None:
     shutil.rmtree(world.root / "checkpoint")
     (world.root / "restored").rename(world.root / "checkpoint")
     world.another_time()
+    assert world.to_come_is_away()
+
+
+@pytest.mark.parametrize("make", [plan_copy, plan_export])
+def test_a_copy_of_the_checkpoint_knows_it_too(world: Moved, make: Callable[..., Plan]) -> None:
+    world.refuse(3)
+    target = str(world.root / "another place")
+    applied(world, lambda drafting: make(drafting, target=target))
+    world.options["checkpoint"] = target
     assert world.to_come_is_away()
 
 
