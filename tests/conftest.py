@@ -24,6 +24,7 @@ TRUSTED = (
     "jobs",
     "number_streams",
     "parted_numbers",
+    "tests.sources",
 )
 
 # Modules of a user's: where Airflow finds them, they are beside the DAG files.

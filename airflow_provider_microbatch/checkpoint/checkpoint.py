@@ -12,7 +12,8 @@
 | ``microbatch/segments/<lane>/<log>/<first>-<last>`` | old entries of a log, a thousand in one file |
 | ``microbatch/retained/<lane>/<N>-<name>`` | retention, or compaction, is at work on entries older than N |
 | ``attempts/<lane>/<id>/<epoch>``, ``….end`` | attempts and their ends |
-| ``microbatch/pipelines/<sha256>`` | the pipeline as attempts ran it |
+| ``microbatch/pipelines/<sha256>`` | the pipeline as attempts ran it, or as a plan that was refused had it |
+| ``microbatch/refused/<lane>`` | the plan of the lane that was refused last |
 | ``microbatch/tables/<sha256>`` | the id by which a table is recognised |
 | ``hooks/<lane>/<id>/<epoch>/<index>.<status>`` | the status that a job status hook was told |
 | ``leases/<lane>/<id>-<epoch>-<n>`` | unfinished attempts and their holders' last sign of life |
@@ -51,7 +52,7 @@ from airflow_provider_microbatch.checkpoint.deliveries import Deliveries
 from airflow_provider_microbatch.checkpoint.entries import CheckpointIdentity, CommitEntry, Offset, OffsetEntry
 from airflow_provider_microbatch.checkpoint.forgotten import ForgottenRows
 from airflow_provider_microbatch.checkpoint.horizons import Horizons
-from airflow_provider_microbatch.checkpoint.identity import BatchIdentity, digest_of, is_checkpoint_id
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity, is_checkpoint_id
 from airflow_provider_microbatch.checkpoint.interval_runs import IntervalRuns
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey, check_name, is_lane
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
@@ -68,6 +69,7 @@ from airflow_provider_microbatch.checkpoint.records import (
     to_bytes,
     to_json,
 )
+from airflow_provider_microbatch.checkpoint.refused_plans import RefusedPlans
 from airflow_provider_microbatch.checkpoint.replays import Replays
 from airflow_provider_microbatch.checkpoint.resolutions import Resolutions
 from airflow_provider_microbatch.checkpoint.source_names import SourceNames
@@ -119,6 +121,7 @@ class Checkpoint:
         self.intervals = IntervalRuns(store.scoped("microbatch/intervals"))
         self.maintenance = MaintenanceLog(store.scoped("maintenance"))
         self.names = SourceNames(store)
+        self.refused_plans = RefusedPlans(store.scoped("microbatch/refused"))
         self.replays = Replays(store.scoped("replays"))
         self.resolutions = Resolutions(store.scoped("resolved"))
         self.subtasks = Subtasks(store.scoped("subtasks"))
@@ -236,7 +239,7 @@ class Checkpoint:
             checkpoint=identity.query_id,
             pipeline=identity.pipeline,
             key=key,
-            digest="" if entry is None else entry.stands_for or digest_of(data),
+            digest="" if entry is None else entry.digest(data),
             location=self.location,
             planned_ms=0 if entry is None else entry.batch_timestamp_ms,
         )
@@ -376,7 +379,7 @@ class Checkpoint:
         """The entry with the ends that an attempt has chosen, by the present source names."""
         if not entry.late:
             return entry
-        key, digest = BatchKey(lane, number), entry.stands_for or digest_of(data)
+        key, digest = BatchKey(lane, number), entry.digest(data)
         found = self.resolutions.get(key, digest)
         if found is None:
             return entry

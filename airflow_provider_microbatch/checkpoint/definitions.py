@@ -54,10 +54,6 @@ class Definitions:
         found = self.get(name)
         return None if found is None else of_today(found["arguments"].get("sink"))
 
-    def written_ms(self, name: str) -> int:
-        """When the definition was first put, by the store's clock; 0 if it is not on record."""
-        return self._store.modified_ms(name) or 0
-
     def names(self) -> list[str]:
         """All names. One listing."""
         return sorted(self._store.list(""))

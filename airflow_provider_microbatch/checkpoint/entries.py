@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity, digest_of
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 
 Offset = str
@@ -203,6 +203,13 @@ class OffsetEntry:
     def unresolved(self) -> tuple[str, ...]:
         """Sources whose end is not known yet."""
         return self.late if self.resolved_by is None else ()
+
+    def digest(self, data: bytes) -> str:
+        """The digest by which the plan is known outside of the log.
+
+        :param data: the entry as it lies in the log.
+        """
+        return self.stands_for or digest_of(data)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -71,10 +71,6 @@ class Epochs:
         entries, ends = self.all_and_ends(key)
         return sorted(set(entries).difference(ends))
 
-    def written_ms(self, key: BatchKey, epoch: int) -> int | None:
-        """When the epoch was taken, by the store's clock; None if it is not on record."""
-        return self._store.modified_ms(self._path(key, epoch))
-
     def age_seconds(self, key: BatchKey) -> float:
         """Seconds since the batch's newest epoch, or its end, was written, by the store's clock; infinite if none
         was."""

@@ -117,6 +117,14 @@ class Lane:
                 return f"{log.where(number)} was there and is gone. Restore it from a backup."
         return None
 
+    def plan_digest(self, batch_id: int) -> str | None:
+        """The digest of the batch's plan; None if none is in the log.
+
+        :raises CorruptEntryError: if the entry cannot be read.
+        """
+        read = self.offset_log.read(batch_id)
+        return None if read is None else read[0].digest(read[1])
+
     def commit_of(self, batch_id: int) -> CommitEntry | None:
         """The commit entry of the batch as it is planned now; None if there is none. An entry that was written for a
         plan from before a rewind says nothing of the present plan, whose rows are in no table and whose range no source

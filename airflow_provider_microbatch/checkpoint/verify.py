@@ -26,7 +26,7 @@ class Finding:
 
     :param kind: ``metadata``, ``identity``, ``gap``, ``contradiction``, ``unreadable``, ``chain``, ``attempt``,
         ``source``, ``source log``, ``rename``, ``replay``, ``clear``, ``left``, ``standing``, ``unread``, ``hook``,
-        ``file system``, ``lane``, ``table``, ``subtask`` or ``maintenance``.
+        ``file system``, ``lane``, ``table``, ``refused plan``, ``subtask`` or ``maintenance``.
     :param where: the file or folder.
     :param message: what is wrong.
     :param repair: what to do about it.
@@ -49,6 +49,7 @@ _REPAIRS = {
     "hook": "Do by hand what it was to do, then delete this file: nobody calls the hook again.",
     "lane": "Look who put it there, and move it away. Runs and commands pass it over.",
     "table": "`microbatch repair` moves it away: the table tells its id again. Mount the table first, if it is not.",
+    "refused plan": "`microbatch repair` moves it away: the next plan that is refused is recorded anew.",
     "subtask": "`microbatch repair` moves it away: its split is read again.",
     "rename": "`microbatch repair` gives the source's files their old name back; then it can be renamed again.",
     "maintenance": "Wait until it has ended; if it was killed, follow the message: by that it is finished first.",
@@ -76,6 +77,8 @@ def verify_all(checkpoint: Checkpoint) -> list[Finding]:
     findings += [
         _finding("table", checkpoint.tables.where(name), told) for name, told in checkpoint.tables.unreadable()
     ]
+    refused = checkpoint.refused_plans
+    findings += [_finding("refused plan", refused.where(lane), told) for lane, told in refused.unreadable()]
     findings += _verify_names(checkpoint)
     findings += [
         _finding("subtask", f"{checkpoint.subtasks.location}/{path}", reason)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from shlex import quote
 
-from airflow_provider_microbatch.checkpoint.key import LIVE
+from airflow_provider_microbatch.checkpoint.set_offset_command import set_offset_command
 from airflow_provider_microbatch.cli.maintaining import add_dry_run, maintain
 from airflow_provider_microbatch.cli.opening import check_lane, open_checkpoint, open_checkpoint_store
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
@@ -39,16 +38,22 @@ def run(arguments: argparse.Namespace) -> int:
     """
     store = open_checkpoint_store(arguments.location, sources=arguments.sources)
     lane = check_lane(open_checkpoint(arguments.location, sources=arguments.sources), arguments.lane)
-    allowed = [f"--allow-{what}" for what in ("skip", "reread") if getattr(arguments, f"allow_{what}")]
-    allowed += [f"--lane {lane}"] if lane != LIVE else []
-    command = " ".join([NAME, f"--source {quote(arguments.source)}", f"--offset {quote(arguments.offset)}", *allowed])
+    offset = None if arguments.offset == "null" else arguments.offset
+    command = set_offset_command(
+        location=None,
+        source=arguments.source,
+        offset=offset,
+        lane=lane,
+        skip=arguments.allow_skip,
+        reread=arguments.allow_reread,
+    )
 
     def make(drafting: Drafting) -> Plan:
         return plan_set_offset(
             drafting,
             lane=lane,
             source=arguments.source,
-            offset=None if arguments.offset == "null" else arguments.offset,
+            offset=offset,
             allow_skip=arguments.allow_skip,
             allow_reread=arguments.allow_reread,
         )

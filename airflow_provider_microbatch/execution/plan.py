@@ -38,6 +38,7 @@ from airflow_provider_microbatch.execution.position import (
     take_back_if_late,
     take_back_late_commit,
 )
+from airflow_provider_microbatch.execution.refused_plan import record_refused
 from airflow_provider_microbatch.execution.source_names import check_names, check_no_half_rename
 from airflow_provider_microbatch.execution.stateful import check_goes_on
 from airflow_provider_microbatch.execution.table_place import check_none_lost, check_there
@@ -203,12 +204,12 @@ class Planner:
             self.claim()
             self.check_place(BatchKey(self.lane.name, position.batch_id))
             return self._plan_next(position, run)
-        except SourceError:
+        except (SourceError, ForeignBatchError):
             # No attempt tells of a source that refuses: commands that say where to go on ask it as this plan did (a
             # table that was renamed is only found under its new name), and so does `check`.
-            if position.latest is not None:
-                with suppress(CheckpointError):  # what the source says is to be read, not what the store does
-                    self.checkpoint.definitions.put(self.pipeline.to_dict())
+            with suppress(CheckpointError):  # what the source says is to be read, not what the store does
+                key = BatchKey(self.lane.name, position.batch_id)
+                record_refused(self.checkpoint, key, self.pipeline.to_dict())
             raise
 
     def _check_kept(self, run: RunIdentity) -> None:

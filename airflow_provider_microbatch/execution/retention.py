@@ -13,7 +13,14 @@ from airflow_provider_microbatch.checkpoint.horizons import PACKED, REMOVED
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.replays import Replay
 from airflow_provider_microbatch.checkpoint.verify import Finding
-from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, MaintenanceError, MicroBatchError
+from airflow_provider_microbatch.exceptions import (
+    CheckpointError,
+    CorruptEntryError,
+    DefinitionError,
+    MaintenanceError,
+    MicroBatchError,
+)
+from airflow_provider_microbatch.execution.refused_plan import refused_plan
 from airflow_provider_microbatch.execution.set_aside import oldest_aside
 from airflow_provider_microbatch.execution.status import definition_if_there
 from airflow_provider_microbatch.sinks import Sink, SinkContext
@@ -190,7 +197,8 @@ def _asked_for(checkpoint: Checkpoint, lane: str, *, below: int) -> Iterator[Bat
 
 
 def purge_definitions(checkpoint: Checkpoint, *, dry_run: bool = False) -> list[str]:
-    """Remove the pipeline definitions that no attempt on record names any more.
+    """Remove the pipeline definitions that no attempt on record names any more, nor the plan of a lane that was refused
+    last, as long as no batch has been planned since.
 
     Nothing is done while an attempt is unfinished, nor if a lane keeps all its batches: no definition is ever free
     there. A run that begins at this moment may want a definition that is removed. Its lease is older than its look at
@@ -212,6 +220,10 @@ def purge_definitions(checkpoint: Checkpoint, *, dry_run: bool = False) -> list[
         for number in attempts.epochs.ids(lane)
         for attempt in attempts.all(BatchKey(lane, number))
     }
+    for lane in lanes:
+        with suppress(CorruptEntryError):  # of which `check` tells
+            refused = refused_plan(checkpoint, lane)
+            needed |= set() if refused is None else {refused.definition}
     kept_sinks = [definitions.sink(name) for name in names if name in needed]
     removed = []
     for name in names:

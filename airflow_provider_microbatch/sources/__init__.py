@@ -13,11 +13,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from shlex import quote
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE
+from airflow_provider_microbatch.checkpoint.set_offset_command import set_offset_command
 from airflow_provider_microbatch.connections import Connect, connect
 from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import IntervalError, SourceError
@@ -79,10 +79,11 @@ class SourceContext:
     connect: Connect = connect
     at_end: Callable[[Close], None] = at_end
 
-    @property
-    def set_offset(self) -> str:
-        """The command that sets the source's position, as it is typed, without the options that say where and how."""
-        return f"microbatch set-offset {quote(self.checkpoint)} --source {quote(self.name)}"
+    def set_offset(self, offset: Offset | None, *, skip: bool = False, reread: bool = False) -> str:
+        """The command that sets the source's position; see :func:`.set_offset_command`."""
+        return set_offset_command(
+            location=self.checkpoint, source=self.name, offset=offset, lane=self.lane, skip=skip, reread=reread
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,8 +187,7 @@ class Source(Definition, ABC):
 
     def keeps_rows(self) -> bool:
         """Whether a range that is read with the same settings as before (:meth:`reads_as`) should have as many rows as
-        before: a replay with fewer rows then does not replace the batch. False where the source's data may be corrected
-        later."""
+        before: a replay with fewer rows then does not replace the batch. False where data may be corrected later."""
         return False
 
     def moved_from(self, before: Source) -> str | None:

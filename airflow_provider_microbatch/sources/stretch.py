@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from shlex import quote
 from typing import Generic, TypeVar
 
-from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.sources import Figures
 
 BEFORE_ITS_FILES = -1
@@ -54,19 +52,6 @@ class Unit:
     size: int
     rows: int | None = None
     files: int = 1
-
-
-def read_all_now(go_on: str, begin: Offset) -> str:
-    """The way on, in words, that reads all rows of the table as it is now.
-
-    :param go_on: the command that sets the position, without ``--offset`` at its end.
-    :param begin: the place of the whole present snapshot.
-    """
-    return (
-        "To read all rows that are there now, so that what was read before is in the sink's table twice: "
-        f"`{go_on} --allow-reread --offset {quote(begin)}`, or a source of another name. Where nothing may be there "
-        "twice, begin a new checkpoint and a new table."
-    )
 
 
 U = TypeVar("U", bound=Unit)

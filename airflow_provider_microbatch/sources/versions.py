@@ -312,11 +312,6 @@ class OpenVersions(OpenSource, Generic[P, H, U]):
         except Refused as error:
             raise SourceChangedError(str(error)) from error
 
-    @property
-    def _go_on(self) -> str:
-        """The command that sets the position, without ``--offset`` at its end."""
-        return f"{self._set_offset} --allow-skip"
-
     def _start(self, position: Offset | None) -> P | None:
         """Return the place of ``position``; for None the beginning that is on record, or None if there is none yet."""
         text = self.initial_offset() if position is None else position

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.cli.main import main
-from airflow_provider_microbatch.exceptions import MicroBatchError
+from airflow_provider_microbatch.exceptions import MicroBatchError, SourceError
 from tests.execution.world import World, run_identity
 from tests.support.inline_engine import InlineEngine
 
@@ -36,6 +36,7 @@ ENTRIES = (
     "microbatch/identity",
     "microbatch/pipelines/*",
     "microbatch/tables/*",
+    "microbatch/refused/*",
     "offsets/0",
     "offsets/3",
     "commits/1",
@@ -83,7 +84,7 @@ def _fails(sources: Any) -> Any:
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint with entries of every kind: a batch that was cleared and replayed, one whose clear waits, an attempt
-    that failed, one that died, a command."""
+    that failed, one that died, a plan that was refused, a command."""
     world = World(tmp_path_factory.mktemp("kept"))
     for number in (0, 1):
         world.land(number)
@@ -91,6 +92,10 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     world.run(0, clear_number=1)
     back = ["--source", "orders", "--offset", '{"logOffset":0}', "--allow-reread"]
     assert main(["set-offset", world.pipeline.checkpoint, *back]) == 0
+    away = world.landing().rename(world.root / "away")
+    with pytest.raises(SourceError):
+        world.run(2)
+    away.rename(world.landing())
     world.land(2)
     with pytest.raises(MicroBatchError):
         world.run(2, engine=InlineEngine(transform=_fails))

@@ -93,8 +93,8 @@ MUTATIONS = [
         name="a source that refuses its first plan is not on record",
         why="`check` finds nothing wrong with a checkpoint whose every run is refused",
         file="execution/plan.py",
-        old="            if position.latest is not None:\n                with suppress",
-        new="            if False:\n                with suppress",
+        old="                record_refused(self.checkpoint, key, self.pipeline.to_dict())\n",
+        new="",
         tests=(FORGOTTEN,),
     ),
     Mutation(

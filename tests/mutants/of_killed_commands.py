@@ -103,7 +103,7 @@ MUTATIONS = [
         name="a position is set over what the table has and no log knows",
         why="its rows are read again, and are in the table twice",
         file="upkeep/commands/set_offset.py",
-        old="    _check_tables(drafting, recorded, BatchKey(lane, position.batch_id), allow_reread=allow_reread)\n",
+        old="        _check_tables(drafting, recorded, BatchKey(lane, position.batch_id), allow_reread=allow_reread)\n",
         new="",
         tests=("tests/execution/test_set_offset.py",),
     ),

@@ -274,7 +274,7 @@ MUTATIONS = [
         name="a position is set back over a batch that is set aside",
         why="a clear of that batch brings its rows a second time",
         file="upkeep/commands/set_offset.py",
-        old="    _check_aside(checkpoint, lane, opened, source, offset)\n",
+        old="        _check_aside(checkpoint, lane, opened, source, offset)\n",
         new="",
         tests=("tests/execution/test_set_offset.py",),
     ),

@@ -175,8 +175,8 @@ MUTATIONS = [
         name="a table that was made again is waited for",
         why="all its rows up to where the old ones had ended are lost, and nothing says so",
         file="sources/jdbc/open.py",
-        old="        if given is None or given < place.number:\n",
-        new="        if False:\n",
+        old="        if given is not None and given >= place.number:\n",
+        new="        if True:\n",
         tests=(JDBC,),
     ),
     Mutation(

@@ -71,7 +71,7 @@ MUTATIONS = [
         name="a batch has another plan in an export",
         why="the table takes it for another checkpoint's when it comes back",
         file="upkeep/commands/exchange_state.py",
-        old=", stands_for=entry.stands_for or digest_of(data)",
+        old=", stands_for=entry.digest(data)",
         new="",
         tests=(EXCHANGE,),
     ),

@@ -185,7 +185,7 @@ def test_history_that_has_expired_is_named(world: World) -> None:
 
 def commands(error: pytest.ExceptionInfo[BaseException]) -> list[tuple[str, str]]:
     """The flags and the offset of each set-offset that an error names."""
-    return re.findall(r"--source orders (.*?) --offset '([^']*)'", str(error.value))
+    return [(flags, at) for at, flags in re.findall(r"--source orders --offset '([^']*)' ([^`]*)`", str(error.value))]
 
 
 def test_what_was_read_of_a_first_snapshot_that_has_expired_comes_again_only_if_that_is_allowed(world: World) -> None:

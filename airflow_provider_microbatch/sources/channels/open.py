@@ -374,10 +374,11 @@ class OpenChannels(OpenSource):
             listed = self._server.channels(max_age=0)
             expired = unfinished(position) - listed.keys()
         if expired and self._source.on_data_loss == FAIL:
+            behind = self._context.set_offset(render(merged(position, {}, expired=expired)), skip=True)
             raise SourceChangedError(
                 f"source {self._name!r}: {', '.join(sorted(expired)[:5])} of {self._source.location()} went before "
                 "they were read to their end: retention has removed them. on_data_loss='record_gap' goes on without "
-                "them, and the batch says so; or set the position behind them: `microbatch set-offset`."
+                f"them, and the batch says so; or set the position behind them: `{behind}`."
             )
         return listed, sorted(expired)
 

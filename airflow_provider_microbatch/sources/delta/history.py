@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from shlex import quote
 
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources.delta import RECORD_GAP, DeltaSource
 from airflow_provider_microbatch.sources.delta.commits import Commit, Commits, File
 from airflow_provider_microbatch.sources.delta.offset import Place
 from airflow_provider_microbatch.sources.delta.table import Snapshot, has_change_feed, snapshot_of
-from airflow_provider_microbatch.sources.stretch import BEFORE_ITS_FILES, Stretch, read_all_now
+from airflow_provider_microbatch.sources.stretch import BEFORE_ITS_FILES, Stretch
+from airflow_provider_microbatch.sources.ways_on import SetOffset, read_all_now
 
 
 class History:
     """:param now: the table as it is.
-    :param go_on: the command that sets the position, without ``--offset`` at its end.
+    :param set_offset: the command that sets the position.
     """
 
-    def __init__(self, source: DeltaSource, *, now: Snapshot, commits: Commits, go_on: str) -> None:
+    def __init__(self, source: DeltaSource, *, now: Snapshot, commits: Commits, set_offset: SetOffset) -> None:
         self._source = source
         self.now = now
         self._commits = commits
-        self._go_on = go_on
+        self._set_offset = set_offset
 
     def check(self, place: Place) -> None:
         """:raises SourceError: if ``place`` is not a place of the current table."""
@@ -64,8 +64,8 @@ class History:
             refused = (
                 f"version {version} of {self._source.root} is expired: its rows are not all read, and its log does not "
                 f"tell any more which they are ({error}). {self._begin_again()} To go on without those that were not "
-                f"read: `{self._go_on} --offset {quote(Place(version=self._kept_after(version)).text())}`. Keep the "
-                "log for longer than the first rows take (delta.logRetentionDuration)."
+                f"read: `{self._begin_at(self._kept_after(version))}`. Keep the log for longer than the first rows "
+                "take (delta.logRetentionDuration)."
             )
             return Stretch(version=version, in_snapshot=True, refused=refused)
         return Stretch(version=version, in_snapshot=True, files=tuple(files))
@@ -115,17 +115,20 @@ class History:
         return (
             f"version {version} of {self._source.root} is read in part, file by file, and the change feed tells it as "
             "a whole: rows that were read would come again. Plan by files until a batch ends behind it; or "
-            f"begin there, without its other rows: `{self._go_on} --offset {quote(Place(version=version + 1).text())}`."
+            f"begin there, without its other rows: `{self._begin_at(version + 1)}`."
         )
 
     def _skip(self, version: int) -> str:
         return (
             f"skip_versions=[{version}] passes over it, with all that it has added, and the batch says so; or begin "
-            f"behind it with other rows: `{self._go_on} --offset {quote(Place(version=version + 1).text())}`."
+            f"behind it with other rows: `{self._begin_at(version + 1)}`."
         )
 
+    def _begin_at(self, version: int) -> str:
+        return self._set_offset(Place(version=version).text(), skip=True)
+
     def _begin_again(self) -> str:
-        return read_all_now(self._go_on, Place(version=self.now.version, in_snapshot=True).text())
+        return read_all_now(self._set_offset, Place(version=self.now.version, in_snapshot=True).text())
 
 
 def feeds(stretches: Iterable[Stretch[File]]) -> list[list[int]]:

@@ -36,7 +36,7 @@ class OpenDeltaSource(OpenVersions[Place, History, File]):
 
     def _read(self, start: Offset | None, end: Offset | None) -> Read:
         stretches = self._range(start, end)
-        check_there(self._source.root, stretches)
+        check_there(self._source.root, stretches, set_offset=self._set_offset)
         snapshot = snapshot_of(self._source.root, None if not stretches else stretches[-1].version)
         is_fed = self._source.change_feed
         by_file = [one for one in stretches if one.in_snapshot or not is_fed]
@@ -61,7 +61,7 @@ class OpenDeltaSource(OpenVersions[Place, History, File]):
 
     def _history(self) -> History:
         now = snapshot_of(self._source.root)
-        return History(self._source, now=now, commits=self._commits, go_on=self._go_on)
+        return History(self._source, now=now, commits=self._commits, set_offset=self._set_offset)
 
     def _look(self) -> History:
         history = self._history()
@@ -85,4 +85,4 @@ class OpenDeltaSource(OpenVersions[Place, History, File]):
         return (self._source.change_feed,)
 
     def _check_there(self, stretches: list[Stretch[File]]) -> None:
-        check_there(self._source.root, stretches)
+        check_there(self._source.root, stretches, set_offset=self._set_offset)

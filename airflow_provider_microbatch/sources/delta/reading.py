@@ -9,9 +9,11 @@ from urllib.parse import unquote
 
 from airflow_provider_microbatch.exceptions import SourceChangedError
 from airflow_provider_microbatch.sources.delta.commits import File
+from airflow_provider_microbatch.sources.delta.offset import Place
 from airflow_provider_microbatch.sources.delta.table import Snapshot
 from airflow_provider_microbatch.sources.file.path import to_url
 from airflow_provider_microbatch.sources.stretch import Stretch
+from airflow_provider_microbatch.sources.ways_on import SetOffset
 
 
 def path_of(root: str, file: File) -> str:
@@ -27,19 +29,24 @@ def path_of(root: str, file: File) -> str:
     return path if path.startswith("/") else f"{root}/{path}"
 
 
-def check_there(root: str, stretches: Sequence[Stretch[File]]) -> None:
-    """:raises SourceChangedError: naming a file that is gone, or was replaced."""
+def check_there(root: str, stretches: Sequence[Stretch[File]], *, set_offset: SetOffset) -> None:
+    """Check that the files are those of the table's log.
+
+    :param set_offset: the command that sets the position.
+    :raises SourceChangedError: naming a file that is gone, or was replaced.
+    """
     for stretch in stretches:
         for file in stretch.files:
             path = path_of(root, file)
             try:
                 size = Path(path).stat().st_size
             except FileNotFoundError:
+                behind = set_offset(Place(version=stretch.version + 1).text(), skip=True)
                 raise SourceChangedError(
                     f"{path} of version {stretch.version} of {root} is gone: a VACUUM, or a pipeline that has replaced "
                     "its batch, has removed it before it was read. What it had is lost to this reader. Keep files for "
                     "longer than it may stand still (delta.deletedFileRetentionDuration), or set the position behind "
-                    "it: `microbatch set-offset`"
+                    f"it: `{behind}`"
                 ) from None
             except OSError as error:
                 raise SourceChangedError(f"cannot look at {path}: {error}") from error

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from shlex import quote
 
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources.iceberg import EARLIEST, LATEST, RECORD_GAP, IcebergSource
 from airflow_provider_microbatch.sources.iceberg.branch import Branch, Commit
 from airflow_provider_microbatch.sources.iceberg.offset import NO_SNAPSHOT, Place
-from airflow_provider_microbatch.sources.stretch import Stretch, Unit, read_all_now
+from airflow_provider_microbatch.sources.stretch import Stretch, Unit
+from airflow_provider_microbatch.sources.ways_on import SetOffset, read_all_now
 
 
 class History:
     """:param branch: as it is now.
-    :param go_on: the command that sets the position, without ``--offset`` at its end.
+    :param set_offset: the command that sets the position.
     """
 
-    def __init__(self, source: IcebergSource, *, branch: Branch, go_on: str) -> None:
+    def __init__(self, source: IcebergSource, *, branch: Branch, set_offset: SetOffset) -> None:
         self._source = source
         self.branch = branch
-        self._go_on = go_on
+        self._set_offset = set_offset
 
     def beginning(self) -> Place:
         """Return the place where the first batch would begin, as of now.
@@ -114,8 +114,8 @@ class History:
         except SourceError:
             refused = (
                 f"snapshot {start.snapshot} of {self._source.location()} is expired, before all its rows were read. "
-                f"{self._begin_again()} To go on without those that were not read: `{self._go_on} --offset "
-                f"{quote(self._after(start).text())}`. Keep snapshots for longer than the first rows take."
+                f"{self._begin_again()} To go on without those that were not read: "
+                f"`{self._begin_at(self._after(start))}`. Keep snapshots for longer than the first rows take."
             )
             return Stretch(version=start.version, in_snapshot=True, refused=refused)
         return Stretch(version=start.version, in_snapshot=True, files=files)
@@ -127,11 +127,10 @@ class History:
         first = after[0]
         if first.parent == start.snapshot or (first.is_first and start.snapshot == NO_SNAPSHOT):
             return None
-        go_on = self._before(first)
         refused = (
             f"snapshots of {self._source.location()} have expired before they were read: the oldest after snapshot "
             f"{start.snapshot} is {first.id}, and is not its child. {self._begin_again()} To go on without what is "
-            f"lost: `{self._go_on} --offset {quote(go_on.text())}`. Keep snapshots for longer than the pipeline "
+            f"lost: `{self._begin_at(self._before(first))}`. Keep snapshots for longer than the pipeline "
             "may stand still (history.expire.max-snapshot-age-ms)."
         )
         return Stretch(version=start.version, refused=refused)
@@ -165,12 +164,15 @@ class History:
             f"snapshot {commit.id} of {self._source.location()} is no append: {commit.words}. Whoever reads appends "
             "has rows that are not in the table any more, and cannot tell which of the added ones are new. "
             f"skip_snapshots=[{commit.id}] passes over it, with all that it has added, and the batch says so; or begin "
-            f"behind it with other rows: `{self._go_on} --offset {quote(self._behind(commit).text())}`."
+            f"behind it with other rows: `{self._begin_at(self._behind(commit))}`."
         )
         return Stretch(version=version, refused=refused)
+
+    def _begin_at(self, place: Place) -> str:
+        return self._set_offset(place.text(), skip=True)
 
     def _begin_again(self) -> str:
         head = self.branch.head
         if head is None:
             return "Read it as a source of another name, or make the rows come back."
-        return read_all_now(self._go_on, Place(version=head.sequence, in_snapshot=True, snapshot=head.id).text())
+        return read_all_now(self._set_offset, Place(version=head.sequence, in_snapshot=True, snapshot=head.id).text())

@@ -77,7 +77,7 @@ class OpenIcebergSource(OpenVersions[Place, History, Unit]):
                 f"the catalog of connection {self._source.conn_id!r} has no table {self._source.table}: it was dropped "
                 "or renamed, or the connection leads to another catalog."
             )
-        return History(self._source, branch=Branch(table, self._source.branch), go_on=self._go_on)
+        return History(self._source, branch=Branch(table, self._source.branch), set_offset=self._set_offset)
 
     def _beginning(self, history: History) -> Place:
         return history.beginning()

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.exceptions import SourceError
@@ -76,8 +75,11 @@ class OpenTimedTable(OpenTable):
             if (one.below is None) != (two.below is None):
                 written, read = (one, two) if one.below is None else (two, one)
                 # No row of the current table has been read: positions in another table lie before all of it.
-                if self._other(read, table.made()) is not None:
+                now = table.made()
+                if self._other(read, now) is not None:
                     return written is one
+                if self._untold(table, read, now) is not None:
+                    return None  # some of its rows have been read, and nobody knows which
             if one.time is None or two.time is None:
                 return one.time is not None and two.time is None
             order = table.compared(one.time, two.time)
@@ -145,25 +147,32 @@ class OpenTimedTable(OpenTable):
         if place.made is None or place.below is None:
             return
         now = table.made()
-        other = self._other(place, now)
+        other = self._other(place, now) or self._untold(table, place, now)
         if other is not None:
             raise SourceError(other)
+
+    def _untold(self, table: TimedTable, place: Moment, now: Made) -> str | None:
+        """The reason why the rows of a place, of the same table, cannot be told from the others of the table; None if
+        they can, as far as is known."""
+        if place.made is None or place.below is None:
+            return None
         if table.below() < place.below:
-            raise SourceError(
+            return (
                 f"the database is at transaction {table.below()}, and was read up to {place.below}: it was restored to "
-                f"an earlier time, or is another one. {self._ways(place)}"
+                f"an earlier time, or is another one. {self._ways(place, reread=True)}"
             )
         if now.file == place.made.file:
-            return
+            return None
         ranges, since = table.ranges, self._since(table, place)
         bound = "true" if since is None else f"{ranges.time} >= '{since}'"
         seen = f"isfinite({ranges.time}) AND {ranges.up_to(place)} AND {ranges.seen(place)} AND {bound}"
         # VACUUM FULL and CLUSTER keep the transaction of each row; ALTER TABLE replaces it by its own.
-        if table.any(ranges.late(place, since)) and not table.any(seen):
-            raise SourceError(
-                f"{self._source.table} was written anew (ALTER TABLE that changes a type, TRUNCATE): what was read of "
-                f"its last rows cannot be told from what was not. {self._ways(place)}"
-            )
+        if not table.any(ranges.late(place, since)) or table.any(seen):
+            return None
+        return (
+            f"{self._source.table} was written anew (ALTER TABLE that changes a type, TRUNCATE): what was read of "
+            f"its last rows cannot be told from what was not. {self._ways(place, reread=True)}"
+        )
 
     def _other(self, place: Moment, now: Made) -> str | None:
         """The reason why a place does not belong to the current table; None if it does, as far as can be known."""
@@ -181,12 +190,14 @@ class OpenTimedTable(OpenTable):
             what = f"{now.name} is not as it was: {differs}"
         return f"{what} (oid {then.oid} then, {now.oid} now). {self._ways(place)}"
 
-    def _ways(self, place: Moment) -> str:
-        begin, here = quote(Moment().text()), quote(replace(place, below=None).text())
+    def _ways(self, place: Moment, *, reread: bool = False) -> str:
+        begin, here = (
+            self._set_offset(moment.text(), skip=True, reread=reread)
+            for moment in (Moment(), replace(place, below=None))
+        )
         return (
-            f"Where its rows are to be read from the first: `{self._set_offset} --allow-skip --offset {begin}`; "
-            f"where what lies before {place.time} was read: "
-            f"`--offset {here}`, which passes over what was committed late."
+            f"Where its rows are to be read from the first: `{begin}`; where what lies before {place.time} was read: "
+            f"`{here}`, which passes over what was committed late."
         )
 
     def _planned_rows(self, end: Offset | None) -> int:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.exceptions import SourceError
@@ -82,6 +81,8 @@ class OpenJdbcSource(OpenTable):
                 # No row of the current table has been read: positions in another table lie before all of it.
                 if self._other(table, read) is not None:
                     return written is one
+                if self._untold(table, read) is not None:
+                    return None  # some of its rows have been read, and nobody knows which
         return None if one.number == two.number and offset != other else one.number > two.number
 
     def lag(self, position: Offset | None) -> Figures:
@@ -165,42 +166,58 @@ class OpenJdbcSource(OpenTable):
     def _column(self) -> str:
         return quoted_column(self._source.column or "")
 
-    def _check_same_rows(self, table: Snapshot, place: Place) -> None:
-        """Check that the rows still have their transactions, where transactions tell which rows were read."""
-        sparse = place.sparse
-        if sparse is None:
-            return
-        if table.below() < sparse.below:
-            raise SourceError(
-                f"the database is at transaction {table.below()}, and was read up to {sparse.below}: it was restored "
-                "to an earlier time, or is another one. `microbatch set-offset` says where to go on."
-            )
-        seen = f"{self._column} BETWEEN {sparse.waited_from} AND {place.number} AND {sparse.seen}"
-        is_new = sparse.waited_from is not None and table.file() != sparse.file
-        if is_new and table.any(self._late(place)) and not table.any(seen):
-            raise SourceError(
-                f"{self._source.table} was written anew (ALTER TABLE that changes a type): what was read of its last "
-                "rows cannot be told from what was not. `microbatch set-offset` says where to go on."
-            )
-
     def _check_goes_on(self, table: Snapshot, place: Place) -> None:
         """Check that it is the same table: one that was created again, or emptied with its sequence, has other rows
         under the same numbers."""
-        other = self._other(table, place)
+        other = self._other(table, place) or self._untold(table, place)
         if other is not None:
             raise SourceError(other)
-        self._check_same_rows(table, place)
-        highest = table.highest(self._source.first)
-        if highest is None or highest >= place.number:
-            return
-        given = table.given()
-        if given is None or given < place.number:
-            raise SourceError(
-                f"{self._source.table} begins again, or has lost its newest rows: its highest {self._source.column!r} "
-                f"is {highest}, and was read up to {place.number}. What is there now cannot be told from what was "
-                "read. If it was made again, begin it again: `microbatch set-offset`, or a source of another name by "
-                "`microbatch add-source`."
+
+    def _untold(self, table: Snapshot, place: Place) -> str | None:
+        """The reason why the rows of a place, of the same table, cannot be told from the others of the table; None if
+        they can, as far as is known."""
+        sparse, highest = place.sparse, table.highest(self._source.first)
+        if sparse is not None and table.below() < sparse.below:
+            return (
+                f"the database is at transaction {table.below()}, and was read up to {sparse.below}: it was restored "
+                f"to an earlier time, or is another one. {self._ways(place, highest)}"
             )
+        if sparse is not None and self._is_written_anew(table, place, sparse):
+            return (
+                f"{self._source.table} was written anew (ALTER TABLE that changes a type): what was read of its last "
+                f"rows cannot be told from what was not. {self._ways(place, highest)}"
+            )
+        if highest is None or highest >= place.number:
+            return None
+        given = table.given()
+        if given is not None and given >= place.number:
+            return None
+        return (
+            f"{self._source.table} begins again, or has lost its newest rows: its highest {self._source.column!r} "
+            f"is {highest}, and was read up to {place.number}. What is there now cannot be told from what was "
+            f"read. {self._ways(place, highest)}"
+        )
+
+    def _is_written_anew(self, table: Snapshot, place: Place, sparse: Sparse) -> bool:
+        """Whether the rows have other transactions than those by which they are known."""
+        seen = f"{self._column} BETWEEN {sparse.waited_from} AND {place.number} AND {sparse.seen}"
+        is_new = sparse.waited_from is not None and table.file() != sparse.file
+        return is_new and table.any(self._late(place)) and not table.any(seen)
+
+    def _ways(self, place: Place, highest: int | None) -> str:
+        begin = self._source.first - 1
+        here = begin if highest is None else min(place.number, highest)
+        gaps = [gap for gap in place.gaps if gap.last <= here]
+        return (
+            "Where its rows are to be read from the first, also those that were read: "
+            f"`{self._to(begin, reread=True)}`, or a source of another name. Where what lies at {here} or before was "
+            f"read: `{self._to(here, gaps, reread=True)}`, which passes over what was committed late."
+        )
+
+    def _to(self, number: int, gaps: Sequence[Gap] = (), *, reread: bool = False) -> str:
+        """The command that goes on behind a number of the current table."""
+        place = Place(number=number, gaps=tuple(gaps), by_hand=True)
+        return self._set_offset(place.text(), skip=True, reread=reread)
 
     def _other(self, table: Snapshot, place: Place) -> str | None:
         """The reason why the numbers of a place are not those of the current table; None if they are, as far as is
@@ -214,21 +231,17 @@ class OpenJdbcSource(OpenTable):
         # Transactions of another database have other ids: no transaction of that time can still commit into this one.
         is_same = then.oid == now.oid and differs is None
         gaps = place.gaps if is_same else tuple(replace(gap, xmax=0) for gap in place.gaps)
-        here = replace(place, gaps=gaps, late=(), rows=0, table=None, sparse=None, by_hand=True).text()
-        begin = replace(
-            place, number=self._source.first - 1, gaps=(), late=(), rows=0, table=None, sparse=None, by_hand=True
-        ).text()
+        here, begin = self._to(place.number, gaps), self._to(self._source.first - 1)
         if then.name != now.name:
             what = f"the position is one of table {then.name}, and {now.name} is read now"
         elif differs is not None:
             what = f"{now.name} is not as it was: {differs}"
         else:
             what = f"{now.name} was made again, or its sequence begins again"
-        go_on = f"{self._set_offset} --allow-skip --offset"
         return (
             f"{what} (oid {then.oid} and sequence file {then.sequence} then, {now.oid} and {now.sequence} now): its "
-            f"rows up to {place.number} would count as read. Where they are to be read: `{go_on} {quote(begin)}`, or a "
-            f"new checkpoint. Where they are the same rows (restored by pg_restore, renamed): `{go_on} {quote(here)}`."
+            f"rows up to {place.number} would count as read. Where they are to be read: `{begin}`, or a new "
+            f"checkpoint. Where they are the same rows (restored by pg_restore, renamed): `{here}`."
         )
 
     def _planned_rows(self, end: Offset | None) -> int:

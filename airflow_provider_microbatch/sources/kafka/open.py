@@ -51,6 +51,7 @@ class OpenKafkaSource(OpenSource):
         self._source = source
         self._name = context.name
         self._lane = context.lane
+        self._set_offset = context.set_offset
         self._clock_ms = context.clock_ms
         self._connect = context.connect
         self._beginning = Beginning(context.log)
@@ -115,7 +116,7 @@ class OpenKafkaSource(OpenSource):
         self._check_forward(known, latest)
         self._check_gone_topics(known, topics.keys())
         begin = self._behind_intervals({one: self._from(known, one) for one in partitions})
-        self._check_lost(Pieces.between(begin, latest) - self._taken.by_intervals(), earliest)
+        self._check_lost(Pieces.between(begin, latest) - self._taken.by_intervals(), begin, earliest)
         most = [one for one in (self._source.max_rows, limit.rows, limit.splits) if one is not None]
         end = {
             **known,
@@ -134,7 +135,7 @@ class OpenKafkaSource(OpenSource):
 
     def _read(self, start: Offset | None, end: Offset | None) -> Read:
         planned = self._pieces(start, end, claim=True)
-        there = self._there(planned)
+        there = self._there(planned, start)
         options = {key: as_spark(value) for key, value in self._source.options.items()}
         return Read(
             reader=READER,
@@ -190,7 +191,7 @@ class OpenKafkaSource(OpenSource):
             return None
         planned = self._pieces(start, end)
         before = Pieces.from_json((told or {}).get("left_out", {}), where="what a reader told")
-        lost = self._named(lambda: planned - self._there(planned)) - before
+        lost = self._named(lambda: planned - self._there(planned, start)) - before
         return f"gone before they were read, and left out: {_words(lost)}" if lost else None
 
     def known_as(self, start: Offset | None, end: Offset | None) -> str | None:
@@ -401,13 +402,21 @@ class OpenKafkaSource(OpenSource):
             return
         # With read_committed, the end may lie before a position that was planned when all records were read.
         highest = self._cluster.highest(back)
-        for one, at in highest.items():
-            if at < known[one]:
-                raise self._error(
-                    f"{named(one)} ends at {at}, and was planned up to {known[one]}: it was made again, or has lost "
-                    "records by an unclean election of its leader. What is there now cannot be told from what was "
-                    "read. Begin it again, or where it goes on: `microbatch set-offset`."
-                )
+        again = {one: 0 for one, at in highest.items() if at < known[one]}
+        if again:
+            one, begin, here = min(again), self._inside({**known, **again}), self._inside(known)
+            raise self._error(
+                f"{named(one)} ends at {highest[one]}, and was planned up to {known[one]}: it was made again, or has "
+                "lost records by an unclean election of its leader. What is there now cannot be told from what was "
+                f"read. Begin it again: `{self._set_offset(begin, skip=True, reread=True)}`; or where it goes on: "
+                f"`{self._set_offset(here, skip=True, reread=True)}`."
+            )
+
+    def _inside(self, position: Position) -> Offset:
+        """The position that is closest to ``position``, of those that all partitions have today."""
+        partitions = _partitions(self._topics.now().values())
+        earliest, highest = self._cluster.earliest(partitions), self._cluster.highest(partitions)
+        return render({one: min(max(self._from(position, one), earliest[one]), highest[one]) for one in partitions})
 
     def _check_gone_topics(self, known: Position, topics: Collection[str]) -> None:
         """Refuse to go on if a topic of a pattern is gone: it may have had records that were not read."""
@@ -415,20 +424,25 @@ class OpenKafkaSource(OpenSource):
         if self._source.pattern is not None and gone and self._source.on_data_loss == FAIL:
             self._topics.check(gone)
 
-    def _check_lost(self, planned: Pieces, earliest: Position) -> None:
+    def _check_lost(self, planned: Pieces, begin: Position, earliest: Position) -> None:
         lost = planned.before(earliest)
         if lost and self._source.on_data_loss == FAIL:
-            raise SourceChangedError(f"source {self._name!r}: {self._lost(lost)}")
+            raise SourceChangedError(f"source {self._name!r}: {self._lost(lost, begin)}")
 
-    def _lost(self, lost: Pieces) -> str:
+    def _lost(self, lost: Pieces, begin: Position) -> str:
+        # A lane of an interval has no position: its pieces are what it reads.
+        behind = "" if self._lane != LIVE else self._set_offset(self._inside(begin), skip=True)
+        way = behind and f"; or set the position behind them: `{behind}`"
         return (
             f"{_words(lost)} of {self._source.location()} are gone before they were read: retention, or somebody, has "
-            "removed them. on_data_loss='record_gap' goes on without them, and each batch says what it lacks; or set "
-            "the position behind them: `microbatch set-offset`. Keep records longer than the pipeline may stand still."
+            f"removed them. on_data_loss='record_gap' goes on without them, and each batch says what it lacks{way}. "
+            "Keep records longer than the pipeline may stand still."
         )
 
-    def _there(self, planned: Pieces) -> Pieces:
+    def _there(self, planned: Pieces, start: Offset | None) -> Pieces:
         """Return the pieces that can be read.
+
+        :param start: where the range begins.
 
         :raises SourceChangedError: if some cannot be read, and must not be left out.
         """
@@ -440,7 +454,7 @@ class OpenKafkaSource(OpenSource):
         there = self._available(planned)
         lost = planned - there
         if lost and self._source.on_data_loss == FAIL:
-            raise SourceChangedError(f"source {self._name!r}: {self._lost(lost)}")
+            raise SourceChangedError(f"source {self._name!r}: {self._lost(lost, self._start(start) or {})}")
         return there
 
     def _available(self, planned: Pieces) -> Pieces:

@@ -20,6 +20,7 @@ from airflow_provider_microbatch.sources import (
     digest_of_range,
 )
 from airflow_provider_microbatch.sources.polling.offsets import decoded, encoded, same
+from airflow_provider_microbatch.sources.ways_on import made_anew
 
 if TYPE_CHECKING:
     from airflow_provider_microbatch.sources.polling import PollingSource
@@ -37,6 +38,7 @@ class OpenPollingSource(OpenSource):
     def __init__(self, source: PollingSource, context: SourceContext) -> None:
         self._source = source
         self._name = context.name
+        self._set_offset = context.set_offset
 
     def check(self) -> None:
         self._importable()
@@ -65,8 +67,7 @@ class OpenPollingSource(OpenSource):
         if self.is_after(begin, end):
             raise SourceError(
                 f"source {self._name!r}: {self._class}.latest_offset({begin}) gave {end}, which lies before. A range "
-                "cannot go back: if the source was made anew, start a new checkpoint, or set the offset by `microbatch "
-                "set-offset`."
+                f"cannot go back. {made_anew(self._set_offset, end)}"
             )
         return end
 

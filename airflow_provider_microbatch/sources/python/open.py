@@ -14,6 +14,7 @@ from airflow_provider_microbatch.runtime.job import Read, Requirements
 from airflow_provider_microbatch.sources import UNLIMITED, OpenSource, ReadLimit, SourceContext, digest_of_range
 from airflow_provider_microbatch.sources.python.order import is_after
 from airflow_provider_microbatch.sources.python.resident import RESIDENTS, Planner
+from airflow_provider_microbatch.sources.ways_on import made_anew
 
 if TYPE_CHECKING:
     from airflow_provider_microbatch.sources.python import PythonSource
@@ -27,6 +28,7 @@ class OpenPythonSource(OpenSource):
     def __init__(self, source: PythonSource, context: SourceContext) -> None:
         self._source = source
         self._name = context.name
+        self._set_offset = context.set_offset
         self._at_end = context.at_end
 
     def check(self) -> None:
@@ -47,8 +49,7 @@ class OpenPythonSource(OpenSource):
             raise SourceError(
                 f"source {self._name!r}: {self._source.source} was at {begin}, and its newest offset is {end} now, "
                 "which lies before. Its latestOffset must tell where the stream stands, and not count how often it was "
-                "asked. If the stream was made anew, start a new checkpoint, or set the offset by `microbatch "
-                "set-offset`."
+                f"asked. {made_anew(self._set_offset, end)}"
             )
         return end
 

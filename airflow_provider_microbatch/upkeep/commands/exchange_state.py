@@ -55,7 +55,7 @@ def entries_for_query(drafting: Drafting, position: Position) -> dict[str, str]:
         assert read is not None, "it is the newest that is planned, or committed"
         entry, data = read
         # The batch's identity in the table is made of the entry as it is in this checkpoint.
-        pinned = replace(entry, conf={**entry.conf, **state["conf"]}, stands_for=entry.stands_for or digest_of(data))
+        pinned = replace(entry, conf={**entry.conf, **state["conf"]}, stands_for=entry.digest(data))
         found[f"offsets/{kept}"] = lane.offset_log.encoded(pinned).decode()
     handed = replace(
         commit,

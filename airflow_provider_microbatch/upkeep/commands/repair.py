@@ -48,6 +48,7 @@ def plan_repair(drafting: Drafting, *, give_up: bool = False) -> Plan:
     _mend_metadata(drafting)
     _mend_identity(drafting)
     _mend_tables(drafting)
+    _mend_refused_plans(drafting)
     take_back_half_rename(drafting)
     recorded = Recorded(drafting.checkpoint)
     for told in recorded.unusable():
@@ -172,6 +173,13 @@ def _mend_tables(drafting: Drafting) -> None:
             drafting.problem(
                 tables.where(name), f"{told} It cannot be mended now: {away}", "Do that, then run the command again."
             )
+
+
+def _mend_refused_plans(drafting: Drafting) -> None:
+    """Move away torn records of plans that were refused: the next refusal writes the record anew."""
+    for lane, told in list(drafting.checkpoint.refused_plans.unreadable()):
+        if not isinstance(told, UnknownVersionError):
+            drafting.put_away(f"microbatch/refused/{lane}", "torn; the next plan that is refused is recorded anew")
 
 
 def _known_by(drafting: Drafting, told: str) -> list[OpenSink]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
-from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.entries import Attempt, Offset
 from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey, is_lane
-from airflow_provider_microbatch.checkpoint.lane import command
+from airflow_provider_microbatch.checkpoint.set_offset_command import set_offset_command
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SinkError
 from airflow_provider_microbatch.execution.letters_taken import taken
 from airflow_provider_microbatch.execution.position import starts_of
@@ -293,9 +292,11 @@ class _Rewind:
                         f"batch {key} cannot be planned again, its rows would be lost: {reason} Nothing was done.{way}"
                     )
                 if reason is not None:
-                    behind = f"set-offset --source {quote(name)} --offset {quote(end or 'null')} --allow-skip"
+                    behind = set_offset_command(
+                        location=self._checkpoint.location, source=name, offset=end, lane=self._name, skip=True
+                    )
                     told = f"lost to the table: what batch {key} read in source {name!r}: {reason}"
-                    way = f" If the next run stops there, {command(self._lane, behind)} begins behind it."
+                    way = f" If the next run stops there, `{behind}` begins behind it."
                     self._drafting.note(told if is_unknown else told + way)
                 gone = source.left_out(start, end)
                 if gone is not None and not self._allow_skip:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from airflow_provider_microbatch.checkpoint.by_hand import position_by_hand
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Offset, OffsetEntry
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
-from airflow_provider_microbatch.exceptions import ForeignBatchError, MaintenanceError, SinkError
+from airflow_provider_microbatch.exceptions import ForeignBatchError, MaintenanceError, SinkError, SourceError
 from airflow_provider_microbatch.execution.newest import first_in_a_row
 from airflow_provider_microbatch.execution.position import Position, read_position, starts_of
 from airflow_provider_microbatch.execution.set_aside import all_aside
@@ -30,7 +33,7 @@ def plan_set_offset(
     :param allow_skip: accept that the data in between is lost.
     :param allow_reread: accept that data that was read already is read and published again.
     :raises MaintenanceError: if the logs are not ready for it, or if rows would be lost or doubled without permission.
-    :raises SourceError: if the offset is not one of the source's.
+    :raises SourceError: if the offset is not one of the source's, or the source cannot be asked.
     """
     checkpoint = drafting.checkpoint
     check_not_half_renamed(checkpoint)
@@ -48,28 +51,42 @@ def plan_set_offset(
     check_stateless(checkpoint, recorded)
     opened = recorded.source_to_come(source, lane=lane)
     if opened is None:
-        known = ", ".join(recorded.arguments().get("sources", {})) or "none"
+        known = ", ".join(recorded.names_to_come(lane)) or "none"
         raise MaintenanceError(f"the pipeline on record has no source {source!r}; it has {known}.")
-    if offset is not None:
-        opened.check_offset(offset)
-    before = position.committed.get(source)
-    if offset == before:
-        return drafting.plan()
-    _check_aside(checkpoint, lane, opened, source, offset)
-    _check_tables(drafting, recorded, BatchKey(lane, position.batch_id), allow_reread=allow_reread)
-    number, folder = position.batch_id, "" if lane == LIVE else f"lanes/{lane}/"
-    why = f"the next batch begins source {source!r} at {_show(offset)}, after {_show(before)}"
-    entry = _entry(drafting, position, source, offset)
-    # First of all: if a run has planned at this moment, the command has not done anything yet, and can end without
-    # effect.
-    before_it = f"{folder}commits/{number - 1}" if number > 0 else None
-    planned = encoded_offsets(drafting, lane, entry)
-    drafting.write(f"{folder}offsets/{number}", planned, why, after=before_it)
-    _check_direction(drafting, opened, lane, source, before, offset, allow_skip=allow_skip, allow_reread=allow_reread)
+    by = recorded.who_defines(lane)
+    with _saying(f"Source {source!r} was asked {by}"):
+        if offset is not None:
+            opened.check_offset(offset)
+        before = position.committed.get(source)
+        if offset == before:
+            return drafting.plan()
+        _check_aside(checkpoint, lane, opened, source, offset)
+        _check_tables(drafting, recorded, BatchKey(lane, position.batch_id), allow_reread=allow_reread)
+        number, folder = position.batch_id, "" if lane == LIVE else f"lanes/{lane}/"
+        why = f"the next batch begins source {source!r} at {_show(offset)}, after {_show(before)}"
+        entry = _entry(drafting, position, source, offset)
+        # First of all: if a run has planned at this moment, the command has not done anything yet, and can end without
+        # effect.
+        before_it = f"{folder}commits/{number - 1}" if number > 0 else None
+        planned = encoded_offsets(drafting, lane, entry)
+        drafting.write(f"{folder}offsets/{number}", planned, why, after=before_it)
+        _check_direction(
+            drafting, opened, lane, source, before, offset, allow_skip=allow_skip, allow_reread=allow_reread
+        )
     since = first_in_a_row(checkpoint.lane(lane).commit_log, number)
     commit = encoded_position_commit(drafting, entry, planned=planned, since=since)
     drafting.write(f"{folder}commits/{number}", commit, "set by hand: nothing of it is in the table")
+    drafting.note(f"source {source!r} was asked {by}")
     return drafting.plan()
+
+
+@contextmanager
+def _saying(by: str) -> Iterator[None]:
+    """Have a source's refusal say by which definition the source was asked: the definition may be the reason."""
+    try:
+        yield
+    except SourceError as error:
+        raise SourceError(f"{error} {by}") from error
 
 
 def _check_aside(checkpoint: Checkpoint, lane: str, opened: OpenSource, source: str, offset: Offset | None) -> None:
@@ -147,7 +164,8 @@ def _check_direction(
                 f"what source {source!r} has after {_show(offset)} up to {_show(before)}{figures} is in the table and "
                 "would be in it twice. `microbatch rewind` takes it out first; else allow it with --allow-reread."
             )
-        reason = opened.why_not_again(offset, before)
+        # Where nobody knows which of the two lies after the other, what is there now is read as it is.
+        reason = opened.why_not_again(offset, before) if after is False else None
         if reason is not None:
             raise MaintenanceError(f"source {source!r} cannot be read again from {_show(offset)} on: {reason}")
         drafting.note(f"read again: source {source!r} after {_show(offset)} up to {_show(before)}{figures}.")

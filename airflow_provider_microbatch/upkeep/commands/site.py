@@ -26,6 +26,7 @@ from airflow_provider_microbatch.exceptions import (
 from airflow_provider_microbatch.execution.identity import expected_on_record, found_in, is_of_one_attempt
 from airflow_provider_microbatch.execution.liveness import EngineOf, sign_of_life
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
+from airflow_provider_microbatch.execution.refused_plan import refused_plan
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink, Sink, SinkContext
 from airflow_provider_microbatch.sources import OpenSource, Source
 
@@ -298,20 +299,45 @@ class Recorded:
     def source(self, name: str, *, lane: str) -> OpenSource | None:
         """The source, opened with the checkpoint, as the lane reads it; None if the newest attempt on record had no
         source of that name."""
-        return self._source_of(self.arguments(of_letters=lane == LETTERS).get("sources", {}), name, lane=lane)
+        return self._source_of(self._sources_run(lane), name, lane=lane)
 
     def source_to_come(self, name: str, *, lane: str) -> OpenSource | None:
         """The source as the next plan will read it, as far as is known: as the plan that was refused last defines it,
         if none has been made since; else as :meth:`source`. What makes a plan refuse (a table that was renamed, a
-        database that was moved) is in its own definition alone, which no attempt has run."""
-        attempts, definitions = self._checkpoint.attempts, self._checkpoint.definitions
-        newest = self._newest_attempt(lane, attempts.epochs.ids(lane))
-        since = None if newest is None else attempts.epochs.written_ms(newest.key, newest.epoch)
-        written = {found: definitions.written_ms(found) for found in definitions.names()}
-        refused = max(written, key=lambda found: written[found], default=None)
-        if since is None or refused is None or written[refused] <= since or lane == LETTERS:
-            return self.source(name, lane=lane)
-        return self._source_of(self._sources_in(refused), name, lane=lane)
+        database that was moved) is in its own definition alone, which no attempt has run.
+
+        :raises CorruptEntryError: if the record of the plan that was refused cannot be read.
+        """
+        return self._source_of(self._sources_to_come(lane), name, lane=lane)
+
+    def names_to_come(self, lane: str) -> list[str]:
+        """Current names of the sources that :meth:`source_to_come` knows."""
+        return [self._checkpoint.names.of(name) for name in self._sources_to_come(lane)]
+
+    def who_defines(self, lane: str) -> str:
+        """By which definition :meth:`source_to_come` opens a source, in words, and what to do if that is not the
+        pipeline's."""
+        checkpoint, refused = self._checkpoint, refused_plan(self._checkpoint, lane)
+        if refused is None:
+            return (
+                f"as the newest attempt ran it: lane {lane} has no plan that was refused since on record. If the "
+                "pipeline is defined otherwise by now, let it run first."
+            )
+        return (
+            f"as the plan that was refused last defines it ({checkpoint.definitions.where(refused.definition)}). If "
+            "the pipeline is defined otherwise by now, let it run first; where it finds nothing new, remove "
+            f"{checkpoint.refused_plans.where(lane)}."
+        )
+
+    def _sources_to_come(self, lane: str) -> Mapping[str, Any]:
+        refused = refused_plan(self._checkpoint, lane)
+        if refused is not None:
+            return self._sources_in(refused.definition)
+        return self._sources_run(lane)
+
+    def _sources_run(self, lane: str) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.arguments(of_letters=lane == LETTERS).get("sources", {})
+        return found
 
     def _sources_in(self, definition: str) -> Mapping[str, Any]:
         found = self._checkpoint.definitions.get(definition)

@@ -1,0 +1,37 @@
+"""The ways on, in words, where what a source has now cannot be told from what was read of it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from airflow_provider_microbatch.checkpoint.entries import Offset
+
+
+class SetOffset(Protocol):
+    """The command that sets a source's position, as it is typed: :meth:`SourceContext.set_offset`."""
+
+    def __call__(self, offset: Offset | None, *, skip: bool = False, reread: bool = False) -> str: ...
+
+
+def made_anew(set_offset: SetOffset, newest: Offset) -> str:
+    """The ways on with a source whose newest position lies before the one that was read.
+
+    :param newest: that position.
+    """
+    return (
+        "If it was made anew, start a new checkpoint, or have the next batch begin at its beginning: "
+        f"`{set_offset(None, reread=True)}`. To go on where it is now, without what lies before: "
+        f"`{set_offset(newest, skip=True, reread=True)}`."
+    )
+
+
+def read_all_now(set_offset: SetOffset, begin: Offset) -> str:
+    """The way on that reads all rows of a table as it is now.
+
+    :param begin: the place of the whole present snapshot.
+    """
+    return (
+        "To read all rows that are there now, so that what was read before is in the sink's table twice: "
+        f"`{set_offset(begin, skip=True, reread=True)}`, or a source of another name. Where nothing may be there "
+        "twice, begin a new checkpoint and a new table."
+    )
