@@ -43,11 +43,12 @@ def timed_orders() -> Iterator[OrdersTable]:
         yield table
 
 
-def in_two_partitions(orders: OrdersTable, numbers: Sequence[int], *, border: int) -> None:
+def in_two_partitions(orders: OrdersTable, numbers: Sequence[int], *, border: int, to: int | None = None) -> None:
     """Make the table anew, in the partitions ``lower`` and ``upper``.
 
     :param numbers: of its rows.
     :param border: the first number of the upper partition.
+    :param to: the first number for which there is no partition; None: each number has one.
     """
     orders.execute("DROP TABLE orders CASCADE")
     orders.execute(
@@ -56,7 +57,7 @@ def in_two_partitions(orders: OrdersTable, numbers: Sequence[int], *, border: in
     )
     orders.execute("ALTER TABLE orders ALTER id SET NOT NULL")
     orders.execute(f"CREATE TABLE lower PARTITION OF orders FOR VALUES FROM (MINVALUE) TO ({border})")
-    orders.execute(f"CREATE TABLE upper PARTITION OF orders FOR VALUES FROM ({border}) TO (MAXVALUE)")
+    orders.execute(f"CREATE TABLE upper PARTITION OF orders FOR VALUES FROM ({border}) TO ({to or 'MAXVALUE'})")
     orders.execute("INSERT INTO orders (id) SELECT unnest(%s::int[])", list(numbers))
 
 

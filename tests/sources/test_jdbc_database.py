@@ -76,6 +76,22 @@ def test_rows_that_are_deleted_are_skipped_though_vacuum_writes_other_files(open
     assert skips.not_replayable(None, end) is None
 
 
+@pytest.mark.parametrize("change", ["UPDATE orders SET note = 'y' WHERE id = 2", "DELETE FROM orders WHERE id = 2"])
+def test_a_row_that_goes_is_skipped_though_a_partition_was_added_and_another_row_came_late(
+    opened: Any, orders: OrdersTable, change: str
+) -> None:
+    in_two_partitions(orders, range(1, 6), border=4, to=100)
+    skips = opened(on_missing="skip")
+    with orders.connect() as slow:
+        slow.execute("INSERT INTO orders (id) VALUES (9)")
+        orders.execute("INSERT INTO orders (id) VALUES (10)")
+        end = skips.latest_offset(None)
+    orders.execute(change)
+    orders.execute("CREATE TABLE added PARTITION OF orders FOR VALUES FROM (100) TO (200)")
+    assert dict(skips.read(None, end).arguments["told"]) == {"left_out": 1}
+    assert skips.not_replayable(None, end) is None
+
+
 def test_rows_whose_ids_have_come_again_are_not_skipped(opened: Any, orders: OrdersTable) -> None:
     orders.execute("INSERT INTO orders (note) SELECT 'x' FROM generate_series(1, 5)")
     skips = opened(on_missing="skip")

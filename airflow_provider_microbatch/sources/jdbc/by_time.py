@@ -217,7 +217,7 @@ class OpenTimedTable(OpenTable):
                 there,
                 end,
                 is_rewritten=now.file != place.made.file,
-                unseen=partial(table.any, table.ranges.late(place, place.since)),
+                anew=partial(table.any_anew, table.ranges.times(place), since=place.below),
                 later=table.below() - place.below,
             )
 

@@ -257,12 +257,13 @@ class OpenJdbcSource(OpenTable):
             if sparse is None:
                 return table.count(place.spans(begin.number))
             there, _ = table.rows(place.conditions(begin, self._column, 1))
-            unseen = place.unseen(self._column, min(sparse.since, begin.number + 1))
+            first = min(sparse.since, begin.number + 1)
+            numbers = f"{self._column} BETWEEN {first} AND {place.number}"
             return self._told(
                 there,
                 end,
                 is_rewritten=table.file() != sparse.file,
-                unseen=partial(table.any, unseen),
+                anew=partial(table.any_anew, numbers, since=sparse.below),
                 later=table.below() - sparse.below,
             )
 

@@ -118,15 +118,14 @@ class OpenTable(OpenSource):
         return max(0, self._planned_rows(end) - there)
 
     def _told(
-        self, there: int, end: Offset | None, *, is_rewritten: bool, unseen: Callable[[], bool], later: int
+        self, there: int, end: Offset | None, *, is_rewritten: bool, anew: Callable[[], bool], later: int
     ) -> int | str:
         """Number of rows that exist, where transactions tell which; or the reason why those that are missing may exist
         under other transactions.
 
-        :param is_rewritten: whether the table, or one of its partitions, has other files than when the range was
-            planned.
-        :param unseen: whether the table has rows in the range that were not visible then. Asked of a table that was
-            written anew: VACUUM FULL, which leaves rows their transactions, has it so too.
+        :param is_rewritten: whether the table and its partitions have other files than when the range was planned. A
+            partition that was added, and VACUUM FULL, which leaves rows their transactions, have it so too.
+        :param anew: whether rows in the range may be planned ones under other transactions.
         :param later: number of transactions since.
         """
         rows, table = self._planned_rows(end), self._source.table
@@ -135,7 +134,7 @@ class OpenTable(OpenSource):
             "Nothing takes the place of what was published, whatever on_missing is; a batch that is planned is taken "
             "back by `microbatch rewind`."
         )
-        if there < rows and is_rewritten and (not there or unseen()):
+        if there < rows and is_rewritten and (not there or anew()):
             return (
                 f"{what}: the table, or a partition, was written anew since (ALTER TABLE that changes a type, "
                 f"TRUNCATE, a restore), and its rows have other transactions. {end_of_it}"

@@ -27,6 +27,11 @@ class Ranges:
             return f"{self.time} <= '{end.time}'"
         return f"({self.time}, {self.key}) <= ('{end.time}', {end.key})"
 
+    def times(self, end: Moment) -> str:
+        """Rows of the times of the batch that ends at ``end``, visible or not."""
+        bound = "" if end.since is None else f" AND {self.time} >= '{end.since}'"
+        return f"isfinite({self.time}) AND {self.up_to(end)}{bound}"
+
     def after(self, start: Moment) -> str:
         """Rows behind ``start``."""
         if start.time is None:
@@ -59,7 +64,6 @@ class Ranges:
         :param replayed: leave out rows that were not visible when the range was planned; False for the plan itself,
             which is made from the rows that are visible now.
         """
-        bound = "" if end.since is None else f" AND {self.time} >= '{end.since}'"
         visible = f" AND {self.seen(end)}" if replayed else ""
         read = f" AND NOT ({self.up_to(start)} AND {self.seen(start)})" if start.time is not None else ""
-        return f"isfinite({self.time}) AND {self.up_to(end)}{bound}{visible}{read}"
+        return f"{self.times(end)}{visible}{read}"

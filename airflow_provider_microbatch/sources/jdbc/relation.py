@@ -9,7 +9,7 @@ from typing import Any
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources.jdbc.cluster import Cluster, cluster_now
 from airflow_provider_microbatch.sources.jdbc.session import quoted
-from airflow_provider_microbatch.sources.jdbc.transactions import NEXT, check_told, unseen
+from airflow_provider_microbatch.sources.jdbc.transactions import NEXT, TRANSACTION, check_told, unseen
 
 WHOLE = (20, 21, 23)  # oids of int8, int2, int4
 _NUMERIC = (1700, 1231)  # oids of numeric and of its array
@@ -65,6 +65,15 @@ class Relation:
         limit = "" if most is None else f" LIMIT {most}"
         (found,) = self._row(f"SELECT count(*) FROM (SELECT FROM {self._table} WHERE {condition}{limit}) AS found")
         return int(found)
+
+    def any_anew(self, condition: str, *, since: int) -> bool:
+        """Whether the condition holds for a row that may be an older one, written anew: by a transaction since, in a
+        table or partition that has another file than it was made with.
+
+        :param since: the first transaction id that counts.
+        """
+        moved = "tableoid IN (SELECT oid FROM pg_catalog.pg_class WHERE relfilenode <> oid)"
+        return self.any(f"({condition}) AND {TRANSACTION} >= {since} AND {moved}")
 
     @cached_property
     def _cluster(self) -> Cluster:
