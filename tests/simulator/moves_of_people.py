@@ -105,6 +105,8 @@ def option_changes(world: World) -> str | None:
         ]
     )
     value = world.random.choice(values)
+    if name == "retained" and value is not None and subject.table_is_older:
+        return None  # of what the table has lost nothing would be left to run it again by
     setattr(subject.options, name, value)
     return f"{subject.name} has {name}={value} from now on"
 
