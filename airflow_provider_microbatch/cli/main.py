@@ -120,6 +120,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parsed = build_parser().parse_args(arguments)
     configuration.hand_down()
+    if arguments is None:  # the process is the command's own
+        configuration.find_in_database()
     try:
         with lifetime():
             status: int = parsed.run(parsed)
