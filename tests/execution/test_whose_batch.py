@@ -7,12 +7,14 @@ import json
 import re
 import shutil
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.definitions import Definitions
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import MaintenanceError, SinkError, SourceError
+from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SinkError, SourceError
 from airflow_provider_microbatch.execution.identity import planned_identity
 from airflow_provider_microbatch.graph import JobGraph
 from airflow_provider_microbatch.sinks.file import FileSink
@@ -62,6 +64,17 @@ def test_of_two_pipelines_on_one_table_the_second_is_told_when_it_plans(tmp_path
     one.run(0)
     assert "it was published by pipeline 'one'" in refused(two, 0)
     assert one.table() == {0: [1]}
+
+
+def test_whose_a_batch_is_is_told_though_the_store_takes_no_pipeline_on_record(tmp_path: Path) -> None:
+    """What the table has is to be read, and not what the store does, which the next run meets too."""
+    setting = Setting(tmp_path, SINKS["file sink"], clean=None)
+    one, two = setting.world("one", pipeline="one"), setting.world("two", pipeline="two")
+    one.land(1)
+    two.land(2)
+    one.run(0)
+    with mock.patch.object(Definitions, "put", side_effect=CheckpointError("read-only")):
+        assert "it was published by pipeline 'one'" in refused(two, 0)
 
 
 def test_of_two_pipelines_that_run_one_number_at_once_one_publishes_and_neither_touches_the_other(

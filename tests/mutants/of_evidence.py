@@ -187,6 +187,14 @@ MUTATIONS = [
         tests=("tests/sinks/test_file_sink.py",),
     ),
     Mutation(
+        name="what the store does hides whose a batch is",
+        why="who mends the store has read nothing of the table, which is another pipeline's",
+        file="execution/plan.py",
+        old="            with suppress(CheckpointError):  # whose the batch is",
+        new="            with suppress(TypeError):  # whose the batch is",
+        tests=(WHOSE,),
+    ),
+    Mutation(
         name="who has renamed a pipeline is told its checkpoint alone",
         why="the checkpoint refuses the new name, and there is no other way on that reads nothing twice",
         file="sinks/manifest.py",
