@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey, is_lane
@@ -22,16 +22,6 @@ class Epochs:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-
-    def take(self, key: BatchKey, make: Callable[[int], Mapping[str, Any]]) -> int:
-        """Write the batch's next entry and return its epoch, counted from 1. Durable on return.
-
-        If another process has taken the number, the next one is tried: no two entries share an epoch.
-        """
-        epoch = self.latest(key) + 1
-        while not self._store.put_if_absent(self._path(key, epoch), encode_record(make(epoch))):
-            epoch += 1
-        return epoch
 
     def put(self, key: BatchKey, epoch: int, values: Mapping[str, Any]) -> bool:
         """Write the entry of exactly this epoch; False if the epoch is taken."""

@@ -63,10 +63,20 @@ class Replays:
     def request(
         self, key: BatchKey, *, run: RunIdentity | None, requested_ms: int, code_hash: str | None = None
     ) -> Replay:
-        """Ask for the batch again. Durable on return."""
+        """Ask for the batch again. Durable on return. Two tries of one clear ask once: the request of the slower one
+        would have no answer if the other is done and its own process dies.
+
+        :return: the request that is on record for the run and its clear, made now or by another try.
+        """
         values = {"run": run_to_dict(run), "requested_ms": requested_ms, "code_hash": code_hash}
-        epoch = self.epochs.take(key, lambda _: values)
-        return Replay(key=key, epoch=epoch, run=run, requested_ms=requested_ms, code_hash=code_hash)
+        while True:
+            epoch = self.epochs.latest(key) + 1
+            # After the number: a request that comes later takes it.
+            for one in self.all(key) if run is not None else ():
+                if one.run is not None and run is not None and run.relation_to(one.run) is Relation.SAME:
+                    return one
+            if self.epochs.put(key, epoch, values):
+                return Replay(key=key, epoch=epoch, run=run, requested_ms=requested_ms, code_hash=code_hash)
 
     def complete(
         self,

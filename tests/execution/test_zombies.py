@@ -6,6 +6,7 @@ import dataclasses
 import shutil
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -271,6 +272,26 @@ def test_a_clear_that_meets_a_live_replay_of_another_run_fails_so_that_airflow_t
     world.run(0, newer(), clear_number=2, try_number=2)
     assert world.table() == {0: [101]}
     assert world.checkpoint.replays.pending(KEY) == []
+
+
+def test_two_tries_of_one_clear_leave_one_request(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One has looked for requests before the other made its own, and dies behind it: nobody would answer a second one,
+    and it would hold retention."""
+    world.run(0, try_number=2)
+    request = Replays.request
+
+    def late(replays: Replays, key: BatchKey, **given: Any) -> None:
+        monkeypatch.undo()
+        world.run(0, newer(), clear_number=1, try_number=4)
+        request(replays, key, **given)
+        raise Killed
+
+    monkeypatch.setattr(Replays, "request", late)
+    with pytest.raises(Killed):
+        world.run(0, newer(), clear_number=1, try_number=3)
+    assert world.table() == {0: [101]}
+    assert world.checkpoint.replays.pending(KEY) == []
+    assert len(world.checkpoint.replays.all(KEY)) == 1
 
 
 def restore(world: World, backup: Path) -> None:

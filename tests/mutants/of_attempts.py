@@ -16,6 +16,14 @@ LATE_COMMITS = "tests/execution/test_late_commits.py"
 
 MUTATIONS = [
     Mutation(
+        name="two tries of one clear ask twice",
+        why="the one that is slower dies, and its request holds retention until somebody withdraws it",
+        file="checkpoint/replays.py",
+        old=" run.relation_to(one.run) is Relation.SAME:\n                    return one\n",
+        new=" False:\n                    return one\n",
+        tests=(ZOMBIES,),
+    ),
+    Mutation(
         name="output whose number a fence has since counts as the fence's",
         why="after a restored backup a clear is answered by output of before it, in green",
         file="checkpoint/attempts.py",
