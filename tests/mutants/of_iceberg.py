@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutation import Mutation
 
 SINK = "tests/sinks/test_iceberg_sink.py"
+HISTORY = "tests/sinks/test_iceberg_history.py"
 
 MUTATIONS = [
     Mutation(
@@ -102,5 +103,21 @@ MUTATIONS = [
         old="        Or(IsNull(term=lane), IsNull(term=number)),\n",
         new="        NotEqualTo(term=lane, value=literal(key.lane)),\n",
         tests=(SINK,),
+    ),
+    Mutation(
+        name="of the branches that one goes on from the first one counts",
+        why="what it got of the later one is not known, and each look goes down to the oldest mark",
+        file="sinks/iceberg/log.py",
+        old="key=lambda one: -one[0][1])",
+        new="key=lambda one: one[0][1])",
+        tests=(HISTORY,),
+    ),
+    Mutation(
+        name="each step back in the history goes through all snapshots",
+        why="with ten thousand of them a look takes seconds",
+        file="sinks/iceberg/log.py",
+        old="else self._by_id.get(parent)",
+        new="else self.table.metadata.snapshot_by_id(parent)",
+        tests=(HISTORY,),
     ),
 ]

@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
@@ -69,7 +70,12 @@ class Look:
         while at is not None:
             yield at
             parent = at.parent_snapshot_id
-            at = None if parent is None else self.table.metadata.snapshot_by_id(parent)
+            at = None if parent is None else self._by_id.get(parent)
+
+    @cached_property
+    def _by_id(self) -> Mapping[int, Snapshot]:
+        """The snapshots by their ids: pyiceberg's own look-up goes through all of them for each one."""
+        return {snapshot.snapshot_id: snapshot for snapshot in self.table.metadata.snapshots}
 
     def last_on(self, branch: str) -> tuple[int, int] | None:
         """Id and sequence number of the last snapshot of this package on a branch, which may be gone."""
@@ -96,15 +102,16 @@ class Look:
         if own is not None and self._is_without(*own) is not None:
             head = 0 if self.head is None else self.head.sequence_number or 0
             return self.branch, head  # rolled back: whoever asks is told so
+        sequence = -1 if own is None else own[1]
         names = (name.removeprefix(_MARK) for name in self.properties if name.startswith(_MARK))
-        lasts = ((branch, self.last_on(branch)) for branch in map(unquote, names))
-        known = [
-            (last[1], branch == self.branch, branch)
-            for branch, last in lasts
-            if last is not None and self._is_without(*last) is None
-        ]
-        sequence, _, branch = max(known, default=(-1, False, None))
-        return branch, sequence
+        lasts = [(last, branch) for branch in map(unquote, names) if (last := self.last_on(branch)) is not None]
+        # What others had published before the branch's own last snapshot was taken over by that one's commit. To look
+        # for it again, each look would walk the history down to the mark of a branch that nobody uses any more.
+        since = [one for one in lasts if one[0][1] > sequence]
+        for last, branch in sorted(since, key=lambda one: -one[0][1]):
+            if self._is_without(*last) is None:
+                return branch, last[1]
+        return None if own is None else self.branch, sequence
 
     def came_since(self, sequence: int) -> dict[BatchKey, int | None]:
         """Batches that snapshots behind that sequence number put in, with the numbers of their manifests, or took out
@@ -131,7 +138,7 @@ class Look:
             if (snapshot.sequence_number or 0) < sequence:
                 return f"to snapshot {snapshot.snapshot_id}, behind snapshot {id}"
         # All snapshots left on the branch are newer. Expiring snapshots may also cut the links to their parents.
-        is_expired = self.head is not None and self.table.metadata.snapshot_by_id(id) is None
+        is_expired = self.head is not None and id not in self._by_id
         return None if is_expired else f"to a history without snapshot {id}"
 
     def commits_after(self, snapshot_id: int | None) -> str:
