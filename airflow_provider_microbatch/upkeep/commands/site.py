@@ -29,6 +29,7 @@ from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.refused_plan import refused_plan
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink, Sink, SinkContext
 from airflow_provider_microbatch.sources import OpenSource, Source
+from airflow_provider_microbatch.upkeep.commands.told import Told, told_by
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,15 +130,18 @@ class Recorded:
                 found.append(one)
         return found
 
-    def of_another_life(self, key: BatchKey) -> list[Published]:
+    def of_another_life(self, key: BatchKey, *, tables: Sequence[OpenSink] | None = None) -> list[Published]:
         """The batch in each table that this checkpoint published under the number by a plan that it no longer knows,
-        since it was restored from an older backup. Empty if there is none."""
+        since it was restored from an older backup. Empty if there is none.
+
+        :param tables: the tables to look in; None: all that can be used from here.
+        """
         own = self._checkpoint.identity()
         # Attempts may be on record that the logs do not know, if a restore put back attempts alone.
         is_planned = self._checkpoint.lane(key.lane).offset_log.has(key.id)
         made_here = [
             found
-            for found in _at(key, tables_of(self.usable()), self._tables)
+            for found in _at(key, tables_of(self.usable()) if tables is None else tables, self._tables)
             if found.manifest.identity is not None
             and own is not None
             and found.manifest.identity.checkpoint == own.query_id
@@ -162,6 +166,13 @@ class Recorded:
         :raises SinkError: if a sink cannot tell.
         """
         return sorted({number for sink in self.usable() for number in sink.batches(lane, self._tables)})
+
+    def told(self, lane: str) -> Told:
+        """What each table that can be used from here tells of a lane.
+
+        :raises MaintenanceError: if no sink is on record.
+        """
+        return told_by(tables_of(self.usable()), lane, self._tables)
 
     def sinks_of(self, key: BatchKey) -> list[OpenSink]:
         """The usable sinks that attempts of the batch wrote to; all usable sinks, if that is unknown. No other sink has
