@@ -195,7 +195,7 @@ def _check_not_in(
             f"batch {key} was made for {other.location()}, and the pipeline writes to {sink.location()} now: if it "
             f"is there, its rows would be in both. Nobody can tell: {away}"
         )
-    if not _contains(checkpoint, other, key):
+    if other.is_gone() or not _contains(checkpoint, other, key):
         return
     rewind = command(checkpoint.lane(key.lane), f"rewind --to {key.id - 1} --drop-output")
     if is_of_letters:

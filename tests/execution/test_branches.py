@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 from pyiceberg.table import Table
 
 from airflow_provider_microbatch import connections
-from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.exceptions import ForeignBatchError, SinkError
 from airflow_provider_microbatch.upkeep.table_check import check_table
 from tests.execution.maintaining import applied, expire_all, rewind
 from tests.execution.world import World
@@ -107,6 +109,61 @@ def test_one_that_was_made_or_merged_is_known_when_snapshots_have_expired(audite
     name(audited, "main")
     audited.run(3)
     assert rows(audited) == [0, 1, 2, 3, 9]
+
+
+def dropped(world: World, branch: str = "audit") -> None:
+    table(world).manage_snapshots().remove_branch(branch).commit()
+
+
+def does(world: World, told: str) -> None:
+    """Somebody types the one rewind that the error names."""
+    (to,) = re.findall(r"`microbatch rewind \S+ --to (\d+) --drop-output`", told)
+    expire_all(world.root)
+    assert applied(world, rewind(int(to))).steps
+
+
+def test_what_was_in_one_that_was_dropped_is_run_again_by_a_rewind(audited: World) -> None:
+    dropped(audited)
+    name(audited, "main")
+    with pytest.raises(SinkError, match="was published to branch 'audit'"):
+        audited.run(3)
+    expire_all(audited.root)
+    assert "iceberg:iceberg_of_tests/shop.orders@audit is gone" in " ".join(applied(audited, rewind(1)).notes)
+    for number in (4, 5):
+        audited.run(number)
+    assert rows(audited) == [0, 1, 2, 3]
+
+
+def test_a_batch_of_a_branch_that_was_merged_and_dropped_is_replayed(audited: World) -> None:
+    point(audited, "main", "audit")
+    dropped(audited)
+    name(audited, "main")
+    audited.run(3)
+    audited.run(2, clear_number=1)
+    assert rows(audited) == [0, 1, 2, 3]
+
+
+def test_one_that_was_merged_and_dropped_hides_nothing_from_a_rewind_of_what_is_later_than_a_backup(
+    audited: World,
+) -> None:
+    point(audited, "main", "audit")
+    name(audited, "main")
+    audited.run(3)
+    dropped(audited)
+    audited.expire_leases()
+    checkpoint, backup = audited.root / "checkpoint", audited.root / "backup"
+    shutil.copytree(checkpoint, backup)
+    audited.land(4)
+    audited.run(4)
+    audited.land(5)
+    shutil.rmtree(checkpoint)
+    backup.rename(checkpoint)
+    with pytest.raises(ForeignBatchError) as error:
+        audited.run(5)
+    does(audited, str(error.value))
+    for number in (6, 7):
+        audited.run(number)
+    assert rows(audited) == [0, 1, 2, 3, 4, 5]
 
 
 def test_nor_is_one_merged_because_somebody_else_has_written_since(audited: World) -> None:

@@ -100,4 +100,12 @@ MUTATIONS = [
         new="        if False:\n",
         tests=("tests/execution/test_unknown_batches.py",),
     ),
+    Mutation(
+        name="commands ask a branch that was dropped",
+        why="once a merged branch is dropped, none of them is carried out",
+        file="upkeep/commands/site.py",
+        old="        return [sink for sink in found if not self.is_gone(sink)] or found\n",
+        new="        return found\n",
+        tests=("tests/execution/test_branches.py",),
+    ),
 ]

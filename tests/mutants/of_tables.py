@@ -324,6 +324,14 @@ MUTATIONS = [
         tests=(BRANCHES,),
     ),
     Mutation(
+        name="a branch that is gone is asked whether a batch is there",
+        why="once a merged branch is dropped, no batch that was published to it can be cleared",
+        file="execution/table_place.py",
+        old="    if other.is_gone() or not _contains(",
+        new="    if not _contains(",
+        tests=(BRANCHES,),
+    ),
+    Mutation(
         name="letters that were run again are not named before the batch is taken out",
         why="the rewind that is named is refused for another one",
         file="execution/table_place.py",

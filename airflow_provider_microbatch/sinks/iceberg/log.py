@@ -184,8 +184,28 @@ class IcebergLog:
     def look(self) -> Look | None:
         """Read the table as it is now; None if there is none yet.
 
-        :raises SinkError: if the table cannot be read, or is not the table that this package has written here before.
+        :raises SinkError: if the table cannot be read, is not the table that this package has written here before, or
+            has no such branch.
         """
+        table = self._load()
+        if table is None:
+            return None
+        if self._lacks_branch(table):
+            raise SinkError(
+                f"{self.where} has no branch {self.branch!r}. Nothing was written. Make it: ALTER TABLE "
+                f"{self.catalog.table} CREATE BRANCH `{self.branch}`."
+            )
+        return Look(table, self.branch)
+
+    def is_branch_gone(self) -> bool:
+        """Whether the table is there, and has no such branch.
+
+        :raises SinkError: as :meth:`look`, but for the branch.
+        """
+        table = self._load()
+        return table is not None and self._lacks_branch(table)
+
+    def _load(self) -> Table | None:
         table, known = self.catalog.load(), self._uuid()
         if table is None:
             if known is not None:
@@ -201,12 +221,10 @@ class IcebergLog:
                 f"anew. Nothing was written. If that was on purpose, remove {self.hidden}, and clear the tasks whose "
                 "batches are to come back."
             )
-        if self.branch not in table.metadata.refs and (self.branch != MAIN or table.metadata.refs.get(MAIN)):
-            raise SinkError(
-                f"{self.where} has no branch {self.branch!r}. Nothing was written. Make it: ALTER TABLE "
-                f"{self.catalog.table} CREATE BRANCH `{self.branch}`."
-            )
-        return Look(table, self.branch)
+        return table
+
+    def _lacks_branch(self, table: Table) -> bool:
+        return self.branch != MAIN and self.branch not in table.metadata.refs
 
     def check_not_rolled_back(self, look: Look) -> None:
         """:raises SinkError: if published batches were removed together with their history."""

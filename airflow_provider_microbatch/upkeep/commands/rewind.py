@@ -77,6 +77,8 @@ class _Rewind:
             return self._drafting.plan()
         for told in self._silent:
             self._drafting.note(f"{told} Batches of after a backup, if it has any, stay there.")
+        for sink in filter(self._recorded.is_gone, self._recorded.on_record() if later else ()):
+            self._drafting.note(f"{sink.location()} is gone, and is not asked for the batches that are taken out.")
         if later:
             self._check_letters(later)
             self._check_kept()
@@ -114,7 +116,7 @@ class _Rewind:
             sink, identity = self._recorded.sink_of(attempt), attempt.identity
             if sink is None or identity is None:
                 continue
-            for table in sink.tables:
+            for table in () if self._recorded.is_gone(sink) else sink.tables:
                 if table.definition.is_cheap_to_ask and table.definition.keeps_batches:
                     self._drafting.elsewhere(
                         DropOutput(

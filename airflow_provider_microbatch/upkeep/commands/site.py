@@ -54,6 +54,7 @@ class Recorded:
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
         self._tables = checkpoint.tables.following_moves
+        self._gone: dict[str, bool] = {}
 
     def published(self, key: BatchKey) -> Published | None:
         """The batch in the table, or None: no sink that any attempt has ever written to has the batch, or only some of
@@ -191,8 +192,26 @@ class Recorded:
         return found
 
     def usable(self) -> list[OpenSink]:
-        """The sinks that can be used from here, each once. The current sink comes first: if a table was copied, readers
-        use the current sink's table.
+        """The sinks that can be used from here, each once, without those that are gone, unless all are. The current
+        sink comes first: if a table was copied, readers use the current sink's table.
+
+        :raises MaintenanceError: if none is on record.
+        """
+        found = self.on_record()
+        return [sink for sink in found if not self.is_gone(sink)] or found
+
+    def is_gone(self, sink: OpenSink) -> bool:
+        """Whether all that the sink wrote to was dropped from tables that are there: a branch that was merged, say. It
+        can be asked for nothing, and would stop every command that asks all sinks on record."""
+        place = str(sink.definition.to_dict())
+        if place not in self._gone:
+            self._gone[place] = False
+            with suppress(SinkError, DefinitionError):  # whoever asks it for batches is told that
+                self._gone[place] = all(table.is_gone() for table in sink.tables)
+        return self._gone[place]
+
+    def on_record(self) -> list[OpenSink]:
+        """The sinks that can be used from here, each once, also those that are gone.
 
         :raises MaintenanceError: if none is on record.
         """
