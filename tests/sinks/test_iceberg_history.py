@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from airflow_provider_microbatch.sinks.iceberg.log import Look
+from airflow_provider_microbatch.sinks.iceberg.log import Descent, Look
 from tests.sinks.delta_stages import write_delta_stage
 from tests.sinks.stages import EXPECTED
 from tests.support.iceberg_table import opened_in
@@ -45,17 +45,18 @@ def table(tmp_path: Path) -> Table:
     return look.table
 
 
-def grown(table: Table, marks: Mapping[str, int], *, first: int = 1) -> Look:
+def grown(table: Table, marks: Mapping[str, int], *, first: int = 1, is_cut: bool = False) -> Look:
     """The table with ``LENGTH`` commits to its main branch, snapshot 7 being the seventh, and so on.
 
     :param marks: the last snapshot of this package on each branch.
     :param first: the oldest snapshot that has not expired.
+    :param is_cut: whether that one has lost the link to its parent by that.
     """
     metadata = table.metadata
     (made,) = metadata.snapshots
     snapshots = Listed()
     for number in range(first, LENGTH + 1):
-        parent = None if number == 1 else number - 1
+        parent = None if number == 1 or (is_cut and number == first) else number - 1
         changed = {"snapshot-id": number, "sequence-number": number, "parent-snapshot-id": parent}
         snapshots.append(Linked(**{**made.model_dump(by_alias=True), **changed, "summary": made.summary}))
     properties = {name: value for name, value in metadata.properties.items() if not name.startswith("microbatch.last.")}
@@ -77,18 +78,29 @@ def grown(table: Table, marks: Mapping[str, int], *, first: int = 1) -> Look:
 
 def test_a_mark_that_others_have_left_long_ago_is_not_looked_for(table: Table) -> None:
     look = grown(table, {"main": LENGTH, **{f"old{number}": number for number in range(2, 22)}})
-    assert look.goes_on_from() == ("main", LENGTH)
+    assert look.goes_on_from() == Descent(branch="main", sequence=LENGTH)
     assert look.came_since(LENGTH) == {}
     assert seen["links"] < 5
 
 
 def test_a_long_way_back_meets_each_snapshot_once(table: Table) -> None:
     look = grown(table, {"old": 2})
-    assert look.goes_on_from() == ("old", 2)
+    assert look.goes_on_from() == Descent(branch="old", sequence=2)
     assert len(list(look.chain())) == LENGTH
     assert seen["listed"] <= LENGTH
 
 
+def test_the_link_to_a_snapshot_that_has_expired_tells_that_it_was_there(table: Table) -> None:
+    look = grown(table, {"main": 5, "audit": 100}, first=101)
+    assert look.goes_on_from() == Descent(branch="audit", sequence=100)
+
+
+@pytest.mark.parametrize(("first", "is_cut"), [(101, True), (102, False), (200, True)])
+def test_without_one_nobody_knows_whether_the_other_branch_was_merged(table: Table, first: int, is_cut: bool) -> None:
+    look = grown(table, {"main": 5, "audit": 100}, first=first, is_cut=is_cut)
+    assert look.goes_on_from() == Descent(branch="main", sequence=5, unsure=("audit",))
+
+
 def test_the_last_of_those_that_it_has_counts(table: Table) -> None:
     look = grown(table, {"main": 5, "audit": 100, "test": 200, "gone": 1}, first=4)
-    assert look.goes_on_from() == ("test", 200)
+    assert look.goes_on_from() == Descent(branch="test", sequence=200)
