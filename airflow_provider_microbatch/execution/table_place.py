@@ -82,19 +82,22 @@ def _check_knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, epoch: 
         return
     wrote = [one.definition for one in _published_to(checkpoint, key, epoch)]
     unmerged = next(filter(None, (table.unmerged(_on_record(checkpoint, key), one) for one in wrote)), None)
+    if unmerged is None and not any(table.definition.is_same_place(one) for one in wrote):
+        return
+    known = max(_before(checkpoint, table, key), default=-1)
+    rewind = command(checkpoint.lane(key.lane), f"rewind --to {known} --drop-output")
     if unmerged is not None:
-        raise SinkError(f"batch {key} is committed, and {unmerged}")
-    if any(table.definition.is_same_place(one) for one in wrote):
-        known = max(_before(checkpoint, table, key), default=-1)
         raise SinkError(
-            f"batch {key} is committed, and {table.location()} does not know it: the table was made anew, or "
-            f"restored from a backup of before. What it had of batches {known + 1} to {key.id} is in no table. "
-            f"`microbatch check {checkpoint.location} --table` names them: clear their tasks, the oldest "
-            "first; or "
-            f"{command(checkpoint.lane(key.lane), f'rewind --to {known} --drop-output')} has them run again. "
-            "What the sources cannot give again either, that rewind gives up and names with --allow-skip. Or "
-            "bring the table back as it was."
+            f"batch {key} is committed, and {unmerged} {rewind} has batches {known + 1} to {key.id} run again here: "
+            "first it takes them out of where they are."
         )
+    raise SinkError(
+        f"batch {key} is committed, and {table.location()} does not know it: the table was made anew, or restored from "
+        f"a backup of before. What it had of batches {known + 1} to {key.id} is in no table. "
+        f"`microbatch check {checkpoint.location} --table` names them: clear their tasks, the oldest first; or "
+        f"{rewind} has them run again. What the sources cannot give again either, that rewind gives up and names with "
+        "--allow-skip. Or bring the table back as it was."
+    )
 
 
 def _knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, epoch: int) -> bool:
@@ -195,7 +198,7 @@ def _check_not_in(
             f"batch {key} was made for {other.location()}, and the pipeline writes to {sink.location()} now: if it "
             f"is there, its rows would be in both. Nobody can tell: {away}"
         )
-    if not _contains(checkpoint, other, key):
+    if other.is_gone() or not _contains(checkpoint, other, key):
         return
     rewind = command(checkpoint.lane(key.lane), f"rewind --to {key.id - 1} --drop-output")
     if is_of_letters:

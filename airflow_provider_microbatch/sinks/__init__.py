@@ -313,6 +313,14 @@ class OpenSink(ABC):
         table does not seem away. Called at each plan."""
         return None
 
+    def is_gone(self) -> bool:
+        """Whether what the sink wrote to was dropped from a table that is there, as a branch is: readers find no batch
+        of it, and no output can be in two places by it. A table that is not there at all may be away, and come back.
+
+        :raises SinkError: if the sink cannot tell.
+        """
+        return False
+
     def is_table_of(self, before: Sink, tables: KnownTables) -> bool:
         """Whether this table is the one that ``before`` wrote at another address: it was moved, and has the id by which
         ``tables`` knows the table."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,8 +12,9 @@ import pytest
 from pyiceberg.table import Table
 
 from airflow_provider_microbatch import connections
-from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.exceptions import ForeignBatchError, SinkError
 from airflow_provider_microbatch.upkeep.table_check import check_table
+from tests.execution.kept_tables import start_behind
 from tests.execution.maintaining import applied, expire_all, rewind
 from tests.execution.world import World
 from tests.support.iceberg_table import connection_of, opened_in, sink_in
@@ -107,6 +110,146 @@ def test_one_that_was_made_or_merged_is_known_when_snapshots_have_expired(audite
     name(audited, "main")
     audited.run(3)
     assert rows(audited) == [0, 1, 2, 3, 9]
+
+
+def dropped(world: World, branch: str = "audit") -> None:
+    table(world).manage_snapshots().remove_branch(branch).commit()
+
+
+def foreign(world: World) -> None:
+    """A commit of somebody else's to the main branch, and what nobody names any more expires."""
+    table(world).append(pa.table({"id": pa.array([9], pa.int64())}))
+    expire(world)
+
+
+def refused(world: World, number: int) -> str:
+    with pytest.raises(SinkError, match=r"committed, and was published to branch '\w+' ") as error:
+        world.run(number)
+    return str(error.value)
+
+
+def does(world: World, told: str) -> None:
+    """Somebody types the one rewind that the error names."""
+    (to,) = re.findall(r"`microbatch rewind \S+ --to (\d+) --drop-output`", told)
+    expire_all(world.root)
+    assert applied(world, rewind(int(to))).steps
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_one_that_was_dropped_is_not_merged_because_its_snapshots_have_expired(audited: World, times: int) -> None:
+    """Its rows are in no branch: what goes on without them would lose them for good."""
+    dropped(audited)
+    name(audited, "main")
+    for _ in range(times):
+        foreign(audited)
+    told = refused(audited, 3)
+    assert opened_in(audited.lake).batches("live", audited.checkpoint.tables) == [0, 1]
+    assert "CALL" not in told
+    assert "branch 'audit' is gone" in told
+    does(audited, told)
+    for number in (4, 5):
+        audited.run(number)
+    assert rows(audited) == [0, 1, 2, 3, *[9] * times]
+
+
+def test_what_another_pipeline_had_in_one_that_was_dropped_is_in_nobodys_way(world: World) -> None:
+    point(world, "test", "main")
+    two = World(world.root / "two", name="two", sink=sink_in(world.lake, branch="test"))
+    two.land(7)
+    with pytest.raises(ForeignBatchError):
+        two.run(0)
+    applied(two, start_behind(allow_reread=True))
+    two.run(1)
+    assert rows(world, "test") == [0, 1, 7]
+    dropped(world, "test")
+    foreign(world)
+    world.land(2)
+    world.run(2)
+    assert rows(world) == [0, 1, 2, 9]
+
+
+def test_one_that_was_merged_halfway_and_dropped_is_known_as_far_as_its_rows_are_there(audited: World) -> None:
+    point(audited, "main", "audit")
+    audited.run(3)
+    audited.land(4)
+    dropped(audited)
+    foreign(audited)
+    name(audited, "main")
+    told = refused(audited, 4)
+    assert "batch live/3 " in told
+    assert opened_in(audited.lake).batches("live", audited.checkpoint.tables) == [0, 1, 2]
+    does(audited, told)
+    for number in (5, 6):
+        audited.run(number)
+    assert rows(audited) == [0, 1, 2, 3, 4, 9]
+
+
+def test_one_that_was_merged_is_known_by_its_rows_also_in_a_file_that_has_been_compacted(audited: World) -> None:
+    point(audited, "main", "audit")
+    table(audited).overwrite(table(audited).scan().to_arrow())
+    dropped(audited)
+    foreign(audited)
+    name(audited, "main")
+    audited.run(3)
+    assert rows(audited) == [0, 1, 2, 3, 9]
+
+
+def test_a_branch_behind_which_somebody_has_written_is_not_told_to_be_fast_forwarded(audited: World) -> None:
+    """Iceberg refuses that; the rewind goes."""
+    table(audited).append(pa.table({"id": pa.array([9], pa.int64())}))
+    name(audited, "main")
+    told = refused(audited, 3)
+    assert "CALL" not in told
+    assert "Name branch='audit' again." in told
+    does(audited, told)
+    assert rows(audited, "audit") == [0, 1]
+    for number in (4, 5):
+        audited.run(number)
+    assert rows(audited) == [0, 1, 2, 3, 9]
+
+
+def test_what_was_in_one_that_was_dropped_is_run_again_by_a_rewind(audited: World) -> None:
+    dropped(audited)
+    name(audited, "main")
+    with pytest.raises(SinkError, match="was published to branch 'audit'"):
+        audited.run(3)
+    expire_all(audited.root)
+    assert "iceberg:iceberg_of_tests/shop.orders@audit is gone" in " ".join(applied(audited, rewind(1)).notes)
+    for number in (4, 5):
+        audited.run(number)
+    assert rows(audited) == [0, 1, 2, 3]
+
+
+def test_a_batch_of_a_branch_that_was_merged_and_dropped_is_replayed(audited: World) -> None:
+    point(audited, "main", "audit")
+    dropped(audited)
+    name(audited, "main")
+    audited.run(3)
+    audited.run(2, clear_number=1)
+    assert rows(audited) == [0, 1, 2, 3]
+
+
+def test_one_that_was_merged_and_dropped_hides_nothing_from_a_rewind_of_what_is_later_than_a_backup(
+    audited: World,
+) -> None:
+    point(audited, "main", "audit")
+    name(audited, "main")
+    audited.run(3)
+    dropped(audited)
+    audited.expire_leases()
+    checkpoint, backup = audited.root / "checkpoint", audited.root / "backup"
+    shutil.copytree(checkpoint, backup)
+    audited.land(4)
+    audited.run(4)
+    audited.land(5)
+    shutil.rmtree(checkpoint)
+    backup.rename(checkpoint)
+    with pytest.raises(ForeignBatchError) as error:
+        audited.run(5)
+    does(audited, str(error.value))
+    for number in (6, 7):
+        audited.run(number)
+    assert rows(audited) == [0, 1, 2, 3, 4, 5]
 
 
 def test_nor_is_one_merged_because_somebody_else_has_written_since(audited: World) -> None:

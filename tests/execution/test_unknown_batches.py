@@ -158,3 +158,73 @@ def test_nor_is_one_of_another_checkpoint(tmp_path: Path) -> None:
 def test_lanes_of_another_pipeline_on_the_same_table_are_its_own(tmp_path: Path) -> None:
     _, two = beside_a_backfill(tmp_path)
     assert two.run(0) is not None
+
+
+def moved(world: World) -> None:
+    """From now on the pipeline writes to another table."""
+    world.lake = world.root / "sea"
+
+
+@pytest.fixture
+def two_tables(tmp_path: Path) -> IntervalWorld:
+    """Batch 0 is in a table that was removed since, batch 1 in the one of now, as is a batch of an interval, of which
+    the checkpoint knows nothing any more."""
+    world = IntervalWorld(tmp_path)
+    for number in range(4):
+        world.land_at(number + 0.5, number)
+    world.backfill(hour(0), 0)
+    moved(world)
+    world.backfill(hour(1), 1)
+    backed_up(world)
+    world.backfill(hour(2), 2)
+    restored(world)
+    shutil.rmtree(world.root / "lake")
+    expire_all(world.root)
+    return world
+
+
+def test_a_table_that_was_removed_does_not_hide_what_the_other_one_has(two_tables: IntervalWorld) -> None:
+    lane = lane_of(hour(2))
+    place = two_tables.pipeline.checkpoint
+    status, text = said(["rewind", place, "--to", "-1", "--drop-output", "--lane", lane])
+    assert status == 0, text
+    assert "lake does not tell which batches it has: " in text
+    assert lane not in str(two_tables.rows())
+    two_tables.run(3)
+    assert two_tables.rows() == {f"{lane_of(hour(1))}/0": [1], "live/0": [2, 3]}
+
+
+def test_nor_does_it_of_a_lane_that_the_checkpoint_knows(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    for number in range(4):
+        world.land(number)
+        world.run(number)
+        if number == 0:
+            moved(world)
+        if number == 2:
+            backed_up(world)
+    restored(world)
+    shutil.rmtree(world.root / "lake")
+    told = refused(world, 4)
+    assert "--to 2 --drop-output" in told
+    expire_all(tmp_path)
+    status, text = said(advised(told, world)[0])
+    assert status == 0, text
+    assert "lake does not tell which batches it has: " in text
+    world.run(5)
+    assert world.table() == {1: [1], 2: [2], 3: [3]}
+
+
+def test_where_no_other_table_has_any_a_rewind_does_not_end_as_if_it_had_looked(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.land(0)
+    world.run(0)
+    moved(world)
+    world.land(1)
+    world.run(1)
+    shutil.rmtree(world.root / "lake")
+    expire_all(tmp_path)
+    status, text = said(["rewind", world.pipeline.checkpoint, "--to", "1", "--drop-output"])
+    assert status == 2, text
+    assert "lake does not tell which batches it has: " in text
+    assert "If it is gone for good, there is nothing to rewind" in text

@@ -5,6 +5,8 @@ from __future__ import annotations
 from tests.mutants.mutation import Mutation
 
 SINK = "tests/sinks/test_iceberg_sink.py"
+HISTORY = "tests/sinks/test_iceberg_history.py"
+BRANCHES = "tests/execution/test_branches.py"
 
 MUTATIONS = [
     Mutation(
@@ -91,8 +93,8 @@ MUTATIONS = [
         name="a rollback is not noticed",
         why="batches count as in whose rows are gone",
         file="sinks/iceberg/log.py",
-        old="            if (snapshot.sequence_number or 0) < sequence:",
-        new="            if False:",
+        old='            if (snapshot.sequence_number or 0) < sequence:\n                return f"to',
+        new='            if False:\n                return f"to',
         tests=(SINK,),
     ),
     Mutation(
@@ -102,5 +104,61 @@ MUTATIONS = [
         old="        Or(IsNull(term=lane), IsNull(term=number)),\n",
         new="        NotEqualTo(term=lane, value=literal(key.lane)),\n",
         tests=(SINK,),
+    ),
+    Mutation(
+        name="a branch whose snapshots have expired counts as merged",
+        why="one that was dropped has the only copy of its batches, and nothing says so",
+        file="sinks/iceberg/log.py",
+        old="        return False if self.head is None else None\n",
+        new="        return id not in self._by_id\n",
+        tests=(HISTORY, BRANCHES),
+    ),
+    Mutation(
+        name="of a branch that was merged halfway all counts as merged",
+        why="what came after the merge is missing, in green",
+        file="sinks/iceberg/log.py",
+        old="since={key: lacking[key] for key in shown})",
+        new="since=lacking if shown else {})",
+        tests=(BRANCHES,),
+    ),
+    Mutation(
+        name="files of several batches tell of none of them",
+        why="behind a compaction a merge is not known, and a rewind brings rows a second time",
+        file="sinks/iceberg/removing.py",
+        old="    return {id for part in parts for id in part",
+        new="    return set() and {id for part in parts for id in part",
+        tests=(BRANCHES,),
+    ),
+    Mutation(
+        name="the link to a snapshot that has expired tells nothing",
+        why="a batch without a row does not count as merged",
+        file="sinks/iceberg/log.py",
+        old="        if link == id:\n",
+        new="        if False:\n",
+        tests=(HISTORY,),
+    ),
+    Mutation(
+        name="a fast-forward that Iceberg refuses is named",
+        why="whoever follows the error comes to another one, and no further",
+        file="sinks/iceberg/log.py",
+        old="        is_behind = head is None or ",
+        new="        is_behind = True or ",
+        tests=(BRANCHES,),
+    ),
+    Mutation(
+        name="of the branches that one goes on from the first one counts",
+        why="what it got of the later one is not known, and each look goes down to the oldest mark",
+        file="sinks/iceberg/log.py",
+        old="key=lambda one: -one[0][1])",
+        new="key=lambda one: one[0][1])",
+        tests=(HISTORY,),
+    ),
+    Mutation(
+        name="each step back in the history goes through all snapshots",
+        why="with ten thousand of them a look takes seconds",
+        file="sinks/iceberg/log.py",
+        old="else self._by_id.get(parent)",
+        new="else self.table.metadata.snapshot_by_id(parent)",
+        tests=(HISTORY,),
     ),
 ]

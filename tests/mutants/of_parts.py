@@ -188,9 +188,9 @@ MUTATIONS = [
     Mutation(
         name="two clears at once share a request",
         why="one of them is answered by the other's replay, or by none",
-        file="checkpoint/epochs.py",
-        old="            epoch += 1\n        return epoch",
-        new="            break\n        return epoch",
+        file="checkpoint/replays.py",
+        old="            if self.epochs.put(key, epoch, values):\n",
+        new="            if self.epochs.put(key, epoch, values) or True:\n",
         tests=("tests/checkpoint/test_attempts.py",),
     ),
     Mutation(

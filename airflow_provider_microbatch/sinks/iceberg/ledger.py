@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.key import BatchKey, is_name
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.file.posix import put_file
 from airflow_provider_microbatch.sinks.file.reading import read_regular
@@ -64,6 +64,16 @@ class Ledger:
         """Ids of all batches of the lane that are in, ascending."""
         pages = self._pages(properties, lane)
         return [id for _, page in sorted(pages.items()) for id in sorted(self._page(page))]
+
+    def batches(self, properties: Mapping[str, str]) -> dict[BatchKey, int]:
+        """All batches that are in, with the numbers of their manifests. A lane of a name that no lane has is left
+        out."""
+        prefix, found = self.name(""), dict[BatchKey, int]()
+        for lane in (key.removeprefix(prefix) for key in properties if key.startswith(prefix)):
+            if is_name(lane):
+                pages = map(self._page, self._pages(properties, lane).values())
+                found |= {BatchKey(lane, id): number for page in pages for id, number in page.items()}
+        return found
 
     def change(self, properties: Mapping[str, str], lane: str, id: int, number: int | None) -> dict[str, str]:
         """The properties that a commit has to set so that the batch is in by that number, or out (None). Pages that

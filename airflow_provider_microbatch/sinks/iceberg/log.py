@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
@@ -24,6 +25,7 @@ from airflow_provider_microbatch.sinks.iceberg import MAIN
 from airflow_provider_microbatch.sinks.iceberg.catalog import CatalogBusyError
 from airflow_provider_microbatch.sinks.iceberg.ledger import Ledger
 from airflow_provider_microbatch.sinks.iceberg.protocol import NAMES
+from airflow_provider_microbatch.sinks.iceberg.removing import batches_with_rows
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -39,6 +41,22 @@ PATIENCE_SECONDS = 60.0
 _LONGEST_PAUSE = 0.5
 _MARK = "microbatch.last."
 _NO_RETRY = "commit.retry.num-retries"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Descent:
+    """Whose records tell what a branch has.
+
+    :param branch: the branch whose record tells it, as far as its history reaches: the branch itself, or another that
+        it was made of, or fast-forwarded to. None if no record does.
+    :param sequence: the sequence number up to which that record tells it.
+    :param unsure: other branches, which have published since, the last one first: it may have been made of one, or
+        fast-forwarded to it, but the snapshots that would show that have expired.
+    """
+
+    branch: str | None
+    sequence: int
+    unsure: tuple[str, ...] = ()
 
 
 class Look:
@@ -65,11 +83,18 @@ class Look:
 
     def chain(self) -> Iterator[Snapshot]:
         """The branch's snapshots, newest first, as far back as none has expired."""
-        at = self.head
+        return self._back_from(self.head)
+
+    def _back_from(self, at: Snapshot | None) -> Iterator[Snapshot]:
         while at is not None:
             yield at
             parent = at.parent_snapshot_id
-            at = None if parent is None else self.table.metadata.snapshot_by_id(parent)
+            at = None if parent is None else self._by_id.get(parent)
+
+    @cached_property
+    def _by_id(self) -> Mapping[int, Snapshot]:
+        """The snapshots by their ids: pyiceberg's own look-up goes through all of them for each one."""
+        return {snapshot.snapshot_id: snapshot for snapshot in self.table.metadata.snapshots}
 
     def last_on(self, branch: str) -> tuple[int, int] | None:
         """Id and sequence number of the last snapshot of this package on a branch, which may be gone."""
@@ -89,22 +114,36 @@ class Look:
         last = self.last_on(self.branch)
         return None if last is None else self._is_without(*last)
 
-    def goes_on_from(self) -> tuple[str | None, int]:
-        """The branch whose record tells what this one has, as far as its history reaches: its own, or another's that it
-        was made of, or fast-forwarded to. None if no record does. And the sequence number up to which that tells it."""
+    def goes_on_from(self) -> Descent:
+        """Whose records tell what this branch has."""
         own = self.last_on(self.branch)
         if own is not None and self._is_without(*own) is not None:
             head = 0 if self.head is None else self.head.sequence_number or 0
-            return self.branch, head  # rolled back: whoever asks is told so
+            return Descent(branch=self.branch, sequence=head)  # rolled back: whoever asks is told so
+        sequence = -1 if own is None else own[1]
         names = (name.removeprefix(_MARK) for name in self.properties if name.startswith(_MARK))
-        lasts = ((branch, self.last_on(branch)) for branch in map(unquote, names))
-        known = [
-            (last[1], branch == self.branch, branch)
-            for branch, last in lasts
-            if last is not None and self._is_without(*last) is None
-        ]
-        sequence, _, branch = max(known, default=(-1, False, None))
-        return branch, sequence
+        lasts = [(last, branch) for branch in map(unquote, names) if (last := self.last_on(branch)) is not None]
+        unsure = list[str]()
+        # What others had published before the branch's own last snapshot was taken over by that one's commit. To look
+        # for it again, each look would walk the history down to the mark of a branch that nobody uses any more.
+        since = [one for one in lasts if one[0][1] > sequence]
+        for last, branch in sorted(since, key=lambda one: -one[0][1]):
+            has = self._has(*last)
+            if has:
+                return Descent(branch=branch, sequence=last[1], unsure=tuple(unsure))
+            if has is None:
+                unsure.append(branch)
+        return Descent(branch=None if own is None else self.branch, sequence=sequence, unsure=tuple(unsure))
+
+    def can_follow(self, branch: str) -> int | None:
+        """The snapshot to which this branch can be fast-forwarded to have what another branch has published; None if
+        there is none: this branch has commits of its own since, or the other one is gone, and its last snapshot."""
+        theirs = self.table.metadata.snapshot_by_name(branch)
+        last = None if theirs is not None else self.last_on(branch)
+        theirs = self._by_id.get(last[0]) if last is not None else theirs
+        head = None if self.head is None else self.head.snapshot_id
+        is_behind = head is None or any(one.snapshot_id == head for one in self._back_from(theirs))
+        return theirs.snapshot_id if theirs is not None and is_behind else None
 
     def came_since(self, sequence: int) -> dict[BatchKey, int | None]:
         """Batches that snapshots behind that sequence number put in, with the numbers of their manifests, or took out
@@ -131,8 +170,25 @@ class Look:
             if (snapshot.sequence_number or 0) < sequence:
                 return f"to snapshot {snapshot.snapshot_id}, behind snapshot {id}"
         # All snapshots left on the branch are newer. Expiring snapshots may also cut the links to their parents.
-        is_expired = self.head is not None and self.table.metadata.snapshot_by_id(id) is None
+        is_expired = self.head is not None and id not in self._by_id
         return None if is_expired else f"to a history without snapshot {id}"
+
+    def _has(self, id: int, sequence: int) -> bool | None:
+        """Whether the branch's history has a snapshot of another branch; None if what would show that has expired.
+
+        That the snapshot itself has expired shows nothing: a branch that is dropped without a merge leaves just that
+        behind. Its batches would count as in here, and their rows would be in no branch.
+        """
+        link = None
+        for snapshot in self.chain():
+            if snapshot.snapshot_id == id:
+                return True
+            if (snapshot.sequence_number or 0) < sequence:
+                return False
+            link = snapshot.parent_snapshot_id
+        if link == id:
+            return True  # some of those who expire snapshots leave the links to their parents
+        return False if self.head is None else None
 
     def commits_after(self, snapshot_id: int | None) -> str:
         """The commits of other writers since that snapshot, newest first, in words."""
@@ -177,8 +233,28 @@ class IcebergLog:
     def look(self) -> Look | None:
         """Read the table as it is now; None if there is none yet.
 
-        :raises SinkError: if the table cannot be read, or is not the table that this package has written here before.
+        :raises SinkError: if the table cannot be read, is not the table that this package has written here before, or
+            has no such branch.
         """
+        table = self._load()
+        if table is None:
+            return None
+        if self._lacks_branch(table):
+            raise SinkError(
+                f"{self.where} has no branch {self.branch!r}. Nothing was written. Make it: ALTER TABLE "
+                f"{self.catalog.table} CREATE BRANCH `{self.branch}`."
+            )
+        return Look(table, self.branch)
+
+    def is_branch_gone(self) -> bool:
+        """Whether the table is there, and has no such branch.
+
+        :raises SinkError: as :meth:`look`, but for the branch.
+        """
+        table = self._load()
+        return table is not None and self._lacks_branch(table)
+
+    def _load(self) -> Table | None:
         table, known = self.catalog.load(), self._uuid()
         if table is None:
             if known is not None:
@@ -194,12 +270,10 @@ class IcebergLog:
                 f"anew. Nothing was written. If that was on purpose, remove {self.hidden}, and clear the tasks whose "
                 "batches are to come back."
             )
-        if self.branch not in table.metadata.refs and (self.branch != MAIN or table.metadata.refs.get(MAIN)):
-            raise SinkError(
-                f"{self.where} has no branch {self.branch!r}. Nothing was written. Make it: ALTER TABLE "
-                f"{self.catalog.table} CREATE BRANCH `{self.branch}`."
-            )
-        return Look(table, self.branch)
+        return table
+
+    def _lacks_branch(self, table: Table) -> bool:
+        return self.branch != MAIN and self.branch not in table.metadata.refs
 
     def check_not_rolled_back(self, look: Look) -> None:
         """:raises SinkError: if published batches were removed together with their history."""
@@ -219,29 +293,52 @@ class IcebergLog:
         own = self.ledger.name("")
         if look.last_on(self.branch) is None and any(name.startswith(own) for name in look.properties):
             return look.properties  # a rollback is to stay: somebody has removed the mark
-        branch, sequence = look.goes_on_from()
-        since = look.came_since(sequence)
-        if branch == self.branch and not since:
+        descent = look.goes_on_from()
+        since = look.came_since(descent.sequence)
+        if descent.branch == self.branch and not since and not descent.unsure:
             return look.properties
-        base = None if branch is None else replace(self.ledger, branch=branch)
-        return self.ledger.going_on(look.properties, base=base, since=since)
+        base = None if descent.branch is None else replace(self.ledger, branch=descent.branch)
+        record = self.ledger.going_on(look.properties, base=base, since=since)
+        for branch in descent.unsure:
+            record = self._with_shown(look, record, branch)
+        return record
+
+    def _with_shown(self, look: Look, record: Mapping[str, str], branch: str) -> Mapping[str, str]:
+        """The record, and of what another branch has, the batches of which this branch has rows: where the history no
+        longer tells whether it was fast-forwarded to the other, they do."""
+        known = self.ledger.batches(record)
+        theirs = replace(self.ledger, branch=branch).batches(record)
+        lacking = {key: number for key, number in theirs.items() if key not in known}
+        head = None if look.head is None else look.head.snapshot_id
+        shown = batches_with_rows(look.table, head, lacking, where=self.where)
+        return self.ledger.going_on(record, base=self.ledger, since={key: lacking[key] for key in shown})
 
     def unmerged(self, wrote: str) -> str:
         """Why a batch that another branch has, and this one does not, would be left out for good by what is published
-        to this one, and the ways on, in words.
+        to this one, and the ways on in the table, in words.
 
         :param wrote: the other branch.
         """
         look = self.look()
-        way = f"CALL system.fast_forward('{self.catalog.table}', '{self.branch}', '{wrote}')"
-        if look is not None and wrote not in look.table.metadata.refs:
-            last = look.last_on(wrote)
-            version = "" if last is None else f" AS OF VERSION {last[0]}"
-            way = f"ALTER TABLE {self.catalog.table} CREATE BRANCH `{wrote}`{version}, which is gone; then {way}"
+        is_there = look is not None and wrote in look.table.metadata.refs
+        to = None if look is None else look.can_follow(wrote)
+        if to is not None:
+            way = f"CALL system.fast_forward('{self.catalog.table}', '{self.branch}', '{wrote}')"
+            made = f"ALTER TABLE {self.catalog.table} CREATE BRANCH `{wrote}` AS OF VERSION {to}, which is gone; then "
+            ways = f"Bring it there: {way if is_there else made + way}. Or name branch={wrote!r} again."
+        elif is_there:
+            ways = (
+                f"No fast_forward brings it there: branch {self.branch!r} has commits of its own since. Name "
+                f"branch={wrote!r} again."
+            )
+        else:
+            ways = (
+                f"No fast_forward brings it there: branch {wrote!r} is gone, and what of it is left, if anything, does "
+                f"not go on from branch {self.branch!r}."
+            )
         return (
             f"was published to branch {wrote!r} of {self.where}. Branch {self.branch!r} does not have it, and what is "
-            f"published there now would leave it out for good. Nothing was written. Bring it there: {way}. Or name "
-            f"branch={wrote!r} again."
+            f"published there now would leave it out for good. Nothing was written. {ways}"
         )
 
     def looks(self) -> Iterator[Look | None]:

@@ -92,6 +92,10 @@ class OpenIceberg(OpenPlaced):
                     return True
         raise self._outrun(key)
 
+    def is_gone(self) -> bool:
+        with reporting("look at", self._root):
+            return self._log.is_branch_gone()
+
     def is_table_of(self, before: Sink, tables: KnownTables) -> bool:
         return isinstance(before, IcebergSink) and self._folder.is_table_of(before.folder, tables)
 

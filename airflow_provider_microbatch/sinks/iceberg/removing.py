@@ -1,4 +1,5 @@
-"""Finds the files of a branch that have rows of a batch, and the rows of other batches to be kept from them.
+"""Finds the files of a branch that have rows of a batch, and the rows of other batches to be kept from them, if the
+batch is taken out.
 
 The columns ``lane`` and ``batch_id`` tell the rows apart, since a compaction merges files of several batches. A file
 that also has rows of other batches is rewritten without the batch's rows; rows that were deleted stay deleted.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -68,6 +69,49 @@ def removal_of(table: Table, snapshot_id: int | None, key: BatchKey, *, where: s
     return found
 
 
+def batches_with_rows(
+    table: Table, snapshot_id: int | None, keys: Collection[BatchKey], *, where: str
+) -> set[BatchKey]:
+    """Those of the batches of which the table has rows in that snapshot. A file of one batch is not read.
+
+    :raises SinkError: if a file cannot be read.
+    """
+    found = set[BatchKey]()
+    names = {one.name for one in table.schema().fields}
+    if snapshot_id is None or not set(RESERVED_COLUMNS) <= names:
+        return found
+    try:
+        for lane in sorted({key.lane for key in keys}):
+            ids = {key.id for key in keys if key.lane == lane}
+            rows = _is_between(lane, min(ids), max(ids))
+            for task in table.scan(row_filter=rows, snapshot_id=snapshot_id).plan_files():
+                ids -= _ids_in(table, task, lane, rows)
+                if not ids:
+                    break
+            found |= {key for key in keys if key.lane == lane and key.id not in ids}
+    except (ValueError, NotImplementedError) as error:
+        raise SinkError(
+            f"{where} has files that cannot be read here: {error}. They decide which batches its branch has. Compact "
+            "the table (CALL system.rewrite_data_files). Nothing was changed."
+        ) from error
+    return found
+
+
+def _ids_in(table: Table, task: FileScanTask, lane: str, rows: BooleanExpression) -> set[int]:
+    """Ids of batches of the lane of which a file has rows."""
+    from pyiceberg.conversions import from_bytes
+    from pyiceberg.types import PrimitiveType
+
+    column = table.schema().find_field(RESERVED_COLUMNS[1])
+    bound = (task.file.lower_bounds or {}).get(column.field_id)
+    if bound is not None and not task.delete_files and isinstance(column.field_type, PrimitiveType):
+        id: Any = from_bytes(column.field_type, bound)
+        if isinstance(id, int) and id >= 0 and _is_wholly(table, task.file, BatchKey(lane, id)):
+            return {id}
+    parts = _read(table, task, rows, RESERVED_COLUMNS)
+    return {id for part in parts for id in part.column(RESERVED_COLUMNS[1]).unique().to_pylist()}
+
+
 def _take_out(found: Removal, task: FileScanTask, key: BatchKey) -> None:
     table = found.table
     if not task.delete_files and _is_wholly(table, task.file, key):
@@ -90,6 +134,15 @@ def _is_of(key: BatchKey) -> BooleanExpression:
     return And(
         EqualTo(term=Reference(lane), value=literal(key.lane)), EqualTo(term=Reference(number), value=literal(key.id))
     )
+
+
+def _is_between(lane: str, first: int, last: int) -> BooleanExpression:
+    from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThanOrEqual, Reference
+    from pyiceberg.expressions.literals import literal
+
+    name, number = map(Reference, RESERVED_COLUMNS)
+    ids = And(GreaterThanOrEqual(term=number, value=literal(first)), LessThanOrEqual(term=number, value=literal(last)))
+    return And(EqualTo(term=name, value=literal(lane)), ids)
 
 
 def _is_of_others(key: BatchKey) -> BooleanExpression:

@@ -12,7 +12,8 @@ from airflow_provider_microbatch.execution.opened_sources import Ranges
 from airflow_provider_microbatch.execution.position import render, starts_of
 from airflow_provider_microbatch.sinks import Manifest
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
-from airflow_provider_microbatch.upkeep.commands.site import Recorded, check_stateless
+from airflow_provider_microbatch.upkeep.commands.site import Recorded
+from airflow_provider_microbatch.upkeep.commands.stateless import check_stateless
 
 
 def plan_adopt(drafting: Drafting, key: BatchKey, *, allow_skip: bool = False) -> Plan:

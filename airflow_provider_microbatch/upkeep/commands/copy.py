@@ -12,7 +12,8 @@ from airflow_provider_microbatch.stores.location import open_store
 from airflow_provider_microbatch.upkeep.commands.moving import CopyTo, Leave, Open, is_open
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.repair_epochs import fence_ahead
-from airflow_provider_microbatch.upkeep.commands.site import alive, check_no_state
+from airflow_provider_microbatch.upkeep.commands.site import alive
+from airflow_provider_microbatch.upkeep.commands.stateless import check_no_state
 
 
 def plan_copy(drafting: Drafting, *, target: str) -> Plan:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
 from airflow_provider_microbatch.checkpoint.entries import Attempt, Offset
 from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey, is_lane
 from airflow_provider_microbatch.checkpoint.set_offset_command import set_offset_command
-from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SinkError
+from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
 from airflow_provider_microbatch.execution.letters_taken import taken
 from airflow_provider_microbatch.execution.position import starts_of
+from airflow_provider_microbatch.sinks import OpenSink
 from airflow_provider_microbatch.sources import OpenSource, Source
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.rename_source import check_not_half_renamed
 from airflow_provider_microbatch.upkeep.commands.repair_epochs import fence_attempts, withdraw_requests
 from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded
 from airflow_provider_microbatch.upkeep.commands.steps import DropOutput, DropStage, Keep
+from airflow_provider_microbatch.upkeep.commands.told import Told
 
 _NAMED = 20
 """Number of damaged entries that a note names one by one."""
@@ -35,8 +38,9 @@ def plan_rewind(drafting: Drafting, *, lane: str, to: int, drop_output: bool, al
         is damaged, where the source is set to go on without missing data, where the table does not have the batch
         either, or where the checkpoint was restored and the source gives up committed data. The plan's notes name all
         that would be refused without it.
-    :raises MaintenanceError: if a row would be lost or doubled, or if there is no such lane.
-    :raises SinkError: if only the table could know the lane, and cannot tell.
+    :raises MaintenanceError: if a row would be lost or doubled, if there is no such lane, or if there is nothing to do
+        and a table on record cannot tell whether there is.
+    :raises SinkError: if a table cannot tell whose a batch of the lane is.
     """
     check_not_half_renamed(drafting.checkpoint)
     return _Rewind(drafting, lane=lane, to=to, drop_output=drop_output, allow_skip=allow_skip).plan()
@@ -53,6 +57,7 @@ class _Rewind:
         self._lane = self._checkpoint.lane(lane)
         self._recorded = Recorded(self._checkpoint)
         self._lost: dict[int, list[Published]] = {}
+        self._silent: tuple[str, ...] = ()
         self._folder = "" if lane == LIVE else f"lanes/{lane}/"
         self._damaged: dict[str, OpenSource] = {}
 
@@ -68,7 +73,12 @@ class _Rewind:
         later = sorted({*known, *self._lost})
         self._damaged = self._find_damaged()
         if not later and not self._damaged:
+            self._check_told()
             return self._drafting.plan()
+        for told in self._silent:
+            self._drafting.note(f"{told} Batches of after a backup, if it has any, stay there.")
+        for sink in filter(self._recorded.is_gone, self._recorded.on_record() if later else ()):
+            self._drafting.note(f"{sink.location()} is gone, and is not asked for the batches that are taken out.")
         if later:
             self._check_letters(later)
             self._check_kept()
@@ -106,7 +116,7 @@ class _Rewind:
             sink, identity = self._recorded.sink_of(attempt), attempt.identity
             if sink is None or identity is None:
                 continue
-            for table in sink.tables:
+            for table in () if self._recorded.is_gone(sink) else sink.tables:
                 if table.definition.is_cheap_to_ask and table.definition.keeps_batches:
                     self._drafting.elsewhere(
                         DropOutput(
@@ -124,10 +134,12 @@ class _Rewind:
     def _of_another_life(self) -> dict[int, list[Published]]:
         """Batches that this checkpoint published after the backup that it was restored from: no log knows them."""
         try:
-            numbers = [number for number in self._recorded.batches(self._name) if number > self._to]
-        except (MaintenanceError, SinkError):
-            return {}  # batches in the logs are looked up one by one
-        found = {number: self._recorded.of_another_life(BatchKey(self._name, number)) for number in numbers}
+            told = self._recorded.told(self._name)
+        except MaintenanceError:
+            return {}  # no pipeline is on record; batches in the logs are looked up one by one
+        self._silent = told.silent
+        holders = sorted(told.holders.items())
+        found = {number: self._unknown(number, tables) for number, tables in holders if number > self._to}
         lost = {
             number: kept
             for number, all_of_it in found.items()
@@ -140,6 +152,19 @@ class _Rewind:
                 "restored from. What they read is read again only as far as it is still there."
             )
         return lost
+
+    def _unknown(self, number: int, tables: Sequence[OpenSink]) -> list[Published]:
+        return self._recorded.of_another_life(BatchKey(self._name, number), tables=tables)
+
+    def _check_told(self) -> None:
+        """Check that there really is nothing to do: a run may have been refused for what a table has of after a backup,
+        and have named this command, which would end well without having looked there."""
+        if self._silent:
+            raise MaintenanceError(
+                f"no log has a batch after {self._to}, nor has a table that tells. But {' '.join(self._silent)} Bring "
+                "that table back, or its catalog, and type this again. If it is gone for good, there is nothing to "
+                "rewind."
+            )
 
     def _check_given_up(self, lost: list[int]) -> None:
         """Check that the lost batches can be read again: data that a source has given up cannot be, and no log tells
@@ -173,12 +198,13 @@ class _Rewind:
         lanes = self._checkpoint.lanes()
         if self._name in lanes:
             return
-        numbers = self._recorded.batches(self._name) if is_lane(self._name) else []
-        if not any(self._recorded.of_another_life(BatchKey(self._name, number)) for number in numbers):
-            told = " ".join(["", *self._recorded.unusable()]) if is_lane(self._name) else ""
+        told = self._recorded.told(self._name) if is_lane(self._name) else Told(holders={}, silent=())
+        if not any(self._unknown(number, tables) for number, tables in told.holders.items()):
+            others = self._recorded.unusable() if is_lane(self._name) else []
+            also = " ".join(["", *others, *told.silent])
             raise MaintenanceError(
                 f"{self._checkpoint.location} has no lane {self._name!r}; it has {', '.join(lanes)}. No table that can "
-                f"be asked from here has a batch of it either.{told}"
+                f"be asked from here has a batch of it either.{also}"
             )
 
     def _check_position(self, offset_ids: list[int], commit_ids: list[int]) -> None:

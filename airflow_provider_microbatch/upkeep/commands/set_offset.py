@@ -18,7 +18,8 @@ from airflow_provider_microbatch.sources import OpenSource
 from airflow_provider_microbatch.upkeep.commands.encoding import encoded_offsets, encoded_position_commit
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.rename_source import check_not_half_renamed
-from airflow_provider_microbatch.upkeep.commands.site import Recorded, check_stateless
+from airflow_provider_microbatch.upkeep.commands.site import Recorded
+from airflow_provider_microbatch.upkeep.commands.stateless import check_stateless
 from airflow_provider_microbatch.upkeep.commands.steps import Keep
 
 

@@ -29,6 +29,7 @@ from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.refused_plan import refused_plan
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink, Sink, SinkContext
 from airflow_provider_microbatch.sources import OpenSource, Source
+from airflow_provider_microbatch.upkeep.commands.told import Told, told_by
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +54,7 @@ class Recorded:
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
         self._tables = checkpoint.tables.following_moves
+        self._gone: dict[str, bool] = {}
 
     def published(self, key: BatchKey) -> Published | None:
         """The batch in the table, or None: no sink that any attempt has ever written to has the batch, or only some of
@@ -129,15 +131,18 @@ class Recorded:
                 found.append(one)
         return found
 
-    def of_another_life(self, key: BatchKey) -> list[Published]:
+    def of_another_life(self, key: BatchKey, *, tables: Sequence[OpenSink] | None = None) -> list[Published]:
         """The batch in each table that this checkpoint published under the number by a plan that it no longer knows,
-        since it was restored from an older backup. Empty if there is none."""
+        since it was restored from an older backup. Empty if there is none.
+
+        :param tables: the tables to look in; None: all that can be used from here.
+        """
         own = self._checkpoint.identity()
         # Attempts may be on record that the logs do not know, if a restore put back attempts alone.
         is_planned = self._checkpoint.lane(key.lane).offset_log.has(key.id)
         made_here = [
             found
-            for found in _at(key, tables_of(self.usable()), self._tables)
+            for found in _at(key, tables_of(self.usable()) if tables is None else tables, self._tables)
             if found.manifest.identity is not None
             and own is not None
             and found.manifest.identity.checkpoint == own.query_id
@@ -163,6 +168,13 @@ class Recorded:
         """
         return sorted({number for sink in self.usable() for number in sink.batches(lane, self._tables)})
 
+    def told(self, lane: str) -> Told:
+        """What each table that can be used from here tells of a lane.
+
+        :raises MaintenanceError: if no sink is on record.
+        """
+        return told_by(tables_of(self.usable()), lane, self._tables)
+
     def sinks_of(self, key: BatchKey) -> list[OpenSink]:
         """The usable sinks that attempts of the batch wrote to; all usable sinks, if that is unknown. No other sink has
         the batch, unless a user has moved or copied the table."""
@@ -180,8 +192,26 @@ class Recorded:
         return found
 
     def usable(self) -> list[OpenSink]:
-        """The sinks that can be used from here, each once. The current sink comes first: if a table was copied, readers
-        use the current sink's table.
+        """The sinks that can be used from here, each once, without those that are gone, unless all are. The current
+        sink comes first: if a table was copied, readers use the current sink's table.
+
+        :raises MaintenanceError: if none is on record.
+        """
+        found = self.on_record()
+        return [sink for sink in found if not self.is_gone(sink)] or found
+
+    def is_gone(self, sink: OpenSink) -> bool:
+        """Whether all that the sink wrote to was dropped from tables that are there: a branch that was merged, say. It
+        can be asked for nothing, and would stop every command that asks all sinks on record."""
+        place = str(sink.definition.to_dict())
+        if place not in self._gone:
+            self._gone[place] = False
+            with suppress(SinkError, DefinitionError):  # whoever asks it for batches is told that
+                self._gone[place] = all(table.is_gone() for table in sink.tables)
+        return self._gone[place]
+
+    def on_record(self) -> list[OpenSink]:
+        """The sinks that can be used from here, each once, also those that are gone.
 
         :raises MaintenanceError: if none is on record.
         """
@@ -450,29 +480,3 @@ def _sign(checkpoint: Checkpoint, key: BatchKey, epoch: int, engine_of: EngineOf
     except CheckpointError:
         return None  # torn: `repair` mends unreadable entries, and the holder could not read its entry either
     return f"it is being opened, its lease runs for another {seconds:.0f} s" if seconds > 0 else None
-
-
-def check_no_state(checkpoint: Checkpoint) -> None:
-    """Check that the checkpoint keeps no state, which a command would leave behind.
-
-    :raises MaintenanceError: if it keeps state: the pipeline that goes on would begin without any.
-    """
-    if checkpoint.keeps_state:
-        raise MaintenanceError(
-            f"{checkpoint.location} keeps state of its batches (stateful=True), which cannot be taken along. Nothing "
-            "was done. Begin a checkpoint and a table of their own there, which read from the beginning."
-        )
-
-
-def check_stateless(checkpoint: Checkpoint, recorded: Recorded) -> None:
-    """Check that the pipeline keeps no state, before a batch is counted that no run makes: such a batch would keep no
-    state, and the next batch could not continue.
-
-    :raises MaintenanceError: if batches keep state, or are to keep it.
-    """
-    if checkpoint.keeps_state or recorded.arguments().get("stateful"):
-        raise MaintenanceError(
-            f"the pipeline of {checkpoint.location} keeps state (stateful=True): a batch that no run has made keeps "
-            "none, and the next one would have nothing to go on from. Nothing was done. `microbatch rewind` goes back "
-            "with the state; to read from elsewhere, begin a checkpoint and a table of their own."
-        )

@@ -16,7 +16,8 @@ from airflow_provider_microbatch.execution.plan import PINNED_BY_DEFAULT
 from airflow_provider_microbatch.execution.position import Position, read_position
 from airflow_provider_microbatch.upkeep.commands.encoding import encoded_offsets, encoded_position_commit
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
-from airflow_provider_microbatch.upkeep.commands.site import Recorded, check_stateless
+from airflow_provider_microbatch.upkeep.commands.site import Recorded
+from airflow_provider_microbatch.upkeep.commands.stateless import check_stateless
 
 _MOST_MISSING = 10_000
 """How many consecutive numbers may be missing in a table, at most, before a number that it has: each gets entries in

@@ -85,7 +85,7 @@ def _check(step: Step, store: Store, checkpoint: Checkpoint, told: Collection[st
                 f"the stage of {step.what} is checkpoint {step.checkpoint!r:.100}'s, and not this one's."
             )
         recorded = Recorded(checkpoint)
-        sinks = recorded.usable()
+        sinks = recorded.on_record()
         if not any(step.sink == sink.definition.to_dict() for sink in (*sinks, *tables_of(sinks))):
             raise MaintenanceError(
                 " ".join([f"{step.where!r:.200} is the table of no pipeline that is on record here.",
