@@ -1,4 +1,5 @@
-"""Questions to a cluster: asked by the client of librdkafka, without a JVM."""
+"""Questions to a cluster: asked by the client of librdkafka, without a JVM. Errors are of the class that the access
+names."""
 
 from __future__ import annotations
 
@@ -10,15 +11,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
-from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.exceptions import MicroBatchError, SourceError
+from airflow_provider_microbatch.kafka.access import Access
 from airflow_provider_microbatch.lifetime import Close, shared
 from airflow_provider_microbatch.registry import DISTRIBUTION
-from airflow_provider_microbatch.sources.kafka.access import Access
-from airflow_provider_microbatch.sources.kafka.offsets import Partition, Position, named
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+Partition = tuple[str, int]
+"""Topic and number."""
+
+Position = Mapping[Partition, int]
+"""The next offset to be read, by partition."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +48,11 @@ class Record:
     time_ms: int
 
 
+def named(partition: Partition) -> str:
+    """Name a partition as Kafka's own tools do: ``orders-3``."""
+    return f"{partition[0]}-{partition[1]}"
+
+
 class Cluster:
     """:param access: settings of the access.
     :param timeout: seconds that one request may take, with all retries of the client.
@@ -62,7 +73,7 @@ class Cluster:
         """Return those of the topics that exist."""
         if not names:
             return {}
-        kafka = _library()
+        kafka = library()
         asked = kafka.TopicCollection(sorted(names))
         futures = self._ask(lambda client: client.describe_topics(asked, request_timeout=self._timeout))
         found = {}
@@ -96,7 +107,7 @@ class Cluster:
 
     def commit(self, group: str, position: Position) -> None:
         """Set the offsets of a consumer group to the position, for people and tools that look at the group."""
-        kafka = _library()
+        kafka = library()
         asked = [
             kafka.ConsumerGroupTopicPartitions(group, [kafka.TopicPartition(*one, at) for one, at in position.items()])
         ]
@@ -106,7 +117,8 @@ class Cluster:
         for future in futures.values():
             for one in self._result(future).topic_partitions:
                 if one.error is not None:
-                    raise SourceError(f"consumer group {group!r}, {one.topic}-{one.partition}: {one.error.str()}")
+                    told = f"consumer group {group!r}, {one.topic}-{one.partition}: {one.error.str()}"
+                    raise self._access.failed(told)
 
     def _offsets(self, asked: Mapping[Partition, Any], *, committed_only: bool = False) -> dict[Partition, int]:
         return {one: record.offset for one, record in self._records(asked, committed_only=committed_only).items()}
@@ -114,7 +126,7 @@ class Cluster:
     def _records(self, asked: Mapping[Partition, Any], *, committed_only: bool = False) -> dict[Partition, Record]:
         if not asked:
             return {}
-        kafka = _library()
+        kafka = library()
         level = kafka.IsolationLevel.READ_COMMITTED if committed_only else kafka.IsolationLevel.READ_UNCOMMITTED
         specs = {kafka.TopicPartition(*one): spec for one, spec in asked.items()}
         futures = self._ask(
@@ -127,18 +139,18 @@ class Cluster:
                 found[one.topic, one.partition] = Record(offset=int(told.offset), time_ms=int(told.timestamp))
             except _UnknownError as error:
                 where = named((one.topic, one.partition))
-                raise SourceError(f"{where} does not exist in {self._access.servers}: {error}") from error
+                raise self._access.failed(f"{where} does not exist in {self._access.servers}: {error}") from error
         return found
 
     def _ask(self, question: Callable[[Any], T]) -> T:
-        kafka = _library()
+        kafka = library()
         try:
             return question(self._held.client)
         except kafka.KafkaException as error:
             raise self._error(error) from error
 
     def _result(self, future: Any) -> Any:
-        kafka = _library()
+        kafka = library()
         try:
             return future.result(timeout=self._timeout + 5.0)
         except kafka.KafkaException as error:
@@ -146,13 +158,13 @@ class Cluster:
                 raise _UnknownError(error.args[0].str()) from error
             raise self._error(error) from error
         except TimeoutError as error:
-            raise SourceError(f"no answer from {self._access.servers} in {self._timeout:g} seconds.") from error
+            raise self._access.failed(f"no answer from {self._access.servers} in {self._timeout:g} seconds.") from error
 
-    def _error(self, error: Any) -> SourceError:
+    def _error(self, error: Any) -> MicroBatchError:
         told = error.args[0].str() if error.args and hasattr(error.args[0], "str") else str(error)
         # A timeout does not tell its cause: the client repeated the request, and reported an error for each try.
         heard = self._held.last_word()
-        return SourceError(
+        return self._access.failed(
             f"Kafka at {self._access.servers} did not answer as it should: {told}{f' ({heard})' if heard else ''}. "
             "Is it up, and may this user read there?"
         )
@@ -165,7 +177,7 @@ class Cluster:
 
     @staticmethod
     def _spec() -> Any:
-        return _library().admin.OffsetSpec
+        return library().admin.OffsetSpec
 
 
 class _UnknownError(Exception):
@@ -182,7 +194,7 @@ class _Held:
     def hear(self, error: Any) -> None:
         log.debug("librdkafka: %s", error)
         # "All brokers are down" comes after the error with the cause.
-        if error.code() != _library().KafkaError._ALL_BROKERS_DOWN:
+        if error.code() != library().KafkaError._ALL_BROKERS_DOWN:
             self._heard = error.str()
 
     def last_word(self) -> str:
@@ -196,29 +208,30 @@ class _Held:
 
 
 def _opened(access: Access) -> tuple[_Held, Close]:
-    kafka = _library()
+    kafka = library()
     # The client would report unreachable brokers on stderr, at each retry; exceptions report them too.
     settings = {"log_level": 2, **access.client}
     held = _Held()
     try:
         held.client = kafka.admin.AdminClient(settings, error_cb=held.hear)
     except kafka.KafkaException as error:
-        raise SourceError(f"the client for {access.servers} cannot be made: {error.args[0].str()}") from error
+        raise access.failed(f"the client for {access.servers} cannot be made: {error.args[0].str()}") from error
     return held, held.close
 
 
 def _unknown_codes() -> tuple[int, ...]:
-    error = _library().KafkaError
+    error = library().KafkaError
     return (error.UNKNOWN_TOPIC_OR_PART, error._UNKNOWN_PARTITION, error._UNKNOWN_TOPIC)
 
 
-def _library() -> Any:
+def library() -> Any:
+    """The module of librdkafka's client. :raises SourceError: if it is not installed."""
     try:
         import confluent_kafka
         import confluent_kafka.admin
     except ImportError as error:
         raise SourceError(
-            f"a KafkaSource is planned by confluent-kafka, which is not installed ({error}). "
+            f"topics are reached by confluent-kafka, which is not installed ({error}). "
             f"Run: pip install '{DISTRIBUTION}[kafka]'"
         ) from error
     return confluent_kafka
