@@ -198,7 +198,10 @@ def broker() -> Iterator[Broker]:
     """
     folder = Path(tempfile.mkdtemp(prefix="microbatch-kafka-"))
     try:
-        plain, secured, controller = (free_port() for _ in range(3))
+        ports = set[int]()
+        while len(ports) < 3:  # the kernel may name one that is free again twice
+            ports.add(free_port())
+        plain, secured, controller = ports
         _certificates(folder)
         settings = folder / "server.properties"
         settings.write_text(_settings(folder, plain=plain, secured=secured, controller=controller))
