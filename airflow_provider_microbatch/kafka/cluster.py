@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_PAUSE = 0.05
+
 Partition = tuple[str, int]
 """Topic and number."""
 
@@ -31,11 +34,13 @@ Position = Mapping[Partition, int]
 class Topic:
     """:param id: id of the topic: a topic that is removed and created again under the same name has another one.
     :param partitions: numbers of its partitions.
+    :param copies: how many brokers have each partition.
     """
 
     name: str
     id: str
     partitions: tuple[int, ...]
+    copies: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,9 +86,36 @@ class Cluster:
             with suppress(_UnknownError):
                 told = self._result(future)
                 found[name] = Topic(
-                    name=name, id=str(told.topic_id), partitions=tuple(sorted(one.id for one in told.partitions))
-                )  # fmt: skip
+                    name=name,
+                    id=str(told.topic_id),
+                    partitions=tuple(sorted(one.id for one in told.partitions)),
+                    copies=max((len(one.replicas) for one in told.partitions), default=1),
+                )
         return found
+
+    def create(self, name: str, *, copies: int, settings: Mapping[str, str]) -> None:
+        """Make a topic of one partition, unless it is there. On return its partition has a leader.
+
+        :param copies: how many brokers are to have it.
+        :param settings: of the topic, by Kafka's names.
+        """
+        kafka = library()
+        new = kafka.admin.NewTopic(name, num_partitions=1, replication_factor=copies, config=dict(settings))
+        future = self._ask(lambda client: client.create_topics([new], request_timeout=self._timeout))[name]
+        with suppress(_ExistsError):
+            self._result(future)
+        until = time.monotonic() + self._timeout
+        # The client would keep a partition without a leader in mind, and refuse each question about it for half a
+        # minute.
+        while not self._is_led(name) and time.monotonic() < until:
+            time.sleep(_PAUSE)
+
+    def settings(self, name: str) -> dict[str, str]:
+        """Settings of a topic, by Kafka's names."""
+        kafka = library()
+        asked = kafka.admin.ConfigResource(kafka.admin.ResourceType.TOPIC, name)
+        futures = self._ask(lambda client: client.describe_configs([asked], request_timeout=self._timeout))
+        return {key: str(entry.value) for key, entry in self._result(futures[asked]).items()}
 
     def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """The first offset of each partition that is still there."""
@@ -119,6 +151,10 @@ class Cluster:
                 if one.error is not None:
                     told = f"consumer group {group!r}, {one.topic}-{one.partition}: {one.error.str()}"
                     raise self._access.failed(told)
+
+    def _is_led(self, name: str) -> bool:
+        found = self._ask(lambda client: client.list_topics(name, timeout=self._timeout)).topics[name]
+        return bool(found.partitions) and all(one.leader >= 0 for one in found.partitions.values())
 
     def _offsets(self, asked: Mapping[Partition, Any], *, committed_only: bool = False) -> dict[Partition, int]:
         return {one: record.offset for one, record in self._records(asked, committed_only=committed_only).items()}
@@ -156,6 +192,8 @@ class Cluster:
         except kafka.KafkaException as error:
             if error.args[0].code() in _unknown_codes():
                 raise _UnknownError(error.args[0].str()) from error
+            if error.args[0].code() == kafka.KafkaError.TOPIC_ALREADY_EXISTS:
+                raise _ExistsError from error
             raise self._error(error) from error
         except TimeoutError as error:
             raise self._access.failed(f"no answer from {self._access.servers} in {self._timeout:g} seconds.") from error
@@ -182,6 +220,10 @@ class Cluster:
 
 class _UnknownError(Exception):
     """There is no such topic or partition."""
+
+
+class _ExistsError(Exception):
+    """There is such a topic."""
 
 
 class _Held:

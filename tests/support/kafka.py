@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_microbatch.connections import Connection
 from demo.local_airflow import free_port
 from tests.environments import jars
 from tests.support.waiting import wait_until
@@ -190,6 +191,11 @@ def running() -> Broker:
     return Broker(address=address, secured=secured, ca=ca)
 
 
+def connection(conn_id: str = "kafka") -> Connection:
+    """What Airflow would know of it."""
+    return Connection(conn_id=conn_id, conn_type="kafka", extra={"bootstrap.servers": running().address})
+
+
 @contextmanager
 def broker() -> Iterator[Broker]:
     """Start one, and stop it at the end.
@@ -257,6 +263,7 @@ def _settings(folder: Path, *, plain: int, secured: int, controller: int) -> str
         "transaction.state.log.replication.factor": 1,
         "transaction.state.log.min.isr": 1,
         "transaction.state.log.num.partitions": 1,
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
         "share.coordinator.state.topic.replication.factor": 1,
         "share.coordinator.state.topic.min.isr": 1,
         "group.initial.rebalance.delay.ms": 0,

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from airflow_provider_microbatch import connections
-from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.graph import JobGraph
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sinks.file import FileSink
@@ -17,8 +16,7 @@ from airflow_provider_microbatch.sources import Source
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.kafka import KafkaSource
 from airflow_provider_microbatch.sources.kinesis import KinesisSource
-from tests.support import kinesis
-from tests.support.kafka import running
+from tests.support import kafka, kinesis
 from tests.support.system import FilesOnPosix, System
 from tests.support.systems import SYSTEMS as OF_THIS_MACHINE
 from tests.support.systems import SplitWiseFiles
@@ -31,14 +29,14 @@ class KafkaTopics(FilesOnPosix):
 
     def source(self, name: str, *, limit: int | None = None, cleans: bool = False, archive: str = "archive") -> Source:
         # A definition out of the checkpoint may name no server of its own.
-        connections.find_by(_broker)
+        connections.find_by(kafka.connection)
         return KafkaSource(conn_id="kafka", topics=[self._topic(name)], max_rows=limit, packages=[])
 
     def prepare(self, source: str) -> None:
-        running().topic(name=self._topic(source), partitions=2)
+        kafka.running().topic(name=self._topic(source), partitions=2)
 
     def land(self, source: str, ids: Sequence[int], *, at_ms: int | None = None) -> None:
-        running().send(self._topic(source), [json.dumps(list(ids))], partition=ids[0] % 2, at_ms=at_ms)
+        kafka.running().send(self._topic(source), [json.dumps(list(ids))], partition=ids[0] % 2, at_ms=at_ms)
 
     def not_given_up(self, source: str) -> list[str]:
         return []
@@ -101,10 +99,6 @@ class KinesisShards(FilesOnPosix):
 
     def _stream(self, source: str) -> kinesis.Stream:
         return kinesis.Stream(name=f"{self._root.parent.name}-{self._root.name}-{source}")
-
-
-def _broker(conn_id: str) -> Connection:
-    return Connection(conn_id=conn_id, conn_type="kafka", extra={"bootstrap.servers": running().address})
 
 
 SYSTEMS: Mapping[str, Callable[[Path], System]] = {

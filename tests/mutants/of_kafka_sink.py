@@ -1,0 +1,147 @@
+"""Mutations of the sink of Kafka, and of sinks in which no batch can be replaced."""
+
+from __future__ import annotations
+
+from tests.mutants.mutation import Mutation
+
+SINK, PROCESSES, MARKS = (f"tests/kafka/test_{name}.py" for name in ("sink", "processes", "marks"))
+REPLACEABLE = "tests/execution/test_not_replaceable.py"
+
+MUTATIONS = [
+    Mutation(
+        name="publishers of a topic's lane do not fence each other",
+        why="two attempts that find the batch not in both bring it in",
+        file="sinks/kafka/transaction.py",
+        old='return "/".join(("microbatch", self._sink.marks_topic, self._sink.topic, self._lane))',
+        new="return f\"{'/'.join(('microbatch', self._sink.topic, self._lane))}/{id(self)}/{time.time_ns()}\"",
+        tests=(PROCESSES,),
+    ),
+    Mutation(
+        name="a topic is asked for a batch before others are fenced, and not behind it",
+        why="what another has committed in between is published again",
+        file="sinks/kafka/opened.py",
+        old="if found is not None and _stands(found, own.epoch, replay=replay):",
+        new="if False:",
+        tests=(PROCESSES,),
+    ),
+    Mutation(
+        name="marks behind an open transaction are taken for missing",
+        why="a batch that is in is published again while another lane publishes",
+        file="sinks/kafka/marks.py",
+        old="while (end := self._cluster.latest([place])[place]) < highest:",
+        new="while (end := self._cluster.latest([place])[place]) < 0:",
+        tests=(MARKS,),
+    ),
+    Mutation(
+        name="a look for a batch reads all marks of its topic",
+        why="each plan takes longer than the one before",
+        file="sinks/kafka/marks.py",
+        old="if mark is not None or any(mark.top < key.id for _, mark in own):",
+        new="if mark is not None:",
+        tests=(MARKS,),
+    ),
+    Mutation(
+        name="an old batch that was published again hides newer ones",
+        why="the newest batches are taken for missing, and published again",
+        file="sinks/kafka/opened.py",
+        old="top = max(seen.top, batch.key.id)",
+        new="top = batch.key.id",
+        tests=(SINK,),
+    ),
+    Mutation(
+        name="marks may age out of their topic",
+        why="a batch that was in for long is published again",
+        file="sinks/kafka/marks.py",
+        old='if policy != "compact":',
+        new='if "compact" not in policy:',
+        tests=(MARKS,),
+    ),
+    Mutation(
+        name="a publish goes on without the topic of the marks",
+        why="everything that was in is published again",
+        file="sinks/kafka/marks.py",
+        old="        if not self.are_there():\n            raise SinkError(",
+        new="        if False:\n            raise SinkError(",
+        tests=(MARKS,),
+    ),
+    Mutation(
+        name="a topic that was made again has what the one before had",
+        why="its batches count as in, and are in no topic",
+        file="sinks/kafka/opened.py",
+        old="if mark.topic_id != self._topic.id:",
+        new="if False:",
+        tests=(SINK,),
+    ),
+    Mutation(
+        name="a stage of records is dropped under who is about to send it",
+        why="a publisher that slept brings back what was given up",
+        file="sinks/kafka/opened.py",
+        old="        if given_up:\n",
+        new="        if False:\n",
+        tests=(PROCESSES,),
+    ),
+    Mutation(
+        name="a drop of a stage of records that was cut off does not fence any more",
+        why="a publisher that slept brings back what was given up",
+        file="sinks/kafka/opened.py",
+        old="given_up = (stage / _DROPPED).exists()",
+        new="given_up = (stage / MANIFEST).exists()",
+        tests=(PROCESSES,),
+    ),
+    Mutation(
+        name="a batch that is in a topic is published again by any replay",
+        why="a clear doubles records, and nobody wanted it",
+        file="sinks/kafka/opened.py",
+        old="if found is not None and (why := self._sink.not_replaceable()) is not None:",
+        new="if (why := self._sink.not_replaceable()) is not None and False:",
+        tests=(SINK,),
+    ),
+    Mutation(
+        name="a replay into a topic does not say that it is one",
+        why="consumers cannot tell its records from those of another batch",
+        file="sinks/kafka/opened.py",
+        old="replaces = None if found is None else found.epoch",
+        new="replaces = None",
+        tests=(PROCESSES,),
+    ),
+    Mutation(
+        name="records go to other partitions than Java's clients send their keys to",
+        why="records of one key lie in two partitions, and lose their order",
+        file="sinks/kafka/transaction.py",
+        old='"partitioner": "murmur2_random",',
+        new='"partitioner": "consistent_random",',
+        tests=(SINK,),
+    ),
+    Mutation(
+        name="a publish that fails leaves its transaction open",
+        why="consumers of committed records stand still for minutes",
+        file="sinks/kafka/transaction.py",
+        old="        if self._began:\n            try:",
+        new="        if False:\n            try:",
+        tests=(SINK,),
+    ),
+    Mutation(
+        name="a record has headers of the topic that it came from",
+        why="a consumer takes the batch of another pipeline for this one's",
+        file="sinks/kafka/records.py",
+        old='if not header["key"].startswith(OURS):',
+        new="if True:",
+        tests=(SINK,),
+    ),
+    Mutation(
+        name="a clear of what cannot be replaced runs its job",
+        why="Spark makes what no table takes, and a request is left that nothing answers",
+        file="execution/replay.py",
+        old="        check_replaceable(checkpoint, sink, planned)\n",
+        new="",
+        tests=(REPLACEABLE,),
+    ),
+    Mutation(
+        name="a backfill of what cannot be replaced runs its job",
+        why="Spark makes what no table takes, and a request is left that nothing answers",
+        file="execution/backfill.py",
+        old="            check_replaceable(self._checkpoint, self._planner.sink, planned)\n",
+        new="",
+        tests=(REPLACEABLE,),
+    ),
+]
