@@ -22,13 +22,13 @@ def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[st
     """Write the records of a batch.
 
     :param frame: the frame that the transform returned.
-    :param arguments: ``path`` (must not exist), ``json`` (whether the value is a JSON object of all columns but those
-        that a record has beside its value).
+    :param arguments: ``path`` (must not exist), ``format`` of the files, ``json`` (whether the value is a JSON object
+        of all columns but those that a record has beside its value).
     :return: JSON lines, as :func:`airflow_provider_microbatch.runtime.write.write` returns them.
     :raises BatchFailure: if a column is missing, is one too many, or has a type that a record cannot have.
     """
     chosen = [column.alias(name) for name, column in _columns(frame, as_json=arguments["json"]).items()]
-    return write_files(frame.select(*chosen), {"path": arguments["path"], "format": "parquet"})
+    return write_files(frame.select(*chosen), {name: arguments[name] for name in ("path", "format")})
 
 
 def _columns(frame: DataFrame, *, as_json: bool) -> dict[str, Column]:

@@ -109,13 +109,13 @@ def test_a_frame_that_is_no_records_is_refused_before_anything_is_written(
     spark: Any, tmp_path: Path, sql: str, match: str
 ) -> None:
     with pytest.raises(BatchFailure, match=match):
-        write(spark.sql(sql), {"path": f"file://{tmp_path}/stage", "json": False})
+        write(spark.sql(sql), {"path": f"file://{tmp_path}/stage", "format": "parquet", "json": False})
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_value_of_json_needs_a_column(spark: Any, tmp_path: Path) -> None:
     with pytest.raises(BatchFailure, match="it has no column for the value"):
-        write(spark.sql("SELECT 'a' AS key"), {"path": f"file://{tmp_path}/stage", "json": True})
+        write(spark.sql("SELECT 'a' AS key"), {"path": f"file://{tmp_path}/stage", "format": "parquet", "json": True})
 
 
 def test_batches_go_through_operator_and_spark_submit(

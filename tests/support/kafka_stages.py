@@ -34,10 +34,10 @@ def write_records(
     sink.make_ready(NOTHING_KNOWN, is_there=lambda: True)
     folder = folder_of(sink, epoch, batch)
     folder.mkdir(parents=True)
-    listed, schema = {}, pa.schema([(name, _TYPES[name]) for name in columns])
+    listed = {}
     for number, part in enumerate(parts):
         path = folder / f"part-{number:05}-{epoch}.parquet"
-        parquet.write_table(pa.Table.from_pylist([dict(row) for row in part], schema=schema), path)
+        write_file(path, part, columns)
         listed[path.name] = path.stat().st_size
     if complete:
         result = {"batchId": batch.key.id, "epoch": epoch, "numOutputRows": sum(map(len, parts))}
@@ -54,6 +54,12 @@ def write_stage(
     """A stage whose records say which attempt wrote them."""
     parts = [[{"value": json.dumps({"id": row, "epoch": epoch}).encode()} for row in range(rows)] for _ in range(files)]
     return write_records(sink, epoch, parts, batch=batch, complete=complete)
+
+
+def write_file(path: Path, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    """A Parquet file of records with these columns."""
+    schema = pa.schema([(name, _TYPES[name]) for name in columns])
+    parquet.write_table(pa.Table.from_pylist([dict(row) for row in rows], schema=schema), path)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -81,7 +81,11 @@ class OpenKafka(OpenSink):
         return dataclasses.replace(
             stage,
             writer="airflow_provider_microbatch.runtime.kafka_records:write",
-            arguments={"path": stage.arguments["path"], "json": self._sink.value == JSON},
+            arguments={
+                "path": stage.arguments["path"],
+                "format": stage.arguments["format"],
+                "json": self._sink.value == JSON,
+            },
             reserved_columns=(),
         )
 
