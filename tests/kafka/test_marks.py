@@ -20,6 +20,7 @@ from airflow_provider_microbatch.kafka.access import Access
 from airflow_provider_microbatch.kafka.cluster import Cluster
 from airflow_provider_microbatch.sinks.kafka import marks as module
 from airflow_provider_microbatch.sinks.kafka.marks import Mark, Marks, decode, encode, key_of, place_of
+from airflow_provider_microbatch.sinks.kafka.records import OURS, headers_of
 from airflow_provider_microbatch.sinks.manifest import Manifest
 from tests.kafka.topic import World
 from tests.sinks.stages import EXPECTED, KEY, NOTHING_KNOWN, batch_of
@@ -67,6 +68,19 @@ def test_the_key_of_a_mark_names_topic_and_batch(topic: str, key: BatchKey) -> N
 def test_what_is_no_key_of_a_mark_is_somebody_elses_record(data: bytes | None) -> None:
     found = place_of(data)
     assert found is None or key_of(*found) == data or json.loads(data or b"") == json.loads(key_of(*found))
+
+
+@given(mark=made_marks(), replaces=NUMBERS | st.none())
+def test_headers_name_the_batch_and_each_is_there_once(mark: Mark, replaces: int | None) -> None:
+    manifest, found = mark.manifest, headers_of(mark.manifest, replaces=replaces)
+    told = {name: (value or b"").decode() for name, value in found}
+    assert len(told) == len(found)
+    assert all(name.startswith(OURS) for name in told)
+    assert (told["microbatch-batch"], told["microbatch-attempt"]) == (str(manifest.key), str(manifest.epoch))
+    assert told.get("microbatch-replaces") == (None if replaces is None else str(replaces))
+    if manifest.identity is not None:
+        assert told["microbatch-pipeline"] == manifest.identity.pipeline
+        assert told["microbatch-checkpoint"] == manifest.identity.checkpoint
 
 
 WRONG: Mapping[str, Any] = {

@@ -4,11 +4,12 @@ with all others.)"""
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import logging
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.connections import Connection
-from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
+from airflow_provider_microbatch.exceptions import DefinitionError, SinkError, UntrustedError
 from airflow_provider_microbatch.sinks import Sink, SinkContext
 from airflow_provider_microbatch.sinks.kafka import KafkaSink, marks
 from airflow_provider_microbatch.sinks.kafka.marks import Marks
+from airflow_provider_microbatch.sinks.kafka.transaction import Transaction
 from tests.kafka.topic import World, of
 from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, NOTHING_KNOWN, expect
 from tests.support import kafka
@@ -169,6 +171,45 @@ def test_a_batch_that_is_not_in_is_published_by_a_replay(world: World) -> None:
     assert sink.replace(EXPECTED, 1).epoch == 1
 
 
+def losing_the_answer_of_the_commit(monkeypatch: pytest.MonkeyPatch, code: str, *, is_late: bool = False) -> None:
+    """The first commit is done, and the client hears of an error; when the transaction would be too old by now."""
+    import confluent_kafka
+
+    real, calls = Transaction._again, itertools.count()
+
+    def again(self: Transaction, call: Callable[[], object], *, seconds: float) -> None:
+        real(self, call, seconds=seconds)
+        if next(calls) == 1:
+            monkeypatch.setattr(Transaction, "_is_late", is_late)
+            raise confluent_kafka.KafkaException(confluent_kafka.KafkaError(getattr(confluent_kafka.KafkaError, code)))
+
+    monkeypatch.setattr(Transaction, "_again", again)
+
+
+@slow
+def test_a_commit_without_an_answer_is_found_by_the_next_try(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = world.sink()
+    for epoch in (1, 2):
+        write_stage(sink, epoch, rows=2)
+    losing_the_answer_of_the_commit(monkeypatch, "_TIMED_OUT")
+    with pytest.raises(SinkError, match=r"it is not known whether it was committed .*the next try finds out"):
+        sink.publish(EXPECTED, 1)
+    assert world.sink().publish(EXPECTED, 2).epoch == 1
+    assert of(world.records(), "microbatch-attempt") == ["1", "1"]
+
+
+@slow
+@pytest.mark.parametrize("is_late", [False, True], ids=["in time", "late"])
+def test_a_publisher_that_is_fenced_behind_its_commit_finds_that_it_has_published(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_late: bool
+) -> None:
+    sink = world.sink()
+    write_stage(sink, 1, rows=2)
+    losing_the_answer_of_the_commit(monkeypatch, "_FENCED", is_late=is_late)
+    assert sink.publish(EXPECTED, 1).epoch == 1
+    assert of(world.records(), "microbatch-attempt") == ["1", "1"]
+
+
 @slow
 def test_a_topic_that_is_missing_or_was_made_again_is_named(world: World) -> None:
     sink = world.sink()
@@ -302,6 +343,21 @@ def test_a_definition_is_plain_data_and_loads_no_client() -> None:
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
+@pytest.mark.parametrize("name", ["plugin.library.paths", "ssl.engine.location", "bootstrap.servers", "debug"])
+def test_a_stored_definition_can_neither_load_a_library_nor_name_a_server_by_its_options(name: str) -> None:
+    stored = KafkaSink("orders", conn_id="kafka", stages="/data/stages").to_dict()
+    stored["arguments"]["options"] = {name: "/tmp/own.so"}
+    with pytest.raises(DefinitionError, match=f"'{name}' is none of"):
+        Sink.from_dict(stored)
+
+
+def test_a_server_that_only_a_checkpoint_names_is_not_spoken_to() -> None:
+    made = KafkaSink("orders", bootstrap_servers="b:1", stages="/data/stages")
+    assert made.servers() == {"b:1"}
+    with pytest.raises(UntrustedError, match=r"speaks to 'b:1', which only a checkpoint names"):
+        Sink.from_dict(made.to_dict())
+
+
 def test_two_topics_and_two_clusters_have_stages_of_their_own() -> None:
     one = KafkaSink("orders", conn_id="kafka", stages="/data/stages")
     others = [dataclasses.replace(one, topic="returns"), dataclasses.replace(one, conn_id="other")]
@@ -319,13 +375,11 @@ GIVEN: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "another replay": ({"on_replay": "skip"}, "on_replay must be one of 'fail', 'append'"),
     "no time": ({"transaction_seconds": 0}, "transaction_seconds must be seconds"),
     "a stage elsewhere": ({"stages": "s3a://bucket/stages"}, "stages: "),
-    "a password": ({"options": {"sasl.password": "x"}}, "looks like a credential"),
-    "a protocol": ({"options": {"security.protocol": "ssl"}}, "Put that into the connection"),
-    "another transaction": (
-        {"options": {"transactional.id": "x"}},
-        "stands on; use topic and marks",
-    ),
-    "no idempotence": ({"options": {"enable.idempotence": False}}, "what a transaction stands on"),
+    "a password": ({"options": {"sasl.password": "x"}}, "is said by the connection conn_id"),
+    "a library": ({"options": {"plugin.library.paths": "/tmp/own.so"}}, "'plugin.library.paths' is none of batch.num"),
+    "another transaction": ({"options": {"transactional.id": "x"}}, "'transactional.id' is none of"),
+    "no idempotence": ({"options": {"enable.idempotence": False}}, "'enable.idempotence' is none of"),
+    "a token": ({"options": {"client.id": "token=abcdefgh12345678"}}, "holds what looks like a credential"),
 }
 
 

@@ -97,6 +97,22 @@ MUTATIONS = [
         tests=(SINK,),
     ),
     Mutation(
+        name="who was fenced behind its commit, and took long, does not look whether it has published",
+        why="the batch is in, and its task fails",
+        file="sinks/kafka/opened.py",
+        old="if found is None or not _stands(found, epoch, replay=replay):\n                        raise",
+        new="if True:\n                        raise",
+        tests=(SINK,),
+    ),
+    Mutation(
+        name="a commit without an answer counts as done for nothing",
+        why="a task that may have published says that it has not",
+        file="sinks/kafka/transaction.py",
+        old="if told.code() in _fenced_codes() or told.txn_requires_abort():",
+        new="if True:",
+        tests=(SINK,),
+    ),
+    Mutation(
         name="a replay into a topic does not say that it is one",
         why="consumers cannot tell its records from those of another batch",
         file="sinks/kafka/opened.py",
@@ -126,6 +142,14 @@ MUTATIONS = [
         file="sinks/kafka/records.py",
         old='if not header["key"].startswith(OURS):',
         new="if True:",
+        tests=(SINK,),
+    ),
+    Mutation(
+        name="a stored sink of Kafka has the client load a library",
+        why="who can write into a checkpoint has code run in a task and in the janitor",
+        file="sinks/kafka/__init__.py",
+        old="if key not in _SETTINGS:",
+        new="if key not in _SETTINGS and not is_read_back():",
         tests=(SINK,),
     ),
     Mutation(

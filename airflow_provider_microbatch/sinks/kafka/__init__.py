@@ -25,20 +25,15 @@ FAIL, APPEND = "fail", "append"
 COLUMN, JSON = "column", "json"
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
-_OURS = {
-    "bootstrap.servers": "bootstrap_servers or conn_id",
-    "metadata.broker.list": "bootstrap_servers or conn_id",
-    "transactional.id": "topic and marks",
-    "transaction.timeout.ms": "transaction_seconds",
-    "enable.idempotence": None,
-    "acks": None,
-    "request.required.acks": None,
-    "max.in.flight": None,
-    "max.in.flight.requests.per.connection": None,
-    "retries": None,
-    "message.send.max.retries": None,
-}
-"""Settings that a transaction stands on, by the parameter that decides them."""
+_SETTINGS = (
+    *("batch.num.messages", "batch.size", "client.id", "compression.codec", "compression.level", "compression.type"),
+    *("delivery.timeout.ms", "linger.ms", "message.max.bytes", "message.timeout.ms", "partitioner"),
+    *("queue.buffering.max.kbytes", "queue.buffering.max.messages", "queue.buffering.max.ms", "request.timeout.ms"),
+    *("retry.backoff.max.ms", "retry.backoff.ms", "socket.keepalive.enable", "socket.receive.buffer.bytes"),
+    *("socket.send.buffer.bytes", "socket.timeout.ms", "sticky.partitioning.linger.ms"),
+)
+"""Settings of the producer that a definition may have. Definitions come out of checkpoints, where others can write, and
+other settings name libraries to be loaded, files to be read, and servers; or a transaction stands on them."""
 
 
 @dataclass(frozen=True)
@@ -161,14 +156,14 @@ class KafkaSink(Sink):
         for key, value in self.options.items():
             if not isinstance(key, str) or not isinstance(value, (str, bool, int, float)):
                 raise self._wrong(f"options: {key!r} must be a text, and its value a text, number or bool")
+            if key not in _SETTINGS:
+                raise self._wrong(
+                    f"options: {key!r:.100} is none of {', '.join(_SETTINGS)}. How the brokers are reached is said by "
+                    "the connection conn_id"
+                )
             refused = None if is_read_back() else refusal(key, value)
-            if refused is None and key.startswith(("sasl.", "ssl.", "security.")):
-                refused = f"{key!r} is how the brokers are reached. Put that into the connection conn_id"
-            if refused is not None and not is_read_back():
+            if refused is not None:
                 raise self._wrong(f"options: {refused}")
-            if key in _OURS:
-                other = f"; use {_OURS[key]} of KafkaSink" if _OURS[key] else ""
-                raise self._wrong(f"options: {key!r} is what a transaction stands on{other}")
 
     def _wrong(self, text: str) -> DefinitionError:
         return DefinitionError(f"KafkaSink: {text.removesuffix('.')}.")
