@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_microbatch.runtime.copy_lines import WHOLE_JSON
 from airflow_provider_microbatch.runtime.failure import BatchFailure
 from airflow_provider_microbatch.runtime.write import write as write_files
 
@@ -54,7 +55,7 @@ def _columns(frame: DataFrame, *, as_json: bool) -> dict[str, Column]:
         )
     found = {name: _column(name, kind) for name, kind in taken.items()}
     if as_json:
-        found["value"] = F.to_json(F.struct(*(F.col(_quoted(name)) for name in rest))).cast("binary")
+        found["value"] = F.to_json(F.struct(*(F.col(_quoted(name)) for name in rest)), WHOLE_JSON).cast("binary")
     return found
 
 

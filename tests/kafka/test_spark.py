@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -80,10 +81,15 @@ def test_texts_are_utf_8_whatever_is_in_them(spark: Any, world: World) -> None:
 
 
 def test_a_value_of_json_has_all_other_columns(spark: Any, world: World) -> None:
-    frame = spark.sql("SELECT 7 AS id, 'x' AS `a.b`, '7' AS key, timestamp'2026-01-01 00:00:00' AS value")
+    frame = spark.sql(
+        "SELECT 7 AS id, 'x' AS `a.b`, '7' AS key, timestamp'2026-01-01 00:00:00.000001Z' AS value, "
+        "cast(null AS date) AS day"
+    )
     (one,) = published(world, frame, value="json")
     assert one.key == b"7"
-    assert set(json.loads(one.value or b"")) == {"id", "a.b", "value"}
+    found = json.loads(one.value or b"")
+    assert datetime.fromisoformat(found.pop("value")) == datetime(2026, 1, 1, 0, 0, 0, 1, tzinfo=UTC)
+    assert found == {"id": 7, "a.b": "x", "day": None}
 
 
 def test_the_order_of_a_frame_is_the_order_of_a_partition(spark: Any, world: World) -> None:
