@@ -15,6 +15,7 @@ from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime import report
 from airflow_provider_microbatch.runtime.failure import BatchFailure
 from airflow_provider_microbatch.runtime.kafka_records import write
+from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.kafka import KafkaSink
 from airflow_provider_microbatch.sinks.kafka.opened import OpenKafka
 from airflow_provider_microbatch.sources.file import FileSource
@@ -159,3 +160,30 @@ def test_batches_go_through_operator_and_spark_submit(
         assert secret.encode() not in stored
         assert secret not in caplog.text
     assert list((folder / "stages").rglob("*.parquet")) == []
+
+
+def test_dead_letters_go_to_a_topic(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = world.folder
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_KAFKA",
+        json.dumps({"conn_type": "kafka", "extra": {"bootstrap.servers": kafka.running().address}}),
+    )
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
+    (folder / "bundle").mkdir()
+    (folder / "landing").mkdir()
+    (folder / "landing" / "a.json").write_text('{"id": 1}\n{"id": "no number"}\n')
+    pipeline = Pipeline(
+        "orders",
+        checkpoint=str(folder / "checkpoints" / "orders"),
+        sources={"orders": FileSource(str(folder / "landing"), format="json", schema="id long")},
+        sink=FileSink(str(folder / "lake"), format="json"),
+        dead_letters=KafkaSink(world.topic, conn_id="kafka", stages=str(folder / "stages"), value="json"),
+    )
+    operator = MicroBatchOperator(
+        task_id="micro_batch", pipeline=pipeline, conn_id="spark_default", conf={"spark.ui.enabled": "false"}
+    )
+    assert operator.execute(context(folder / "bundle"))["state"] == "committed"
+    (letter,) = world.records()
+    told = json.loads(letter.value or b"")
+    assert (told["batch"], told["kind"], told["source"]) == ("live/0", "unparsed", "orders")
+    assert json.loads(told["raw"]) == {"id": "no number"}
