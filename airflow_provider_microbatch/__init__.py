@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from airflow_provider_microbatch.sinks.file.published import open_dataset, published_files
     from airflow_provider_microbatch.sinks.foreach import ForeachSink
     from airflow_provider_microbatch.sinks.iceberg import IcebergSink
+    from airflow_provider_microbatch.sinks.kafka import KafkaSink
     from airflow_provider_microbatch.sinks.merge import Merge
     from airflow_provider_microbatch.sinks.postgres import PostgresSink
     from airflow_provider_microbatch.sinks.table import TableSink
@@ -50,6 +51,7 @@ __all__ = [
     "IcebergSource",
     "JdbcSource",
     "JobStatusHook",
+    "KafkaSink",
     "KafkaSource",
     "KinesisSource",
     "Merge",
@@ -80,6 +82,7 @@ _LAZY = {
     "JdbcSource": "airflow_provider_microbatch.sources.jdbc",
     "JobStatusHook": "airflow_provider_microbatch.job_status",
     "Merge": "airflow_provider_microbatch.sinks.merge",
+    "KafkaSink": "airflow_provider_microbatch.sinks.kafka",
     "KafkaSource": "airflow_provider_microbatch.sources.kafka",
     "KinesisSource": "airflow_provider_microbatch.sources.kinesis",
     "PathCatalog": "airflow_provider_microbatch.sinks.table.path_catalog",

@@ -117,6 +117,7 @@ SINKS = Registry(
         "delta": Entry(f"{_PACKAGE}.sinks.delta:DeltaSink", extra="delta"),
         "file": Entry(f"{_PACKAGE}.sinks.file:FileSink"),
         "iceberg": Entry(f"{_PACKAGE}.sinks.iceberg:IcebergSink", extra="iceberg"),
+        "kafka": Entry(f"{_PACKAGE}.sinks.kafka:KafkaSink", extra="kafka"),
         "postgres": Entry(f"{_PACKAGE}.sinks.postgres:PostgresSink", extra="postgres"),
         "several": Entry(f"{_PACKAGE}.sinks.several:Sinks"),
         "table": Entry(f"{_PACKAGE}.sinks.table:TableSink"),

@@ -38,6 +38,7 @@ with DAG(
                     "orders_delta",
                     "orders_checked",
                     "orders_iceberg",
+                    "orders_kafka",
                     "orders_once",
                     "orders_polled",
                     "shop_job/orders",

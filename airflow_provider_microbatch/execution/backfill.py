@@ -39,7 +39,12 @@ from airflow_provider_microbatch.execution.own_batches import own_of_interval, r
 from airflow_provider_microbatch.execution.plan import Planner
 from airflow_provider_microbatch.execution.planned import PlannedBatch
 from airflow_provider_microbatch.execution.position import read_position
-from airflow_provider_microbatch.execution.replay import ask_again, check_place_again, check_replayable
+from airflow_provider_microbatch.execution.replay import (
+    ask_again,
+    check_place_again,
+    check_replaceable,
+    check_replayable,
+)
 from airflow_provider_microbatch.execution.summary import RunSummary, summarize
 from airflow_provider_microbatch.execution.unread import together, told, way_on
 from airflow_provider_microbatch.pipeline import INTERVAL, REPLAY, SKIP, Pipeline
@@ -332,6 +337,7 @@ class IntervalWork:
             if held is not None:
                 raise BatchInProgressError(f"{held}; it is not replayed once more.")
             check_place_again(self._checkpoint, self._planner.sink, key)
+            check_replaceable(self._checkpoint, self._planner.sink, planned)
             check_replayable(self._sources_of(key), planned)
         for planned in wanted:
             sources = self._sources_of(planned.key)

@@ -11,9 +11,9 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, CommitEntry, Relation, RunIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.replays import Replay
-from airflow_provider_microbatch.exceptions import AttemptFencedError, SourceError
+from airflow_provider_microbatch.exceptions import AttemptFencedError, SinkError, SourceError
 from airflow_provider_microbatch.execution.engine import Code
-from airflow_provider_microbatch.execution.identity import complete_replace, is_still_planned
+from airflow_provider_microbatch.execution.identity import complete_replace, expected, is_still_planned
 from airflow_provider_microbatch.execution.late_ends import check_on_record
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.other_lives import check_of_this_life
@@ -44,8 +44,8 @@ def request_replay(
     earlier clear waits. A request outlives its attempt: a retry of a failed replay finds the request and goes on.
 
     :raises SourceError: if a source cannot read the range again, with its reason; nothing is written then.
-    :raises SinkError: if the batch is in another table than ``sink``, or that lacks an earlier one; nothing is written
-        then.
+    :raises SinkError: if the batch is in another table than ``sink``, or that lacks an earlier one, or in a table in
+        which no batch can be replaced; nothing is written then.
     :raises AttemptFencedError: if the run is a try from before a later clear of its own task.
     """
     key, replays = planned.key, checkpoint.replays
@@ -62,6 +62,7 @@ def request_replay(
     if is_new_clear:
         check_replay(checkpoint, key, commit.progress)
         check_place_again(checkpoint, sink, key)
+        check_replaceable(checkpoint, sink, planned)
         ask_again(checkpoint=checkpoint, sources=sources, planned=planned, run=run, code=code, now_ms=now_ms)
         log.info("Batch %s was cleared: replaying it with the same offsets and settings", key)
     requests = replays.all(key)
@@ -161,6 +162,20 @@ def check_replayable(sources: OpenedSources, planned: PlannedBatch) -> None:
     reason = sources.not_replayable(planned.ranges)
     if reason is not None:
         raise SourceError(f"batch {planned.key} cannot be replayed, {reason}")
+
+
+def check_replaceable(checkpoint: Checkpoint, sink: OpenSink, planned: PlannedBatch) -> None:
+    """Check the tables, before a job of Spark makes what none of them would take.
+
+    :raises SinkError: if the batch is in one in which none can be replaced.
+    """
+    for table in sink.tables:
+        why = table.definition.not_replaceable()
+        if why is not None and table.contains(expected(checkpoint, planned.identity)) is not None:
+            raise SinkError(
+                f"batch {planned.key} is in, and cannot be replayed: {why}. Nothing was run, and the batch stays as it "
+                "is. If it is right as it is, mark the task as succeeded."
+            )
 
 
 def answers(attempt: Attempt, request: Replay) -> bool:

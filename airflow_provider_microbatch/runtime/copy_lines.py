@@ -24,11 +24,12 @@ DELETED = "_deleted"
 _AS_THEY_ARE = ("boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
 _LONGEST_NAME = 63
 _JSON_NUL = r"(?<!\\)((?:\\\\)*)\\u0000"
-_JSON = {
+WHOLE_JSON = {
     "ignoreNullFields": "false",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
+"""Spark's options for JSON that has every field, null or not, and times to the microsecond."""
 _ZONED = "yyyy-MM-dd HH:mm:ss.SSSSSSxxxxx"
 
 
@@ -92,7 +93,7 @@ def _cell(field: StructField, *, remove_nul: bool) -> Column:
         # ambiguous.
         return _years(F.date_format(column, _ZONED), F.year(column))
     if kind in ("array", "struct", "map", "variant"):
-        text = F.to_json(column, _JSON)
+        text = F.to_json(column, WHOLE_JSON)
         return _escaped(F.regexp_replace(text, _JSON_NUL, "$1") if remove_nul else text)
     raise BatchFailure(
         "result", f"column {field.name!r} is of type {kind}, which has no counterpart here; cast it in the transform"

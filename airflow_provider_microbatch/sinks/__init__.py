@@ -117,6 +117,11 @@ class Sink(Definition, ABC):
         """Whether :meth:`OpenSink.withdraw` can take a batch out. Only then does a command that withdraws begin."""
         return False
 
+    def not_replaceable(self) -> str | None:
+        """Why a batch that is in cannot be replaced by a replay, in words that go on from the batch and say what to do
+        about it; None if it can. Asked before a replay begins."""
+        return None
+
     @property
     def remembers_batches(self) -> bool:
         """Whether the table itself records for ever which batches were published, even after their rows were deleted.

@@ -92,6 +92,9 @@ class Sinks(Sink):
     def can_withdraw(self) -> bool:
         return all(sink.can_withdraw for sink in self.sinks.values())
 
+    def not_replaceable(self) -> str | None:
+        return next(filter(None, (sink.not_replaceable() for sink in self.sinks.values())), None)
+
     @property
     def is_cheap_to_ask(self) -> bool:
         return all(sink.is_cheap_to_ask for sink in self.sinks.values())

@@ -28,6 +28,7 @@ def test_they_parse_without_touching_anything(tmp_path: Path, monkeypatch: pytes
         "orders_delta",
         "orders_checked",
         "orders_iceberg",
+        "orders_kafka",
         "orders_once",
         "orders_polled",
         "orders_s3",

@@ -120,7 +120,8 @@ def test_two_clears_at_once_are_two_requests(tmp_path: Path, monkeypatch: pytest
     replays, other = claimed(tmp_path).replays, claimed(tmp_path).replays
     first = other.request(KEY, run=RUN, requested_ms=1)
     # As if it had looked before the other wrote.
-    monkeypatch.setattr(replays.epochs, "latest", lambda key: 0)
+    stale, latest = [0], replays.epochs.latest
+    monkeypatch.setattr(replays.epochs, "latest", lambda key: stale.pop() if stale else latest(key))
     second = replays.request(KEY, run=None, requested_ms=2)
     assert (first.epoch, second.epoch) == (1, 2)
     assert other.pending(KEY) == [first, second]

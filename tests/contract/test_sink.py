@@ -18,6 +18,7 @@ from airflow_provider_microbatch.exceptions import ForeignBatchError, MicroBatch
 from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink, Sink, SinkContext
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.kafka import KafkaSink
 from airflow_provider_microbatch.sinks.manifest import as_adopted
 from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.postgres import PostgresSink
@@ -28,7 +29,7 @@ from tests.contract.registered import registered
 from tests.postgres import database, stages
 from tests.sinks.delta_stages import write_delta_stage
 from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, KEY, NOTHING_KNOWN, batch_of, expect, write_stage
-from tests.support import iceberg_table, object_stages, object_store
+from tests.support import iceberg_table, kafka, kafka_stages, object_stages, object_store
 from tests.support.foreach_sinks import RowsInSqlite
 from tests.tables.stages import write_stage_table
 
@@ -62,6 +63,11 @@ def postgres_sink(folder: Path, **given: Any) -> PostgresSink:
     return PostgresSink(database.CONN_ID, table, stages=str(folder / "stages"), **given)
 
 
+def kafka_sink(folder: Path) -> KafkaSink:
+    topic = kafka.running().topic(partitions=2)
+    return KafkaSink(topic, conn_id="kafka", stages=str(folder / "stages"), on_replay="append")
+
+
 SYSTEMS = {
     "file": Kind(make=lambda folder: FileSink(str(folder / "table"), format="json"), write_stage=write_stage),
     "s3-table": Kind(
@@ -90,6 +96,7 @@ SYSTEMS = {
         make=lambda folder: RowsInSqlite(str(folder / "stages"), str(folder / "rows.db"), format="json"),
         write_stage=write_stage,
     ),
+    "kafka-sink": Kind(make=kafka_sink, write_stage=kafka_stages.write_stage, keeps_replaced=0),
     "postgres": Kind(make=postgres_sink, write_stage=stages.write_stage, needs="postgres_server"),
     "postgres, merged": Kind(
         make=lambda folder: postgres_sink(folder, merge=Merge(keys=("id",), sequence_by=("epoch",))),
@@ -110,7 +117,7 @@ SYSTEMS = {
 }
 
 
-system_name = registered(SYSTEMS)
+system_name = registered(SYSTEMS, slow=("kafka-sink",))
 
 
 @pytest.fixture
@@ -131,6 +138,8 @@ def sink(kind: Kind, tmp_path: Path, request: pytest.FixtureRequest) -> OpenSink
     def connect(conn_id: str) -> Connection:
         if conn_id == iceberg_table.CONN_ID:
             return iceberg_table.connection_of(tmp_path)
+        if conn_id == "kafka":
+            return kafka.connection()
         if conn_id == database.CONN_ID:
             return database.connection_of(conn_id)
         return Connection(conn_id=conn_id, conn_type="acme", host=str(tmp_path / f"{conn_id}.db"))
@@ -235,6 +244,8 @@ def test_a_batch_that_is_withdrawn_is_out_and_can_come_back(kind: Kind, sink: Op
         kind.write_stage(sink, epoch)
     sink.publish(EXPECTED, 1)
     sink.replace(EXPECTED, 2)
+    if not sink.definition.can_withdraw:
+        return stays(sink, 2)
     with pytest.raises(SinkError, match="attempt 2"):
         sink.withdraw(EXPECTED, 1)
     assert sink.contains(EXPECTED) is not None
@@ -247,9 +258,20 @@ def test_a_batch_that_is_withdrawn_is_out_and_can_come_back(kind: Kind, sink: Op
         assert sink.withdraw(EXPECTED, epoch) is True
 
 
+def stays(sink: OpenSink, epoch: int) -> None:
+    """Of a sink that cannot take back: it says so, and nothing has changed."""
+    with pytest.raises(SinkError, match="cannot be taken back"):
+        sink.withdraw(EXPECTED, epoch)
+    found = sink.contains(EXPECTED)
+    assert found is not None
+    assert found.epoch == epoch
+
+
 def test_what_was_withdrawn_is_kept_and_goes_as_replaced_output_does(kind: Kind, sink: OpenSink) -> None:
     kind.write_stage(sink, 1)
     sink.publish(EXPECTED, 1)
+    if not sink.definition.can_withdraw:
+        return stays(sink, 1)
     sink.withdraw(EXPECTED, 1)
     assert sink.stages(CHECKPOINT) == []
     assert sink.drop_replaced(CHECKPOINT, older_seconds=3600) == []

@@ -14,8 +14,8 @@ import pytest
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import DefinitionError, SourceError, UntrustedError
+from airflow_provider_microbatch.kafka.access import Access
 from airflow_provider_microbatch.sources.kafka import KafkaSource
-from airflow_provider_microbatch.sources.kafka.access import Access
 
 ROOT = Path(__file__).resolve().parents[2]
 PLAIN: dict[str, Any] = {"bootstrap_servers": "broker:9092", "topics": ["orders"]}

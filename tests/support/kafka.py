@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_microbatch.connections import Connection
 from demo.local_airflow import free_port
 from tests.environments import jars
 from tests.support.waiting import wait_until
@@ -190,6 +191,11 @@ def running() -> Broker:
     return Broker(address=address, secured=secured, ca=ca)
 
 
+def connection(conn_id: str = "kafka") -> Connection:
+    """What Airflow would know of it."""
+    return Connection(conn_id=conn_id, conn_type="kafka", extra={"bootstrap.servers": running().address})
+
+
 @contextmanager
 def broker() -> Iterator[Broker]:
     """Start one, and stop it at the end.
@@ -198,7 +204,10 @@ def broker() -> Iterator[Broker]:
     """
     folder = Path(tempfile.mkdtemp(prefix="microbatch-kafka-"))
     try:
-        plain, secured, controller = (free_port() for _ in range(3))
+        ports = set[int]()
+        while len(ports) < 3:  # the kernel may name one that is free again twice
+            ports.add(free_port())
+        plain, secured, controller = ports
         _certificates(folder)
         settings = folder / "server.properties"
         settings.write_text(_settings(folder, plain=plain, secured=secured, controller=controller))
@@ -254,6 +263,7 @@ def _settings(folder: Path, *, plain: int, secured: int, controller: int) -> str
         "transaction.state.log.replication.factor": 1,
         "transaction.state.log.min.isr": 1,
         "transaction.state.log.num.partitions": 1,
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
         "share.coordinator.state.topic.replication.factor": 1,
         "share.coordinator.state.topic.min.isr": 1,
         "group.initial.rebalance.delay.ms": 0,

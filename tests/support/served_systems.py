@@ -9,17 +9,21 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from airflow_provider_microbatch import connections
-from airflow_provider_microbatch.connections import Connection
+from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.graph import JobGraph
 from airflow_provider_microbatch.pipeline import Pipeline
+from airflow_provider_microbatch.sinks import OpenSink, Sink
 from airflow_provider_microbatch.sinks.file import FileSink
-from airflow_provider_microbatch.sources import Source
+from airflow_provider_microbatch.sinks.kafka import KafkaSink
+from airflow_provider_microbatch.sinks.kafka.opened import OpenKafka
+from airflow_provider_microbatch.sinks.kafka.transaction import Transaction
+from airflow_provider_microbatch.sources import OpenSource, Source
 from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.sources.file.open import OpenFileSource
 from airflow_provider_microbatch.sources.kafka import KafkaSource
 from airflow_provider_microbatch.sources.kinesis import KinesisSource
-from tests.support import kinesis
-from tests.support.kafka import running
-from tests.support.system import FilesOnPosix, System
+from tests.support import kafka, kinesis
+from tests.support.system import FilesOnPosix, Row, System
 from tests.support.systems import SYSTEMS as OF_THIS_MACHINE
 from tests.support.systems import SplitWiseFiles
 
@@ -31,20 +35,61 @@ class KafkaTopics(FilesOnPosix):
 
     def source(self, name: str, *, limit: int | None = None, cleans: bool = False, archive: str = "archive") -> Source:
         # A definition out of the checkpoint may name no server of its own.
-        connections.find_by(_broker)
+        connections.find_by(kafka.connection)
         return KafkaSource(conn_id="kafka", topics=[self._topic(name)], max_rows=limit, packages=[])
 
     def prepare(self, source: str) -> None:
-        running().topic(name=self._topic(source), partitions=2)
+        kafka.running().topic(name=self._topic(source), partitions=2)
 
     def land(self, source: str, ids: Sequence[int], *, at_ms: int | None = None) -> None:
-        running().send(self._topic(source), [json.dumps(list(ids))], partition=ids[0] % 2, at_ms=at_ms)
+        kafka.running().send(self._topic(source), [json.dumps(list(ids))], partition=ids[0] % 2, at_ms=at_ms)
 
     def not_given_up(self, source: str) -> list[str]:
         return []
 
     def _topic(self, source: str) -> str:
         return f"{self._root.parent.name}-{self._root.name}-{source}"
+
+
+class FilesIntoTopic(FilesOnPosix):
+    """Files that land, and a topic of a real broker. What was replayed is in it twice: a consumer that heeds the
+    headers takes the newest attempt's records of each batch."""
+
+    def sink(self) -> Sink:
+        connections.find_by(kafka.connection)
+        stages = str(self._root / "stages")
+        return KafkaSink(self._topic, conn_id="kafka", stages=stages, on_replay="append", transaction_seconds=5)
+
+    def prepare(self, source: str) -> None:
+        super().prepare(source)
+        if self._topic not in kafka.running().admin().list_topics(timeout=30).topics:
+            kafka.running().topic(name=self._topic, partitions=2)
+
+    def published(self) -> Sequence[Mapping[BatchKey, list[Row]]]:
+        from tests.support.kafka_stages import settled
+
+        found = dict[BatchKey, dict[int, dict[int, Row]]]()
+        for record in settled(self._topic):
+            lane, _, number = record.headers["microbatch-batch"].partition("/")
+            attempts = found.setdefault(BatchKey(lane, int(number)), {})
+            rows = attempts.setdefault(int(record.headers["microbatch-attempt"]), {})
+            row = int(record.headers["microbatch-row"])
+            assert row not in rows, f"{record.headers} twice"
+            rows[row] = json.loads(record.value or b"")
+        return [{key: list(attempts[max(attempts)].values()) for key, attempts in found.items()}]
+
+    def take_away(self) -> bool:
+        return False
+
+    def operations(self) -> Sequence[tuple[type, type, str]]:
+        return ((OpenSink, OpenKafka, "sink"), (OpenSource, OpenFileSource, "source"))
+
+    def publish_steps(self) -> Sequence[tuple[Any, str, str]]:
+        return ((Transaction, "mark", "rename"), (Transaction, "commit", "exchange"))
+
+    @property
+    def _topic(self) -> str:
+        return f"{self._root.parent.name}-{self._root.name}-lake"
 
 
 class Job(SplitWiseFiles):
@@ -103,13 +148,10 @@ class KinesisShards(FilesOnPosix):
         return kinesis.Stream(name=f"{self._root.parent.name}-{self._root.name}-{source}")
 
 
-def _broker(conn_id: str) -> Connection:
-    return Connection(conn_id=conn_id, conn_type="kafka", extra={"bootstrap.servers": running().address})
-
-
 SYSTEMS: Mapping[str, Callable[[Path], System]] = {
     **OF_THIS_MACHINE,
     "jobs": Job,
     "kafka": KafkaTopics,
+    "kafka-sink": FilesIntoTopic,
     "kinesis": KinesisShards,
 }

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 _COPY = "airflow_provider_microbatch.runtime.copy_lines:write"
+_RECORDS = "airflow_provider_microbatch.runtime.kafka_records:write"
 
 
 def write_part(
@@ -25,6 +26,11 @@ def write_part(
         path.write_text("".join("\t".join(map(str, row.values())) + "\n" for row in rows))
         schema.parent.mkdir(exist_ok=True)
         schema.write_text(json.dumps({"columns": [["id", "bigint"], ["version", "int"]]}) + "\n")
+    elif writer == _RECORDS:
+        from tests.support.kafka_stages import write_file
+
+        path = stage / f"{name}.parquet"
+        write_file(path, [{"value": json.dumps(row).encode()} for row in rows], ["value"])
     elif arguments.get("format") == "parquet":
         from tests.sinks.delta_stages import write_marked_part
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceError
+from airflow_provider_microbatch.kafka.cluster import Cluster, Partition, named
 from airflow_provider_microbatch.sources.kafka import EARLIEST, LATEST, KafkaSource
-from airflow_provider_microbatch.sources.kafka.cluster import Cluster
-from airflow_provider_microbatch.sources.kafka.offsets import Partition, named, parse, render
+from airflow_provider_microbatch.sources.kafka.offsets import parse, render
 from airflow_provider_microbatch.stores import Store
 
 _ENTRY = "0"

@@ -13,12 +13,7 @@ from typing import TypeVar
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.exceptions import CorruptEntryError
-
-Partition = tuple[str, int]
-"""Topic and number."""
-
-Position = Mapping[Partition, int]
-"""The next offset to be read, by partition."""
+from airflow_provider_microbatch.kafka.cluster import Partition, Position
 
 K = TypeVar("K")
 
@@ -58,11 +53,6 @@ def parse(offset: Offset, *, where: str) -> dict[Partition, int]:
             "next offset to be read, by topic and partition."
         )
     return found
-
-
-def named(partition: Partition) -> str:
-    """Name a partition as Kafka's own tools do: ``orders-3``."""
-    return f"{partition[0]}-{partition[1]}"
 
 
 def _in_scala_order(puts: Sequence[K], hashes: Mapping[K, int]) -> list[K]:

@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceChangedError, SourceError
+from airflow_provider_microbatch.kafka.access import Access
+from airflow_provider_microbatch.kafka.cluster import Cluster, Partition, Position, Topic, named
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.runtime.streaming_job import Stream
 from airflow_provider_microbatch.sources import (
@@ -21,10 +23,8 @@ from airflow_provider_microbatch.sources import (
 )
 from airflow_provider_microbatch.sources.intervals import HeldRange, HeldRanges, Interval, IntervalSurvey
 from airflow_provider_microbatch.sources.kafka import EARLIEST, FAIL, READ_COMMITTED, KafkaSource, as_spark
-from airflow_provider_microbatch.sources.kafka.access import Access
 from airflow_provider_microbatch.sources.kafka.begin import Beginning, beginning, entry_of_beginning
-from airflow_provider_microbatch.sources.kafka.cluster import Cluster, Topic
-from airflow_provider_microbatch.sources.kafka.offsets import Partition, Position, named, parse, render
+from airflow_provider_microbatch.sources.kafka.offsets import parse, render
 from airflow_provider_microbatch.sources.kafka.pieces import Pieces
 from airflow_provider_microbatch.sources.kafka.share import limited
 from airflow_provider_microbatch.sources.kafka.taken import Taken

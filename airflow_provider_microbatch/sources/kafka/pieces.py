@@ -9,7 +9,7 @@ from itertools import zip_longest
 from typing import Any, Self
 
 from airflow_provider_microbatch.exceptions import CorruptEntryError
-from airflow_provider_microbatch.sources.kafka.offsets import Partition, Position
+from airflow_provider_microbatch.kafka.cluster import Partition, Position
 
 Piece = tuple[int, int]
 

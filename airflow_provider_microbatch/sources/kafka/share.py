@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from airflow_provider_microbatch.sources.kafka.offsets import Partition, Position
+from airflow_provider_microbatch.kafka.cluster import Partition, Position
 
 
 def limited(start: Position, end: Position, most: int | None) -> dict[Partition, int]:

@@ -10,9 +10,8 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceError
+from airflow_provider_microbatch.kafka.cluster import Cluster, Partition, Position, Topic
 from airflow_provider_microbatch.sources.kafka import KafkaSource
-from airflow_provider_microbatch.sources.kafka.cluster import Cluster, Topic
-from airflow_provider_microbatch.sources.kafka.offsets import Partition, Position
 from airflow_provider_microbatch.stores import Store
 
 _ENTRY = "topics"

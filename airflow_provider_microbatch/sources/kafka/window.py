@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable
 from airflow_provider_microbatch.checkpoint.entries import SKEW_MS
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import IntervalError
+from airflow_provider_microbatch.kafka.cluster import Cluster, Partition, Position, Record, named
 from airflow_provider_microbatch.sources.intervals import HeldRange, HeldRanges, IntervalSurvey, written_ms
-from airflow_provider_microbatch.sources.kafka.cluster import Cluster, Record
-from airflow_provider_microbatch.sources.kafka.offsets import Partition, Position, named
 from airflow_provider_microbatch.sources.kafka.pieces import Pieces
 from airflow_provider_microbatch.sources.kafka.taken import Taken
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_microbatch.connections import Connection
-from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.exceptions import MicroBatchError, SourceError
 
 SPARK = "spark"
 _OF_CONSUMERS = (
@@ -32,19 +32,21 @@ _LOGIN_MODULES = {
 class Access:
     """:param client: configuration of librdkafka. May hold secrets.
     :param spark: options of Spark's connector that replace those derived from ``client``.
+    :param failed: class of the errors about the access, and about the cluster behind it.
     """
 
     client: Mapping[str, str] = field(repr=False)
     spark: Mapping[str, str] = field(default_factory=dict, repr=False)
+    failed: type[MicroBatchError] = SourceError
 
     @classmethod
-    def of_servers(cls, servers: str) -> Access:
+    def of_servers(cls, servers: str, *, failed: type[MicroBatchError] = SourceError) -> Access:
         """Access to brokers that require no login."""
-        return cls(client={"bootstrap.servers": servers})
+        return cls(client={"bootstrap.servers": servers}, failed=failed)
 
     @classmethod
-    def of_connection(cls, connection: Connection) -> Access:
-        """:raises SourceError: if the connection names no broker."""
+    def of_connection(cls, connection: Connection, *, failed: type[MicroBatchError] = SourceError) -> Access:
+        """:raises MicroBatchError: of the class ``failed``, if the connection names no broker."""
         extra = dict(connection.extra)
         spark = extra.pop(SPARK, {})
         client = {key: _text(value) for key, value in extra.items() if _is_a_clients(key, value)}
@@ -56,13 +58,14 @@ class Access:
             client.setdefault("sasl.mechanism", "PLAIN")
             client.setdefault("security.protocol", "SASL_SSL")
         if not client.get("bootstrap.servers"):
-            raise SourceError(
+            raise failed(
                 f"connection {connection.conn_id!r} names no broker: give it a host, or 'bootstrap.servers' in its "
                 "extra, as Airflow's Kafka provider has it."
             )
         if not isinstance(spark, Mapping):
-            raise SourceError(f"connection {connection.conn_id!r}: {SPARK!r} in its extra is no object of options.")
-        return cls(client=client, spark={str(key): _text(value) for key, value in spark.items()})
+            raise failed(f"connection {connection.conn_id!r}: {SPARK!r} in its extra is no object of options.")
+        options = {str(key): _text(value) for key, value in spark.items()}
+        return cls(client=client, spark=options, failed=failed)
 
     @property
     def servers(self) -> str:
@@ -73,7 +76,7 @@ class Access:
         """Options of Spark's connector that are not secret. Certificates are passed by content: the files may not exist
         where Spark runs.
 
-        :raises SourceError: if a setting of the connection has no equivalent in Java.
+        :raises MicroBatchError: of the class ``failed``, if a setting of the connection has no equivalent in Java.
         """
         client = self.client
         options = {"kafka.bootstrap.servers": self.servers}
@@ -82,7 +85,7 @@ class Access:
         if mechanism := self._mechanism():
             options["kafka.sasl.mechanism"] = mechanism
         if client.get("enable.ssl.certificate.verification", "true").lower() == "false":
-            raise SourceError(
+            raise self.failed(
                 "the connection has enable.ssl.certificate.verification=false, and Kafka's Java client always verifies "
                 "certificates. Name the brokers' authority instead: ssl.ca.location."
             )
@@ -98,14 +101,14 @@ class Access:
     def secrets(self) -> dict[str, str]:
         """Options of Spark's connector that are passed to Spark apart from the job.
 
-        :raises SourceError: if it is not known how Java logs in by the connection's mechanism.
+        :raises MicroBatchError: of the class ``failed``, if it is not known how Java logs in by the mechanism.
         """
         secrets = {}
         mechanism = self._mechanism()
         if mechanism and "kafka.sasl.jaas.config" not in self.spark:
             module = _LOGIN_MODULES.get(mechanism)
             if module is None:
-                raise SourceError(
+                raise self.failed(
                     f"how Spark logs in by {mechanism} is not derived from the connection. Give it in the connection's "
                     f'extra: "{SPARK}": {{"kafka.sasl.jaas.config": "…"}}.'
                 )
@@ -133,7 +136,7 @@ class Access:
         try:
             return Path(path).read_text()
         except (OSError, UnicodeDecodeError) as error:
-            raise SourceError(f"the connection's {name}.location {path!r} cannot be read: {error}") from error
+            raise self.failed(f"the connection's {name}.location {path!r} cannot be read: {error}") from error
 
 
 def _is_a_clients(key: str, value: object) -> bool:

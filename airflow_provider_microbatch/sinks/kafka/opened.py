@@ -1,0 +1,274 @@
+"""The sink in its surroundings: stages in a folder, marks, and the transactions that publish."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
+from airflow_provider_microbatch.exceptions import AttemptFencedError, PublishConflictError, SinkError
+from airflow_provider_microbatch.kafka.access import Access
+from airflow_provider_microbatch.kafka.cluster import Cluster, Topic
+from airflow_provider_microbatch.runtime.job import Stage
+from airflow_provider_microbatch.runtime.layout import MANIFEST
+from airflow_provider_microbatch.settings import make_private_folder
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink, SinkContext
+from airflow_provider_microbatch.sinks.file import STAGING
+from airflow_provider_microbatch.sinks.file.posix import check_no_link, make_folders
+from airflow_provider_microbatch.sinks.file.report import check_files, reporting
+from airflow_provider_microbatch.sinks.kafka import JSON, KafkaSink
+from airflow_provider_microbatch.sinks.kafka.marks import Mark, Marks, encode, key_of
+from airflow_provider_microbatch.sinks.kafka.records import count, records
+from airflow_provider_microbatch.sinks.kafka.transaction import FencedError, Transaction
+
+log = logging.getLogger(__name__)
+
+_TRIES = 3
+"""How often to publish if another publisher of the lane begins meanwhile: one whose stage is dropped gives up."""
+_DROPPED = "_dropped"
+"""What a stage's manifest is called when the stage is given up, before its publisher is fenced."""
+_UNSETTLED_SECONDS = 30.0
+"""How much later than its timeout the brokers end a transaction."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Staged:
+    """A stage that is whole.
+
+    :param files: data files of the stage, in order.
+    """
+
+    manifest: Manifest
+    files: Sequence[Path]
+
+
+class OpenKafka(OpenSink):
+    """The operations of a topic; see :mod:`airflow_provider_microbatch.sinks.kafka`."""
+
+    def __init__(self, sink: KafkaSink, context: SinkContext) -> None:
+        self._sink = sink
+        self._files = sink.files
+        self._connect, self._at_end = context.connect, context.at_end
+
+    @property
+    def definition(self) -> KafkaSink:
+        return self._sink
+
+    def check(self) -> None:
+        self._files.check()
+        _ = self._topic
+        if self._marks.are_there():
+            self._marks.check()
+
+    def make_ready(self, tables: KnownTables, *, is_there: Callable[[], bool]) -> None:
+        root = self._files.root
+        with reporting("make ready", root):
+            make_folders(root)
+            check_no_link(root, root / STAGING)
+            make_private_folder(root / STAGING)
+        self._marks.make(copies=self._topic.copies)
+        self._marks.check()
+
+    def stage(self, batch: BatchIdentity, epoch: int) -> Stage:
+        stage = self._files.stage(batch, epoch)
+        return dataclasses.replace(
+            stage,
+            writer="airflow_provider_microbatch.runtime.kafka_records:write",
+            arguments={
+                "path": stage.arguments["path"],
+                "format": stage.arguments["format"],
+                "json": self._sink.value == JSON,
+            },
+            reserved_columns=(),
+        )
+
+    def manifest(self, batch: BatchIdentity, epoch: int) -> Manifest | None:
+        return self._files.manifest(batch, epoch)
+
+    def failure(self, batch: BatchIdentity, epoch: int) -> Mapping[str, Any] | None:
+        return self._files.failure(batch, epoch)
+
+    def fence(self, batch: BatchIdentity, epoch: int, *, by: str) -> None:
+        self._files.fence(batch, epoch, by=by)
+
+    def drop_fences(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
+        return self._files.drop_fences(checkpoint, older_seconds=older_seconds, dry_run=dry_run)
+
+    def contains(self, batch: ExpectedBatch) -> Manifest | None:
+        mark = self._marks.look(batch.key).mark if self._marks.are_there() else None
+        return None if mark is None else self._own(batch, mark)
+
+    def batches(self, lane: str, tables: KnownTables) -> list[int]:
+        return self._marks.ids(lane) if self._marks.are_there() else []
+
+    def batches_after(self, lane: str, number: int, tables: KnownTables) -> Iterable[int]:
+        return self._marks.ids(lane, above=number) if self._marks.are_there() else []
+
+    def publish(self, batch: ExpectedBatch, epoch: int) -> Manifest:
+        return self._bring_in(batch, epoch, replay=False)
+
+    def replace(self, batch: ExpectedBatch, epoch: int) -> Manifest:
+        found = self._bring_in(batch, epoch, replay=True)
+        if found.epoch != epoch:
+            raise PublishConflictError(
+                f"batch {batch.key}: attempt {found.epoch} is published, which is later than attempt {epoch}. "
+                "Nothing was replaced."
+            )
+        return found
+
+    def withdraw(self, batch: ExpectedBatch, epoch: int) -> bool:
+        if self.contains(batch) is None:
+            return False
+        raise SinkError(
+            f"batch {batch.key} is in {self.location()}, and records that are read cannot be taken back. "
+            "Nothing was done."
+        )
+
+    def drop_stage(self, batch: BatchIdentity, epoch: int) -> bool:
+        """Drop the stage. If it was whole, somebody may be about to publish it: this publisher finds the manifest gone
+        when it begins, or is fenced if it has begun."""
+        stage = self._stage_folder(batch, epoch)
+        with reporting("drop a stage of", batch.key):
+            check_no_link(self._files.root, stage)
+            if (stage / MANIFEST).is_dir() and not (stage / _DROPPED).exists():
+                (stage / MANIFEST).rename(stage / _DROPPED)
+            given_up = (stage / _DROPPED).exists()
+        if given_up:
+            # Whoever fences this one has fenced all before it, too.
+            with suppress(FencedError), self._transaction(batch.key, epoch).fencing():
+                pass
+        return self._files.drop_stage(batch, epoch)
+
+    def stages(self, checkpoint: str) -> list[tuple[BatchKey, int]]:
+        return self._files.stages(checkpoint)
+
+    def _bring_in(self, batch: ExpectedBatch, epoch: int, *, replay: bool) -> Manifest:
+        found = self.contains(batch)
+        if found is None or not _stands(found, epoch, replay=replay):
+            found = self._publish(batch, self._staged(batch, epoch), replay=replay)
+        if found.epoch == epoch:
+            self._files.drop_stage(batch.staged, epoch)
+        return found
+
+    def _publish(self, batch: ExpectedBatch, staged: Staged, *, replay: bool) -> Manifest:
+        epoch = staged.manifest.epoch
+        self._marks.check()
+        for _ in range(_TRIES):
+            try:
+                with self._transaction(batch.key, epoch).fencing() as transaction:
+                    return self._publish_fencing(batch, staged, transaction, replay=replay)
+            except FencedError as error:
+                log.warning("batch %s attempt %s: another publisher has begun (%s)", batch.key, epoch, error)
+                if error.late is not None:
+                    found = self.contains(batch)
+                    if found is None or not _stands(found, epoch, replay=replay):
+                        raise error.late from error
+                    return found
+        raise AttemptFencedError(
+            f"batch {batch.key} attempt {epoch}: other publishers of lane {batch.key.lane} of {self.location()} began "
+            f"{_TRIES} times while it was published. Nothing was published; look who else publishes there."
+        )
+
+    def _publish_fencing(
+        self, batch: ExpectedBatch, staged: Staged, transaction: Transaction, *, replay: bool
+    ) -> Manifest:
+        """Publish the whole batch or nothing. Whoever was publishing is fenced: what is in now is in for good, and
+        what is not in comes in by nobody else."""
+        seen, own = self._marks.look(batch.key), staged.manifest
+        found = None if seen.mark is None else self._own(batch, seen.mark)
+        if found is not None and _stands(found, own.epoch, replay=replay):
+            return found
+        if found is not None and (why := self._sink.not_replaceable()) is not None:
+            raise SinkError(f"batch {batch.key} is in, by attempt {found.epoch}, and {why}. Nothing was published.")
+        if self._files.manifest(batch.staged, own.epoch) is None:
+            raise AttemptFencedError(
+                f"the stage of batch {batch.key} attempt {own.epoch} was dropped while it was about to be published: "
+                "another has taken its place. Nothing was published."
+            )
+        replaces = None if found is None else found.epoch
+        partitions = [(self._topic.name, number) for number in self._topic.partitions]
+        begin = self._cluster.highest(partitions)
+        transaction.send(
+            records(staged.files, own, replaces=replaces), rows=count(staged.files), partitions=len(partitions)
+        )
+        end = self._cluster.highest(partitions)
+        between = {number: (begin[topic, number], at) for (topic, number), at in end.items()}
+        top = max(seen.top, batch.key.id)
+        mark = Mark(manifest=own, top=top, topic_id=self._topic.id, offsets=between)
+        transaction.mark(key=key_of(self._sink.topic, batch.key), value=encode(mark))
+        transaction.commit()
+        return own
+
+    def _own(self, batch: ExpectedBatch, mark: Mark) -> Manifest:
+        found = batch.check(mark.manifest, where=self.location())
+        if mark.topic_id != self._topic.id:
+            raise SinkError(
+                f"batch {batch.key} was published to another topic {self._sink.topic}, which had the id "
+                f"{mark.topic_id}: the topic was removed and made again, without what it had. Bring it back; or remove "
+                f"{self._sink.marks_topic} too, and run `microbatch rewind {batch.identity.location} --to -1` "
+                "to have everything published again."
+            )
+        return found
+
+    def _staged(self, batch: ExpectedBatch, epoch: int) -> Staged:
+        folder = self._stage_folder(batch.staged, epoch)
+        manifest = self._files.manifest(batch.staged, epoch)
+        if manifest is None:
+            raise SinkError(
+                f"batch {batch.key} attempt {epoch} has no complete stage at {folder}. Run the batch again."
+            )
+        with reporting("read the stage of", batch.key):
+            batch.check_stage(manifest, where=str(folder))
+            check_files(folder, manifest)
+        return Staged(manifest=manifest, files=[folder / name for name in sorted(manifest.files)])
+
+    def _stage_folder(self, batch: BatchIdentity, epoch: int) -> Path:
+        return Path(self._files.stage(batch, epoch).report.removeprefix("file://"))
+
+    def _transaction(self, key: BatchKey, epoch: int) -> Transaction:
+        return Transaction(self._sink, self._access, lane=key.lane, what=f"batch {key} attempt {epoch}")
+
+    @cached_property
+    def _access(self) -> Access:
+        if self._sink.conn_id is not None:
+            return Access.of_connection(self._connect(self._sink.conn_id), failed=SinkError)
+        return Access.of_servers(self._sink.bootstrap_servers or "", failed=SinkError)
+
+    @cached_property
+    def _cluster(self) -> Cluster:
+        return Cluster(self._access, timeout=self._sink.timeout, committed_only=True)
+
+    @cached_property
+    def _topic(self) -> Topic:
+        found = self._cluster.topics([self._sink.topic]).get(self._sink.topic)
+        if found is None:
+            raise SinkError(
+                f"there is no topic {self._sink.topic} at {self._access.servers}, or this user may not see it. Make "
+                "it, with as many partitions as its consumers need."
+            )
+        return found
+
+    @cached_property
+    def _marks(self) -> Marks:
+        marks = Marks(
+            self._cluster,
+            self._access,
+            topic=self._sink.topic,
+            name=self._sink.marks_topic,
+            timeout=self._sink.timeout,
+            wait_seconds=self._sink.transaction_seconds + _UNSETTLED_SECONDS,
+        )
+        self._at_end(marks.close)
+        return marks
+
+
+def _stands(found: Manifest, epoch: int, *, replay: bool) -> bool:
+    """Whether what is published stays as it is."""
+    return not replay or found.epoch >= epoch

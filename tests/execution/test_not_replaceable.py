@@ -1,0 +1,79 @@
+"""Tables in which no batch can be replaced, such as a topic: a clear of a batch that is in is refused before a job of
+Spark runs, and leaves nothing behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.several import Sinks
+from tests.execution.intervals import IntervalWorld, hour
+from tests.execution.world import World
+from tests.support.inline_engine import InlineEngine
+
+
+@dataclass(frozen=True)
+class AppendedOnly(FileSink):
+    """Has no replay, as a topic has none."""
+
+    def not_replaceable(self) -> str | None:
+        return "what was read cannot be taken back"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path, sink=AppendedOnly(str(tmp_path / "lake"), format="json"))
+
+
+def test_a_clear_of_a_batch_that_is_in_is_refused_before_anything_runs(world: World) -> None:
+    world.land(1, 2)
+    world.run(0)
+    before = world.files()
+    engine = InlineEngine()
+    with pytest.raises(SinkError, match="batch live/0 is in, and cannot be replayed: what was read cannot be taken"):
+        world.run(0, engine, clear_number=1)
+    assert engine.jobs == []
+    assert world.files() == before
+    assert world.table() == {0: [1, 2]}
+
+
+def test_the_next_batch_comes_after_a_refused_clear(world: World) -> None:
+    world.land(1)
+    world.run(0)
+    with pytest.raises(SinkError):
+        world.run(0, clear_number=1)
+    world.land(2)
+    world.run(1)
+    assert world.table() == {0: [1], 1: [2]}
+
+
+def test_a_retry_of_a_batch_that_is_in_is_no_replay(world: World) -> None:
+    world.land(1)
+    world.staged()
+    world.run(0, try_number=2)
+    world.run(0, try_number=3)
+    assert world.table() == {0: [1]}
+
+
+def test_one_of_several_tables_is_enough(tmp_path: Path) -> None:
+    sinks = Sinks(
+        {
+            "orders": FileSink(str(tmp_path / "orders"), format="json"),
+            "events": AppendedOnly(str(tmp_path / "events"), format="json"),
+        }
+    )
+    assert sinks.not_replaceable() == "what was read cannot be taken back"
+
+
+def test_a_backfill_that_reads_an_interval_anew_is_refused_too(tmp_path: Path) -> None:
+    sink = AppendedOnly(str(tmp_path / "lake"), format="json")
+    world = IntervalWorld(tmp_path, sink=sink, on_overlap="replay")
+    world.land_at(1.5, 1)
+    world.backfill(hour(1), 1)
+    with pytest.raises(SinkError, match="cannot be replayed: what was read cannot be taken back"):
+        world.backfill(hour(1), 2)
+    assert world.rows() == {"interval-20231115T010000Z-20231115T020000Z/0": [1]}
