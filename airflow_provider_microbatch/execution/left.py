@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt
-from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
+from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.checkpoint.verify import Finding
 from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.execution.letters_taken import replay_command
 from airflow_provider_microbatch.execution.liveness import sign_of_life
 
 STANDING_SECONDS = 3600.0
@@ -49,7 +51,8 @@ def find_standing(checkpoint: Checkpoint, *, seconds: float = STANDING_SECONDS) 
 
 def find_left(checkpoint: Checkpoint) -> list[Finding]:
     """A finding for each such batch of a data interval, with the run that has to be cleared. The live lane's next run
-    takes up the batch that the run before left, whichever run that is; an interval has one run."""
+    takes up the batch that the run before left, whichever run that is; an interval has one run; and
+    of dead letters with the command."""
     found = []
     for lane in checkpoint.lanes():
         log = checkpoint.lane(lane).offset_log
@@ -59,6 +62,9 @@ def find_left(checkpoint: Checkpoint) -> list[Finding]:
         except CheckpointError:
             continue  # torn; that is another finding
         if key is None:
+            continue
+        if lane == LETTERS:
+            found.append(_left_letters(checkpoint, key))
             continue
         run = entry.run if entry is not None else None
         whose = f"task {run.task_id!r} of run {run.run_id!r} of DAG {run.dag_id!r}" if run else "its interval's task"
@@ -72,6 +78,18 @@ def find_left(checkpoint: Checkpoint) -> list[Finding]:
             )
         )
     return found
+
+
+def _left_letters(checkpoint: Checkpoint, key: BatchKey) -> Finding:
+    """No task of Airflow's has run such a batch, and none can be cleared."""
+    lane = checkpoint.lane(LETTERS)
+    return Finding(
+        kind="left",
+        where=lane.offset_log.where(key.id),
+        message=f"batch {key} is planned, not committed, and nobody is at it. No other batch runs its dead letters.",
+        repair=f"{replay_command(checkpoint)} goes on with it; "
+        f"{command(lane, f'rewind --to {key.id - 1} --drop-output')} gives its plan up.",
+    )
 
 
 def _left_in(checkpoint: Checkpoint, lane: str) -> BatchKey | None:

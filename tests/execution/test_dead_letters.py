@@ -57,12 +57,8 @@ class OfLetters(InlineEngine):
     """Makes of dead letters what they are."""
 
     def _run(self, job: Job, subtask: Subtask | None = None) -> Done:
-        folders = [
-            Path(path.removeprefix("file://"))
-            for part in job.sources["dead_letters"].arguments["parts"]
-            for path in part["paths"]
-        ]
-        groups = [{"paths": [file.as_uri() for folder in folders for file in sorted(folder.rglob("*.json"))]}]
+        parts = job.sources["dead_letters"].arguments["parts"]
+        groups = [{"paths": [path for part in parts for path in part["paths"]]}]
         read = dataclasses.replace(job.sources["dead_letters"], arguments={"groups": groups})
         return super()._run(dataclasses.replace(job, sources={"dead_letters": read}), subtask)
 
