@@ -23,7 +23,7 @@ def find_standing(checkpoint: Checkpoint, *, seconds: float = STANDING_SECONDS) 
     """A finding if the live lane's batch is planned, not committed, and no process has been at it for ``seconds``. The
     logs are whole then and ``repair`` has nothing to do, but the table stands still: ``check`` has to tell the user."""
     try:
-        key = _left_in(checkpoint, LIVE)
+        key = left_in(checkpoint, LIVE)
         if key is None:
             return []
         attempts, log = checkpoint.attempts, checkpoint.lane(LIVE).offset_log
@@ -57,7 +57,7 @@ def find_left(checkpoint: Checkpoint) -> list[Finding]:
     for lane in checkpoint.lanes():
         log = checkpoint.lane(lane).offset_log
         try:
-            key = _left_in(checkpoint, lane) if lane != LIVE else None
+            key = left_in(checkpoint, lane) if lane != LIVE else None
             entry = None if key is None else log.get(key.id)
         except CheckpointError:
             continue  # torn; that is another finding
@@ -92,7 +92,7 @@ def _left_letters(checkpoint: Checkpoint, key: BatchKey) -> Finding:
     )
 
 
-def _left_in(checkpoint: Checkpoint, lane: str) -> BatchKey | None:
+def left_in(checkpoint: Checkpoint, lane: str) -> BatchKey | None:
     """The lane's newest batch if it is planned, not committed, no process is at it and no stage waits for audits."""
     logs = checkpoint.lane(lane)
     number = logs.offset_log.latest_id()
