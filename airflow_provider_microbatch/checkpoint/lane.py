@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.by_hand import commits_another, is_position
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEntry
@@ -222,12 +223,21 @@ def gap_message(log: MetadataLog[OffsetEntry] | MetadataLog[CommitEntry], missin
 
 
 def command(lane: Lane, text: str) -> str:
-    """A command for this lane, as it is typed."""
+    """A command for this lane, quoted for a shell."""
     root, _, name = lane.offset_log.location.removesuffix("/offsets").rpartition("/lanes/")
     verb, _, options = text.partition(" ")
     place = root if root and name == lane.name else lane.offset_log.location.removesuffix("/offsets")
     chosen = f" --lane {lane.name}" if lane.name != LIVE and options else ""
-    return f"`microbatch {verb} {place}{f' {options}' if options else ''}{chosen}`"
+    return f"`microbatch {verb} {quote(place)}{f' {options}' if options else ''}{chosen}`"
+
+
+def plan_given_up(lane: Lane, id: int) -> str:
+    """The first way on with a planned batch whose range cannot be read: until it is done or given up, no batch is
+    planned and no position is set."""
+    return (
+        "It is in the way of whatever is planned or set there. If what it was to read does not come back, first "
+        f"{command(lane, f'rewind --to {id - 1}')} gives its plan up."
+    )
 
 
 def _repair(lane: Lane) -> str:

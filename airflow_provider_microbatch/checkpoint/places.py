@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.records import corrupt, decode_record, encode_record
 from airflow_provider_microbatch.exceptions import MovedError
@@ -65,7 +66,12 @@ class Move:
             stamp = datetime.fromtimestamp(self.at_ms / 1000, tz=UTC).isoformat(timespec="seconds")
         except (OverflowError, ValueError, OSError):
             stamp = str(self.at_ms)
-        return f"`microbatch copy {self.source} {self.target}` (by {self.by}, {stamp})"
+        return f"{self.command} (by {self.by}, {stamp})"
+
+    @property
+    def command(self) -> str:
+        """The command, quoted for a shell: it does what is said when it is pasted."""
+        return f"`microbatch copy {quote(self.source)} {quote(self.target)}`"
 
 
 class Places:
@@ -100,7 +106,7 @@ class Places:
         if ARRIVING in names and ARRIVED not in names and (move := self._read(ARRIVING)) is not None:
             raise MovedError(
                 f"checkpoint {here} is not all here yet: {move} copies it, and was killed if it does not run any more. "
-                "Type it again, and it goes on; or remove what is here."
+                "Type it again, and it goes on; if it was given up, remove all that is here first."
             )
 
     def _read(self, name: str) -> Move | None:

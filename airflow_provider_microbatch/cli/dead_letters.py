@@ -12,12 +12,13 @@ from pathlib import Path
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import RunIdentity
-from airflow_provider_microbatch.checkpoint.key import LIVE
+from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE
 from airflow_provider_microbatch.cli.opening import open_checkpoint
 from airflow_provider_microbatch.cli.table import batch_table, text_table
 from airflow_provider_microbatch.definition import class_path
 from airflow_provider_microbatch.exceptions import MaintenanceError
 from airflow_provider_microbatch.execution.dead_letters import LettersSource, execution_of, replaying, with_letters
+from airflow_provider_microbatch.execution.engine import CheckedEngine
 from airflow_provider_microbatch.execution.letters_taken import SOURCE, taken
 from airflow_provider_microbatch.execution.refused import Refused
 from airflow_provider_microbatch.execution.summary import BatchSummary, RunSummary
@@ -57,6 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.replay is not None:
         return _replay(checkpoint, arguments)
     by = taken(checkpoint)
+    lane = checkpoint.lane(LETTERS)
+    planned = {key for key, one in by.items() if lane.commit_of(one.id) is None}
     batches = [batch for batch in with_letters(checkpoint) if arguments.lane in (LIVE, batch.key.lane)]
     if arguments.json:
         listed = [
@@ -64,7 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
                 "batch": str(batch.key),
                 "dead_letters": batch.dead_letters,
                 "reasons": [dataclasses.asdict(one) for one in _reasons(batch)],
-                "replayed_as": str(by[batch.key]) if batch.key in by else None,
+                "replayed_as": str(by[batch.key]) if batch.key in by.keys() - planned else None,
+                "planned_as": str(by[batch.key]) if batch.key in planned else None,
             }
             for batch in batches
         ]
@@ -74,7 +78,13 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"No batch of {checkpoint.location} has dead letters.")
         return 0
     rows = [
-        (str(batch.key), f"{one.rows:,}", one.what, one.sink or "-", str(by.get(batch.key, "-")))
+        (
+            str(batch.key),
+            f"{one.rows:,}",
+            one.what,
+            one.sink or "-",
+            f"{by.get(batch.key, '-')}{' (planned)' if batch.key in planned else ''}",
+        )
         for batch in batches
         for one in _reasons(batch)
     ]
@@ -104,6 +114,9 @@ def _replay(checkpoint: Checkpoint, arguments: argparse.Namespace) -> int:
     # Code comes from this command line alone: another program may have written the recorded py_files.
     code, transform = resolve_code(arguments.replay, base=arguments.base.absolute(), py_files=arguments.py_file)
     engine = engine_for(Wanted(conn_id=arguments.conn_id))
+    # Before anything is planned: a batch that is planned holds its letters until somebody runs it, or takes it back.
+    if isinstance(engine, CheckedEngine):
+        engine.check()
     now = datetime.now(UTC).isoformat(timespec="seconds")
     run_id = f"dead-letters {now}"
     by = RunIdentity(

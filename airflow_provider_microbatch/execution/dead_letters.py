@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Offset
@@ -25,7 +26,7 @@ from airflow_provider_microbatch.exceptions import (
 )
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.identity import expected, found_in
-from airflow_provider_microbatch.execution.letters_taken import SOURCE, batches_of, taken
+from airflow_provider_microbatch.execution.letters_taken import SOURCE, batches_of, replay_command, taken
 from airflow_provider_microbatch.execution.planned import load_batch
 from airflow_provider_microbatch.execution.summary import BatchSummary, summaries, summarize
 from airflow_provider_microbatch.pipeline import Pipeline
@@ -88,11 +89,31 @@ class OpenLetters(OpenSource):
         for key in keys:
             try:
                 batch = expected(self._checkpoint, load_batch(self._checkpoint, key).identity)
-                rows = self._sink_of(batch).published_rows(batch)
+                sink = self._sink_of(batch)
+                published, rows = sink.contains(batch), sink.published_rows(batch)
             except (SinkError, CheckpointError, DefinitionError) as error:
                 raise SourceChangedError(f"the dead letters of batch {key} cannot be read: {error}") from error
-            parts.append({**dataclasses.asdict(rows), "lane": key.lane, "batch_id": key.id})
+            epoch = None if published is None else published.epoch
+            parts.append({**dataclasses.asdict(rows), "lane": key.lane, "batch_id": key.id, "epoch": epoch})
         return Read(reader="airflow_provider_microbatch.runtime.letters:read", arguments={"parts": parts})
+
+    def verify(self, start: Offset | None, end: Offset | None, told: Mapping[str, Any] | None = None) -> None:
+        """Check that the letters that were read are those that their batches have now: what a replay of such a batch
+        has made of its rows meanwhile would be in the table twice."""
+        epochs = (told or {}).get("epochs")
+        if not isinstance(epochs, Mapping):
+            return  # an older version's reader
+        now = self._epochs(self.read(start, end))
+        others = sorted(batch for batch, epoch in now.items() if epochs.get(batch, epoch) != epoch)
+        if others:
+            raise SourceChangedError(
+                f"batch {', '.join(others)} was replayed while its dead letters were read, and has others now. Nothing "
+                f"was published. Go on with those: {replay_command(self._checkpoint)}."
+            )
+
+    @staticmethod
+    def _epochs(read: Read) -> dict[str, Any]:
+        return {f"{part['lane']}/{part['batch_id']}": part["epoch"] for part in read.arguments["parts"]}
 
     def _sink_of(self, batch: ExpectedBatch) -> OpenSink:
         """Where the batch's letters are. They are not moved with the pipeline's ``dead_letters``, but somebody may have

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.runtime.job import Job
@@ -76,3 +76,14 @@ class Engine(Protocol):
 
     def cancel(self, handle: Handle) -> bool:
         """Stop the step if it runs; True if something was stopped. Idempotent."""
+
+
+@runtime_checkable
+class CheckedEngine(Protocol):
+    """An engine that tells before anything is planned that it could not be used. An :class:`Engine` need not."""
+
+    def check(self) -> None:
+        """Look at what each launch needs, such as the connection. Starts nothing, records nothing.
+
+        :raises EngineError: if no step could be launched now.
+        """

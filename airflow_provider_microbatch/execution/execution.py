@@ -298,7 +298,7 @@ class Execution:
             planned = resolve(self.checkpoint, self.planner.sources, planned, staged)
             read, learned = (told(self.checkpoint, staged.result, part) for part in ("read", "learned"))
             self.planner.sources.verify(planned.ranges, read=read, learned=learned)
-            look_at_stage(self.checkpoint, self.planner.sources, planned, attempt, staged, first=published is None)
+            look_at_stage(self.checkpoint, self.planner, planned, attempt, staged, first=published is None)
             if should_stop():
                 raise AttemptCanceledError(f"batch {key} attempt {attempt.epoch} was stopped before publish.")
             if planned.committed and not (planned.set_aside and published is None):

@@ -6,6 +6,8 @@ import logging
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt
+from airflow_provider_microbatch.checkpoint.lane import plan_given_up
+from airflow_provider_microbatch.exceptions import SourceChangedError
 from airflow_provider_microbatch.execution.forgetting import forgotten_of
 from airflow_provider_microbatch.execution.letters_taken import check_not_taken
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
@@ -35,15 +37,22 @@ def job_of(
 
     :raises SourceChangedError: if the range is no longer as it was planned.
     """
-    check_not_taken(checkpoint, attempt)
+    check_not_taken(checkpoint, attempt, sink)
     streaming = None
     if pipeline.stateful:
         streaming = streaming_of(planned, attempt, pipeline=pipeline, checkpoint=checkpoint, sources=sources, sink=sink)
-    reads, absent = sources.reads(
-        planned.ranges,
-        tell_refused=pipeline.sink.dead_letters is not None,
-        without=() if streaming is None else streaming.sources,
-    )
+    try:
+        reads, absent = sources.reads(
+            planned.ranges,
+            tell_refused=pipeline.sink.dead_letters is not None,
+            without=() if streaming is None else streaming.sources,
+        )
+    except SourceChangedError as error:
+        if attempt.request is not None:
+            raise  # a batch that is committed is in nobody's way
+        # In front of the source's own ways on, all of which need the plan to be gone.
+        way = plan_given_up(checkpoint.lane(attempt.key.lane), attempt.key.id)
+        raise SourceChangedError(f"batch {attempt.key} is planned, and cannot be read. {way} Then: {error}") from error
     for gone in sources.left_out(planned.ranges):
         log.warning("Batch %s: %s", attempt.key, gone)
     forgotten = forgotten_of(checkpoint)

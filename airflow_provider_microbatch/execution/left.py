@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt
-from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
+from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.checkpoint.verify import Finding
 from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.execution.letters_taken import replay_command
 from airflow_provider_microbatch.execution.liveness import sign_of_life
 
 STANDING_SECONDS = 3600.0
@@ -21,7 +23,7 @@ def find_standing(checkpoint: Checkpoint, *, seconds: float = STANDING_SECONDS) 
     """A finding if the live lane's batch is planned, not committed, and no process has been at it for ``seconds``. The
     logs are whole then and ``repair`` has nothing to do, but the table stands still: ``check`` has to tell the user."""
     try:
-        key = _left_in(checkpoint, LIVE)
+        key = left_in(checkpoint, LIVE)
         if key is None:
             return []
         attempts, log = checkpoint.attempts, checkpoint.lane(LIVE).offset_log
@@ -49,16 +51,20 @@ def find_standing(checkpoint: Checkpoint, *, seconds: float = STANDING_SECONDS) 
 
 def find_left(checkpoint: Checkpoint) -> list[Finding]:
     """A finding for each such batch of a data interval, with the run that has to be cleared. The live lane's next run
-    takes up the batch that the run before left, whichever run that is; an interval has one run."""
+    takes up the batch that the run before left, whichever run that is; an interval has one run; and
+    of dead letters with the command."""
     found = []
     for lane in checkpoint.lanes():
         log = checkpoint.lane(lane).offset_log
         try:
-            key = _left_in(checkpoint, lane) if lane != LIVE else None
+            key = left_in(checkpoint, lane) if lane != LIVE else None
             entry = None if key is None else log.get(key.id)
         except CheckpointError:
             continue  # torn; that is another finding
         if key is None:
+            continue
+        if lane == LETTERS:
+            found.append(_left_letters(checkpoint, key))
             continue
         run = entry.run if entry is not None else None
         whose = f"task {run.task_id!r} of run {run.run_id!r} of DAG {run.dag_id!r}" if run else "its interval's task"
@@ -74,7 +80,19 @@ def find_left(checkpoint: Checkpoint) -> list[Finding]:
     return found
 
 
-def _left_in(checkpoint: Checkpoint, lane: str) -> BatchKey | None:
+def _left_letters(checkpoint: Checkpoint, key: BatchKey) -> Finding:
+    """No task of Airflow's has run such a batch, and none can be cleared."""
+    lane = checkpoint.lane(LETTERS)
+    return Finding(
+        kind="left",
+        where=lane.offset_log.where(key.id),
+        message=f"batch {key} is planned, not committed, and nobody is at it. No other batch runs its dead letters.",
+        repair=f"{replay_command(checkpoint)} goes on with it; "
+        f"{command(lane, f'rewind --to {key.id - 1} --drop-output')} gives its plan up.",
+    )
+
+
+def left_in(checkpoint: Checkpoint, lane: str) -> BatchKey | None:
     """The lane's newest batch if it is planned, not committed, no process is at it and no stage waits for audits."""
     logs = checkpoint.lane(lane)
     number = logs.offset_log.latest_id()

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, Offset
 from airflow_provider_microbatch.checkpoint.key import LETTERS, BatchKey
+from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import CheckpointError, SourceError
+from airflow_provider_microbatch.execution.identity import expected, latest_in
+from airflow_provider_microbatch.execution.planned import load_batch
+from airflow_provider_microbatch.sinks import OpenSink
 
 SOURCE = "dead_letters"
 """Name of the only source of a batch that is made of dead letters."""
@@ -38,20 +43,39 @@ def taken(checkpoint: Checkpoint) -> dict[BatchKey, BatchKey]:
     return found
 
 
-def check_not_taken(checkpoint: Checkpoint, attempt: Attempt) -> None:
+def replay_command(checkpoint: Checkpoint) -> str:
+    """The command that runs dead letters again, and goes on with a batch of them that is planned."""
+    return f"`microbatch dead-letters {quote(checkpoint.location)} --replay FILE:FUNCTION`"
+
+
+def check_not_taken(checkpoint: Checkpoint, attempt: Attempt, sink: OpenSink) -> None:
     """Check that an attempt makes no dead letters a second time: a batch that is run anew has rows and dead letters
     anew, and the rows of its earlier letters would be in the table twice.
 
-    :raises CheckpointError: if the attempt is for a replay, and the batch's letters have been run again.
+    :param sink: the table, or tables, that may have them.
+    :raises CheckpointError: if the attempt is for a replay, and the batch's letters have been run again, or may be at
+        this moment. A batch of them that is only planned has none yet: it reads those that there are when it is run.
     """
-    if attempt.request is None:
+    by = None if attempt.request is None else taken(checkpoint).get(attempt.key)
+    if by is None:
         return
-    by = taken(checkpoint).get(attempt.key)
-    if by is not None:
-        where = checkpoint.location
+    how = _run_again(checkpoint, by, sink)
+    if how is not None:
+        rewind = command(checkpoint.lane(LETTERS), f"rewind --to {by.id - 1} --drop-output")
         raise CheckpointError(
-            f"batch {attempt.key} is not replayed: its dead letters were run again as batch {by}, so that what the "
-            "replay makes of them would be in the table twice. Take these out first: `microbatch rewind "
-            f"{where} --lane {LETTERS} --to {by.id - 1} --drop-output`; then replay the batch, and its dead letters of "
-            "then."
+            f"batch {attempt.key} is not replayed: {how}, so that what the replay makes of them would be in the table "
+            f"twice. Take these out first: {rewind}; then replay the batch, and its dead letters of then."
         )
+
+
+def _run_again(checkpoint: Checkpoint, by: BatchKey, sink: OpenSink) -> str | None:
+    """How the batch has run letters again, in words; None if it has not, and no attempt at it is under way."""
+    if checkpoint.lane(LETTERS).commit_of(by.id) is None:
+        attempts = checkpoint.attempts
+        # One that was killed counts until somebody ends it: only then it is fenced.
+        begun = [epoch for epoch in attempts.epochs.all(by) if attempts.ended(by, epoch) is None]
+        if begun:
+            return f"its dead letters are run again as batch {by}, whose attempt {begun[-1]} has not ended"
+        if latest_in(sink, expected(checkpoint, load_batch(checkpoint, by).identity)) is None:
+            return None
+    return f"its dead letters were run again as batch {by}"

@@ -22,6 +22,7 @@ from airflow_provider_microbatch.execution.guard import named
 from airflow_provider_microbatch.execution.identity import latest_in
 from airflow_provider_microbatch.execution.letters_taken import check_not_taken
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources, read_as
+from airflow_provider_microbatch.execution.plan import Planner
 from airflow_provider_microbatch.execution.planned import PlannedBatch
 from airflow_provider_microbatch.execution.progress import told
 from airflow_provider_microbatch.execution.refused import refused_in
@@ -76,7 +77,7 @@ def say_where_from(checkpoint: Checkpoint, sources: OpenedSources, key: BatchKey
 
 def look_at_stage(
     checkpoint: Checkpoint,
-    sources: OpenedSources,
+    planner: Planner,
     planned: PlannedBatch,
     attempt: Attempt,
     staged: Manifest,
@@ -86,13 +87,14 @@ def look_at_stage(
     """Log the rows that were refused, and the runtime's warnings, from the task itself: Spark's own output comes
     through a pipe, and has one level there.
 
+    :param planner: has the opened sources and sink.
     :param first: nothing of the batch is published.
     :raises AttemptFencedError: if the stage holds rows that are to be forgotten.
     :raises CheckpointError: if the stage is a replay's, and the batch's earlier dead letters were run again meanwhile.
     :raises SourceError: if the attempt has read a source in another way than was planned, and nothing is left of its
         rows: the change does not fit the data that was there when the batch was planned.
     """
-    check_not_taken(checkpoint, attempt)  # once more: they may have been run again since the job was made
+    check_not_taken(checkpoint, attempt, planner.sink)  # once more: they may have been run again since the job was made
     check_left_out(checkpoint, staged)
     found = staged.result.get("warnings")
     for text in found if isinstance(found, list) else ():
@@ -100,7 +102,7 @@ def look_at_stage(
     for refused in refused_in(staged.result):
         log.warning("Batch %s attempt %s: %s", staged.key, staged.epoch, refused)
     empty = _empty(staged) if first else {}
-    read = _read_as(checkpoint, attempt.key, attempt.epoch, sources.classes) if empty else {}
+    read = _read_as(checkpoint, attempt.key, attempt.epoch, planner.sources.classes) if empty else {}
     changed = {name for name, now in read.items() if planned.entry.read_as.get(name, now) != now}
     emptied = [f"all {rows:,} rows of source {name!r}" for name, rows in empty.items() if name in changed]
     if emptied:

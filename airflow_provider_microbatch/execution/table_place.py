@@ -222,7 +222,10 @@ def _letters_left(checkpoint: Checkpoint, letters: OpenSink, sink: OpenSink, key
     became = sorted(by for of, by in taken(checkpoint).items() if of.lane == key.lane and of.id >= key.id)
     if became:
         first = command(checkpoint.lane(LETTERS), f"rewind --to {became[0].id - 1} --drop-output")
-        told += f"Dead letters of it, or of later batches, were run again: first {first} takes that out. Then: "
+        told += (
+            "Dead letters of it, or of later batches, are planned to be run again, or were run again: first "
+            f"{first} takes that out. Then: "
+        )
     return (
         f"{told}Name {letters.location()} as dead_letters again, and clear it once more; or have {rewind} take it and "
         "all later batches out, with their dead letters, and run them again as the pipeline is now."

@@ -136,7 +136,7 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     """Read the dead letters of batches.
 
     :param arguments: ``parts``: for each batch ``lane`` and ``batch_id``, and where its rows are: ``format``, ``base``,
-        ``paths`` and ``options``.
+        ``paths`` and ``options``; and ``epoch``, the attempt that they are of.
     """
     from pyspark.sql import functions as F
 
@@ -151,4 +151,5 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
         rows = reader.option("ignoreMissingFiles", "false").schema(f"{kinds}, lane string, batch_id bigint")
         own = (F.col("lane") == part["lane"]) & (F.col("batch_id") == part["batch_id"])
         frame = frame.unionByName(rows.load(list(part["paths"])).where(own).select(*COLUMNS))
-    return ReadResult(frame=frame, place="place")
+    epochs = {f"{part['lane']}/{part['batch_id']}": part.get("epoch") for part in arguments["parts"]}
+    return ReadResult(frame=frame, told={"epochs": epochs}, place="place")

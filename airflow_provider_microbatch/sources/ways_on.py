@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 
@@ -11,6 +11,18 @@ class SetOffset(Protocol):
     """The command that sets a source's position, as it is typed: :meth:`SourceContext.set_offset`."""
 
     def __call__(self, offset: Offset | None, *, skip: bool = False, reread: bool = False) -> str: ...
+
+
+@runtime_checkable
+class TellsMadeAgain(Protocol):
+    """An opened source that tells what has taken the place of the data that the checkpoint's positions are of. An
+    ``OpenSource`` need not."""
+
+    def made_again(self) -> str | None:
+        """Describe it, with the ways on; None if nothing has. As long as something has, the source plans nothing.
+
+        :raises SourceError: if the source cannot be asked.
+        """
 
 
 def made_anew(set_offset: SetOffset, newest: Offset) -> str:

@@ -9,10 +9,13 @@ from contextlib import suppress
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE
-from airflow_provider_microbatch.checkpoint.lane import command
+from airflow_provider_microbatch.checkpoint.lane import command, plan_given_up
 from airflow_provider_microbatch.checkpoint.verify import Finding
-from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, SourceError
+from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, SinkError, SourceError
+from airflow_provider_microbatch.execution.left import left_in
+from airflow_provider_microbatch.execution.planned import load_batch
 from airflow_provider_microbatch.sources import OpenSource
+from airflow_provider_microbatch.sources.ways_on import TellsMadeAgain
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
 
 
@@ -25,7 +28,7 @@ def check_sources(checkpoint: Checkpoint) -> list[Finding]:
         for name in recorded.source_names():
             source = recorded.source(name, lane=LIVE)
             if source is not None:
-                found += _findings(checkpoint, source, name)
+                found += _findings(checkpoint, recorded, source, name)
         for name, source in recorded.other_sources():
             found += [one for one in _forgotten_by_another(checkpoint, source, name) if one not in found]
     except (CheckpointError, DefinitionError):
@@ -33,14 +36,16 @@ def check_sources(checkpoint: Checkpoint) -> list[Finding]:
     return found
 
 
-def _findings(checkpoint: Checkpoint, source: OpenSource, name: str) -> list[Finding]:
+def _findings(checkpoint: Checkpoint, recorded: Recorded, source: OpenSource, name: str) -> list[Finding]:
     """A source that cannot be asked at this moment is a finding itself, and keeps no other one back."""
     found = [*_torn(checkpoint, source, name)]
     try:
         found = [*_look(checkpoint, source, name), *found]
     except SourceError as error:
         return [*found, _finding(checkpoint, name, str(error), "Check again when it can be asked.")]
-    return [*found, *_forgotten(checkpoint, source, name), *_not_read(checkpoint, source, name)]
+    planned = [*_planned(checkpoint, recorded, name)]
+    again = [] if planned else [*_made_again(checkpoint, source, name)]
+    return [*found, *_forgotten(checkpoint, source, name), *planned, *again, *_not_read(checkpoint, source, name)]
 
 
 def _forgotten(checkpoint: Checkpoint, source: OpenSource, name: str) -> Iterator[Finding]:
@@ -58,6 +63,40 @@ def _forgotten_by_another(checkpoint: Checkpoint, source: OpenSource, name: str)
         if (why := source.forgotten()) is not None:
             way = "Choose one of the ways on; until then no plan is made that reads there."
             yield _finding(checkpoint, name, why, way)
+
+
+def _planned(checkpoint: Checkpoint, recorded: Recorded, name: str) -> Iterator[Finding]:
+    """Batches that are planned, not in the table, and cannot be read, while nobody is at them. That a source cannot be
+    asked is no finding."""
+    for lane_name in checkpoint.lanes():
+        lane = checkpoint.lane(lane_name)
+        with suppress(CheckpointError, SinkError, SourceError):
+            key = left_in(checkpoint, lane_name)
+            if key is None:
+                continue
+            source, ranges = recorded.source(name, lane=lane_name), load_batch(checkpoint, key).ranges
+            start, end = ranges.of(name)
+            if source is None or start == end or name in ranges.late or recorded.published(key) is not None:
+                continue
+            # What may be left out is no reason to stop.
+            why = None if source.left_out(start, end) is not None else source.not_replayable(start, end)
+            if why is not None:
+                told, _, rest = why.removeprefix(f"source {name!r}: ").partition(". ")
+                yield Finding(
+                    kind="source",
+                    where=lane.offset_log.where(key.id),
+                    message=f"source {name!r}: batch {key} is planned, and cannot be read: {told.rstrip('.')}.",
+                    repair=" ".join(filter(None, (plan_given_up(lane, key.id), rest))),
+                )
+
+
+def _made_again(checkpoint: Checkpoint, source: OpenSource, name: str) -> Iterator[Finding]:
+    if not isinstance(source, TellsMadeAgain):
+        return
+    with suppress(SourceError, CheckpointError):
+        if (why := source.made_again()) is not None:
+            told, _, way = why.partition(". ")
+            yield _finding(checkpoint, name, f"{told}.", way)
 
 
 def _not_read(checkpoint: Checkpoint, source: OpenSource, name: str) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.checkpoint.verify import Finding
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, ForeignBatchError, SinkError
@@ -19,6 +19,7 @@ from airflow_provider_microbatch.execution.identity import (
     is_of_one_attempt,
     planned_identity,
 )
+from airflow_provider_microbatch.execution.letters_taken import replay_command
 from airflow_provider_microbatch.execution.other_lives import another_life, first_of_another_life
 from airflow_provider_microbatch.execution.set_aside import is_aside
 from airflow_provider_microbatch.execution.unknown_batches import check_none_unknown
@@ -260,8 +261,13 @@ def _back(checkpoint: Checkpoint, key: BatchKey) -> str:
     lane = checkpoint.lane(key.lane)
     entry = lane.offset_log.get(key.id)
     run = entry.run if entry is not None else None
-    clear = f"Clear task {run.task_id!r} of run {run.run_id!r} of DAG {run.dag_id!r}" if run else "Clear its task"
     rewind = command(lane, f"rewind --to {key.id - 1} --drop-output")
+    if key.lane == LETTERS:  # whom no task of Airflow's has run
+        return (
+            f"{rewind}, then {replay_command(checkpoint)}: that runs the dead letters of it, and of what came after "
+            "it, again. Or bring the batch's folder back from a backup of the table."
+        )
+    clear = f"Clear task {run.task_id!r} of run {run.run_id!r} of DAG {run.dag_id!r}" if run else "Clear its task"
     return (
         f"{clear}: that reads its recorded range again and puts the batch back, whatever came after it. If its run is "
         f"gone, {rewind} runs it and all after it again. If a source cannot be read again, bring the batch's folder "

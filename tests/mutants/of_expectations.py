@@ -6,6 +6,7 @@ from tests.mutants.mutation import Mutation
 
 DIVIDED, LETTERS = "tests/runtime/test_refusing.py", "tests/execution/test_dead_letters.py"
 REPLAYED, FORGOTTEN = "tests/execution/test_letters_replayed.py", "tests/execution/test_forgetting.py"
+PLANNED = "tests/execution/test_letters_planned.py"
 
 MUTATIONS = [
     Mutation(
@@ -100,9 +101,49 @@ MUTATIONS = [
         name="a batch is replayed whose dead letters were run again",
         why="what its replay makes of them is in the table twice",
         file="execution/letters_taken.py",
-        old="    if by is not None:\n",
-        new="    if by is not None and by.id < 0:\n",
+        old="    if how is not None:\n",
+        new="    if how is not None and by.id < 0:\n",
         tests=(REPLAYED,),
+    ),
+    Mutation(
+        name="dead letters that are only planned count as run again",
+        why="a batch cannot be replayed for want of a Spark for its letters",
+        file="execution/letters_taken.py",
+        old="            return None\n",
+        new="            pass\n",
+        tests=(PLANNED,),
+    ),
+    Mutation(
+        name="a batch is replayed while an attempt is at its letters",
+        why="what that attempt publishes is in the table twice",
+        file="execution/letters_taken.py",
+        old="        if begun:\n",
+        new="        if False:\n",
+        tests=(PLANNED,),
+    ),
+    Mutation(
+        name="letters are published that a replay has made anew meanwhile",
+        why="their rows are in the table twice",
+        file="execution/dead_letters.py",
+        old="        if others:\n",
+        new="        if False:\n",
+        tests=(PLANNED,),
+    ),
+    Mutation(
+        name="dead letters are planned before anybody looks for a Spark",
+        why="a batch of them is left by each command that was typed with the wrong connection",
+        file="cli/dead_letters.py",
+        old="        engine.check()\n",
+        new="        pass\n",
+        tests=(PLANNED,),
+    ),
+    Mutation(
+        name="check names a task for what a replay of dead letters has left",
+        why="there is no such task",
+        file="execution/left.py",
+        old="        if lane == LETTERS:\n",
+        new="        if False:\n",
+        tests=(PLANNED,),
     ),
     Mutation(
         name="dead letters of other batches in the same files are read too",

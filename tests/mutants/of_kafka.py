@@ -7,8 +7,33 @@ from tests.mutants.mutation import Mutation
 LANES = "tests/sources/test_kafka_intervals.py"
 PIECES = "tests/sources/test_kafka_pieces.py"
 DEFINITION = "tests/sources/test_kafka_definition.py"
+MADE_AGAIN = "tests/sources/test_kafka_made_again.py"
 
 MUTATIONS = [
+    Mutation(
+        name="a planned batch that cannot be read is in the way and nobody says so",
+        why="the commands that are named are refused, and nothing names the rewind",
+        file="execution/job_of.py",
+        old="        if attempt.request is not None:\n            raise ",
+        new="        if attempt.request is None:\n            raise ",
+        tests=(MADE_AGAIN,),
+    ),
+    Mutation(
+        name="check does not look whether the planned batch can be read",
+        why="nothing is wrong, and the pipeline stands still",
+        file="upkeep/source_check.py",
+        old="            if why is not None:\n",
+        new="            if why is not None and start is None:\n",
+        tests=(MADE_AGAIN,),
+    ),
+    Mutation(
+        name="check does not ask whether a topic was made again",
+        why="nothing is wrong, and nothing is planned",
+        file="sources/kafka/topics.py",
+        old="for topic in found.values() if not self.is_as_it_was(topic)), None)",
+        new="for topic in found.values() if topic.name == topic.id), None)",
+        tests=(MADE_AGAIN,),
+    ),
     Mutation(
         name="the live lane claims nothing of what it reads",
         why="an interval that is planned meanwhile takes it once more",

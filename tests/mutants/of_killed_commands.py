@@ -6,6 +6,7 @@ from __future__ import annotations
 from tests.mutants.mutation import Mutation
 
 KILLED = "tests/execution/test_commands_killed.py"
+BEGUN_THERE = "tests/execution/test_copy_begun_there.py"
 TWO_LIVES = "tests/execution/test_two_lives.py"
 LOST_ROWS = "tests/postgres/test_lost_rows.py"
 STATE = "tests/state/test_commands.py"
@@ -50,6 +51,30 @@ MUTATIONS = [
         old="                if _came_late(store, target, path, data):\n                    target",
         new="                if True:\n                    target",
         tests=("tests/execution/test_copy.py",),
+    ),
+    Mutation(
+        name="a copy that is typed again does not look whether a run has begun at the new place",
+        why="the checkpoint that is there is closed, and half of it taken for what was copied",
+        file="upkeep/commands/moving.py",
+        old="        _check_nobody_else(store, target, move)\n        arrive(",
+        new="        arrive(",
+        tests=(BEGUN_THERE,),
+    ),
+    Mutation(
+        name="the old place is closed whoever has begun at the new one meanwhile",
+        why="the pipeline goes on at neither of them",
+        file="upkeep/commands/moving.py",
+        old="            _check_nobody_else(store, target, move_of(self))\n",
+        new="",
+        tests=(BEGUN_THERE,),
+    ),
+    Mutation(
+        name="a copy that has left is said to be given up by a repair",
+        why="it is refused and names the copy, which names the repair",
+        file="upkeep/commands/apply.py",
+        old="        if moved is not None:\n",
+        new="        if False:\n",
+        tests=(BEGUN_THERE,),
     ),
     Mutation(
         name="a batch is made again beside one of another life",

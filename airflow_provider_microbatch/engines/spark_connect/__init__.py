@@ -64,6 +64,15 @@ class SparkConnectEngine:
             )
         return cls(conn_id=wanted.conn_id, conf=wanted.conf, grace_seconds=processes.STOP_SECONDS)
 
+    def check(self) -> None:
+        """Look whether the server answers. Starts nothing.
+
+        :raises EngineError: if the connection is missing, or the server is down.
+        :raises EnvironmentMismatchError: if pyspark and pyspark-client differ.
+        """
+        check_versions()
+        self._server(self._conn_id).check()
+
     def handle(self, *, pipeline: str, key: BatchKey, epoch: int) -> Handle:
         """Choose the handle, and make the process and the session of the attempt ready, so that an unusable server is
         found before the attempt is recorded.
@@ -71,9 +80,8 @@ class SparkConnectEngine:
         :raises EngineError: if the connection is missing, the server is down, or the server has another Spark version.
         :raises EnvironmentMismatchError: if pyspark and pyspark-client differ.
         """
-        check_versions()
+        self.check()
         server = self._server(self._conn_id)
-        server.check()
         tag = processes.new_tag()
         launch = Launch(server, tag)
         try:

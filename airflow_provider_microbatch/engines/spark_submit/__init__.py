@@ -88,6 +88,14 @@ class SparkSubmitEngine:
             conn_id=wanted.conn_id, conf=wanted.conf, grace_seconds=processes.STOP_SECONDS, **own, hook_arguments=rest
         )
 
+    def check(self) -> None:
+        """Look whether spark-submit can be launched. Starts nothing.
+
+        :raises EngineError: if the connection is missing, or Spark accepts no Python application there.
+        :raises EnvironmentMismatchError: if pyspark and pyspark-client differ.
+        """
+        self._usable()
+
     def handle(self, *, pipeline: str, key: BatchKey, epoch: int) -> Handle:
         """Choose the handle. Whatever Spark or this machine would refuse is refused here, before the attempt is
         recorded.
@@ -95,10 +103,7 @@ class SparkSubmitEngine:
         :raises EngineError: if the connection is missing, or Spark accepts no Python application there.
         :raises EnvironmentMismatchError: if pyspark and pyspark-client differ.
         """
-        check_versions()
-        target = self._target()
-        target.check()
-        self._environment(target)
+        target = self._usable()
         return {
             "engine": self.name,
             "host": socket.gethostname(),
@@ -222,6 +227,13 @@ class SparkSubmitEngine:
         except TimeoutError as error:
             raise EngineError(f"Spark could not be stopped: {error}.") from error
         return stopped
+
+    def _usable(self) -> Target:
+        check_versions()
+        target = self._target()
+        target.check()
+        self._environment(target)
+        return target
 
     def _target(self) -> Target:
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook

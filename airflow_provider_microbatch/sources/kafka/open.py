@@ -56,7 +56,9 @@ class OpenKafkaSource(OpenSource):
         self._connect = context.connect
         self._beginning = Beginning(context.log)
         self._taken = Taken(context.state)
-        self._topics = Topics(source, name=context.name, cluster=lambda: self._cluster, state=context.state)
+        self._topics = Topics(
+            source, name=context.name, cluster=lambda: self._cluster, state=context.state, checkpoint=context.checkpoint
+        )
 
     @property
     def splits(self) -> str:
@@ -224,7 +226,7 @@ class OpenKafkaSource(OpenSource):
         def why() -> str | None:
             try:
                 self._topics.check({topic for topic, _ in planned.of})
-            except SourceError as error:
+            except SourceChangedError as error:
                 return str(error)
             lost = planned - self._available(planned)
             return (
@@ -232,6 +234,10 @@ class OpenKafkaSource(OpenSource):
             )
 
         return self._named(why)
+
+    def made_again(self) -> str | None:
+        """The topics that were removed and made again."""
+        return self._named(self._topics.made_again)
 
     def check_offset(self, offset: Offset) -> None:
         """Check that a position names all partitions of its topics, and offsets that they have."""
@@ -447,10 +453,7 @@ class OpenKafkaSource(OpenSource):
         :raises SourceChangedError: if some cannot be read, and must not be left out.
         """
         if self._source.on_data_loss == FAIL:
-            try:
-                self._topics.check({topic for topic, _ in planned.of})
-            except SourceError as error:
-                raise SourceChangedError(str(error)) from error
+            self._topics.check({topic for topic, _ in planned.of})
         there = self._available(planned)
         lost = planned - there
         if lost and self._source.on_data_loss == FAIL:

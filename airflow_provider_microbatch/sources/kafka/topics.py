@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable
+from shlex import quote
 from typing import Any
 
-from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceError
+from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceChangedError, SourceError
 from airflow_provider_microbatch.kafka.cluster import Cluster, Partition, Position, Topic
 from airflow_provider_microbatch.sources.kafka import KafkaSource
 from airflow_provider_microbatch.stores import Store
@@ -22,13 +23,17 @@ class Topics:
     :param name: name of the source, for messages.
     :param cluster: returns the cluster of the topics.
     :param state: the source's own state.
+    :param checkpoint: address of the checkpoint, for messages.
     """
 
-    def __init__(self, source: KafkaSource, *, name: str, cluster: Callable[[], Cluster], state: Store) -> None:
+    def __init__(
+        self, source: KafkaSource, *, name: str, cluster: Callable[[], Cluster], state: Store, checkpoint: str
+    ) -> None:
         self._source = source
         self._name = name
         self._cluster = cluster
         self._state = state
+        self._checkpoint = checkpoint
         self._records: dict[str, Any] | None = None
         self._version: str | None = None
 
@@ -50,11 +55,11 @@ class Topics:
         return {name: self._meant(topic) for name, topic in found.items()}
 
     def check(self, names: Iterable[str]) -> None:
-        """:raises SourceError: if one of the topics is gone, or is not the one that it was. Writes nothing."""
+        """:raises SourceChangedError: if one of the topics is gone, or is not the one that it was. Writes nothing."""
         found = self._cluster().topics(set(names))
         gone = sorted(set(names) - found.keys())
         if gone:
-            raise SourceError(
+            raise SourceChangedError(
                 f"source {self._name!r}: topic {', '.join(map(repr, gone))} is gone from {self._source.location()}, "
                 "and with it what was planned of it."
             )
@@ -103,16 +108,25 @@ class Topics:
             )
         return Topic(name=topic.name, id=topic.id, partitions=tuple(wanted))
 
+    def made_again(self) -> str | None:
+        """What was removed and made again of the topics that are on record, with the way on; None if nothing was."""
+        found = self._cluster().topics(self._recorded().keys()) if self._recorded() else {}
+        return next((self._made_again(topic) for topic in found.values() if not self.is_as_it_was(topic)), None)
+
     def _check(self, topics: Iterable[Topic]) -> None:
         for topic in topics:
             if not self.is_as_it_was(topic):
-                recorded = self._recorded()[topic.name]
-                raise SourceError(
-                    f"source {self._name!r}: topic {topic.name!r} at {self._source.location()} was removed and made "
-                    f"again: it was {recorded['id']}, and is {topic.id}. Its offsets count from 0 again, so nothing "
-                    "that was planned of it can be read. Read the new one as a source of another name: `microbatch "
-                    "add-source`."
-                )
+                raise SourceChangedError(f"source {self._name!r}: {self._made_again(topic)}")
+
+    def _made_again(self, topic: Topic) -> str:
+        new = f"{self._name}_2"
+        return (
+            f"topic {topic.name!r} at {self._source.location()} was removed and made again: it was "
+            f"{self._recorded()[topic.name]['id']}, and is {topic.id}. Its offsets count from 0 again, so nothing that "
+            "was planned of it can be read. Read the new one as a source of a name that was never used: give it that "
+            f"name in the pipeline, such as {new!r}, and say that it is new: `microbatch add-source "
+            f"{quote(self._checkpoint)} {quote(new)}`."
+        )
 
     def _recorded(self) -> dict[str, Any]:
         if self._records is None:

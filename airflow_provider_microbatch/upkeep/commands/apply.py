@@ -14,6 +14,7 @@ from airflow_provider_microbatch.exceptions import CorruptEntryError, Maintenanc
 from airflow_provider_microbatch.execution.liveness import EngineOf
 from airflow_provider_microbatch.stores import Store
 from airflow_provider_microbatch.upkeep.commands.draft import Draft
+from airflow_provider_microbatch.upkeep.commands.moving import MovingStep
 from airflow_provider_microbatch.upkeep.commands.plan import Plan
 from airflow_provider_microbatch.upkeep.commands.rename_source import say_begun
 from airflow_provider_microbatch.upkeep.commands.site import alive
@@ -213,9 +214,8 @@ class Applier:
                     maintenance.end(begun, outcome=f"not applied: {error}", ended_ms=self._clock_ms())
                     raise MaintenanceError(f"{error} Nothing was done. Run it again.") from error
                 raise MaintenanceError(
-                    f"`microbatch {begun.command}` stopped half way: {error} No run begins before it is finished: mend "
-                    "it and run any of these commands again. To give the rest of its steps up: `microbatch repair "
-                    f"{self._store.location} --give-up`."
+                    f"`microbatch {begun.command}` stopped half way: {error} No run begins before it is finished: "
+                    f"{self._way_on(begun, steps)}"
                 ) from error
             if over:
                 raise self._finished_by_another(begun)
@@ -226,6 +226,19 @@ class Applier:
         self._check_held(begun)
         if not maintenance.end(begun, outcome=APPLIED, ended_ms=self._clock_ms()):
             raise self._not_held(begun)
+
+    def _way_on(self, begun: Maintenance, steps: Sequence[Step]) -> str:
+        """What finishes a command that has stopped half way, and what gives it up."""
+        where = self._store.location
+        # The record alone is not believed where the other side is.
+        again = any(isinstance(step, (Copy, MovingStep)) for step in steps)
+        way = f"mend it and {'type it again' if again else 'run any of these commands again'}."
+        moved = None
+        with suppress(MicroBatchError):
+            moved = self._checkpoint.maintenance.places.moved()
+        if moved is not None:
+            return f"{way} The checkpoint has left {where}, so it can no longer be given up."
+        return f"{way} To give the rest of its steps up: `microbatch repair {where} --give-up`."
 
     def _asked_by(self, step: Step, begun: Maintenance) -> Callable[[], bool]:
         """The question of a step whether its command is over. A copy takes as long as its checkpoint is large, state

@@ -32,6 +32,12 @@ def plan_copy(drafting: Drafting, *, target: str) -> Plan:
     check_no_state(checkpoint)
     found = place.list("")
     if found:
+        left = Checkpoint(place).maintenance.places.arriving()
+        if left is not None and left.source == here:
+            raise MaintenanceError(
+                f"{there} has what {left} had copied when it was given up. Remove all that is there, and type this "
+                "again; or name another place."
+            )
         raise MaintenanceError(
             f"{there} is not empty: it has {', '.join(sorted(found)[:5])}. Name a place where nothing is."
         )

@@ -86,10 +86,13 @@ class CopyTo(_OfAMove):
         """Copy the files that are missing or differ. Do nothing if the new place is open: this command, or another
         process of it, has come that far, and files that are only there were written since.
 
-        :raises MaintenanceError: if another checkpoint was copied there, or a process writes at one of the places.
+        :raises MaintenanceError: if another checkpoint is there, or a process writes at one of the places.
         """
-        target = open_store(self.target)
-        arrive(target, move_of(self))
+        target, move = open_store(self.target), move_of(self)
+        # Before the record too, or a checkpoint that a run has begun there would be closed, and its files replaced.
+        _check_nobody_else(store, target, move)
+        arrive(target, move)
+        _check_nobody_else(store, target, move)
 
         def is_done() -> bool:
             return is_over() or is_open(target)
@@ -155,9 +158,15 @@ class Leave(_OfAMove):
     def apply(self, store: Store, *, is_over: Callable[[], bool]) -> None:
         """Record the move, unless it is recorded already.
 
-        :raises MaintenanceError: if a move to another place is recorded, or the command was given up at this moment.
+        :raises MaintenanceError: if a move to another place is recorded, the new place is gone or has another
+            checkpoint, or the command was given up at this moment.
         """
         path, data = f"{_MAINTENANCE}/{MOVED}", move_of(self).encoded()
+        if store.get(path) is None:
+            # Later than this nothing but the same command goes on, so the new place must be one that it can open.
+            target = open_store(self.target)
+            _check_arriving(store, target, move_of(self))
+            _check_nobody_else(store, target, move_of(self))
         is_new = store.put_if_absent(path, data)
         if not is_new and store.get(path) != data:
             raise MaintenanceError(f"{store.location}/{path} says that it has moved elsewhere.")
@@ -190,13 +199,12 @@ class Open(_OfAMove):
         target, move = open_store(self.target), move_of(self)
         if store.get(f"{_MAINTENANCE}/{MOVED}") != move.encoded():
             raise MaintenanceError(f"{store.location} does not say that it has moved to {target.location}.")
-        if target.get(f"{_MAINTENANCE}/{ARRIVING}") != move.encoded():
-            raise MaintenanceError(f"{target.location} is not where {store.location} was copied to: it was removed.")
+        _check_arriving(store, target, move)
         metadata = store.get(_METADATA)
         if metadata is None:
             raise MaintenanceError(f"{store.location}/{_METADATA} is gone, and with it the checkpoint's id.")
         if not target.put_if_absent(_METADATA, metadata) and target.get(_METADATA) != metadata:
-            raise MaintenanceError(f"{target.location}/{_METADATA} is another checkpoint's.")
+            raise _taken(store, target, _METADATA, move)
         target.put_if_absent(f"{_MAINTENANCE}/{ARRIVED}", encode_record({"by": self.by}))
 
 
@@ -221,4 +229,37 @@ def arrive(target: Store, move: Move) -> None:
     """
     path, data = f"{_MAINTENANCE}/{ARRIVING}", move.encoded()
     if not target.put_if_absent(path, data) and target.get(path) != data:
-        raise MaintenanceError(f"{target.location} is where another checkpoint was copied to. Name another place.")
+        raise MaintenanceError(
+            f"{target.location} is where another checkpoint was copied to. Move what is there away, or name another "
+            "place."
+        )
+
+
+def _check_nobody_else(store: Store, target: Store, move: Move) -> None:
+    """Check that nobody has begun a checkpoint at the new place, which had nothing when the move was planned: a command
+    that is killed before its first entry there leaves nothing that keeps a run from it.
+
+    :raises MaintenanceError: if somebody has.
+    """
+    metadata = target.get(_METADATA)
+    if target.get(f"{_MAINTENANCE}/{ARRIVING}") is None:
+        found = _METADATA if metadata is not None else next(moving_files(target), None)
+    else:
+        found = _METADATA if metadata not in (None, store.get(_METADATA)) else None
+    if found is not None:
+        raise _taken(store, target, found, move)
+
+
+def _check_arriving(store: Store, target: Store, move: Move) -> None:
+    if target.get(f"{_MAINTENANCE}/{ARRIVING}") != move.encoded():
+        raise MaintenanceError(
+            f"{target.location} is not where {store.location} was copied to: it was removed. Type {move.command} again "
+            "with nothing there."
+        )
+
+
+def _taken(store: Store, target: Store, path: str, move: Move) -> MaintenanceError:
+    return MaintenanceError(
+        f"{target.location}/{path} is another checkpoint's: a run has begun one there since {store.location} was about "
+        f"to be copied. Pause the DAG, move all that is at {target.location} away, then type {move.command} again."
+    )

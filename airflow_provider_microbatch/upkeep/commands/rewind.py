@@ -241,10 +241,10 @@ class _Rewind:
         if found and self._name != LETTERS:
             first = min(key.id for key in found)
             raise MaintenanceError(
-                f"dead letters of what would be rewound were run again as batches {', '.join(map(str, found))}: their "
-                "rows would be in the table twice. Take these out first: `microbatch rewind "
-                f"{self._drafting.store.location} --lane {LETTERS} --to {first - 1} --drop-output`; then rewind, and "
-                "replay the dead letters of then."
+                "dead letters of what would be rewound were run again, or are planned to be, as batches "
+                f"{', '.join(map(str, found))}: their rows would be in the table twice. Take these out first: "
+                f"`microbatch rewind {self._drafting.store.location} --lane {LETTERS} --to {first - 1} --drop-output`; "
+                "then rewind, and replay the dead letters of then."
             )
 
     def _check_kept(self) -> None:
