@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime import report, transforms
 from airflow_provider_microbatch.runtime.access import options_of
+from airflow_provider_microbatch.runtime.counting import wrote
 from airflow_provider_microbatch.runtime.failure import BatchFailure
 from airflow_provider_microbatch.runtime.session import folder_beside_driver
 
@@ -46,6 +47,7 @@ def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[st
     if partition_by:
         writer = writer.partitionBy(*partition_by)
     writer.save(path)
+    wrote(frame)
     folder = folder_beside_driver(frame.sparkSession, path)
     return _listing(frame, arguments) if folder is None else list(_walk(folder))
 

@@ -185,4 +185,12 @@ MUTATIONS = [
         new="        if False:\n",
         tests=("tests/sinks/test_file_sink.py",),
     ),
+    Mutation(
+        name="rows of a frame that a writer has made go uncounted by Spark Connect",
+        why="a replay with fewer rows takes the place of published rows, and rows that others deleted go unsaid",
+        file="runtime/write.py",
+        old="    writer.save(path)\n    wrote(frame)\n",
+        new="    writer.save(path)\n",
+        tests=("tests/runtime/test_counting_connect.py",),
+    ),
 ]
