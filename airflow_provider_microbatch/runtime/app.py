@@ -237,7 +237,9 @@ def _run(
     fence.check()
     for name, stage in job.stages.items():
         with failing_as("write"):
-            report.write_manifest(spark, stage.report, result, listings[name], options=options_of(stage.arguments))
+            # A table knows by this name which of the figures is its own.
+            told_here = {**result, "sink": name} if len(written) > 1 else result
+            report.write_manifest(spark, stage.report, told_here, listings[name], options=options_of(stage.arguments))
     seconds = watch.duration_ms["total"] / 1000
     rate = f", {total / seconds:,.0f} rows a second" if total and seconds else ""
     what = "staged" if subtask is None else "split staged"

@@ -193,6 +193,20 @@ def test_rows_that_a_batch_brought_to_other_tables_are_not_taken_for_deleted(
     assert "somebody has deleted" not in caplog.text
 
 
+def test_a_table_of_several_is_told_of_rows_that_were_deleted_there(
+    sink: OpenSink, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    manifest = write_delta_stage(sink, 1) / "_manifest" / "part-00000.txt"
+    several = '"numOutputRows": 5, "numOutputRowsBySink": {"orders": 3, "people": 2}, "sink": "orders"'
+    manifest.write_text(manifest.read_text().replace('"numOutputRows": 3', several))
+    sink.publish(EXPECTED, 1)
+    table(root).delete("id = 1")
+    write_delta_stage(sink, 2)
+    with caplog.at_level(logging.WARNING):
+        sink.replace(EXPECTED, 2)
+    assert "had 3 rows when it was published, and has 2 now" in caplog.text
+
+
 def _publish_when_told(root: Path, epoch: int, start: Any, results: Any) -> None:
     sink = opened(root)
     start.wait()

@@ -211,8 +211,9 @@ class OpenPlaced(OpenSink):
     def _warn_of_deleted(self, found: Published, rows: int) -> None:
         """:param rows: how many of the batch's rows are in now."""
         result = found.manifest.result
-        # If a batch has several tables, the result does not say which figure is this table's.
-        wrote = None if "numOutputRowsBySink" in result else result.get("numOutputRows")
+        by_sink = result.get("numOutputRowsBySink")
+        # Where a batch has several tables, manifests of older versions do not say which figure is this table's.
+        wrote = result.get("numOutputRows") if by_sink is None else by_sink.get(result.get("sink"))
         if isinstance(wrote, int) and rows < wrote:
             log.warning(
                 "batch %s of %s had %s rows when it was published, and has %s now: somebody has deleted the others. "
