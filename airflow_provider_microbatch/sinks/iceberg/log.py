@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.exceptions import RolledBackError, SinkError
 from airflow_provider_microbatch.iceberg_catalog import OpenCatalog
 from airflow_provider_microbatch.sinks.file.posix import make_folders, sync, write_mark
 from airflow_provider_microbatch.sinks.file.reading import read_regular
@@ -88,6 +88,24 @@ class Look:
         """How the branch was set back to a state before the last snapshot of this package, in words; None if not."""
         last = self.last_on(self.branch)
         return None if last is None else self._is_without(*last)
+
+    def rolled_away(self) -> list[str] | None:
+        """Batches of which a rollback took away what was published last, the newest first; none without a rollback.
+        None if the snapshots between the branch and the last snapshot of this package are not all there any more: then
+        it may have been any batch."""
+        if self.rolled_back() is None:
+            return []
+        last, kept = self.last_on(self.branch), {snapshot.snapshot_id for snapshot in self.chain()}
+        found, at = dict[str, None](), None if last is None else last[0]
+        while at not in kept:
+            snapshot = None if at is None else self.table.metadata.snapshot_by_id(at)
+            if snapshot is None or snapshot.summary is None:
+                return None
+            batch = snapshot.summary.additional_properties.get("microbatch.batch")
+            if batch is not None:
+                found[batch] = None
+            at = snapshot.parent_snapshot_id
+        return list(found)
 
     def goes_on_from(self) -> tuple[str | None, int]:
         """The branch whose record tells what this one has, as far as its history reaches: its own, or another's that it
@@ -202,11 +220,13 @@ class IcebergLog:
         return Look(table, self.branch)
 
     def check_not_rolled_back(self, look: Look) -> None:
-        """:raises SinkError: if published batches were removed together with their history."""
+        """:raises RolledBackError: if published batches were removed together with their history."""
         told = look.rolled_back()
         if told is not None:
-            raise SinkError(
-                f"branch {self.branch!r} of {self.where} was rolled back {told}, by which batches were published: they "
+            away = look.rolled_away()
+            which = f"batches {', '.join(away)}" if away else "batches"
+            raise RolledBackError(
+                f"branch {self.branch!r} of {self.where} was rolled back {told}, by which {which} were published: they "
                 "count as published, and their rows are gone. Nothing was written. To have them back: CALL "
                 "system.set_current_snapshot, or a fast-forward of the branch. If the rollback is to stay: ALTER TABLE "
                 f"{self.catalog.table} UNSET TBLPROPERTIES ('{look.mark}'), and clear the tasks whose batches are to "

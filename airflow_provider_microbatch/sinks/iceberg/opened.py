@@ -70,7 +70,9 @@ class OpenIceberg(OpenPlaced):
             found = self._published(look, batch)
             if look is None or found is None:
                 return None
-            self._log.check_not_rolled_back(look)
+            away = look.rolled_away()
+            if away is None or str(batch.key) in away:
+                self._log.check_not_rolled_back(look)
             # A commit entry relies on this answer.
             self._settle(found)
         return found.own
