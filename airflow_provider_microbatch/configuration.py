@@ -25,6 +25,12 @@ def hand_down() -> None:
     find_by(_connection)
 
 
+def find_in_database() -> None:
+    """Let this process find connections in Airflow's database too, as the ``airflow`` command does: a process that is
+    neither a task nor a part of Airflow finds those of the environment and of a secrets backend alone."""
+    os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
+
+
 def _mask(text: str) -> str:
     """Mask a text by Airflow's masker, which knows the secrets that this process has looked up. A process without
     Airflow has looked up none, so its texts stay as they are."""

@@ -24,6 +24,17 @@ class Connection:
     extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
+def type_of(connection: Connection) -> str:
+    """The connection's type as an error names it that wants another type."""
+    told = repr(connection.conn_type[:40])
+    if connection.conn_type != "generic":
+        return told
+    return (
+        f"{told} (what `airflow connections add --conn-type` stores where the provider of a type is not installed; "
+        "with --conn-json '{\"conn_type\": …}' it stores the type)"
+    )
+
+
 Connect = Callable[[str], Connection]
 """Returns the connection of an id. :raises DefinitionError: if there is no connection of this id."""
 

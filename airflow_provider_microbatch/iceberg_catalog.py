@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from airflow_provider_microbatch.connections import Connect, Connection
+from airflow_provider_microbatch.connections import Connect, Connection, type_of
 from airflow_provider_microbatch.exceptions import DefinitionError, MicroBatchError
 from airflow_provider_microbatch.lifetime import Close
 
@@ -131,7 +131,7 @@ def properties_of(connection: Connection) -> tuple[str, dict[str, str]]:
     """
     where = f"connection {connection.conn_id!r}"
     if connection.conn_type != "iceberg":
-        raise DefinitionError(f"{where} is of type {connection.conn_type!r:.40}, not 'iceberg'.")
+        raise DefinitionError(f"{where} is of type {type_of(connection)}, not 'iceberg'.")
     found = {}
     for key, value in connection.extra.items():
         if isinstance(value, bool):

@@ -122,6 +122,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parsed = build_parser().parse_args(arguments)
     configuration.hand_down()
+    if arguments is None:  # the process is the command's own
+        configuration.find_in_database()
     try:
         with _without_doings("pyiceberg"), lifetime():
             status: int = parsed.run(parsed)

@@ -80,6 +80,9 @@ def maintain(
     if left is not None and dry_run:
         return _show_unfinished(arguments, left, store, applier.steps_of(left), give_up=give_up)
     finished = applier.finish()
+    if finished is not None and not arguments.json:
+        # Before the plan is made, which may be refused: nobody would be told that the batches are out of the table.
+        print(f"finished what `microbatch {finished.command}` (by {finished.by}) had begun")
     given_up = applier.given_up
     if given_up is not None and not arguments.json:
         print(
@@ -98,8 +101,6 @@ def maintain(
         done = {"location": store.location, "dry_run": dry_run, "finished": finished.command if finished else None}
         print(json.dumps({**done, **shown.to_dict()}, ensure_ascii=False, indent=2))
     else:
-        if finished is not None:
-            print(f"finished what `microbatch {finished.command}` (by {finished.by}) had begun")
         print(f"{store.location}: {'done' if is_done else _outcome(shown, dry_run)}")
     return 1 if shown.problems else 0
 

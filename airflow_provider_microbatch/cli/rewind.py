@@ -7,7 +7,7 @@ import argparse
 
 from airflow_provider_microbatch.checkpoint.key import LIVE, check_name
 from airflow_provider_microbatch.cli.maintaining import add_dry_run, maintain
-from airflow_provider_microbatch.cli.opening import open_checkpoint, open_checkpoint_store
+from airflow_provider_microbatch.cli.opening import open_checkpoint_store
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.rewind import plan_rewind
 
@@ -38,7 +38,6 @@ def run(arguments: argparse.Namespace) -> int:
     """
     store = open_checkpoint_store(arguments.location, sources=arguments.sources)
     lane = check_name(arguments.lane, what="lane")
-    is_known = lane in open_checkpoint(arguments.location, sources=arguments.sources).lanes()
     command = f"{NAME} --to {arguments.to}" + (" --drop-output" if arguments.drop_output else "")
     command += (" --allow-skip" if arguments.allow_skip else "") + (f" --lane {lane}" if lane != LIVE else "")
 
@@ -51,8 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
             allow_skip=arguments.allow_skip,
         )
 
-    # A lane that only the table knows is gone with its batches: typed again after a kill, it would be no lane.
-    return maintain(arguments, store=store, command=command, make=make, dry_run=arguments.dry_run, once=not is_known)
+    # A lane may be gone with its batches: typed again after a kill, it would be no lane.
+    return maintain(arguments, store=store, command=command, make=make, dry_run=arguments.dry_run, once=True)
 
 
 def _batch(text: str) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
@@ -23,13 +24,13 @@ from airflow_provider_microbatch.exceptions import (
     SourceChangedError,
 )
 from airflow_provider_microbatch.execution.execution import Execution
-from airflow_provider_microbatch.execution.identity import expected
+from airflow_provider_microbatch.execution.identity import expected, found_in
 from airflow_provider_microbatch.execution.letters_taken import SOURCE, batches_of, taken
 from airflow_provider_microbatch.execution.planned import load_batch
 from airflow_provider_microbatch.execution.summary import BatchSummary, summaries, summarize
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.job import Read
-from airflow_provider_microbatch.sinks import Sink, SinkContext
+from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink, Sink, SinkContext
 from airflow_provider_microbatch.sources import UNLIMITED, OpenSource, ReadLimit, Source, SourceContext
 from airflow_provider_microbatch.stores.location import open_store
 
@@ -71,7 +72,7 @@ class OpenLetters(OpenSource):
         return "batches"
 
     def check(self) -> None:
-        self._source.letters.open(SinkContext(clock_ms=self._clock_ms)).check()
+        self._open(self._source.letters).check()
 
     def has_new(self, position: Offset | None) -> bool:
         return bool(self._not_taken())
@@ -86,21 +87,40 @@ class OpenLetters(OpenSource):
         parts = []
         for key in keys:
             try:
-                sink = self._sink_of(key).open(SinkContext(clock_ms=self._clock_ms))
-                rows = sink.published_rows(expected(self._checkpoint, load_batch(self._checkpoint, key).identity))
+                batch = expected(self._checkpoint, load_batch(self._checkpoint, key).identity)
+                rows = self._sink_of(batch).published_rows(batch)
             except (SinkError, CheckpointError, DefinitionError) as error:
                 raise SourceChangedError(f"the dead letters of batch {key} cannot be read: {error}") from error
             parts.append({**dataclasses.asdict(rows), "lane": key.lane, "batch_id": key.id})
         return Read(reader="airflow_provider_microbatch.runtime.letters:read", arguments={"parts": parts})
 
-    def _sink_of(self, key: BatchKey) -> Sink:
-        """Where the pipeline had its letters when the attempt ran whose output the batch is: they are not moved with
-        the pipeline's ``dead_letters``. Where no such attempt is on record, as the pipeline has them now."""
-        attempt = self._checkpoint.attempts.get(key, summarize(self._checkpoint, key).epoch)
+    def _sink_of(self, batch: ExpectedBatch) -> OpenSink:
+        """Where the batch's letters are. They are not moved with the pipeline's ``dead_letters``, but somebody may have
+        moved their table, more than once: where the attempt had them whose output the batch is, unless they are only at
+        another place that a pipeline on record has for letters."""
+        epoch = summarize(self._checkpoint, batch.key).epoch
+        attempt = self._checkpoint.attempts.get(batch.key, epoch)
         name = None if attempt is None else attempt.definition
-        recorded = None if name is None else self._checkpoint.definitions.sink(name)
-        letters = None if recorded is None else Sink.from_dict(recorded).dead_letters
-        return letters or self._source.letters
+        wrote = None if name is None else self._letters_of(name)
+        if wrote is None:
+            return self._open(self._source.letters)
+        return next((sink for sink in self._places(wrote) if _has(sink, batch, epoch)), self._open(wrote))
+
+    def _places(self, wrote: Sink) -> Iterator[OpenSink]:
+        yield self._open(wrote)
+        yield self._open(self._source.letters)
+        for name in self._checkpoint.definitions.names():
+            with suppress(CheckpointError, DefinitionError):  # whatever else is on record, one that is of use is enough
+                letters = self._letters_of(name)
+                if letters is not None:
+                    yield self._open(letters)
+
+    def _letters_of(self, definition: str) -> Sink | None:
+        recorded = self._checkpoint.definitions.sink(definition)
+        return None if recorded is None else Sink.from_dict(recorded).dead_letters
+
+    def _open(self, sink: Sink) -> OpenSink:
+        return sink.open(SinkContext(clock_ms=self._clock_ms))
 
     def check_offset(self, offset: Offset) -> None:
         batches_of(offset)
@@ -111,6 +131,15 @@ class OpenLetters(OpenSource):
     def _not_taken(self) -> list[BatchKey]:
         found = taken(self._checkpoint)
         return [batch.key for batch in with_letters(self._checkpoint) if batch.key not in found]
+
+
+def _has(sink: OpenSink, batch: ExpectedBatch, epoch: int) -> bool:
+    """Whether the sink has the batch as that attempt made it: a copy of before a replay has other letters. A sink that
+    cannot tell, as the old place of a table that was moved cannot, has not."""
+    with suppress(SinkError):
+        found = found_in(sink, batch)
+        return found is not None and found.epoch == epoch
+    return False
 
 
 def with_letters(checkpoint: Checkpoint) -> Iterator[BatchSummary]:

@@ -257,8 +257,8 @@ class Planner:
     def published(self, batch: ExpectedBatch) -> Manifest | None:
         """The manifest of the batch in the sink; None if the batch is not there.
 
-        :raises ForeignBatchError: if the sink has another batch there; the pipeline is on record then, so that commands
-            know its sink.
+        :raises ForeignBatchError: if the sink has another batch there; the pipeline is on record then, if the store
+            takes it, so that commands know its sink.
         """
         return self._asked(self.sink.contains, batch)
 
@@ -277,7 +277,8 @@ class Planner:
         try:
             return question(batch)
         except ForeignBatchError:
-            self.checkpoint.definitions.put(self.pipeline.to_dict())
+            with suppress(CheckpointError):  # whose the batch is is to be read, not what the store does
+                self.checkpoint.definitions.put(self.pipeline.to_dict())
             raise
 
     def load(self, batch_id: int) -> PlannedBatch:

@@ -147,22 +147,35 @@ class ExpectedBatch:
                 f"`microbatch start-behind {place}` has this checkpoint count on behind all that the table holds, if "
                 "nobody else writes there any more; it reads all that its sources have, also what is in the table"
             )
-            if found.identity is not None and found.identity.location == place:
-                ways.insert(
-                    0,
-                    "if the checkpoint that was here was moved, put it back, or name its place of now as checkpoint=…",
-                )
-            elif found.identity is not None:
-                ways.insert(
-                    0,
-                    "if that pipeline is this one under an earlier name, have it go on where it was: "
-                    f"checkpoint={found.identity.location!r}, or in a job pipeline={found.identity.pipeline!r}",
-                )
+            if found.identity is not None:
+                ways.insert(0, self._as_before(found.identity))
         if self.identity.digest:
             ways.append(
                 f"`microbatch adopt {place} {key}` has what is there count as this batch, whose own range is not read"
             )
         return f"Ways on: {'; '.join(ways)}."
+
+    def _as_before(self, made: BatchIdentity) -> str:
+        """How the pipeline goes on as the one that made the batch. The name belongs to it: a checkpoint refuses any
+        other pipeline's."""
+        if made.location == self.identity.location:
+            way = "if the checkpoint that was here was moved, put it back, or name its place of now as checkpoint=…"
+            is_renamed = made.pipeline != self.identity.pipeline
+            return way + (f", and call the pipeline {made.pipeline!r} again" if is_renamed else "")
+        return (
+            "if that pipeline is this one, have it go on as it was, by its name and its checkpoint of before: "
+            f"Pipeline({made.pipeline!r}, …, checkpoint={made.location!r}){_of_job(made)}"
+        )
+
+
+def _of_job(made: BatchIdentity) -> str:
+    """How a job is to be written so that its pipeline is the one that made the batch; empty if no job's is called so:
+    as the job and, like the last folder of its checkpoint, as itself."""
+    root, _, name = made.location.rpartition("/")
+    job = made.pipeline.removesuffix(f".{name}")
+    if job == made.pipeline:
+        return ""
+    return f", or in a job JobGraph({job!r}, …, checkpoint={root!r}) and its sink(…, pipeline={name!r})"
 
 
 def only(found: Manifest, *, checkpoint: str, tables: KnownTables) -> ExpectedBatch:

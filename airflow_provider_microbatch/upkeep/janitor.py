@@ -15,7 +15,7 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import DEAD, Attempt, AttemptEnd
 from airflow_provider_microbatch.checkpoint.fences import FencedBy, fence, is_fence_by
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.key import LETTERS, BatchKey
 from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.exceptions import (
     BrokenLogError,
@@ -39,7 +39,6 @@ from airflow_provider_microbatch.execution.retention import (
 from airflow_provider_microbatch.execution.stateful import drop_own_folder
 from airflow_provider_microbatch.execution.status import (
     definition_if_there,
-    definition_of,
     end_attempt,
     hooks_of,
     is_committed,
@@ -47,6 +46,7 @@ from airflow_provider_microbatch.execution.status import (
 from airflow_provider_microbatch.execution.subtasks import drop_kept, drop_stage, is_over
 from airflow_provider_microbatch.job_status import JobStatusHook, Telling
 from airflow_provider_microbatch.sinks import Manifest, OpenSink, Sink, SinkContext
+from airflow_provider_microbatch.upkeep.commands.site import Recorded
 from airflow_provider_microbatch.upkeep.janitor_report import JanitorReport
 
 log = logging.getLogger(__name__)
@@ -226,7 +226,10 @@ class Janitor:
             return None
         sink, published = found
         if not self._dry_run and not self._is_removed(key):
-            arguments = definition_of(checkpoint, attempt) or {}
+            arguments = definition_if_there(checkpoint, attempt)
+            if arguments is None:
+                # It may have been removed: the sources of the newest one let go of what the batch kept.
+                arguments = Recorded(checkpoint).arguments(of_letters=key.lane == LETTERS)
             finish_replay(
                 checkpoint=checkpoint,
                 sources=OpenedSources.on_record(

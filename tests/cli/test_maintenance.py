@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,9 @@ from airflow_provider_microbatch.checkpoint.maintenance import MaintenanceLog
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.stores import Store
 from airflow_provider_microbatch.stores.location import open_store
+from airflow_provider_microbatch.upkeep.commands.draft import Draft
+from airflow_provider_microbatch.upkeep.commands.steps import PutAway
+from tests.execution.intervals import IntervalWorld, hour
 from tests.execution.maintaining import expire, filled, killed_at
 from tests.execution.world import CODE, Killed, World, run_identity
 from tests.support.inline_engine import InlineEngine
@@ -116,6 +120,56 @@ def test_an_interrupted_command_is_shown_and_finished(world: World, capsys: pyte
     assert status == 0
     assert "finished what `microbatch rewind --to 0 --drop-output`" in out
     assert world.checkpoint.offset_log.ids() == [0]
+
+
+def killed_before_a_file_is_put_away(*arguments: object) -> None:
+    """The command dies when its steps come to that, as a while ago."""
+    real = PutAway.apply
+
+    def apply(step: PutAway, store: Store, **given: Any) -> None:
+        if not isinstance(store, Draft):
+            raise Killed
+        real(step, store, **given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PutAway, "apply", apply)
+        with pytest.raises(Killed):
+            main([str(argument) for argument in arguments])
+
+
+def test_a_rewind_that_was_killed_is_done_when_it_is_typed_again_though_its_lane_is_gone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A database has no lane without entries, and by then the table has none of it either."""
+    world = IntervalWorld(tmp_path, checkpoint=f"sqlite://{tmp_path}/checkpoint.db")
+    world.land_at(0.5, 7)
+    world.backfill(hour(0), 0)
+    (_, lane) = world.checkpoint.lanes()
+    words = ("rewind", world.pipeline.checkpoint, "--to", -1, "--drop-output", "--lane", lane)
+    killed_before_a_file_is_put_away(*words)
+    monkeypatch.setattr(MaintenanceLog, "held_seconds", lambda *_: 0)
+    capsys.readouterr()
+    status, out, err = microbatch(capsys, *words)
+    assert (status, err) == (0, "")
+    assert f"finished what `microbatch rewind --to -1 --drop-output --lane {lane}`" in out
+    assert out.endswith(": done\n")
+    assert (world.rows(), world.checkpoint.lanes()) == ({}, ["live"])
+
+
+def test_what_was_finished_is_named_also_by_a_command_that_is_refused_then(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    location = world.pipeline.checkpoint
+    world.land(3)
+    world.execution.plan(run_identity(3))
+    killed_before_a_file_is_put_away("rewind", location, "--to", 2)
+    expire(world)
+    capsys.readouterr()
+    status, out, err = microbatch(capsys, "rewind", location, "--to", 7)
+    assert status == 2
+    assert "7" in err
+    assert out.startswith("finished what `microbatch rewind --to 2` (by ")
+    assert world.checkpoint.offset_log.ids() == [0, 1, 2]
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,15 @@ from hypothesis import strategies as st
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.cli.table import batch_cells
-from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
+from airflow_provider_microbatch.exceptions import DefinitionError, SinkError, SourceChangedError
 from airflow_provider_microbatch.execution.dead_letters import execution_of, replaying
 from airflow_provider_microbatch.execution.summary import summarize
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.checks import Checks, Expectation
 from airflow_provider_microbatch.runtime.job import Job, Subtask
 from airflow_provider_microbatch.runtime.subtasks import Done
+from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.several import Sinks
 from airflow_provider_microbatch.sources.file import FileSource
@@ -57,14 +59,20 @@ class OfLetters(InlineEngine):
     """Makes of dead letters what they are."""
 
     def _run(self, job: Job, subtask: Subtask | None = None) -> Done:
-        folders = [
-            Path(path.removeprefix("file://"))
-            for part in job.sources["dead_letters"].arguments["parts"]
-            for path in part["paths"]
-        ]
-        groups = [{"paths": [file.as_uri() for folder in folders for file in sorted(folder.rglob("*.json"))]}]
+        groups = [{"paths": part["paths"]} for part in job.sources["dead_letters"].arguments["parts"]]
         read = dataclasses.replace(job.sources["dead_letters"], arguments={"groups": groups})
         return super()._run(dataclasses.replace(job, sources={"dead_letters": read}), subtask)
+
+
+def places(world: World) -> list[str]:
+    """For each batch with dead letters, the folder that its letters are read from."""
+    letters = execution_of(replaying(world.pipeline, "mend.py:mend"), world.checkpoint).planner.sources.open(
+        "dead_letters"
+    )
+    end = letters.latest_offset(None)
+    assert isinstance(end, str)
+    read = letters.read(None, end)
+    return [part["base"].rpartition("/")[2] for part in read.arguments["parts"]]
 
 
 def typed(world: World, text: str) -> None:
@@ -107,11 +115,52 @@ def test_letters_are_read_where_their_batch_left_them_wherever_later_ones_go(tmp
         world.run(number, refusing())
         world.options["dead_letters"] = FileSink(str(tmp_path / "moved"), format="json")
     assert (world.rows("letters"), world.rows("moved")) == ([2], [5])
-    letters = execution_of(replaying(world.pipeline, "mend.py:mend"), world.checkpoint).planner.sources.open(
-        "dead_letters"
-    )
-    read = letters.read(None, letters.latest_offset(None))
-    assert [part["base"].rpartition("/")[2] for part in read.arguments["parts"]] == ["letters", "moved"]
+    assert places(world) == ["letters", "moved"]
+
+
+@pytest.mark.parametrize("kind", ["json", "delta"])
+def test_or_where_their_table_was_moved_to_as_often_as_it_was_moved(tmp_path: Path, kind: str) -> None:
+    def letters(name: str) -> Sink:
+        return DeltaSink(str(tmp_path / name)) if kind == "delta" else FileSink(str(tmp_path / name), format="json")
+
+    world, now = Checked(tmp_path), tmp_path
+    for number, name in enumerate(("letters", "moved", "moved again", "others")):
+        world.options["dead_letters"] = letters(name)
+        if name.startswith("moved"):
+            shutil.move(now, tmp_path / name)
+        now = tmp_path / name
+        world.land(3 * number + 2)
+        world.run(number, refusing())
+    assert places(world) == ["moved again", "moved again", "moved again", "others"]
+
+
+def test_letters_that_were_moved_are_run_again(tmp_path: Path) -> None:
+    world = Checked(tmp_path)
+    world.land(1, 2, 3)
+    world.run(0, refusing())
+    shutil.move(tmp_path / "letters", tmp_path / "moved")
+    world.options["dead_letters"] = FileSink(str(tmp_path / "moved"), format="json")
+    world.land(5, 6)
+    world.run(1, refusing())
+    again = execution_of(replaying(world.pipeline, "mend.py:mend"), world.checkpoint, clock_ms=world._tick)
+    assert again.run(run=run_identity(10), engine=OfLetters(), code=CODE, transform=None) is not None
+    made = (world.lake / "lane=dead-letters" / "batch_id=0").glob("*.json")
+    assert sorted(json.loads(line)["id"] for file in made for line in file.read_text().splitlines()) == [2, 5]
+
+
+def test_a_copy_of_before_a_replay_has_not_the_letters_of_their_batch(tmp_path: Path) -> None:
+    world = Checked(tmp_path)
+    world.land(2, 5)
+    world.run(0, refusing())
+    shutil.copytree(tmp_path / "letters", tmp_path / "copy")
+    world.run(0, refusing({5: "dead_letter"}), clear_number=1)
+    world.options["dead_letters"] = FileSink(str(tmp_path / "copy"), format="json")
+    world.land(8)
+    world.run(1, refusing())
+    assert places(world) == ["letters", "copy"]
+    shutil.move(tmp_path / "letters", tmp_path / "away")
+    with pytest.raises(SourceChangedError, match=r"of batch live/0 cannot be read: the table \S+letters is away"):
+        places(world)
 
 
 def test_a_clear_that_would_leave_letters_behind_says_so_and_how_to_go_on(tmp_path: Path) -> None:

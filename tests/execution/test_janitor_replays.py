@@ -13,6 +13,7 @@ from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.intervals import lane_of
 from airflow_provider_microbatch.execution.settle import settle
+from airflow_provider_microbatch.job_status import PAUSES
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.upkeep.janitor import Janitor
@@ -22,6 +23,7 @@ from tests.execution.sleepers import rewound
 from tests.execution.world import CODE, KEY, Killed, World, run_identity
 from tests.support.hooks import lines
 from tests.support.inline_engine import InlineEngine
+from tests.support.leases import end_pauses
 from tests.support.whose import expected_batch
 
 LANE = lane_of(hour(0))
@@ -53,6 +55,33 @@ def test_a_published_replay_is_answered_though_its_run_is_gone(world: World, dia
     assert world.checkpoint.replays.pending(KEY) == []
     assert world.checkpoint.leases.unfinished() == []
     assert world.janitor().actions == []
+    for number in (1, 2, 3):
+        world.land(number + 1)
+        world.run(number)
+    assert world.checkpoint.offset_log.ids() == [2, 3]
+
+
+def definition_removed(world: World) -> None:
+    """The one that the only unfinished attempt ran, and no other: as ``rewind`` says of one that a stranger wrote."""
+    ((key, epoch),) = world.checkpoint.leases.unfinished()
+    attempt = world.checkpoint.attempts.get(key, epoch)
+    assert attempt is not None
+    assert attempt.definition is not None
+    assert world.checkpoint.definitions.forget(attempt.definition)
+
+
+def test_so_is_one_whose_definition_was_removed(world: World) -> None:
+    """It would fail in each run of the janitor, and hold retention. Its hooks are tried again, and given up."""
+    world.run(0)
+    world.options["min_batches_to_retain"] = 2
+    replay_that_dies_before_its_answer(world)
+    definition_removed(world)
+    assert world.janitor().of("clear answered") == ["live/0 attempt 2"]
+    assert world.checkpoint.replays.pending(KEY) == []
+    for _ in PAUSES:
+        end_pauses(world.root / "checkpoint")
+        world.janitor()
+    assert world.checkpoint.leases.unfinished() == []
     for number in (1, 2, 3):
         world.land(number + 1)
         world.run(number)
@@ -133,13 +162,17 @@ def test_a_replay_that_publishes_until_its_stage_is_dropped_is_answered(
     assert world.checkpoint.replays.pending(KEY) == []
 
 
-def test_the_janitors_answer_lets_go_of_what_a_batch_kept_that_was_set_aside(tmp_path: Path) -> None:
+@pytest.mark.parametrize("removed", [False, True], ids=["its definition is there", "its definition was removed"])
+def test_the_janitors_answer_lets_go_of_what_a_batch_kept_that_was_set_aside(tmp_path: Path, removed: bool) -> None:
     world = World(tmp_path, on_failure="set_aside", set_aside_after=1)
     world.sources = {"orders": FileSource(str(world.landing()), format="json", schema="id long", clean_source="delete")}
     world.land(1)
     with pytest.raises(Exception, match="set aside"):
         world.run(0, InlineEngine(transform=lambda sources: 1 / 0))  # type: ignore[arg-type, return-value]
+    world.options["min_batches_to_retain"] = 2
     replay_that_dies_before_its_answer(world)
+    if removed:
+        definition_removed(world)
     assert world.janitor().of("clear answered") == ["live/0 attempt 3"]
     for number in (1, 2):
         world.land(number + 1)

@@ -7,14 +7,18 @@ import json
 import re
 import shutil
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.definitions import Definitions
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import MaintenanceError, SinkError, SourceError
+from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SinkError, SourceError
 from airflow_provider_microbatch.execution.identity import planned_identity
+from airflow_provider_microbatch.graph import JobGraph
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.upkeep.table_check import SAMPLE, check_table, sample
 from tests.execution.kept_tables import SINKS, Setting, refused, start_behind
 from tests.execution.maintaining import applied, planned, rewind
@@ -62,6 +66,17 @@ def test_of_two_pipelines_on_one_table_the_second_is_told_when_it_plans(tmp_path
     assert one.table() == {0: [1]}
 
 
+def test_whose_a_batch_is_is_told_though_the_store_takes_no_pipeline_on_record(tmp_path: Path) -> None:
+    """What the table has is to be read, and not what the store does, which the next run meets too."""
+    setting = Setting(tmp_path, SINKS["file sink"], clean=None)
+    one, two = setting.world("one", pipeline="one"), setting.world("two", pipeline="two")
+    one.land(1)
+    two.land(2)
+    one.run(0)
+    with mock.patch.object(Definitions, "put", side_effect=CheckpointError("read-only")):
+        assert "it was published by pipeline 'one'" in refused(two, 0)
+
+
 def test_of_two_pipelines_that_run_one_number_at_once_one_publishes_and_neither_touches_the_other(
     tmp_path: Path, clean: str | None
 ) -> None:
@@ -83,6 +98,57 @@ def test_of_two_pipelines_that_run_one_number_at_once_one_publishes_and_neither_
     refused(two, 1)
     assert one.table() == {0: [1]}
     assert two.landing().joinpath("000002.json").exists()
+
+
+def test_a_pipeline_that_was_renamed_goes_on_under_the_name_and_checkpoint_that_the_error_says(tmp_path: Path) -> None:
+    """A checkpoint is of its pipeline's name for good, so its place alone leads nowhere."""
+    old, new = World(tmp_path, name="old"), World(tmp_path, name="new", checkpoint=str(tmp_path / "another"))
+    old.land(1)
+    old.run(0)
+    new.land(2)
+    told = re.search(r"if that pipeline is this one[^;]*: Pipeline\('(\w+)', …, checkpoint='(\S+)'\);", refused(new, 0))
+    assert told is not None
+    new.options |= {"name": told[1], "checkpoint": told[2]}
+    assert new.run(1) is not None
+    assert new.table() == {0: [1], 1: [2]}
+
+
+def test_so_does_one_of_a_job_that_was_renamed(tmp_path: Path) -> None:
+    def job(name: str, place: str, pipeline: str) -> World:
+        graph = JobGraph(name, checkpoint=place)
+        orders = FileSource(str(tmp_path / "landing"), format="json", schema="id long")
+        graph.sink(
+            "rows", graph.source("orders", orders), FileSink(str(tmp_path / "lake"), format="json"), pipeline=pipeline
+        )
+        (made,) = graph.pipelines
+        world = World(tmp_path, name=made.name, checkpoint=made.checkpoint, transform=None)
+        world.sources = {"orders": orders}
+        return world
+
+    old, new = job("shop", str(tmp_path / "jobs"), "v1.orders"), job("store", str(tmp_path / "others"), "orders")
+    (tmp_path / "landing").mkdir(exist_ok=True)
+    (tmp_path / "landing" / "1.json").write_text('{"id": 1}\n')
+    old.run(0)
+    (tmp_path / "landing" / "2.json").write_text('{"id": 2}\n')
+    named = r"or in a job JobGraph\('(\w+)', …, checkpoint='(\S+)'\) and its sink\(…, pipeline='(\S+)'\);"
+    told = re.search(named, refused(new, 0))
+    assert told is not None
+    again = job(*told.groups())
+    assert again.run(1) is not None
+    assert again.table() == {0: [1], 1: [2]}
+
+
+def test_one_whose_checkpoint_was_moved_and_that_was_renamed_is_told_both(tmp_path: Path) -> None:
+    old = World(tmp_path, name="old")
+    old.land(1)
+    old.run(0)
+    (tmp_path / "checkpoint").rename(tmp_path / "moved")
+    new = World(tmp_path, name="new")
+    new.land(2)
+    assert re.search("put it back, .* as checkpoint=…, and call the pipeline 'old' again;", refused(new, 0))
+    new.options |= {"name": "old", "checkpoint": str(tmp_path / "moved")}
+    assert new.run(1) is not None
+    assert new.table() == {0: [1], 1: [2]}
 
 
 def test_replaced_output_and_fence_marks_are_dropped_by_their_own_janitor_alone(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from tests.mutants.mutation import Mutation
 FORGOTTEN = "tests/execution/test_forgotten_files.py"
 
 KNOWN = "tests/sources/test_file_known_names.py"
+WHOSE = "tests/execution/test_whose_batch.py"
 
 MUTATIONS = [
     Mutation(
@@ -200,5 +201,29 @@ MUTATIONS = [
         old='    return told if cause is None or cause in told else f"{cause} ({told})"\n',
         new="    return told\n",
         tests=("tests/runtime/test_failure.py",),
+    ),
+    Mutation(
+        name="what the store does hides whose a batch is",
+        why="who mends the store has read nothing of the table, which is another pipeline's",
+        file="execution/plan.py",
+        old="            with suppress(CheckpointError):  # whose the batch is",
+        new="            with suppress(TypeError):  # whose the batch is",
+        tests=(WHOSE,),
+    ),
+    Mutation(
+        name="who has renamed a pipeline is told its checkpoint alone",
+        why="the checkpoint refuses the new name, and there is no other way on that reads nothing twice",
+        file="sinks/manifest.py",
+        old='f"Pipeline({made.pipeline!r}, …, checkpoint={made.location!r}){_of_job(made)}"\n',
+        new='f"checkpoint={made.location!r}{_of_job(made)}"\n',
+        tests=(WHOSE,),
+    ),
+    Mutation(
+        name="who has renamed a job is told the name of its pipeline as the job's part",
+        why="the job's name comes before it once more, and the checkpoint refuses that",
+        file="sinks/manifest.py",
+        old='and its sink(…, pipeline={name!r})"\n',
+        new='and its sink(…, pipeline={made.pipeline!r})"\n',
+        tests=(WHOSE,),
     ),
 ]

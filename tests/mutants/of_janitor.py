@@ -9,6 +9,22 @@ REPLAYS = "tests/execution/test_janitor_replays.py"
 
 MUTATIONS = [
     Mutation(
+        name="a replay is not answered whose definition was removed",
+        why="the janitor fails at it in each run, and retention stands still before its batch",
+        file="upkeep/janitor.py",
+        old="            arguments = definition_if_there(checkpoint, attempt)\n            if",
+        new="            arguments = checkpoint.definitions.get(str(attempt.definition))['arguments']\n            if",
+        tests=(REPLAYS,),
+    ),
+    Mutation(
+        name="a replay whose definition was removed is answered with no source",
+        why="what its batch kept, which was set aside, is never let go",
+        file="upkeep/janitor.py",
+        old="                arguments = Recorded(checkpoint).arguments(of_letters=key.lane == LETTERS)\n",
+        new="                arguments = {}\n",
+        tests=(REPLAYS,),
+    ),
+    Mutation(
         name="what is removed beside what cannot be is told to nobody",
         why="replaced output is gone, and no report of the janitor says so",
         file="upkeep/janitor.py",

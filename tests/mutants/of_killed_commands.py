@@ -12,6 +12,14 @@ STATE = "tests/state/test_commands.py"
 
 MUTATIONS = [
     Mutation(
+        name="a killed command is named only by the same one, which has finished it",
+        why="nobody learns that its batches are out of the table",
+        file="cli/maintaining.py",
+        old="    if finished is not None and not arguments.json:\n",
+        new="    if finished is not None and not arguments.json and finished.command == command:\n",
+        tests=("tests/cli/test_maintenance.py",),
+    ),
+    Mutation(
         name="a killed export writes into its copy whatever its record says",
         why="whoever can write the checkpoint has the next export write a file of his elsewhere",
         file="upkeep/commands/stored_steps.py",

@@ -77,12 +77,12 @@ MUTATIONS = [
         tests=("tests/execution/test_unknown_batches.py",),
     ),
     Mutation(
-        name="a rewind of a lane that is out of the table by now is refused when it is typed again",
+        name="a rewind of a lane that is gone by now is refused when it is typed again",
         why="it was killed behind that, and is to be typed as it was",
         file="cli/rewind.py",
-        old="once=not is_known",
+        old="once=True",
         new="once=False",
-        tests=("tests/execution/test_commands_killed.py",),
+        tests=("tests/cli/test_maintenance.py", "tests/execution/test_commands_killed.py"),
     ),
     Mutation(
         name="a rewind to the newest batch is named as a way on",

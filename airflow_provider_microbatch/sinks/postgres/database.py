@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_provider_microbatch.connections import Connect
+from airflow_provider_microbatch.connections import Connect, type_of
 from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
 from airflow_provider_microbatch.runtime.masking import HIDDEN, mask
 
@@ -118,7 +118,7 @@ class Database:
         found, known = self._connect(self._sink.conn_id), _keywords(psycopg)
         where = f"connection {self._sink.conn_id!r}"
         if found.conn_type not in ("postgres", "postgresql"):
-            raise DefinitionError(f"{where} is of type {found.conn_type!r}; PostgresSink needs one of type 'postgres'.")
+            raise DefinitionError(f"{where} is of type {type_of(found)}; PostgresSink needs one of type 'postgres'.")
         unknown = sorted(name for name in found.extra if name not in known and name not in _OF_AIRFLOW)
         if unknown:
             raise DefinitionError(f"{where}: its extra has {', '.join(unknown)}, which libpq does not know.")

@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_microbatch.connections import Connection, connect
+from airflow_provider_microbatch.connections import Connection, connect, type_of
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError
 from airflow_provider_microbatch.stores.object_store.address import AZURE, GCS, S3, Address
 from airflow_provider_microbatch.stores.object_store.forks import library
@@ -65,7 +65,7 @@ def open_client(address: Address) -> Opened:
     wanted = TYPES[address.scheme]
     if connection.conn_type != wanted:
         raise CheckpointError(
-            f"{address.of} {address}: connection {address.conn_id!r} is of type {connection.conn_type!r}; "
+            f"{address.of} {address}: connection {address.conn_id!r} is of type {type_of(connection)}; "
             f"{address.scheme}:// needs one of type {wanted!r}."
         )
     options, transport, secrets = {S3: _aws, GCS: _google, AZURE: _azure}[address.scheme](address, connection)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_microbatch.connections import Connect, Connection
+from airflow_provider_microbatch.connections import Connect, Connection, type_of
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.runtime.job import Requirements
 from airflow_provider_microbatch.stores.object_store.address import S3
@@ -44,7 +44,7 @@ def settings_of(conn_id: str | None, bucket: str, connect: Connect) -> dict[str,
     connection = connect(conn_id)
     if connection.conn_type != TYPES[S3]:
         raise DefinitionError(
-            f"connection {conn_id!r} is of type {connection.conn_type!r}; s3:// needs one of type {TYPES[S3]!r}."
+            f"connection {conn_id!r} is of type {type_of(connection)}; s3:// needs one of type {TYPES[S3]!r}."
         )
     return {f"fs.s3a.bucket.{bucket}.{name}": value for name, value in s3a_settings(connection).items()}
 

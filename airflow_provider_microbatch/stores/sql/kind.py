@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from airflow_provider_microbatch.connections import type_of
 from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.stores.sql.address import Address
 
@@ -95,7 +96,7 @@ def kind_of(connection: Connection) -> Kind:
         from airflow_provider_microbatch.stores.sql.sqlite import Sqlite as kind
     else:
         raise CheckpointError(
-            f"connection {connection.conn_id!r} is of type {connection.conn_type!r}, and a checkpoint is kept in "
+            f"connection {connection.conn_id!r} is of type {type_of(connection)}, and a checkpoint is kept in "
             "databases of type postgres and sqlite only: others (MySQL too) compare and put in other words."
         )
     made: Kind = kind(connection)
