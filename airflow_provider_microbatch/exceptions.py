@@ -80,6 +80,10 @@ class ForeignBatchError(SinkError):
     on."""
 
 
+class RolledBackError(SinkError):
+    """A table was set back to before batches that count as published; the message has the ways on."""
+
+
 class PublishConflictError(SinkError):
     """Another attempt of the batch has published; the message names the winner."""
 

@@ -5,9 +5,11 @@ the files of a table, or try a user's own source or sink."""
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from airflow_provider_microbatch import __version__, configuration
 from airflow_provider_microbatch.checkpoint.key import LIVE
@@ -123,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:  # the process is the command's own
         configuration.find_in_database()
     try:
-        with lifetime():
+        with _without_doings("pyiceberg"), lifetime():
             status: int = parsed.run(parsed)
         sys.stdout.flush()
     except MicroBatchError as error:
@@ -134,6 +136,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return status
+
+
+@contextmanager
+def _without_doings(library: str) -> Iterator[None]:
+    """Leave what a library tells of its own doings out of a command's output: where Airflow has configured the log, a
+    line for each file that pyiceberg opens would hide what the command says. Warnings stay."""
+    logger = logging.getLogger(library)
+    before = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _names(text: str) -> tuple[str, ...]:

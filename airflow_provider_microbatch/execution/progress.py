@@ -9,6 +9,9 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.execution.opened_sources import Lag
 from airflow_provider_microbatch.sinks import Manifest
 
+_NOT_OF_THE_BATCH = ("learned", "identity", "warnings", "sink")
+"""Parts of a result that stand elsewhere, or say which table's manifest it is in."""
+
 
 def progress_of(manifest: Manifest, sources: Mapping[str, Mapping[str, Any]], lag: Lag | None = None) -> dict[str, Any]:
     """``progress`` of the commit entry.
@@ -17,7 +20,7 @@ def progress_of(manifest: Manifest, sources: Mapping[str, Mapping[str, Any]], la
     :param sources: the figures of each source for its range.
     :param lag: how much data lay after the batch then; None if that is not asked, as for a replay or a data interval.
     """
-    result = {key: value for key, value in manifest.result.items() if key not in ("learned", "identity", "warnings")}
+    result = {key: value for key, value in manifest.result.items() if key not in _NOT_OF_THE_BATCH}
     return {
         **result,
         **({"forgotten": list(manifest.forgotten)} if manifest.forgotten else {}),

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_microbatch.runtime import report, secrets
 from airflow_provider_microbatch.runtime.access import options_of
 from airflow_provider_microbatch.runtime.batch import Batch, Frames
-from airflow_provider_microbatch.runtime.counting import RowCount
+from airflow_provider_microbatch.runtime.counting import RowCount, writing
 from airflow_provider_microbatch.runtime.failure import BatchFailure, failing_as
 from airflow_provider_microbatch.runtime.fence import Fence, FencedFailure
 from airflow_provider_microbatch.runtime.flow import run_flow
@@ -114,10 +114,10 @@ def _run_stateful(spark: SparkSession, job: Job, fence: Fence, streaming: Stream
         nonlocal listing
         with watch.phase("write"), failing_as("write"):
             log.info("writing the stage %s", stage.report)
-            counted = rows_out.on(frame)
-            found = _load(stage.writer)(counted, stage.arguments)
+            with writing(rows_out.on(frame)) as frames:
+                found = _load(stage.writer)(frames[0], stage.arguments)
             listing = found if found is None else _lines(found)  # its frame ends with the query's session
-            rows_out.written(counted)
+            rows_out.written(frames)
 
     with own_folder(spark, streaming), watch.phase("total"):
         pin(spark, job.conf)
@@ -188,13 +188,13 @@ def _run(
                 stage, rows_out = job.stages[name], RowCount()
                 with watch.phase("write"), failing_as("write", where=f"sink {name!r}" if name else ""):
                     log.info("writing the stage %s", stage.report)
-                    counted = rows_out.on(frame)
-                    listings[name] = _load(stage.writer)(counted, stage.arguments)
+                    with writing(rows_out.on(frame)) as frames_out:
+                        listings[name] = _load(stage.writer)(frames_out[0], stage.arguments)
                     if subtask is not None:
                         columns = [[field.name, field.dataType.simpleString()] for field in frame.schema.fields]
                     for count in (rows_out, *counts.values()):
-                        count.written(counted)
-                    refusing.written(name, counted)
+                        count.written(frames_out)
+                    refusing.written(name, frames_out)
                 written[name] = rows_out.get()
             with watch.phase("write"), failing_as("write", where="the dead letters"):
                 listings |= _write_letters(job, refusing, all_read=job.transform is None)
@@ -237,7 +237,9 @@ def _run(
     fence.check()
     for name, stage in job.stages.items():
         with failing_as("write"):
-            report.write_manifest(spark, stage.report, result, listings[name], options=options_of(stage.arguments))
+            # A table knows by this name which of the figures is its own.
+            told_here = {**result, "sink": name} if len(written) > 1 else result
+            report.write_manifest(spark, stage.report, told_here, listings[name], options=options_of(stage.arguments))
     seconds = watch.duration_ms["total"] / 1000
     rate = f", {total / seconds:,.0f} rows a second" if total and seconds else ""
     what = "staged" if subtask is None else "split staged"
@@ -301,8 +303,9 @@ def _write_letters(job: Job, refusing: Refusing, *, all_read: bool) -> dict[str,
         return {}
     stage = job.stages[job.checks.letters]
     log.info("writing the dead letters %s", stage.report)
-    listing = _load(stage.writer)(frame, stage.arguments)
-    refusing.letters_written(frame)
+    with writing(frame) as frames:
+        listing = _load(stage.writer)(frame, stage.arguments)
+    refusing.letters_written(frame, frames)
     return {job.checks.letters: listing}
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,29 @@ PATIENCE = 2.0
 """Seconds to wait for a count once Spark has ended the write: Spark delivers counts from a separate thread."""
 
 _DELIVERY = 0.05  # seconds within which a count of the transform's own actions arrives
+
+
+_frames: ContextVar[list[DataFrame] | None] = ContextVar("frames that are written", default=None)
+
+
+@contextmanager
+def writing(frame: DataFrame) -> Iterator[list[DataFrame]]:
+    """The frames that may have been written inside: ``frame``, which a writer is given, and those that the writer names
+    by :func:`wrote`."""
+    frames = [frame]
+    token = _frames.set(frames)
+    try:
+        yield frames
+    finally:
+        _frames.reset(token)
+
+
+def wrote(frame: DataFrame) -> None:
+    """Name the frame that was written. Spark Connect gives the counts to that frame alone, and not to the frame that it
+    was made of: a writer that adds columns and does not name its frame leaves all counts of the batch unknown."""
+    frames = _frames.get()
+    if frames is not None:
+        frames.append(frame)
 
 
 class RowCount:
@@ -68,14 +92,18 @@ class RowCount:
         """
         self._spoilt = self.get(patience=max(0.0, since + _DELIVERY - time.monotonic())) is not None
 
-    def written(self, frame: DataFrame) -> None:
-        """Take the counts after the write of ``frame``, which contains the counted frame as a part or the whole."""
+    def written(self, frames: Sequence[DataFrame]) -> None:
+        """Take the counts after a write.
+
+        :param frames: those of :func:`writing`; what was written contains the counted frame as a part or the whole.
+        """
         if self._waiter is not None:
             return
-        info: Any = frame.executionInfo
-        for name, pairs in info.flows if info is not None else ():
-            if name == self._name:
-                self._metrics = dict(pairs)
+        for frame in frames:
+            info: Any = frame.executionInfo
+            for name, pairs in info.flows if info is not None else ():
+                if name == self._name:
+                    self._metrics = dict(pairs)
 
     def get(self, *, patience: float = PATIENCE) -> int | None:
         """The count; None if the count is spoilt, or if Spark did not deliver it within ``patience`` seconds, as for a

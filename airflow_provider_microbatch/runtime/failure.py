@@ -15,6 +15,8 @@ TRACEBACK_LIMIT = 60_000
 
 _FOREIGN = ("pyspark", "py4j", "airflow_provider_microbatch")
 _JVM = re.compile(r"\n+JVM stacktrace:\n[^\n]*(?:\n(?:\s+at |\s+\.\.\. |Caused by: )[^\n]*)*")
+_STACK = re.compile(r"\n(?:\s+at |\s+\.\.\. |Caused by: )[^\n]*")
+_CAUSE = re.compile(r"^Caused by: (?:[\w$]+\.)*([\w$]+)(: [^\n]+)?", re.MULTILINE)
 _QUERY = re.compile(r"\n*== SQL[^\n]*==\n.*?\n[ \t]*\^+(?=\n|$)", re.DOTALL)
 """The part of an error in which Spark quotes a condition that it could not compute."""
 _READING = ("FAILED_READ_FILE", "CANNOT_READ", "MALFORMED_RECORD", "PATH_NOT_FOUND")
@@ -111,8 +113,22 @@ def _without_jvm(text: str) -> str:
 
 
 def _describe(error: BaseException) -> str:
-    text = _without_jvm(str(error)).strip()
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    text = _STACK.sub("", _without_jvm(str(error))).strip()
+    told = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    cause = cause_of(error)
+    return told if cause is None or cause in told else f"{cause} ({told})"
+
+
+def cause_of(error: BaseException) -> str | None:
+    """The first cause that the Java stack of an error names, as its class and the first line of its message; None if
+    the stack names none. Spark's own message may say no more than that a task has failed."""
+    ask = getattr(error, "getStackTrace", None)  # with Spark Connect, whether or not the message repeats the stack
+    stack = ask() if callable(ask) else None
+    found = _CAUSE.findall(stack if isinstance(stack, str) and stack else str(error))
+    if not found or found[-1][0] == "PythonException":  # whose traceback is Spark's message already
+        return None
+    name, message = found[-1]
+    return f"{name}{message}".rstrip()
 
 
 def _origin(error: BaseException, origin: str) -> str:

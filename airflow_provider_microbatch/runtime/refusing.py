@@ -145,16 +145,16 @@ class Refusing:
                 "(--sink)",
             ) from None
 
-    def written(self, stage: str, frame: DataFrame) -> None:
+    def written(self, stage: str, frames: Sequence[DataFrame]) -> None:
         """Count the rows of a stage after its write.
 
-        :param frame: the frame that was written.
+        :param frames: those of :func:`~airflow_provider_microbatch.runtime.counting.writing`.
         :raises BatchFailure: if an expectation with the action ``fail`` refuses a row.
         """
         judged = self._judged.get(stage)
         if judged is None:
             return
-        judged.counts.written(frame)
+        judged.counts.written(frames)
         names = [str(number) for number in range(len(judged.expected))]
         found: dict[str, int | None] = {"": judged.counts.get(), **{name: judged.counts.of(name) for name in names}}
         if None in found.values():
@@ -185,13 +185,15 @@ class Refusing:
             frame = part if frame is None else frame.unionByName(part)
         return None if frame is None else self._letters.on(frame)
 
-    def letters_written(self, frame: DataFrame) -> None:
+    def letters_written(self, frame: DataFrame, frames: Sequence[DataFrame]) -> None:
         """Count the dead letters after their write.
 
+        :param frame: the dead letters.
+        :param frames: those of :func:`~airflow_provider_microbatch.runtime.counting.writing`.
         :raises BatchFailure: if there are more dead letters than a batch may have, or if they are not the rows that the
             tables did not get.
         """
-        self._letters.written(frame)
+        self._letters.written(frames)
         names = list(self._job.sources)
         found: dict[str, int | None] = {"": self._letters.get(), **{name: self._letters.of(name) for name in names}}
         if None in found.values():

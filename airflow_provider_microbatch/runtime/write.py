@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime import report, transforms
 from airflow_provider_microbatch.runtime.access import options_of
-from airflow_provider_microbatch.runtime.failure import BatchFailure
+from airflow_provider_microbatch.runtime.counting import wrote
+from airflow_provider_microbatch.runtime.failure import BatchFailure, cause_of
 from airflow_provider_microbatch.runtime.session import folder_beside_driver
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _TIMES = "spark.sql.parquet.outputTimestampType"
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
 def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[str]:
@@ -28,7 +30,7 @@ def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[st
         :func:`~airflow_provider_microbatch.runtime.access.options_of`.
     :return: JSON lines, ``{"file": path below the stage, "bytes": n}`` for each data file: a list, or one column
         ``value``.
-    :raises BatchFailure: if a column to partition by is missing.
+    :raises BatchFailure: if a column to partition by is missing, or has values that Spark takes for no value.
     """
     path, partition_by = arguments["path"], list(arguments.get("partition_by", ()))
     present = {column.casefold() for column in frame.columns}
@@ -45,7 +47,19 @@ def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[st
     writer = writer.options(**arguments.get("options", {}), **options_of(arguments))
     if partition_by:
         writer = writer.partitionBy(*partition_by)
-    writer.save(path)
+    try:
+        writer.save(path)
+    except Exception as error:
+        cause = cause_of(error) or ""
+        if partition_by and "FileAlreadyExistsException" in cause and f"={_NO_VALUE}/" in cause:
+            raise BatchFailure(
+                "result",
+                f"{cause}: Spark writes rows without a value in a column of partition_by ({', '.join(partition_by)}), "
+                f"and rows with the text {_NO_VALUE!r}, into one folder, and the batch has both. Have the transform "
+                f"make that text null (nullif), or give both another value (coalesce)",
+            ) from error
+        raise
+    wrote(frame)
     folder = folder_beside_driver(frame.sparkSession, path)
     return _listing(frame, arguments) if folder is None else list(_walk(folder))
 

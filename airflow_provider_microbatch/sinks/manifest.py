@@ -27,7 +27,8 @@ class Manifest:
     :param epoch: the attempt.
     :param identity: identity of the batch; None if an older version wrote the manifest.
     :param files: path relative to the batch's folder → bytes.
-    :param result: the runtime's result (``numInputRows`` by source, ``numOutputRows``, ``durationMs`` by phase, …).
+    :param result: the runtime's result (``numInputRows`` by source, ``numOutputRows``, ``durationMs`` by phase, …);
+        of one of several sinks, ``sink`` is its name.
     """
 
     key: BatchKey

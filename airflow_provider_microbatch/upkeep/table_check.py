@@ -11,7 +11,13 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.checkpoint.verify import Finding
-from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, ForeignBatchError, SinkError
+from airflow_provider_microbatch.exceptions import (
+    CheckpointError,
+    DefinitionError,
+    ForeignBatchError,
+    RolledBackError,
+    SinkError,
+)
 from airflow_provider_microbatch.execution.identity import (
     expected,
     expected_next,
@@ -136,7 +142,7 @@ def _look(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey, *, inside: 
     except CheckpointError:
         return  # the logs' own findings report the error
     told = next((error for sink, error in failed if sink in wrote), None)
-    if isinstance(told, ForeignBatchError):
+    if isinstance(told, (ForeignBatchError, RolledBackError)):
         repair = "Choose one of the ways on; a clear of its task is refused until then."
         yield Finding(kind="table", where=lane.commit_log.where(key.id), message=str(told), repair=repair)
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.cli import check
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.cli.table import show_splits
 from airflow_provider_microbatch.exceptions import BatchSetAsideError, ForeignBatchError, TransformError
@@ -379,3 +381,26 @@ def test_a_new_checkpoint_is_told_apart_and_started_behind_or_adopts_by_command(
 def test_figures_that_somebody_else_wrote_into_an_entry_are_shown_as_far_as_they_are_numbers() -> None:
     assert show_splits({"a": {"files": 1_200, "bytes": 5}, "b": {"shard": "a-7", "files": 3}}) == "1,203 files"  # type: ignore[dict-item]
     assert show_splits({}) == "-"
+
+
+def test_what_pyiceberg_tells_of_its_own_doings_is_no_output_of_a_command(
+    world: World, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow, whose hooks find a catalog's connection, sets the level of the root logger."""
+    caplog.set_level(logging.INFO)
+    loggers = [logging.getLogger(name) for name in ("pyiceberg.io", "airflow_provider_microbatch")]
+
+    def tells(_: object) -> list[object]:
+        for logger in loggers:
+            logger.info("Loaded FileIO")
+            logger.warning("attention")
+        return []
+
+    monkeypatch.setattr(check, "check_sources", tells)
+    microbatch(capsys, "check", world.checkpoint.location)
+    told = [(record.name, record.levelno) for record in caplog.records if record.name in {one.name for one in loggers}]
+    assert told == [
+        (loggers[0].name, logging.WARNING),
+        *((loggers[1].name, at) for at in (logging.INFO, logging.WARNING)),
+    ]
+    assert loggers[0].isEnabledFor(logging.INFO)

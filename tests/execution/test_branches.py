@@ -336,3 +336,14 @@ def test_a_branch_knows_what_it_was_made_with_also_where_the_other_one_has_gone_
         world.run(number)
     assert rows(world, "audit") == [0, 1, 2]
     assert rows(world) == [0, 1]
+
+
+def test_a_check_finds_the_batches_that_a_rollback_took_away_and_no_others(world: World) -> None:
+    before = table(world).current_snapshot()
+    assert before is not None
+    world.land(2)
+    world.run(2)
+    table(world).manage_snapshots().rollback_to_snapshot(before.snapshot_id).commit()
+    (finding,) = check_table(world.checkpoint, everything=True).findings
+    assert "by which batches live/2 were published" in finding.message
+    assert "a clear of its task is refused until then" in finding.repair

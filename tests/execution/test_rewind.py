@@ -101,6 +101,26 @@ def test_the_oldest_batch_that_retention_kept_is_refused_and_the_next_one_works(
     assert world.table() == {0: [0], 1: [1], 2: [2], 3: [3]}
 
 
+@pytest.mark.parametrize("to", [0, 2], ids=["that retention removed", "the oldest kept"])
+def test_where_only_the_newest_batch_could_be_rewound_to_the_ways_on_are_others(world: World, to: int) -> None:
+    for log in (world.checkpoint.offset_log, world.checkpoint.commit_log):
+        log.purge(2)
+    with pytest.raises(MaintenanceError) as refused:
+        planned(world, rewind(to))
+    told = str(refused.value)
+    assert "Nothing can be rewound here" in told
+    assert "clear the task of batch 3" in told
+    assert "Rewind to" not in told
+
+
+def test_what_retention_has_removed_is_refused_with_the_batch_that_can_be_rewound_to(world: World) -> None:
+    for log in (world.checkpoint.offset_log, world.checkpoint.commit_log):
+        log.purge(1)
+    with pytest.raises(MaintenanceError, match=r"Retention has removed it\. Rewind to 2 or later"):
+        planned(world, rewind(0))
+    applied(world, rewind(2))
+
+
 def test_check_names_what_stops_the_runs_of_a_log_with_one_late_entry(world: World) -> None:
     world.checkpoint.offset_log.purge(3)
     world.checkpoint.commit_log.purge(3)

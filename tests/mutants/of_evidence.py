@@ -187,6 +187,22 @@ MUTATIONS = [
         tests=("tests/sinks/test_file_sink.py",),
     ),
     Mutation(
+        name="rows of a frame that a writer has made go uncounted by Spark Connect",
+        why="a replay with fewer rows takes the place of published rows, and rows that others deleted go unsaid",
+        file="runtime/write.py",
+        old="    wrote(frame)\n",
+        new="",
+        tests=("tests/runtime/test_counting_connect.py",),
+    ),
+    Mutation(
+        name="the cause of a failure is left to the log of the engine",
+        why="a task says that a task has failed, and who mends the batch has no word of what is wrong with it",
+        file="runtime/failure.py",
+        old='    return told if cause is None or cause in told else f"{cause} ({told})"\n',
+        new="    return told\n",
+        tests=("tests/runtime/test_failure.py",),
+    ),
+    Mutation(
         name="what the store does hides whose a batch is",
         why="who mends the store has read nothing of the table, which is another pipeline's",
         file="execution/plan.py",

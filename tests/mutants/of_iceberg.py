@@ -161,4 +161,20 @@ MUTATIONS = [
         new="else self.table.metadata.snapshot_by_id(parent)",
         tests=(HISTORY,),
     ),
+    Mutation(
+        name="of a rollback no batch is thought to be gone",
+        why="check finds nothing, and a batch whose rows were rolled away counts as in the table",
+        file="sinks/iceberg/opened.py",
+        old="            if away is None or str(batch.key) in away:\n",
+        new="            if away is not None and not away:\n",
+        tests=("tests/sinks/test_iceberg_sink.py",),
+    ),
+    Mutation(
+        name="a batch whose snapshot has expired was not rolled away",
+        why="check finds nothing, and a batch whose rows were rolled away counts as in the table",
+        file="sinks/iceberg/rolled_away.py",
+        old="        if snapshot is None or snapshot.summary is None:\n            return None\n",
+        new="        if snapshot is None or snapshot.summary is None:\n            return list(found)\n",
+        tests=("tests/sinks/test_iceberg_sink.py",),
+    ),
 ]

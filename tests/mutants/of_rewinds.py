@@ -108,4 +108,12 @@ MUTATIONS = [
         new="        return found\n",
         tests=("tests/execution/test_branches.py",),
     ),
+    Mutation(
+        name="a rewind to the newest batch is named as a way on",
+        why="who types it is told that there is nothing to do, and has no way on",
+        file="upkeep/commands/rewind.py",
+        old="        if first < kept[-1]:\n",
+        new="        if first <= kept[-1]:\n",
+        tests=("tests/execution/test_rewind.py",),
+    ),
 ]

@@ -160,4 +160,12 @@ MUTATIONS = [
         new="            tables = () if sink is None or not sink.definition.is_cheap_to_ask else sink.tables\n",
         tests=(COMMANDS,),
     ),
+    Mutation(
+        name="a table does not know which of the figures of several is its own",
+        why="a replay of a batch with dead letters brings back, without a word, rows that somebody has deleted",
+        file="runtime/app.py",
+        old='            told_here = {**result, "sink": name} if len(written) > 1 else result\n',
+        new="            told_here = result\n",
+        tests=("tests/runtime/test_several_stages.py",),
+    ),
 ]

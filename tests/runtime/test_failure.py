@@ -72,6 +72,42 @@ def test_what_the_place_or_the_cluster_lacks_is_not(text: str) -> None:
     assert origin_of(Exception(text)) == "write"
 
 
+STACK = """org.apache.spark.SparkException
+\tat org.apache.spark.sql.execution.datasources.FileFormatDataWriter.write(FileFormatDataWriter.scala:92)
+Caused by: java.io.IOException: a link of the chain
+\tat org.apache.spark.Somewhere.else(Somewhere.scala:1)
+Caused by: org.apache.hadoop.fs.FileAlreadyExistsException: File already exists: file:/lake/x.parquet
+\tat org.apache.hadoop.fs.RawLocalFileSystem.create(RawLocalFileSystem.java:421)
+\t... 12 more"""
+FAILED = "[TASK_WRITE_FAILED] Task failed while writing rows to file:/lake. SQLSTATE: 58030"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        SparkConnectGrpcException(FAILED, server_stacktrace=STACK),
+        SparkConnectGrpcException(FAILED, server_stacktrace=STACK, display_server_stacktrace=True),
+        Exception(f"An error occurred while calling o82.save.\n: {STACK.replace('SparkException', FAILED, 1)}"),
+    ],
+    ids=["Spark Connect", "which repeats the stack", "Py4J"],
+)
+def test_the_error_begins_with_its_first_cause_and_has_no_stack(error: BaseException) -> None:
+    with pytest.raises(BatchFailure) as failure, failing_as("write"):
+        raise error
+    told = failure.value.error
+    assert told.startswith("FileAlreadyExistsException: File already exists: file:/lake/x.parquet (")
+    assert FAILED in told
+    assert not [part for part in ("\tat ", "Caused by", "12 more") if part in told]
+    assert failure.value.origin == "write"
+
+
+def test_a_function_of_the_users_is_told_as_spark_tells_it() -> None:
+    stack = "x\nCaused by: org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n\tat y"
+    with pytest.raises(BatchFailure) as failure, failing_as("write"):
+        raise SparkConnectGrpcException("ValueError: no", server_stacktrace=stack)
+    assert failure.value.error == "SparkConnectGrpcException: ValueError: no"
+
+
 class Unavailable(grpc.RpcError):
     def code(self) -> grpc.StatusCode:
         return grpc.StatusCode.UNAVAILABLE

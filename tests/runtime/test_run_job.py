@@ -210,6 +210,18 @@ def test_a_result_that_cannot_be_written_is_told_as_such(
     assert said in report["error"]
 
 
+def test_a_text_that_spark_takes_for_no_value_is_named_with_the_ways_on(spark: Any, tmp_path: Path) -> None:
+    rows = [{"id": 1, "note": None}, {"id": 2, "note": ""}, {"id": 3, "note": "__HIVE_DEFAULT_PARTITION__"}]
+    sink = FileSink(str(tmp_path / "lake"), partition_by=("note",))
+    run_job(spark, make_job(sink, "keep", [land(tmp_path / "without", rows[:2])]))
+    with pytest.raises(BatchFailure) as failure:
+        run_job(spark, make_job(sink, "keep", [land(tmp_path / "landing", rows)], epoch=2))
+    assert failure.value.origin == "result"
+    assert failure.value.error.startswith("FileAlreadyExistsException: ")
+    assert "rows without a value in a column of partition_by (note)" in failure.value.error
+    assert "make that text null (nullif)" in failure.value.error
+
+
 def test_a_stage_is_never_written_twice_and_the_result_is_not_blamed(spark: Any, sink: FileSink, orders: str) -> None:
     run_job(spark, make_job(sink, "keep", [orders]))
     with pytest.raises(BatchFailure, match="PATH_ALREADY_EXISTS") as failure:

@@ -41,6 +41,8 @@ def test_each_sink_gets_its_own_frame(spark: Any, sinks: Sinks, orders: str, tmp
     job = make_job(sinks, "splits", [orders])
     assert Job.from_json(job.to_json()) == job
     run_job(spark, job)
+    parts = {name: sink.open(SinkContext()).manifest(BATCH, 1) for name, sink in sinks.sinks.items()}
+    assert all(part is not None and part.result["sink"] == name for name, part in parts.items())
     published = opened.publish(EXPECTED, 1)
     assert sorted(row.id for row in spark.read.parquet(str(tmp_path / "orders")).collect()) == [1, 2, 3]
     read = spark.read.parquet(str(tmp_path / "notes"))

@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyarrow import Table as ArrowTable
@@ -191,6 +192,63 @@ def test_rows_that_a_batch_brought_to_other_tables_are_not_taken_for_deleted(
     sink.replace(EXPECTED, 2)
     assert rows(root) == {(7, 2): 3}
     assert "somebody has deleted" not in caplog.text
+
+
+def test_a_table_of_several_is_told_of_rows_that_were_deleted_there(
+    sink: OpenSink, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    manifest = write_delta_stage(sink, 1) / "_manifest" / "part-00000.txt"
+    several = '"numOutputRows": 5, "numOutputRowsBySink": {"orders": 3, "people": 2}, "sink": "orders"'
+    manifest.write_text(manifest.read_text().replace('"numOutputRows": 3', several))
+    sink.publish(EXPECTED, 1)
+    table(root).delete("id = 1")
+    write_delta_stage(sink, 2)
+    with caplog.at_level(logging.WARNING):
+        sink.replace(EXPECTED, 2)
+    assert "had 3 rows when it was published, and has 2 now" in caplog.text
+
+
+def damage(sink: OpenSink, number: int) -> str | None:
+    asked = expect(BatchKey("live", number))
+    found = sink.contains(asked)
+    assert found is not None
+    return sink.damage(asked, found)
+
+
+def test_batches_that_a_restore_took_out_are_told_of_with_the_commit(sink: OpenSink, root: Path) -> None:
+    for number in (5, 6):
+        publish(sink, number)
+    before = table(root).version()
+    publish(sink, 7)
+    assert [damage(sink, number) for number in (5, 6, 7)] == [None, None, None]
+    table(root).restore(before)
+    nothing = {"lane": pa.array([None], pa.string()), "batch_id": pa.array([None], pa.int64())}
+    foreign = pa.table({"id": [100], "epoch": [0], **nothing})
+    write_deltalake(str(root), foreign, mode="append")
+    assert [damage(sink, number) for number in (5, 6)] == [None, None]
+    told = damage(sink, 7)
+    assert told is not None
+    assert "none of its 3 rows is in version 4; taken out, most likely, by version 3: RESTORE by " in told
+    write_delta_stage(sink, 2)
+    sink.replace(EXPECTED, 2)
+    assert damage(sink, 7) is None
+
+
+def test_what_others_have_merged_or_deleted_in_part_may_be_there(sink: OpenSink, root: Path) -> None:
+    for number in (5, 6, 7):
+        publish(sink, number)
+    table(root).delete("batch_id = 6 and id = 1")
+    optimize_and_vacuum(root)
+    assert [damage(sink, number) for number in (5, 6, 7)] == [None, None, None]
+    table(root).delete("batch_id = 7")
+    assert "DELETE" in (damage(sink, 7) or "")
+
+
+def test_a_batch_without_rows_misses_none(sink: OpenSink, root: Path) -> None:
+    publish(sink, 6)
+    write_delta_stage(sink, 1, rows=0)
+    sink.publish(EXPECTED, 1)
+    assert damage(sink, 7) is None
 
 
 def _publish_when_told(root: Path, epoch: int, start: Any, results: Any) -> None:

@@ -22,7 +22,7 @@ from pyiceberg.table import Table
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.connections import Connection
-from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
+from airflow_provider_microbatch.exceptions import DefinitionError, RolledBackError, SinkError
 from airflow_provider_microbatch.iceberg_catalog import OpenCatalog, properties_of
 from airflow_provider_microbatch.sinks import OpenSink, SinkContext
 from airflow_provider_microbatch.sinks.iceberg import IcebergSink
@@ -268,6 +268,36 @@ def test_a_rollback_is_noticed_and_still_so_when_a_dead_attempts_files_were_remo
     with pytest.raises(SinkError, match="rolled back"):
         sink.check()
     assert rows(sink) == {(5, 1): 3}
+
+
+def test_a_rollback_takes_away_the_batches_behind_it_and_no_others(sink: OpenIceberg) -> None:
+    for number in (5, 6):
+        publish(sink, number)
+    write_delta_stage(sink, 2, batch=batch_of(BatchKey("live", 5)))
+    first = table(sink).current_snapshot()
+    assert first is not None
+    publish(sink, 7)
+    sink.replace(expect(BatchKey("live", 5)), 2)
+    assert sink.contains(expect(BatchKey("live", 6))) is not None
+    table(sink).manage_snapshots().rollback_to_snapshot(first.snapshot_id).commit()
+    found = sink.contains(expect(BatchKey("live", 6)))
+    assert found is not None
+    assert found.epoch == 1
+    for gone in (5, 7):
+        with pytest.raises(RolledBackError, match="by which batches live/5, live/7 were published"):
+            sink.contains(expect(BatchKey("live", gone)))
+    assert sink.contains(expect(BatchKey("live", 8))) is None
+
+
+def test_where_no_history_tells_which_batches_a_rollback_took_away_it_may_be_any(sink: OpenIceberg) -> None:
+    for number in (4, 5, 6, 7):
+        publish(sink, number)
+    ids = [one.snapshot_id for one in reversed(list(Look(table(sink), "main").chain()))]
+    table(sink).manage_snapshots().rollback_to_snapshot(ids[0]).commit()
+    table(sink).maintenance.expire_snapshots().by_id(ids[2]).commit()
+    for number in (4, 5, 6, 7):
+        with pytest.raises(RolledBackError, match="rolled back"):
+            sink.contains(expect(BatchKey("live", number)))
 
 
 def test_a_stage_that_was_cut_off_before_its_commit_is_published_by_who_comes_next(

@@ -14,9 +14,10 @@ from airflow_provider_microbatch.sinks.delta import DeltaSink, protocol
 from airflow_provider_microbatch.sinks.delta.adding import add_of, partition_values
 from airflow_provider_microbatch.sinks.delta.columns import Columns
 from airflow_provider_microbatch.sinks.delta.log import PATIENCE_SECONDS, WITHDRAWN, DeltaLog, Snapshot
+from airflow_provider_microbatch.sinks.delta.present import Present
 from airflow_provider_microbatch.sinks.delta.removing import Removal, files_of, removal_of
 from airflow_provider_microbatch.sinks.file.report import read_schema, reporting
-from airflow_provider_microbatch.sinks.placed import OpenPlaced, Placed, Published
+from airflow_provider_microbatch.sinks.placed import OpenPlaced, Placed, Published, rows_written
 from airflow_provider_microbatch.sinks.placed.places import Place, in_place
 from airflow_provider_microbatch.sinks.table_folder import check_writable
 
@@ -34,6 +35,7 @@ class OpenDelta(OpenPlaced):
         super().__init__(sink.folder, partition_by=sink.partition_by, options=sink.options)
         self._sink = sink
         self._log = DeltaLog(sink.root)
+        self._present: Present | None = None
 
     @property
     def definition(self) -> DeltaSink:
@@ -85,6 +87,21 @@ class OpenDelta(OpenPlaced):
             base = f"file://{self._root}"
             paths = tuple(f"{base}/{path}" for path in files_of(snapshot, batch.key))
         return PublishedRows(format="parquet", base=base, paths=paths)
+
+    def damage(self, batch: ExpectedBatch, found: Manifest) -> str | None:
+        rows = rows_written(found)
+        with reporting("look into", batch.key):
+            snapshot = self._log.open()
+            number = None if snapshot is None else snapshot.number(batch.key)
+            if snapshot is None or number is None or not rows:
+                return None
+            if self._present is None or self._present.version != snapshot.version:
+                self._present = Present(snapshot)
+            if self._present.may_have(batch.key):
+                return None
+            by = self._present.taken_out_by(batch.key, f"{number:016x}")
+        told = f"; taken out, most likely, by {by}" if by else ""
+        return f"none of its {rows:,} rows is in version {snapshot.version}{told}"
 
     def is_table_of(self, before: Sink, tables: KnownTables) -> bool:
         return isinstance(before, DeltaSink) and self._folder.is_table_of(before.folder, tables)

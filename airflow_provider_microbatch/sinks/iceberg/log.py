@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.exceptions import RolledBackError, SinkError
 from airflow_provider_microbatch.iceberg_catalog import OpenCatalog
 from airflow_provider_microbatch.sinks.file.posix import make_folders, sync, write_mark
 from airflow_provider_microbatch.sinks.file.reading import read_regular
@@ -26,6 +26,7 @@ from airflow_provider_microbatch.sinks.iceberg.catalog import CatalogBusyError
 from airflow_provider_microbatch.sinks.iceberg.ledger import Ledger
 from airflow_provider_microbatch.sinks.iceberg.protocol import NAMES
 from airflow_provider_microbatch.sinks.iceberg.removing import batches_with_rows
+from airflow_provider_microbatch.sinks.iceberg.rolled_away import rolled_away
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -276,11 +277,13 @@ class IcebergLog:
         return self.branch != MAIN and self.branch not in table.metadata.refs
 
     def check_not_rolled_back(self, look: Look) -> None:
-        """:raises SinkError: if published batches were removed together with their history."""
+        """:raises RolledBackError: if published batches were removed together with their history."""
         told = look.rolled_back()
         if told is not None:
-            raise SinkError(
-                f"branch {self.branch!r} of {self.where} was rolled back {told}, by which batches were published: they "
+            away = rolled_away(look)
+            which = f"batches {', '.join(away)}" if away else "batches"
+            raise RolledBackError(
+                f"branch {self.branch!r} of {self.where} was rolled back {told}, by which {which} were published: they "
                 "count as published, and their rows are gone. Nothing was written. To have them back: CALL "
                 "system.set_current_snapshot, or a fast-forward of the branch. If the rollback is to stay: ALTER TABLE "
                 f"{self.catalog.table} UNSET TBLPROPERTIES ('{look.mark}'), and clear the tasks whose batches are to "

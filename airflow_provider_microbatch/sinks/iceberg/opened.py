@@ -20,6 +20,7 @@ from airflow_provider_microbatch.sinks.iceberg.columns import Columns
 from airflow_provider_microbatch.sinks.iceberg.log import PATIENCE_SECONDS, IcebergLog, Look
 from airflow_provider_microbatch.sinks.iceberg.partitions import spec_of
 from airflow_provider_microbatch.sinks.iceberg.removing import Removal, removal_of
+from airflow_provider_microbatch.sinks.iceberg.rolled_away import rolled_away
 from airflow_provider_microbatch.sinks.placed import HIDDEN, OpenPlaced, Placed, Published
 from airflow_provider_microbatch.sinks.placed.places import Place, in_place
 from airflow_provider_microbatch.sinks.table_folder import check_writable
@@ -70,7 +71,9 @@ class OpenIceberg(OpenPlaced):
             found = self._published(look, batch)
             if look is None or found is None:
                 return None
-            self._log.check_not_rolled_back(look)
+            away = rolled_away(look)
+            if away is None or str(batch.key) in away:
+                self._log.check_not_rolled_back(look)
             # A commit entry relies on this answer.
             self._settle(found)
         return found.own

@@ -210,10 +210,8 @@ class OpenPlaced(OpenSink):
 
     def _warn_of_deleted(self, found: Published, rows: int) -> None:
         """:param rows: how many of the batch's rows are in now."""
-        result = found.manifest.result
-        # If a batch has several tables, the result does not say which figure is this table's.
-        wrote = None if "numOutputRowsBySink" in result else result.get("numOutputRows")
-        if isinstance(wrote, int) and rows < wrote:
+        wrote = rows_written(found.manifest)
+        if wrote is not None and rows < wrote:
             log.warning(
                 "batch %s of %s had %s rows when it was published, and has %s now: somebody has deleted the others. "
                 "The replay brings them back.", found.manifest.key, self._where, wrote, rows,
@@ -237,3 +235,12 @@ class OpenPlaced(OpenSink):
         for place, found in self._marked(staged, epoch):
             return Placed(batch.check_stage(found, where=str(self._root / place.below)), place)
         raise SinkError(f"batch {key} attempt {epoch} has no complete stage at {stage}. Run the batch again.")
+
+
+def rows_written(manifest: Manifest) -> int | None:
+    """How many rows the batch brought to this table; None if that is not known."""
+    result = manifest.result
+    by_sink = result.get("numOutputRowsBySink")
+    # Where a batch has several tables, manifests of older versions do not say which figure is this table's.
+    wrote = result.get("numOutputRows") if by_sink is None else by_sink.get(result.get("sink"))
+    return wrote if isinstance(wrote, int) else None

@@ -219,19 +219,33 @@ class _Rewind:
         if self._to not in offset_ids:
             kept = f"it has {offset_ids[0]} to {offset_ids[-1]}" if offset_ids else "it is empty"
             older = offset_ids and self._to < offset_ids[0]
-            why = f" Retention has removed it; the furthest back is --to {offset_ids[0]}." if older else ""
+            why = f" Retention has removed it. {self._no_further_than(offset_ids[0] + 1, offset_ids)}" if older else ""
             raise MaintenanceError(f"batch {self._to} is not in {where}: {kept}.{why}")
         self._lane.offset_log.get(self._to)
         if self._to == offset_ids[0] and self._to > 0 and offset_ids[-1] > self._to:
             raise MaintenanceError(
                 f"batch {self._to} is the oldest that {where} keeps. Neither Spark nor this package goes on from a log "
-                f"whose newest entry has none before it. Rewind to {self._to + 1} or later."
+                f"whose newest entry has none before it. {self._no_further_than(self._to + 1, offset_ids)}"
             )
         if self._to not in commit_ids:
             raise MaintenanceError(
                 f"batch {self._to} is not committed. Rewind to one that is; or, if it is in the table, "
                 f"`microbatch repair {self._drafting.store.location}` writes its commit entry."
             )
+
+    def _no_further_than(self, first: int, kept: list[int]) -> str:
+        """The ways on where nothing before ``first`` can be rewound to.
+
+        :param kept: ids in the offset log. A rewind to the newest of them would change nothing.
+        """
+        if first < kept[-1]:
+            return f"Rewind to {first} or later."
+        return (
+            f"Nothing can be rewound here. To read again what is kept, clear the task of batch {kept[-1]}; what older "
+            "batches read is no longer on record: bring their rows back from a backup of the table, or start a new "
+            "checkpoint and a new table, which read all that the sources have. min_batches_to_retain keeps more "
+            "from now on."
+        )
 
     def _check_letters(self, later: list[int]) -> None:
         """Check that no dead letters of the later batches were run again: a batch that runs again produces its rows and
@@ -254,8 +268,8 @@ class _Rewind:
         if self._to <= before and before > 0:
             told = (
                 f"the janitor, or a run that has committed, removes what is older than batch {before} from {where} or "
-                f"packs it, at this moment. Rewind to {before + 1} or later; or, if it was killed, have `microbatch "
-                f"janitor {self._drafting.store.location}` finish that, and look again."
+                f"packs it, at this moment. {self._no_further_than(before + 1, self._lane.offset_log.ids())} Or, if it "
+                f"was killed, have `microbatch janitor {self._drafting.store.location}` finish that, and look again."
             )
             if self._checkpoint.horizons.removing(self._name):
                 told += (

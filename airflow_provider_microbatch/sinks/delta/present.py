@@ -1,0 +1,103 @@
+"""Tells which batches no file of a version can have rows of: somebody has restored the table, or deleted their rows.
+
+The log tells it without a look into a file: paths of a batch's own files name the batch, and of files that others have
+written or merged the statistics do, as far as they are there. What might be in such a file counts as there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any
+from urllib.parse import unquote
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.sinks.delta.log import Snapshot
+from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
+from airflow_provider_microbatch.sinks.placed.places import DATA, REST, folder_of_batch
+
+_COMMITS = 1000
+"""How many of the newest commits are searched for the one that took a batch's rows out."""
+_NAMED = 3
+_TAKES_NOTHING = ("OPTIMIZE", "VACUUM START", "VACUUM END", "ADD COLUMN", "SET TBLPROPERTIES", "CREATE TABLE")
+
+_Bounds = tuple[Any, Any]
+"""The least and the greatest value in a file; None: not known."""
+
+
+class Present:
+    """The batches of one version. Each figure is read once, however many batches are asked for.
+
+    :param snapshot: the table at that version.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self.version = snapshot.version
+
+    def may_have(self, key: BatchKey) -> bool:
+        """Whether a file of the version may have rows of the batch."""
+        own, shared = self._files
+        return folder_of_batch(key) in own or any(
+            _is_within(key.lane, lanes) and _is_within(key.id, ids) for lanes, ids in shared
+        )
+
+    def taken_out_by(self, key: BatchKey, number: str) -> str:
+        """The commits of others since the batch was published that may have taken rows out, newest first, in words.
+
+        :param number: number of the batch's manifest, as the commit info has it.
+        """
+        found = []
+        for info in self._history:
+            ours = info.get("microbatch")
+            if isinstance(ours, Mapping):
+                if ours.get("batch") == str(key) and ours.get("manifest") == number:
+                    break
+                continue
+            parameters = info.get("operationParameters") or {}
+            appends = info.get("operation") == "WRITE" and str(parameters.get("mode")).casefold() == "append"
+            if not appends and info.get("operation") not in _TAKES_NOTHING:
+                who = info.get("engineInfo") or info.get("clientVersion") or "somebody"
+                found.append(f"version {info.get('version')}: {info.get('operation')} by {who}")
+        return "; ".join(found[:_NAMED]) + ("; …" if len(found) > _NAMED else "")
+
+    @cached_property
+    def _history(self) -> list[dict[str, Any]]:
+        return self._snapshot.table.history(_COMMITS)
+
+    @cached_property
+    def _files(self) -> tuple[set[str], set[tuple[_Bounds, _Bounds]]]:
+        """Folders of batches with files, and bounds of lane and id in all other files."""
+        own, shared = set[str](), set[tuple[_Bounds, _Bounds]]()
+        lane, number = RESERVED_COLUMNS
+        for file in self._actions():
+            path = unquote(file["path"])
+            if path.startswith(f"{DATA}/") and not path.startswith(REST):
+                own.add("/".join(path.split("/")[:3]) + "/")
+            elif not _has_none_of_ours(file):
+                shared.add((_bounds(file, lane), _bounds(file, number)))
+        return own, shared
+
+    def _actions(self) -> Iterator[Mapping[str, Any]]:
+        import pyarrow as pa
+
+        table = pa.table(self._snapshot.table.get_add_actions(flatten=False))
+        wanted = ("path", "num_records", "null_count", "min", "max")
+        names = [name for name in wanted if name in table.column_names]
+        for batch in table.select(names).to_batches(max_chunksize=1000):
+            yield from batch.to_pylist()
+
+
+def _has_none_of_ours(file: Mapping[str, Any]) -> bool:
+    """Whether no row of the file names a lane, as rows that others append."""
+    rows, nulls = file.get("num_records"), (file.get("null_count") or {}).get(RESERVED_COLUMNS[0])
+    return rows is not None and rows == nulls
+
+
+def _bounds(file: Mapping[str, Any], column: str) -> _Bounds:
+    return (file.get("min") or {}).get(column), (file.get("max") or {}).get(column)
+
+
+def _is_within(value: Any, bounds: _Bounds) -> bool:
+    low, high = bounds
+    return low is None or high is None or low <= value <= high

@@ -1,0 +1,28 @@
+"""The batches that a rollback of a branch took away."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from airflow_provider_microbatch.sinks.iceberg.log import Look
+
+
+def rolled_away(look: Look) -> list[str] | None:
+    """Batches of which a rollback took away what was published last, the newest first; none without a rollback. None if
+    the snapshots between the branch and the last snapshot of this package are not all there any more: then it may have
+    been any batch."""
+    if look.rolled_back() is None:
+        return []
+    there = {snapshot.snapshot_id: snapshot for snapshot in look.table.metadata.snapshots}
+    last, kept = look.last_on(look.branch), {snapshot.snapshot_id for snapshot in look.chain()}
+    found, at = dict[str, None](), None if last is None else last[0]
+    while at not in kept:
+        snapshot = None if at is None else there.get(at)
+        if snapshot is None or snapshot.summary is None:
+            return None
+        batch = snapshot.summary.additional_properties.get("microbatch.batch")
+        if batch is not None:
+            found[batch] = None
+        at = snapshot.parent_snapshot_id
+    return list(found)
