@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import MicroBatchError, PublishConflictError, SinkError
 from airflow_provider_microbatch.runtime.job import Stage
-from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink, Sink
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink
 from airflow_provider_microbatch.sinks.file.lock import locked
 from airflow_provider_microbatch.sinks.file.posix import check_no_link
 from airflow_provider_microbatch.sinks.file.removal import folder_of, remove_in
 from airflow_provider_microbatch.sinks.file.report import check_files, data_files, reporting
 from airflow_provider_microbatch.sinks.foreach import ForeachBatch, ForeachSink, StagedRows
+from airflow_provider_microbatch.sinks.staged_in_files import StagedInFiles
 
 LOCK_SECONDS = 600.0
 """How long a process waits for another one that is calling the function for the same batch."""
 
 
-class OpenForeach(OpenSink):
+class OpenForeach(StagedInFiles):
     """A batch is in when the function has returned for it and its stage was renamed to its place. If the process dies
     between the two, the function is called again. Only one process at a time calls it for a batch, and only for an
     attempt newer than the one that is in: an old attempt that wakes up finds the newer one, and calls nothing."""
@@ -48,9 +48,6 @@ class OpenForeach(OpenSink):
 
     def manifest(self, batch: BatchIdentity, epoch: int) -> Manifest | None:
         return self._files.manifest(batch, epoch)
-
-    def failure(self, batch: BatchIdentity, epoch: int) -> Mapping[str, Any] | None:
-        return self._files.failure(batch, epoch)
 
     def contains(self, batch: ExpectedBatch) -> Manifest | None:
         return self._files.contains(batch)
@@ -96,12 +93,6 @@ class OpenForeach(OpenSink):
 
     def drop_stage(self, batch: BatchIdentity, epoch: int) -> bool:
         return self._files.drop_stage(batch, epoch)
-
-    def fence(self, batch: BatchIdentity, epoch: int, *, by: str) -> None:
-        self._files.fence(batch, epoch, by=by)
-
-    def drop_fences(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
-        return self._files.drop_fences(checkpoint, older_seconds=older_seconds, dry_run=dry_run)
 
     def drop_replaced(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
         return self._files.drop_replaced(checkpoint, older_seconds=older_seconds, dry_run=dry_run)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
@@ -19,7 +18,7 @@ from airflow_provider_microbatch.kafka.cluster import Cluster, Topic
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.runtime.layout import MANIFEST
 from airflow_provider_microbatch.settings import make_private_folder
-from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink, SinkContext
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, SinkContext
 from airflow_provider_microbatch.sinks.file import STAGING
 from airflow_provider_microbatch.sinks.file.posix import check_no_link, make_folders
 from airflow_provider_microbatch.sinks.file.report import check_files, reporting
@@ -27,6 +26,7 @@ from airflow_provider_microbatch.sinks.kafka import JSON, KafkaSink
 from airflow_provider_microbatch.sinks.kafka.marks import Mark, Marks, encode, key_of
 from airflow_provider_microbatch.sinks.kafka.records import count, records
 from airflow_provider_microbatch.sinks.kafka.transaction import FencedError, Transaction
+from airflow_provider_microbatch.sinks.staged_in_files import StagedInFiles
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Staged:
     files: Sequence[Path]
 
 
-class OpenKafka(OpenSink):
+class OpenKafka(StagedInFiles):
     """The operations of a topic; see :mod:`airflow_provider_microbatch.sinks.kafka`."""
 
     def __init__(self, sink: KafkaSink, context: SinkContext) -> None:
@@ -91,15 +91,6 @@ class OpenKafka(OpenSink):
 
     def manifest(self, batch: BatchIdentity, epoch: int) -> Manifest | None:
         return self._files.manifest(batch, epoch)
-
-    def failure(self, batch: BatchIdentity, epoch: int) -> Mapping[str, Any] | None:
-        return self._files.failure(batch, epoch)
-
-    def fence(self, batch: BatchIdentity, epoch: int, *, by: str) -> None:
-        self._files.fence(batch, epoch, by=by)
-
-    def drop_fences(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
-        return self._files.drop_fences(checkpoint, older_seconds=older_seconds, dry_run=dry_run)
 
     def contains(self, batch: ExpectedBatch) -> Manifest | None:
         mark = self._marks.look(batch.key).mark if self._marks.are_there() else None

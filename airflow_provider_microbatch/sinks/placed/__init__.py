@@ -19,7 +19,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
@@ -27,13 +26,14 @@ from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import PublishConflictError, SinkError
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.settings import make_private_folder
-from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
 from airflow_provider_microbatch.sinks.file import STAGING, FileSink
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.file.posix import check_no_link, make_folders, sync_tree
 from airflow_provider_microbatch.sinks.file.report import check_files, read_manifest, reporting
 from airflow_provider_microbatch.sinks.placed.places import Place, Places
 from airflow_provider_microbatch.sinks.placed.records import Records, encode, number_of
+from airflow_provider_microbatch.sinks.staged_in_files import StagedInFiles
 from airflow_provider_microbatch.sinks.table_folder import TableFolder
 
 HIDDEN = "_microbatch"
@@ -63,7 +63,7 @@ class Placed:
     place: Place
 
 
-class OpenPlaced(OpenSink):
+class OpenPlaced(StagedInFiles):
     """The operations that such sinks share: all but those of the log.
 
     :param folder: the table's folder.
@@ -144,15 +144,6 @@ class OpenPlaced(OpenSink):
             return staged
         with reporting("read the stage of", batch.key):
             return next((found for _, found in self._marked(batch, epoch)), None)
-
-    def failure(self, batch: BatchIdentity, epoch: int) -> Mapping[str, Any] | None:
-        return self._files.failure(batch, epoch)
-
-    def fence(self, batch: BatchIdentity, epoch: int, *, by: str) -> None:
-        self._files.fence(batch, epoch, by=by)
-
-    def drop_fences(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
-        return self._files.drop_fences(checkpoint, older_seconds=older_seconds, dry_run=dry_run)
 
     def stages(self, checkpoint: str) -> list[tuple[BatchKey, int]]:
         with reporting("list the stages of", self._root):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import AttemptFencedError, PublishConflictError, SinkError
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.settings import make_private_folder
-from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink, SinkContext
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, SinkContext
 from airflow_provider_microbatch.sinks.file import STAGING
 from airflow_provider_microbatch.sinks.file.posix import check_no_link, make_folders
 from airflow_provider_microbatch.sinks.file.report import check_files, read_schema
@@ -33,6 +33,7 @@ from airflow_provider_microbatch.sinks.postgres.names import BATCHES, STAGE, Tab
 from airflow_provider_microbatch.sinks.postgres.records import Records
 from airflow_provider_microbatch.sinks.postgres.rows import Appended, Merged, Rows
 from airflow_provider_microbatch.sinks.postgres.types import StagedColumn
+from airflow_provider_microbatch.sinks.staged_in_files import StagedInFiles
 
 if TYPE_CHECKING:
     import psycopg
@@ -83,7 +84,7 @@ class Loaded:
     rows: int = 0
 
 
-class OpenPostgres(OpenSink):
+class OpenPostgres(StagedInFiles):
     """The operations of a table of PostgreSQL; see :mod:`airflow_provider_microbatch.sinks.postgres`."""
 
     def __init__(self, sink: PostgresSink, context: SinkContext) -> None:
@@ -126,15 +127,6 @@ class OpenPostgres(OpenSink):
 
     def manifest(self, batch: BatchIdentity, epoch: int) -> Manifest | None:
         return self._files.manifest(batch, epoch)
-
-    def failure(self, batch: BatchIdentity, epoch: int) -> Mapping[str, Any] | None:
-        return self._files.failure(batch, epoch)
-
-    def fence(self, batch: BatchIdentity, epoch: int, *, by: str) -> None:
-        self._files.fence(batch, epoch, by=by)
-
-    def drop_fences(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
-        return self._files.drop_fences(checkpoint, older_seconds=older_seconds, dry_run=dry_run)
 
     def contains(self, batch: ExpectedBatch) -> Manifest | None:
         def look(connection: Connection) -> Manifest | None:
