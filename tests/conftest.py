@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from airflow_provider_microbatch import configuration, connections
 from airflow_provider_microbatch.settings import Settings, hand_down
 from tests.environments import QUICK_JAVA
 
@@ -57,12 +58,22 @@ def _isolate() -> Path:
 
 _HOME = _isolate()
 # Tests below the face have nobody else to say it; the face says the same, out of Airflow's configuration.
+configuration.hand_down()
 hand_down(lambda: Settings(trusted_modules=TRUSTED))
 
 
 def pytest_unconfigure() -> None:
     """The session's Airflow home goes with it."""
     shutil.rmtree(_HOME, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def _connections_of_before() -> Iterator[None]:
+    """Who says to this process how connections are found says so for one test: the next one of the worker, whatever it
+    is, would be led to that test's database."""
+    before = list(connections._found_by)
+    yield
+    connections._found_by[:] = before
 
 
 AIRFLOW_SCOPE = "airflow"
