@@ -77,3 +77,16 @@ def test_a_backfill_that_reads_an_interval_anew_is_refused_too(tmp_path: Path) -
     with pytest.raises(SinkError, match="cannot be replayed: what was read cannot be taken back"):
         world.backfill(hour(1), 2)
     assert world.rows() == {"interval-20231115T010000Z-20231115T020000Z/0": [1]}
+
+
+def test_a_backfill_that_is_refused_has_taken_nothing_that_is_unread(tmp_path: Path) -> None:
+    sink = AppendedOnly(str(tmp_path / "lake"), format="json")
+    world = IntervalWorld(tmp_path, sink=sink, on_overlap="replay")
+    world.land_at(1.5, 1)
+    world.run(0)
+    world.land_at(1.6, 2)
+    for number in (1, 2):
+        with pytest.raises(SinkError, match=r"live/0 is in, and cannot be replayed.*on_overlap='skip'"):
+            world.backfill(hour(1), number)
+    world.run(3)
+    assert world.rows() == {"live/0": [1], "live/1": [2]}
