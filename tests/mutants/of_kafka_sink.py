@@ -176,4 +176,12 @@ MUTATIONS = [
         new="                pass\n        lane_batch",
         tests=(REPLACEABLE,),
     ),
+    Mutation(
+        name="the stages are dropped that a table behind a topic waits for",
+        why="each next attempt is refused by the topic, for ever",
+        file="execution/ending.py",
+        old="            if kept is not None:\n",
+        new="            if False:\n",
+        tests=(REPLACEABLE,),
+    ),
 ]
