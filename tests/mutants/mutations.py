@@ -37,6 +37,7 @@ from tests.mutants import (
     of_state,
     of_subtasks,
     of_tables,
+    of_what_is_told,
 )
 
 MUTATIONS = [
@@ -74,4 +75,5 @@ MUTATIONS = [
     *of_sql.MUTATIONS,
     *of_state.MUTATIONS,
     *of_tables.MUTATIONS,
+    *of_what_is_told.MUTATIONS,
 ]
