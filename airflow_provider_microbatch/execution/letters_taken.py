@@ -43,6 +43,25 @@ def taken(checkpoint: Checkpoint) -> dict[BatchKey, BatchKey]:
     return found
 
 
+def first_still_told(checkpoint: Checkpoint, *, below: int) -> int | None:
+    """The first batch of dead letters below ``below`` that has those of a batch whose own lane still keeps it. Were its
+    entry removed, these letters would count as never run again, and be run again once more.
+
+    :return: its id; None if there is none.
+    """
+    kept: dict[str, set[int]] = {}
+    lane = checkpoint.lane(LETTERS)
+    for number in lane.offset_log.ids():
+        entry = lane.offset_log.get(number) if number < below else None
+        for key in () if entry is None else batches_of(entry.ends.get(SOURCE)):
+            # A batch of dead letters whose own were run again is older than the one that has them, and goes before it.
+            if key.lane != LETTERS and key.lane not in kept:
+                kept[key.lane] = set(checkpoint.lane(key.lane).offset_log.ids())
+            if key.id in kept.get(key.lane, ()):
+                return number
+    return None
+
+
 def replay_command(checkpoint: Checkpoint) -> str:
     """The command that runs dead letters again, and goes on with a batch of them that is planned."""
     return f"`microbatch dead-letters {quote(checkpoint.location)} --replay FILE:FUNCTION`"
