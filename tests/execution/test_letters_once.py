@@ -12,9 +12,11 @@ import pytest
 from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.execution.dead_letters import execution_of, replaying
 from airflow_provider_microbatch.execution.execution import Execution
+from airflow_provider_microbatch.sinks.file import FileSink
+from tests.execution.intervals import IntervalWorld, hour
 from tests.execution.maintaining import applied, rewind
 from tests.execution.test_dead_letters import Checked, OfLetters, refusing
-from tests.execution.world import CODE, World, run_identity
+from tests.execution.world import CODE, KEY, World, run_identity
 
 REFUSED = "dead_letter"
 
@@ -78,3 +80,40 @@ class TestRetention:
         live(world, 5)
         replay(world, 17, 5)
         assert ids(world) == [1, 2, 6, 7, 8, 9]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Checked:
+    """One batch, of which 2 is a dead letter."""
+    world = Checked(tmp_path)
+    world.land(1, 2, 3)
+    live(world, 0, 2)
+    return world
+
+
+class TestReplays:
+    def test_a_clear_that_is_refused_leaves_no_request(self, tmp_path: Path) -> None:
+        world = Checked(tmp_path, min_batches_to_retain=2)
+        world.land(1, 2, 3)
+        live(world, 0, 2)
+        replay(world, 10)
+        with pytest.raises(CheckpointError, match="live/0 is not replayed"):
+            live(world, 0, 2, clear_number=1)
+        assert world.checkpoint.replays.all(KEY) == []
+        for number in range(1, 4):
+            world.land(number + 5)
+            live(world, number)
+        assert planned(world, "live") == [2, 3]
+
+    def test_nor_does_a_backfill_that_would_replay_what_others_have(self, tmp_path: Path) -> None:
+        letters = FileSink(str(tmp_path / "letters"), format="json")
+        world = IntervalWorld(
+            tmp_path, on_overlap="replay", dead_letters=letters, expect={"id > 0": "drop", "version = 1": "dead_letter"}
+        )
+        world.land_at(0.5, 1, 2)
+        live(world, 0, 2)
+        replay(world, 10)
+        with pytest.raises(CheckpointError, match="live/0 is not replayed"):
+            world.backfill(hour(0), 11)
+        assert world.checkpoint.replays.all(KEY) == []
+        assert ids(world) == [1, 2]
