@@ -4,18 +4,23 @@ a checkpoint that was restored."""
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
-from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.exceptions import CheckpointError, MicroBatchError, SinkError
 from airflow_provider_microbatch.execution.dead_letters import execution_of, replaying
 from airflow_provider_microbatch.execution.execution import Execution
+from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.sinks.file import FileSink
 from tests.execution.intervals import IntervalWorld, hour
 from tests.execution.maintaining import applied, rewind
 from tests.execution.test_dead_letters import Checked, OfLetters, refusing
+from tests.execution.two_tables import is_clean
+from tests.execution.typed_commands import said
 from tests.execution.world import CODE, KEY, World, run_identity
 
 REFUSED = "dead_letter"
@@ -91,7 +96,82 @@ def world(tmp_path: Path) -> Checked:
     return world
 
 
+def while_publishing(world: Checked, happens: Callable[[], object]) -> None:
+    """The batch is cleared, and something happens while its replay has passed all checks and publishes."""
+    real, done = FileSink.replace, list[str]()
+
+    def replace(sink: FileSink, *given: Any) -> object:
+        if not done:
+            done.append(sink.path)
+            happens()
+        return real(sink, *given)
+
+    with mock.patch.object(FileSink, "replace", replace):
+        live(world, 0, 1, clear_number=1)
+    assert done
+
+
 class TestReplays:
+    @pytest.mark.parametrize("is_planned", [False, True], ids=["new", "planned"])
+    def test_while_a_replay_publishes_its_letters_are_not_run_again(self, world: Checked, is_planned: bool) -> None:
+        told = list[str]()
+
+        def meanwhile() -> None:
+            with pytest.raises(MicroBatchError, match=r"live/0.* a clear of it .*waits for its answer") as refused:
+                replay(world, 10)
+            told.append(str(refused.value))
+
+        if is_planned:
+            assert again(world).plan(run_identity(10)) is not None
+        while_publishing(world, meanwhile)
+        assert f"`microbatch withdraw-clear {world.checkpoint.location} live/0`" in told[0]
+        assert (ids(world), world.rows("letters")) == ([2, 3], [1])
+        replay(world, 11)
+        assert ids(world) == [1, 2, 3]
+        assert is_clean(world)
+
+    def test_nor_are_letters_published_whose_batch_was_cleared_since_they_were_read(self, world: Checked) -> None:
+        def meanwhile(job: Job) -> None:
+            world.checkpoint.replays.request(KEY, run=run_identity(0, clear_number=1), requested_ms=1)
+
+        with pytest.raises(CheckpointError, match=r"live/0.* a clear of it \(of run 'run-0'"):
+            replay(world, 10, after_stage=meanwhile)
+        assert ids(world) == [1, 3]
+        live(world, 0, 1, clear_number=1)
+        replay(world, 11)
+        assert ids(world) == [1, 2, 3]
+
+    def test_nor_while_an_attempt_of_a_clear_that_was_withdrawn_has_not_ended(self, world: Checked) -> None:
+        def meanwhile() -> None:
+            (request,) = world.checkpoint.replays.pending(KEY)
+            world.checkpoint.replays.withdraw(KEY, request.epoch, reason="nobody waits")
+            with pytest.raises(MicroBatchError, match=r"live/0.* attempt 2 at it has not ended"):
+                replay(world, 10)
+
+        while_publishing(world, meanwhile)
+        replay(world, 11)
+        assert ids(world) == [1, 2, 3]
+
+    def test_nor_where_a_replay_that_nobody_waits_for_was_cut_off_before_them(self, world: Checked) -> None:
+        real = FileSink.replace
+
+        def replace(sink: FileSink, *given: Any) -> object:
+            if sink.path.endswith("letters"):
+                raise SinkError("the disk is full")
+            return real(sink, *given)
+
+        with mock.patch.object(FileSink, "replace", replace), pytest.raises(SinkError, match="the disk is full"):
+            live(world, 0, clear_number=1)
+        world.expire_leases()
+        assert said(["withdraw-clear", world.pipeline.checkpoint, "0"])[0] == 0
+        assert (ids(world), world.rows("letters")) == ([1, 2, 3], [2])
+        with pytest.raises(MicroBatchError, match=r"they are attempt 1's, and \S+lake has the batch of attempt 2"):
+            replay(world, 10)
+        assert ids(world) == [1, 2, 3]
+        live(world, 0, 1, clear_number=2)
+        replay(world, 11)
+        assert ids(world) == [1, 2, 3]
+
     def test_a_clear_that_is_refused_leaves_no_request(self, tmp_path: Path) -> None:
         world = Checked(tmp_path, min_batches_to_retain=2)
         world.land(1, 2, 3)
@@ -117,3 +197,15 @@ class TestReplays:
             world.backfill(hour(0), 11)
         assert world.checkpoint.replays.all(KEY) == []
         assert ids(world) == [1, 2]
+
+    def test_one_that_waits_already_names_the_way_out(self, world: Checked) -> None:
+        """Its letters were begun to be run again at the same moment."""
+
+        def meanwhile(job: Job) -> None:
+            world.checkpoint.replays.request(KEY, run=run_identity(0, clear_number=1), requested_ms=1)
+            with pytest.raises(CheckpointError, match=r"live/0 is not replayed.* withdraw-clear"):
+                live(world, 0, 2, clear_number=1)
+
+        with pytest.raises(CheckpointError, match="withdraw-clear"):
+            replay(world, 10, after_stage=meanwhile)
+        assert ids(world) == [1, 3]
