@@ -13,6 +13,7 @@ from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import CheckpointError, SourceError
 from airflow_provider_microbatch.execution.identity import expected, latest_in
 from airflow_provider_microbatch.execution.planned import load_batch
+from airflow_provider_microbatch.execution.unknown_batches import check_letters_known
 from airflow_provider_microbatch.sinks import OpenSink
 
 SOURCE = "dead_letters"
@@ -74,7 +75,10 @@ def check_not_taken(checkpoint: Checkpoint, key: BatchKey, sink: OpenSink) -> No
     :param sink: the table, or tables, that may have them.
     :raises CheckpointError: if the batch's letters have been run again, or may be at this moment. A batch of them that
         is only planned has none yet: it reads those that there are when it is run.
+    :raises SinkError: if the table has letters that were run again, and nobody can tell whose; see
+        :func:`check_letters_known`.
     """
+    check_letters_known(checkpoint, sink)
     by = taken(checkpoint).get(key)
     if by is None:
         return

@@ -4,6 +4,7 @@ a checkpoint that was restored."""
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,16 @@ from unittest import mock
 
 import pytest
 
-from airflow_provider_microbatch.exceptions import CheckpointError, MicroBatchError, SinkError
+from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, MicroBatchError, SinkError
 from airflow_provider_microbatch.execution.dead_letters import execution_of, replaying
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.sinks.file import FileSink
 from tests.execution.intervals import IntervalWorld, hour
 from tests.execution.maintaining import applied, rewind
-from tests.execution.test_dead_letters import Checked, OfLetters, refusing
+from tests.execution.test_dead_letters import Checked, OfLetters, refusing, typed
 from tests.execution.two_tables import is_clean
-from tests.execution.typed_commands import said
+from tests.execution.typed_commands import advised, said
 from tests.execution.world import CODE, KEY, World, run_identity
 
 REFUSED = "dead_letter"
@@ -209,3 +210,95 @@ class TestReplays:
         with pytest.raises(CheckpointError, match="withdraw-clear"):
             replay(world, 10, after_stage=meanwhile)
         assert ids(world) == [1, 3]
+
+
+def restored(world: World, happens: Callable[[], object]) -> None:
+    """A backup is taken, something happens, and the backup is put back."""
+    shutil.copytree(world.root / "checkpoint", world.root / "backup")
+    happens()
+    shutil.rmtree(world.root / "checkpoint")
+    (world.root / "backup").rename(world.root / "checkpoint")
+    world.expire_leases()
+
+
+def second(world: Checked) -> None:
+    world.land(6, 7)
+    live(world, 1, 7)
+
+
+class TestRestoredCheckpoints:
+    """The table has letters that were run again after the backup."""
+
+    def test_a_batch_whose_letters_they_are_is_not_replayed(self, world: Checked) -> None:
+        restored(world, lambda: replay(world, 10))
+        with pytest.raises(SinkError) as refused:
+            live(world, 0, 2, clear_number=1)
+        assert ids(world) == [1, 2, 3]
+        assert world.checkpoint.replays.all(KEY) == []
+        typed(world, str(refused.value))
+        live(world, 0, 2, clear_number=2)
+        replay(world, 11)
+        assert ids(world) == [1, 2, 3]
+        assert is_clean(world)
+
+    def test_nor_where_earlier_ones_are_known(self, world: Checked) -> None:
+        replay(world, 10)
+        second(world)
+        restored(world, lambda: replay(world, 11))
+        assert not is_clean(world)
+        with pytest.raises(SinkError) as refused:
+            live(world, 1, 7, clear_number=1)
+        with pytest.raises(MaintenanceError, match=r"dead-letters/1.*--lane dead-letters --to 0"):
+            applied(world, rewind(0))
+        assert ids(world) == [1, 2, 3, 6, 7]
+        typed(world, str(refused.value))
+        live(world, 1, 7, clear_number=2)
+        replay(world, 12)
+        assert ids(world) == [1, 2, 3, 6, 7]
+        assert is_clean(world)
+
+    def test_nor_where_they_were_planned_otherwise_since(self, world: Checked) -> None:
+        replay(world, 10)
+        second(world)
+
+        def otherwise() -> None:
+            applied(world, rewind(-1, lane="dead-letters"))
+            replay(world, 11)
+
+        restored(world, otherwise)
+        with pytest.raises(SinkError) as refused:
+            live(world, 1, 7, clear_number=1)
+        assert ids(world) == [1, 2, 3, 6, 7]
+        with pytest.raises(MaintenanceError, match=r"dead-letters/0.*--lane dead-letters --to -1"):
+            applied(world, rewind(0))
+        status, told = said(advised(str(refused.value), world)[0])
+        assert status == 0, told
+        live(world, 1, 7, clear_number=2)
+        replay(world, 12)
+        assert ids(world) == [1, 2, 3, 6, 7]
+        assert is_clean(world)
+
+    def test_a_retry_of_a_clear_of_before_the_backup_looks_too(self, world: Checked) -> None:
+        world.checkpoint.replays.request(KEY, run=run_identity(0, clear_number=1), requested_ms=1)
+        shutil.copytree(world.root / "checkpoint", world.root / "kept")
+        (request,) = world.checkpoint.replays.pending(KEY)
+        world.checkpoint.replays.withdraw(KEY, request.epoch, reason="nobody waits")
+        replay(world, 10)
+        shutil.rmtree(world.root / "checkpoint")
+        (world.root / "kept").rename(world.root / "checkpoint")
+        world.expire_leases()
+        with pytest.raises(SinkError, match="dead-letters"):
+            live(world, 0, 2, clear_number=1)
+        assert ids(world) == [1, 2, 3]
+
+    def test_what_another_pipeline_has_of_that_lane_is_in_nobodys_way(self, world: Checked) -> None:
+        replay(world, 10)
+        folder = world.root / "lake" / "lane=dead-letters" / "batch_id=0"
+        other = folder.with_name("batch_id=1")
+        shutil.copytree(folder, other)
+        manifest = next(path for path in other.rglob("*") if path.is_file() and "checkpoint" in path.read_text())
+        own = world.checkpoint_id
+        manifest.write_text(manifest.read_text().replace(own, own[::-1]).replace('"batchId": 0', '"batchId": 1'))
+        second(world)
+        live(world, 1, clear_number=1)
+        assert 7 in ids(world)
