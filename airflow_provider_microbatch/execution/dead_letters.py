@@ -17,6 +17,7 @@ from typing import Any
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
+from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.exceptions import (
     CheckpointError,
@@ -24,6 +25,7 @@ from airflow_provider_microbatch.exceptions import (
     MaintenanceError,
     SinkError,
     SourceChangedError,
+    SourceError,
 )
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.identity import expected, found_in
@@ -83,11 +85,21 @@ class OpenLetters(OpenSource):
         self._open(self._source.letters).check()
 
     def has_new(self, position: Offset | None) -> bool:
-        return bool(self._not_taken())
+        return bool(self._to_take()[0])
 
     def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
-        found = self._not_taken()
+        """All letters that no batch has taken, but for those that cannot be had now: a later batch has these.
+
+        :raises SourceError: if there are none but those.
+        """
+        found, left = self._to_take()
+        if left and not found:
+            raise SourceError(" ".join(left.values()))
         return json.dumps({"batches": list(map(str, found))}) if found else start
+
+    def left(self) -> dict[BatchKey, str]:
+        """Batches whose letters no batch has taken and none can have now; for each the reason, and what to do."""
+        return self._to_take()[1]
 
     def read(self, start: Offset | None, end: Offset | None) -> Read:
         """Read the range's letters.
@@ -193,9 +205,40 @@ class OpenLetters(OpenSource):
     def in_words(self, start: Offset | None, end: Offset | None) -> dict[str, int]:
         return {self.splits: 0 if start == end else len(batches_of(end))}
 
-    def _not_taken(self) -> list[BatchKey]:
-        found = taken(self._checkpoint)
-        return [batch.key for batch in with_letters(self._checkpoint) if batch.key not in found]
+    def _to_take(self) -> tuple[list[BatchKey], dict[BatchKey, str]]:
+        """Batches whose letters no batch has taken, and of these the ones whose letters cannot be had, as :meth:`left`
+        has them: one of them must not keep all the others from being run again."""
+        by, found, left = taken(self._checkpoint), list[BatchKey](), dict[BatchKey, str]()
+        for batch in with_letters(self._checkpoint):
+            if batch.key in by:
+                continue
+            try:
+                self._part(batch.key)
+            except SourceChangedError as error:
+                left[batch.key] = f"{error} Then run this again. {self._anew(batch)}"
+            except CheckpointError as error:
+                left[batch.key] = str(error)
+            else:
+                found.append(batch.key)
+        return found, left
+
+    def _anew(self, batch: BatchSummary) -> str:
+        """How a batch is made anew with its letters, in words, if that is possible."""
+        wrote: Sink | None = None
+        with suppress(CheckpointError, DefinitionError):  # it may be the very reason
+            wrote = self._wrote(batch.key, batch.epoch)
+        wrote = wrote or self._source.letters
+        if wrote.not_replaceable() is not None:
+            return (
+                f"No clear makes them anew: {wrote.not_replaceable()}. They stay in {wrote.location()}, and are named "
+                "here as long as the log has the batch."
+            )
+        if batch.key.lane == LETTERS:  # whom no task of Airflow's has run
+            rewind = command(self._checkpoint.lane(LETTERS), f"rewind --to {batch.key.id - 1} --drop-output")
+            return f"Or {rewind}: then this runs the letters again that it had, and those of what came after it."
+        run = batch.planned_by
+        whose = "its task" if run is None else f"task {run.task_id!r} of run {run.run_id!r} of DAG {run.dag_id!r}"
+        return f"Or clear {whose}: that makes the batch's rows and its dead letters anew."
 
 
 def check_not_replayed(checkpoint: Checkpoint, key: BatchKey, epoch: int | None) -> None:
@@ -262,6 +305,12 @@ def replaying(pipeline: Pipeline, transform: str) -> Pipeline:
         target_seconds=None,
         on_failure="fail",
     )
+
+
+def letters_left(execution: Execution) -> dict[BatchKey, str]:
+    """What the execution of :func:`execution_of` has left, as :meth:`OpenLetters.left` has it."""
+    letters = execution.planner.sources.open(SOURCE)
+    return letters.left() if isinstance(letters, OpenLetters) else {}
 
 
 def execution_of(pipeline: Pipeline, checkpoint: Checkpoint, *, clock_ms: Callable[[], int] = now_ms) -> Execution:

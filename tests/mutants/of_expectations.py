@@ -93,8 +93,8 @@ MUTATIONS = [
         name="dead letters that were run again are run once more",
         why="each replay doubles them",
         file="execution/dead_letters.py",
-        old="for batch in with_letters(self._checkpoint) if batch.key not in found]\n",
-        new="for batch in with_letters(self._checkpoint) if found is not None]\n",
+        old="            if batch.key in by:\n",
+        new="            if batch.key in by and not by:\n",
         tests=(REPLAYED,),
     ),
     Mutation(
