@@ -117,8 +117,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     :param arguments: as on the command line; None takes the process's own.
     :return: exit status: 0 fine; 1 ``check``, ``check-sink`` or ``check-source`` found something, ``engine`` found no
-        engine, or ``janitor`` or ``repair`` left something undone; 2 wrong usage, a checkpoint that cannot be read, or
-        a change that is refused.
+        engine, or ``janitor``, ``repair`` or ``dead-letters --replay`` left something undone; 2 wrong usage, a
+        checkpoint that cannot be read, or a change that is refused.
     """
     parsed = build_parser().parse_args(arguments)
     configuration.hand_down()

@@ -94,7 +94,8 @@ def look_at_stage(
     :raises SourceError: if the attempt has read a source in another way than was planned, and nothing is left of its
         rows: the change does not fit the data that was there when the batch was planned.
     """
-    check_not_taken(checkpoint, attempt, planner.sink)  # once more: they may have been run again since the job was made
+    if attempt.request is not None:  # once more: they may have been run again since the job was made
+        check_not_taken(checkpoint, attempt.key, planner.sink)
     check_left_out(checkpoint, staged)
     found = staged.result.get("warnings")
     for text in found if isinstance(found, list) else ():

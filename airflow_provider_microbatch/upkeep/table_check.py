@@ -28,7 +28,7 @@ from airflow_provider_microbatch.execution.identity import (
 from airflow_provider_microbatch.execution.letters_taken import replay_command
 from airflow_provider_microbatch.execution.other_lives import another_life, first_of_another_life
 from airflow_provider_microbatch.execution.set_aside import is_aside
-from airflow_provider_microbatch.execution.unknown_batches import check_none_unknown
+from airflow_provider_microbatch.execution.unknown_batches import check_letters_known, check_none_unknown
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
 from airflow_provider_microbatch.upkeep.commands.site import Recorded, tables_of
 
@@ -225,7 +225,7 @@ def _look_inside(checkpoint: Checkpoint, sink: OpenSink, asked: ExpectedBatch, f
 
 def _look_at_next(checkpoint: Checkpoint, sinks: Sequence[OpenSink]) -> Iterator[Finding]:
     """Look in today's sinks at the places of planned batches and of the live lane's next batch, and behind that
-    place."""
+    place; and for dead letters that were run again by a batch that no log knows."""
     newest = checkpoint.offset_log.latest_id()
     following = BatchKey(LIVE, 0 if newest is None else newest + 1)
     for sink in sinks:
@@ -234,6 +234,7 @@ def _look_at_next(checkpoint: Checkpoint, sinks: Sequence[OpenSink]) -> Iterator
         ]
         looks.append(partial(sink.contains, expected_next(checkpoint, following)))
         looks.append(partial(check_none_unknown, checkpoint, sink, following))
+        looks.append(partial(check_letters_known, checkpoint, sink))
         for look in looks:
             try:
                 look()
@@ -242,7 +243,7 @@ def _look_at_next(checkpoint: Checkpoint, sinks: Sequence[OpenSink]) -> Iterator
                     kind="table",
                     where=sink.location(),
                     message=str(error),
-                    repair="Choose one of the ways on; until then the pipeline plans nothing.",
+                    repair="Choose one of the ways on; until then the pipeline plans nothing, or no clear is accepted.",
                 )
                 break  # further findings would have the same cause
             except SinkError as error:

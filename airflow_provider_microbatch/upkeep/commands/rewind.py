@@ -257,9 +257,30 @@ class _Rewind:
             raise MaintenanceError(
                 "dead letters of what would be rewound were run again, or are planned to be, as batches "
                 f"{', '.join(map(str, found))}: their rows would be in the table twice. Take these out first: "
-                f"`microbatch rewind {self._drafting.store.location} --lane {LETTERS} --to {first - 1} --drop-output`; "
-                "then rewind, and replay the dead letters of then."
+                f"{self._letters_out(first)}; then rewind, and replay the dead letters of then."
             )
+        unknown = self._unknown_letters() if self._name != LETTERS else []
+        if unknown:
+            raise MaintenanceError(
+                f"batches {', '.join(str(BatchKey(LETTERS, number)) for number in unknown)} in the table are of after "
+                "the backup that this checkpoint was restored from. They have dead letters that were run again, and "
+                "nobody can tell whose: those of what would be rewound would be in the table twice. Take them out "
+                f"first: {self._letters_out(unknown[0])}; then rewind, and replay the dead letters of then."
+            )
+
+    def _letters_out(self, first: int) -> str:
+        where = self._drafting.store.location
+        return f"`microbatch rewind {where} --lane {LETTERS} --to {first - 1} --drop-output`"
+
+    def _unknown_letters(self) -> list[int]:
+        """Batches of dead letters that tables have and no log knows, ascending."""
+        try:
+            holders = sorted(self._recorded.told(LETTERS).holders.items())
+        except MaintenanceError:
+            return []  # no pipeline is on record
+        first = min(self._checkpoint.lane(LETTERS).offset_log.ids(), default=0)  # retention has removed those before
+        found = ((BatchKey(LETTERS, number), tables) for number, tables in holders if number >= first)
+        return [key.id for key, tables in found if self._recorded.of_another_life(key, tables=tables)]
 
     def _check_kept(self) -> None:
         """Check that no retention is under way at these batches: it removes what it has announced, whenever its process
