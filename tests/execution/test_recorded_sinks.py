@@ -11,6 +11,7 @@ import pytest
 
 from airflow_provider_microbatch import settings
 from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.execution.identity import expected
 from airflow_provider_microbatch.settings import Settings
 from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.sinks.dead_letters import with_letters
@@ -144,3 +145,31 @@ def test_a_class_that_is_not_the_pipelines_any_more_is_not_passed_over(
     with pytest.raises(SinkError, match=rf"would be in both\. Nobody has looked: .*trusted_modules = {__name__}"):
         world.run(1)
     assert not (tmp_path / "files" / "lane=live").exists()
+
+
+def test_what_was_staged_for_a_table_of_before_is_published_there_by_nobody(tmp_path: Path) -> None:
+    """Its process has passed the fence, and sleeps."""
+    world = World(tmp_path)
+    world.land(1)
+    before, attempt = world.execution, world.staged()
+    world.expire_leases()
+    world.options["sink"] = FileSink(str(tmp_path / "newer"), format="json")
+    world.run(1)
+    assert world.checkpoint.attempts.ended(attempt.key, attempt.epoch) is not None
+    with pytest.raises(SinkError, match="has no complete stage"):
+        before.sink.publish(expected(world.checkpoint, attempt.batch, attempt), attempt.epoch)
+    assert world.table() == {}
+    assert (tmp_path / "newer" / "lane=live" / "batch_id=0").is_dir()
+
+
+def test_nor_is_its_table_in_the_way_where_its_class_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "_given", Settings)
+    world = World(tmp_path, sink=only(tmp_path / "lake"))
+    world.land(1)
+    attempt = world.staged()
+    world.expire_leases()
+    trust(monkeypatch)
+    monkeypatch.delattr(f"{__name__}.Served")
+    world.options["sink"] = FileSink(str(tmp_path / "newer"), format="json")
+    world.run(1)
+    assert world.checkpoint.attempts.ended(attempt.key, attempt.epoch) is not None
