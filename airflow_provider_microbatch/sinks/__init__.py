@@ -382,7 +382,8 @@ class OpenSink(ABC):
         return []
 
     def lanes(self, tables: KnownTables) -> list[str] | None:
-        """Lanes of which any batch is published, by any checkpoint, ascending; None if the sink cannot tell.
+        """Lanes of which any batch is, or was, published, by any checkpoint, ascending; None if the sink cannot tell.
+        Called at each plan.
 
         :param tables: the checkpoint's knowledge of its tables.
         :raises SinkError: if the table is away.

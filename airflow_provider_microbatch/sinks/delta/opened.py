@@ -114,6 +114,10 @@ class OpenDelta(OpenPlaced):
             protocol.check_memory(snapshot, where=str(self._root))
             return [id for id in self._records.ids(lane) if snapshot.number(BatchKey(lane, id)) is not None]
 
+    def lanes(self, tables: KnownTables) -> list[str]:
+        with reporting("list", self._root):
+            return self._records.lanes() if self._folder.is_here(tables) else []
+
     @property
     def _where(self) -> str:
         return str(self._root)

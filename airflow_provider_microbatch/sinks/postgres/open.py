@@ -143,6 +143,13 @@ class OpenPostgres(StagedInFiles):
 
         return self._database.run(f"list the batches of lane {lane}", look)
 
+    def lanes(self, tables: KnownTables) -> list[str]:
+        def look(connection: Connection) -> list[str]:
+            records = self._records(connection)
+            return records.lanes() if records.are_there() else []
+
+        return self._database.run("list the lanes", look)
+
     def damage(self, batch: ExpectedBatch, found: Manifest) -> str | None:
         def look(connection: Connection) -> str | None:
             rows, published = self._rows(connection), self._records(connection).rows(batch.key)
