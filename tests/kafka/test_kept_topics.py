@@ -11,6 +11,7 @@ import pytest
 from airflow_provider_microbatch import connections
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.kafka import KafkaSink
+from airflow_provider_microbatch.sinks.several import Sinks
 from tests.execution.world import World
 from tests.support import kafka
 from tests.support.kafka_stages import settled
@@ -58,3 +59,35 @@ def test_a_batch_that_is_in_another_topic_is_not_made_again(tmp_path: Path, reac
     with pytest.raises(SinkError, match=rf"batch live/0 was published to .*{before}, and is there"):
         world.run(1)
     assert (rows(before), rows(now)) == ([1], [])
+
+
+def test_two_sinks_of_one_topic_are_refused_whatever_connections_lead_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "_found_by", [kafka.connection])
+    topic = kafka.running().topic(partitions=2)
+    both = {name: sink(tmp_path, topic, conn_id=name) for name in ("kafka", "kafka_other")}
+    world = World(tmp_path, sink=Sinks(both))
+    world.land(1)
+    with pytest.raises(SinkError, match=rf"kafka://kafka/{topic} and kafka://kafka_other/{topic} are one table"):
+        world.run(0)
+    assert world.checkpoint.offset_log.latest_id() is None
+    assert rows(topic) == []
+
+
+def test_brokers_that_come_and_go_make_no_other_topic(tmp_path: Path) -> None:
+    topic, address = kafka.running().topic(partitions=2), kafka.running().address
+    world = World(tmp_path, sink=sink(tmp_path, topic, bootstrap_servers=address))
+    world.land(1)
+    world.execution.publish(world.staged())
+    world.expire_leases()
+    world.options["sink"] = sink(tmp_path, topic, bootstrap_servers=f"{address}, 127.0.0.1:1")
+    world.run(1)
+    assert rows(topic) == [1]
+    for name in (topic, f"{topic}-microbatch"):
+        kafka.running().remove(name)
+    kafka.running().topic(name=topic, partitions=2)
+    world.options["sink"] = sink(tmp_path, topic, bootstrap_servers=f"127.0.0.1:2,{address}")
+    world.land(2)
+    with pytest.raises(SinkError, match=r"batch live/0 is committed, and .* does not know it"):
+        world.run(2)
