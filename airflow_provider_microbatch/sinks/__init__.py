@@ -176,6 +176,15 @@ class OpenSink(ABC):
     def check(self) -> None:
         """Raise :class:`~airflow_provider_microbatch.exceptions.SinkError` if the sink cannot be written at all."""
 
+    def known_as(self) -> str | None:
+        """What tells the table from all others, as its server knows it, by whichever address or connection it is
+        reached; None if nothing does, or a definition tells as much. Two sinks of a pipeline that are known as the same
+        write to one table. Asked if a pipeline has several sinks of a kind.
+
+        :raises SinkError: if the server cannot be asked.
+        """
+        return None
+
     def admits(self, batch: BatchIdentity) -> bool:
         """Whether the batch may be planned, or run, given the sink's present state; asked before anything is written.
 
@@ -382,7 +391,8 @@ class OpenSink(ABC):
         return []
 
     def lanes(self, tables: KnownTables) -> list[str] | None:
-        """Lanes of which any batch is published, by any checkpoint, ascending; None if the sink cannot tell.
+        """Lanes of which any batch is, or was, published, by any checkpoint, ascending; None if the sink cannot tell.
+        Called at each plan.
 
         :param tables: the checkpoint's knowledge of its tables.
         :raises SinkError: if the table is away.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
@@ -114,13 +114,18 @@ class OpenDelta(OpenPlaced):
             protocol.check_memory(snapshot, where=str(self._root))
             return [id for id in self._records.ids(lane) if snapshot.number(BatchKey(lane, id)) is not None]
 
+    def lanes(self, tables: KnownTables) -> list[str]:
+        with reporting("list", self._root):
+            return self._records.lanes() if self._folder.is_here(tables) else []
+
     @property
     def _where(self) -> str:
         return str(self._root)
 
-    def _number_for_good(self, key: BatchKey) -> int | None:
+    def _numbers_for_good(self, key: BatchKey) -> Collection[int]:
         snapshot = self._log.open()
-        return None if snapshot is None else snapshot.number(key)
+        number = None if snapshot is None else snapshot.number(key)
+        return () if number is None else (number,)
 
     def _published(self, snapshot: Snapshot | None, batch: ExpectedBatch) -> Published | None:
         """:raises ForeignBatchError: if other output is at the batch's place."""

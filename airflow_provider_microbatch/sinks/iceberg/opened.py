@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
@@ -131,12 +131,15 @@ class OpenIceberg(OpenPlaced):
     def _number(self, look: Look | None, key: BatchKey) -> int | None:
         return None if look is None else self._log.ledger.number(self._log.record(look), key.lane, key.id)
 
-    def _number_for_good(self, key: BatchKey) -> int | None:
-        """The number of the batch that is in, which no commit that was begun earlier can change: a catalog may still be
-        carrying out a commit whose process has died."""
+    def _numbers_for_good(self, key: BatchKey) -> Collection[int]:
+        """The numbers by which any branch has the batch. In this branch no commit that was begun earlier can change
+        that: a catalog may still be carrying out a commit whose process has died."""
         for look in self._log.looks():
-            if look is None or self._log.pass_by(look):
-                return self._number(look, key)
+            if look is None:
+                return ()
+            if self._log.pass_by(look):
+                own, others = self._number(look, key), self._log.ledger.numbers_of_all(look.properties, key)
+                return others if own is None else others | {own}
         raise self._outrun(key)
 
     def _published(self, look: Look | None, batch: ExpectedBatch) -> Published | None:
