@@ -28,7 +28,7 @@ from airflow_provider_microbatch.execution.dead_letters import (
 from airflow_provider_microbatch.execution.engine import CheckedEngine
 from airflow_provider_microbatch.execution.letters_taken import SOURCE, taken
 from airflow_provider_microbatch.execution.refused import Refused
-from airflow_provider_microbatch.execution.summary import BatchSummary, RunSummary
+from airflow_provider_microbatch.execution.summary import BatchSummary, RunSummary, begins_late
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.checks import DEAD_LETTER
 from airflow_provider_microbatch.sinks import Sink
@@ -83,6 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if not batches:
         print(f"No batch of {checkpoint.location} has dead letters.")
+        _say_what_is_not_known(checkpoint)
         return 0
     rows = [
         (
@@ -97,8 +98,18 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     print(text_table(("batch", "rows", "reason", "sink", "replayed as"), rows, right=frozenset({"rows"})))
     letters = _letters(checkpoint)
-    print(f"{sum(batch.dead_letters or 0 for batch in batches):,} dead letters in {letters.location()}")
+    print(f"{sum(batch.dead_letters or 0 for batch in batches):,} dead letters of them in {letters.location()}")
+    _say_what_is_not_known(checkpoint)
     return 0
+
+
+def _say_what_is_not_known(checkpoint: Checkpoint) -> None:
+    for first in begins_late(checkpoint):
+        print(
+            f"The log of lane {first.lane!r} begins with batch {first.id}: letters of the batches before it, which "
+            "retention has removed, are in the table of letters, and are neither listed nor run again here.",
+            file=sys.stderr,
+        )
 
 
 def _reasons(batch: BatchSummary) -> list[Refused]:
@@ -135,6 +146,7 @@ def _replay(checkpoint: Checkpoint, arguments: argparse.Namespace) -> int:
     left = letters_left(execution)
     if summary is None:
         print("There are no dead letters that were not run again before.")
+    _say_what_is_not_known(checkpoint)
     batches = summary.batches if isinstance(summary, RunSummary) else [summary] if summary is not None else []
     if arguments.json and batches:
         print(json.dumps([batch.to_dict() for batch in batches], ensure_ascii=False, indent=2))
