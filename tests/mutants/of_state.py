@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutation import Mutation
 
 BATCHES = "tests/state/test_batches.py"
+BESIDE = "tests/state/test_replay_beside_the_next.py"
 FILES = "tests/state/test_parse.py"
 KAFKA = "tests/state/test_kafka.py"
 COPIED = "tests/state/test_copied_rows.py"
@@ -202,5 +203,61 @@ MUTATIONS = [
         old="        _check_output_mode(pipeline, before, checkpoint)\n",
         new="",
         tests=(BATCHES,),
+    ),
+    Mutation(
+        name="a replay that sleeps is not ended before the next batch asks for the state",
+        why="it replaces output that the next batch has gone on from, and the table contradicts itself, in green",
+        file="execution/ending.py",
+        old="        if self._pipeline.stateful:\n",
+        new="        if False:\n",
+        tests=(BESIDE,),
+    ),
+    Mutation(
+        name="a replay whose stage cannot be dropped counts as ended",
+        why="it replaces output that the next batch has gone on from, when it wakes up",
+        file="execution/standing_state.py",
+        old="            run = left[0].run\n",
+        new="            return\n            run = left[0].run\n",
+        tests=(BESIDE,),
+    ),
+    Mutation(
+        name="a replay that died before its answer is ended as one that may still replace",
+        why="the clear that it was made for waits for ever",
+        file="execution/standing_state.py",
+        old=" if published is None or epoch > published.epoch]",
+        new="]",
+        tests=(BESIDE,),
+    ),
+    Mutation(
+        name="a batch is planned while a clear of the one before waits",
+        why="the clear is refused, and its user has to rewind",
+        file="execution/plan.py",
+        old="        self.check_no_replay_waits(position)\n",
+        new="",
+        tests=(BESIDE,),
+    ),
+    Mutation(
+        name="a replay that died before its answer stops the next batch",
+        why="the pipeline stands, though the state that counts is published",
+        file="execution/standing_state.py",
+        old=" if made is None or not answers(made, request)), None)",
+        new="), None)",
+        tests=(BESIDE,),
+    ),
+    Mutation(
+        name="a clear that nobody answers passes for a replay on its way",
+        why="all runs skip, in green, for ever",
+        file="execution/standing_state.py",
+        old="    if is_alive or checkpoint",
+        new="    if True or checkpoint",
+        tests=(BESIDE,),
+    ),
+    Mutation(
+        name="a batch is published though its state is not the published one any more",
+        why="behind a table that was restored the rows contradict those of the batch before",
+        file="execution/read_again.py",
+        old="    check_stands(checkpoint, planner.sink, planned, staged)\n",
+        new="",
+        tests=(BESIDE,),
     ),
 ]
