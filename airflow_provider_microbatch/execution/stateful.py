@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from airflow_provider_microbatch.checkpoint.codec import STATE_IDS
 from airflow_provider_microbatch.checkpoint.entries import Attempt, CommitEntry
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
-from airflow_provider_microbatch.exceptions import CheckpointError, MicroBatchError
+from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.execution.identity import expected
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.planned import PlannedBatch, load_batch
@@ -249,7 +248,7 @@ def keep_state_of_committed(checkpoint: Checkpoint, key: BatchKey, manifest: Man
         if key.lane == LIVE:
             _drop_folders(checkpoint, key.id, manifest.epoch)
         _drop_files(checkpoint, key, kept=kept, since=int(manifest.result["state"].get("since", 0)))
-    except (OSError, MicroBatchError, zipfile.BadZipFile, KeyError, ValueError) as error:
+    except Exception as error:
         log.warning("Batch %s: of its state something could not be removed: %s", key, error)
 
 

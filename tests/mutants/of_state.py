@@ -7,6 +7,7 @@ from tests.mutants.mutation import Mutation
 BATCHES = "tests/state/test_batches.py"
 BESIDE = "tests/state/test_replay_beside_the_next.py"
 FILES = "tests/state/test_parse.py"
+HOSTILE = "tests/state/test_hostile_state.py"
 KAFKA = "tests/state/test_kafka.py"
 COPIED = "tests/state/test_copied_rows.py"
 EXCHANGE = "tests/spark_exchange/test_state_exchange.py"
@@ -259,5 +260,69 @@ MUTATIONS = [
         old="    check_stands(checkpoint, planner.sink, planned, staged)\n",
         new="",
         tests=(BESIDE,),
+    ),
+    Mutation(
+        name="a link in the state is followed",
+        why="files of other programs are removed, by whoever can write into the checkpoint",
+        file="execution/state_folders.py",
+        old="os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC\n",
+        new="os.O_DIRECTORY | os.O_CLOEXEC\n",
+        tests=(HOSTILE,),
+    ),
+    Mutation(
+        name="a snapshot's metadata is read whatever its length",
+        why="a small file fills the memory of each commit",
+        file="execution/state_folders.py",
+        old="content.read(_MOST_READ + 1)",
+        new="content.read()",
+        tests=(HOSTILE,),
+    ),
+    Mutation(
+        name="an archive's list of contents is read whatever its length",
+        why="a file of holes fills the memory of each commit",
+        file="execution/state_folders.py",
+        old="            size = _MOST_READ + 1\n",
+        new="            pass\n",
+        tests=(HOSTILE,),
+    ),
+    Mutation(
+        name="a snapshot that is compressed in any way is read",
+        why="it names the memory that its reader takes",
+        file="execution/state_folders.py",
+        old="not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):",
+        new="is None:",
+        tests=(HOSTILE,),
+    ),
+    Mutation(
+        name="a snapshot that cannot be read ends the removal",
+        why="no state file is ever removed again",
+        file="execution/state_files.py",
+        old="        except Exception as error:\n",
+        new="        except ZeroDivisionError as error:\n",
+        tests=(HOSTILE,),
+    ),
+    Mutation(
+        name="parts beside a snapshot that cannot be read are removed",
+        why="a batch that goes on from it finds no state",
+        file="execution/state_files.py",
+        old="            return 0\n",
+        new="            continue\n",
+        tests=(HOSTILE,),
+    ),
+    Mutation(
+        name="a commit ends at state that cannot be removed",
+        why="the first try of each batch is red, and retention stops",
+        file="execution/stateful.py",
+        old="    except Exception as error:\n",
+        new="    except (OSError, ValueError) as error:\n",
+        tests=(HOSTILE,),
+    ),
+    Mutation(
+        name="folders behind a link are removed as remains of attempts",
+        why="folders of other programs are gone, by whoever can write into the checkpoint",
+        file="runtime/streaming_folder.py",
+        old=" | os.O_NOFOLLOW",
+        new="",
+        tests=(HOSTILE,),
     ),
 ]
