@@ -22,11 +22,13 @@ from airflow_provider_microbatch.exceptions import (
 )
 from airflow_provider_microbatch.sinks import file as file_sink
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.foreach import ForeachBatch
 from airflow_provider_microbatch.upkeep.commands.withdraw_clear import plan_withdraw_clear
 from tests.execution.maintaining import applied, rewind
 from tests.execution.sleepers import Sleep, killed
 from tests.execution.world import CODE, Killed, run_identity
 from tests.state.counting import CountingWorld
+from tests.support.foreach_sinks import RowsInSqlite
 
 FIRST = BatchKey("live", 0)
 
@@ -215,6 +217,29 @@ def test_a_stage_of_a_replay_that_cannot_be_dropped_stops_the_next_batch_by_its_
     next_batch(world, try_number=2)
 
     assert world.table() == {0: [2], 1: [3]}
+
+
+def test_the_next_batch_waits_for_a_replay_whose_function_is_being_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows may be in the target by now, where nothing takes them back."""
+    target = RowsInSqlite(str(tmp_path / "stages"), str(tmp_path / "rows.db"), format="json")
+    world = CountingWorld(tmp_path, sink=target)
+    world.batch(0, head=1)
+    world.come(2)
+    monkeypatch.setattr("airflow_provider_microbatch.sinks.foreach.opened.TABLE_SECONDS", 0)
+    plan = planned_by_a_sleeper(world)
+
+    def meanwhile() -> None:
+        with pytest.raises(CheckpointError, match=r"attempt 2 of run 'run-0' .*could not be dropped"):
+            plan()
+
+    Sleep(monkeypatch).before(FileSink, "replace", meanwhile)
+    replay(world)
+    next_batch(world, try_number=2)
+
+    told = [ForeachBatch(key=BatchKey("live", n), checkpoint="", pipeline="", epoch=0, is_replay=False) for n in (0, 1)]
+    assert [target.held(batch) for batch in told] == [[{"id": 2}], [{"id": 3}]]
 
 
 def test_an_attempt_whose_state_is_not_the_one_that_is_published_by_now_publishes_nothing(world: CountingWorld) -> None:
