@@ -105,7 +105,7 @@ def check_stands(checkpoint: Checkpoint, sink: OpenSink, planned: PlannedBatch, 
     :raises AttemptFencedError: if the table has other output of the batch before, as one that was restored has.
     """
     state = state_of(staged.result, where=f"the stage of batch {planned.key} attempt {staged.epoch}")
-    if state is None or state["base"] is None:
+    if state is None or state.get("base") is None:
         return
     before = state_before(planned, checkpoint=checkpoint, sink=sink)
     if before is None or before["ids"] != state["base"]:

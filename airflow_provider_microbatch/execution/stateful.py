@@ -282,7 +282,7 @@ def _drop_files(checkpoint: Checkpoint, key: BatchKey, *, kept: int | None, sinc
     for number in range(max(oldest - SNAPSHOT_EVERY, 0) + 1, newest + 1):
         entry = commits.get(number)
         state = None if entry is None else state_of(entry.progress, where=f"batch {number}")
-        if state is not None and state["base"] is not None:
+        if state is not None and state.get("base") is not None:
             ids[number - 1] = frozenset(flat(state["base"]))
     # An attempt that goes on from the newest batch, or replays it, has begun since the batch before was committed.
     before = commits.get(newest - 1) if newest > 0 else None

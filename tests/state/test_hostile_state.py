@@ -198,3 +198,18 @@ def test_a_batch_is_committed_and_retention_goes_on_whatever_lies_in_its_state(
 
     assert world.checkpoint.offset_log.ids() == [2, 3]
     assert "of its state something could not be removed: 'list' object has no attribute 'get'" in caplog.text
+
+
+def test_an_entry_that_tells_less_of_its_state_holds_no_removal(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = CountingWorld(tmp_path)
+    for number in range(2):
+        world.batch(number, head=number + 1)
+    entry = tmp_path / "checkpoint" / "commits" / "1"
+    entry.write_text(entry.read_text().replace('"base"', '"bass"'))
+    folder = partition(tmp_path / "checkpoint" / "state", f"1_{WINNER}.changelog")
+    world.batch(2, head=3)
+
+    assert "could not be removed" not in caplog.text
+    assert (folder / f"1_{WINNER}.changelog").exists()  # nobody knows whether batch 1 has gone on from it
