@@ -19,6 +19,7 @@ from airflow_provider_microbatch.execution.guard import named
 from airflow_provider_microbatch.execution.identity import expected_on_record, found_in
 from airflow_provider_microbatch.execution.recorded_sinks import check_may_be_asked, recorded_sink
 from airflow_provider_microbatch.execution.set_aside import FOUND_DEAD, cause_of, is_dead
+from airflow_provider_microbatch.execution.standing_state import have_stand
 from airflow_provider_microbatch.execution.stateful import drop_own_folder
 from airflow_provider_microbatch.execution.status import end_attempt, is_committed
 from airflow_provider_microbatch.execution.subtasks import drop_stage
@@ -113,16 +114,29 @@ class Ending:
             live=self._pipeline.hooks,
         )
 
-    def end_earlier(self, attempt: Attempt, engine: Engine) -> None:
+    def end_earlier(self, attempt: Attempt, engine: Engine, *, after: int = 0) -> None:
         """Put an end to all earlier attempts of the batch that have no end on record.
 
         :param attempt: took its epoch, so no earlier attempt can publish any more.
         :param engine: stops the Spark of the attempts that ran on this engine.
+        :param after: attempts up to this epoch are left as they are.
         """
         for earlier in self._checkpoint.attempts.all(attempt.key):
             ended = self._checkpoint.attempts.ended(attempt.key, earlier.epoch)
-            if earlier.epoch < attempt.epoch and ended is None:
+            if after < earlier.epoch < attempt.epoch and ended is None:
                 self._supersede(earlier, by=attempt, engine=engine)
+
+    def end_replays_before(self, attempt: Attempt, engine: Engine) -> None:
+        """Have the state that the attempt's batch goes on from stand still; see
+        :func:`~airflow_provider_microbatch.execution.standing_state.have_stand`."""
+        if self._pipeline.stateful:
+            have_stand(
+                self._checkpoint,
+                self._sink,
+                attempt,
+                end_earlier=lambda fence, after: self.end_earlier(fence, engine, after=after),
+                now_ms=self._clock_ms(),
+            )
 
     def _supersede(self, earlier: Attempt, *, by: Attempt, engine: Engine) -> None:
         if is_committed(self._checkpoint, earlier):

@@ -26,6 +26,7 @@ from airflow_provider_microbatch.execution.plan import Planner
 from airflow_provider_microbatch.execution.planned import PlannedBatch
 from airflow_provider_microbatch.execution.progress import told
 from airflow_provider_microbatch.execution.refused import refused_in
+from airflow_provider_microbatch.execution.standing_state import check_stands
 from airflow_provider_microbatch.runtime.masking import HIDDEN, mask
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
 from airflow_provider_microbatch.sources import Source
@@ -89,7 +90,8 @@ def look_at_stage(
 
     :param planner: has the opened sources and sink.
     :param first: nothing of the batch is published.
-    :raises AttemptFencedError: if the stage holds rows that are to be forgotten.
+    :raises AttemptFencedError: if the stage holds rows that are to be forgotten, or goes on from state that is not the
+        published one any more.
     :raises CheckpointError: if the stage is a replay's, and the batch's earlier dead letters were run again meanwhile.
     :raises SourceError: if the attempt has read a source in another way than was planned, and nothing is left of its
         rows: the change does not fit the data that was there when the batch was planned.
@@ -97,6 +99,7 @@ def look_at_stage(
     if attempt.request is not None:  # once more: they may have been run again since the job was made
         check_not_taken(checkpoint, attempt.key, planner.sink)
     check_left_out(checkpoint, staged)
+    check_stands(checkpoint, planner.sink, planned, staged)
     found = staged.result.get("warnings")
     for text in found if isinstance(found, list) else ():
         log.warning("Batch %s attempt %s: %s", staged.key, staged.epoch, mask(str(text)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from airflow_provider_microbatch.checkpoint.codec import STATE_IDS
 from airflow_provider_microbatch.checkpoint.entries import Attempt, CommitEntry
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
-from airflow_provider_microbatch.exceptions import CheckpointError, MicroBatchError
+from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.execution.identity import expected
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.planned import PlannedBatch, load_batch
@@ -249,7 +248,7 @@ def keep_state_of_committed(checkpoint: Checkpoint, key: BatchKey, manifest: Man
         if key.lane == LIVE:
             _drop_folders(checkpoint, key.id, manifest.epoch)
         _drop_files(checkpoint, key, kept=kept, since=int(manifest.result["state"].get("since", 0)))
-    except (OSError, MicroBatchError, zipfile.BadZipFile, KeyError, ValueError) as error:
+    except Exception as error:
         log.warning("Batch %s: of its state something could not be removed: %s", key, error)
 
 
@@ -283,7 +282,7 @@ def _drop_files(checkpoint: Checkpoint, key: BatchKey, *, kept: int | None, sinc
     for number in range(max(oldest - SNAPSHOT_EVERY, 0) + 1, newest + 1):
         entry = commits.get(number)
         state = None if entry is None else state_of(entry.progress, where=f"batch {number}")
-        if state is not None and state["base"] is not None:
+        if state is not None and state.get("base") is not None:
             ids[number - 1] = frozenset(flat(state["base"]))
     # An attempt that goes on from the newest batch, or replays it, has begun since the batch before was committed.
     before = commits.get(newest - 1) if newest > 0 else None

@@ -4,14 +4,19 @@ so that Spark's streaming engine runs exactly this batch. Formats: ``OffsetSeqLo
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_microbatch.runtime.streaming_job import Stream, Streaming
+
+log = logging.getLogger("microbatch")
 
 _VOID = "-"
 
@@ -24,10 +29,12 @@ def make_folder(streaming: Streaming) -> None:
     """Make the folder, empty. A folder that exists already is an error: an attempt runs once.
 
     :raises FileExistsError: if the folder exists.
+    :raises NotADirectoryError: if it would lie behind a link.
     """
     folder = Path(streaming.folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    folder.mkdir()
+    with _held(folder.parent) as held:
+        os.mkdir(folder.name, dir_fd=held)
 
 
 def write_folder(
@@ -109,11 +116,35 @@ def read_commit(folder: str, batch_id: int) -> dict[str, Any]:
 
 
 def remove_folder(folder: str) -> None:
-    """Remove the folder, but not the target of its link. A missing folder is no error."""
-    link = Path(folder) / "state"
-    if link.is_symlink():
-        link.unlink()
-    shutil.rmtree(folder, ignore_errors=True)
+    """Remove the folder, but not the targets of links in it. A missing folder is no error. Others may write where it
+    lies: if its parent is a link, nothing is removed; of a folder that is a link, only the link is."""
+    path = Path(folder)
+    try:
+        with _held(path.parent) as held:
+            with contextlib.suppress(OSError):
+                os.unlink(path.name, dir_fd=held)  # a link; of a folder it is refused
+            shutil.rmtree(path.name, ignore_errors=True, dir_fd=held)
+    except FileNotFoundError:
+        return
+    except NotADirectoryError as error:
+        log.warning("%s is not removed: %s", folder, error)
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[int]:
+    """The folder, open.
+
+    :raises NotADirectoryError: if it is a link.
+    """
+    try:
+        held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except NotADirectoryError as error:
+        why = "a link in place of the folder of attempts, or no folder; look who put it there, and remove it"
+        raise NotADirectoryError(error.errno, why, str(folder)) from None
+    try:
+        yield held
+    finally:
+        os.close(held)
 
 
 def _write(path: Path, text: str) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from tests.mutants.mutation import Mutation
 
 BATCHES = "tests/state/test_batches.py"
+BESIDE = "tests/state/test_replay_beside_the_next.py"
 FILES = "tests/state/test_parse.py"
+HOSTILE = "tests/state/test_hostile_state.py"
 KAFKA = "tests/state/test_kafka.py"
 COPIED = "tests/state/test_copied_rows.py"
 EXCHANGE = "tests/spark_exchange/test_state_exchange.py"
@@ -202,5 +204,133 @@ MUTATIONS = [
         old="        _check_output_mode(pipeline, before, checkpoint)\n",
         new="",
         tests=(BATCHES,),
+    ),
+    Mutation(
+        name="a replay that sleeps is not ended before the next batch asks for the state",
+        why="it replaces output that the next batch has gone on from, and the table contradicts itself, in green",
+        file="execution/ending.py",
+        old="        if self._pipeline.stateful:\n",
+        new="        if False:\n",
+        tests=(BESIDE,),
+    ),
+    Mutation(
+        name="a replay whose stage cannot be dropped counts as ended",
+        why="it replaces output that the next batch has gone on from, when it wakes up",
+        file="execution/standing_state.py",
+        old="            run = left[0].run\n",
+        new="            return\n            run = left[0].run\n",
+        tests=(BESIDE,),
+    ),
+    Mutation(
+        name="a replay that died before its answer is ended as one that may still replace",
+        why="the clear that it was made for waits for ever",
+        file="execution/standing_state.py",
+        old=" if published is None or epoch > published.epoch]",
+        new="]",
+        tests=(BESIDE,),
+    ),
+    Mutation(
+        name="a batch is planned while a clear of the one before waits",
+        why="the clear is refused, and its user has to rewind",
+        file="execution/plan.py",
+        old="        self.check_no_replay_waits(position)\n",
+        new="",
+        tests=(BESIDE,),
+    ),
+    Mutation(
+        name="a replay that died before its answer stops the next batch",
+        why="the pipeline stands, though the state that counts is published",
+        file="execution/standing_state.py",
+        old=" if made is None or not answers(made, request)), None)",
+        new="), None)",
+        tests=(BESIDE,),
+    ),
+    Mutation(
+        name="a clear that nobody answers passes for a replay on its way",
+        why="all runs skip, in green, for ever",
+        file="execution/standing_state.py",
+        old="    if is_alive or checkpoint",
+        new="    if True or checkpoint",
+        tests=(BESIDE,),
+    ),
+    Mutation(
+        name="a batch is published though its state is not the published one any more",
+        why="behind a table that was restored the rows contradict those of the batch before",
+        file="execution/read_again.py",
+        old="    check_stands(checkpoint, planner.sink, planned, staged)\n",
+        new="",
+        tests=(BESIDE,),
+    ),
+    Mutation(
+        name="a link in the state is followed",
+        why="files of other programs are removed, by whoever can write into the checkpoint",
+        file="execution/state_folders.py",
+        old="os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC\n",
+        new="os.O_DIRECTORY | os.O_CLOEXEC\n",
+        tests=(HOSTILE,),
+    ),
+    Mutation(
+        name="a snapshot's metadata is read whatever its length",
+        why="a small file fills the memory of each commit",
+        file="execution/state_folders.py",
+        old="content.read(_MOST_READ + 1)",
+        new="content.read()",
+        tests=(HOSTILE,),
+    ),
+    Mutation(
+        name="an archive's list of contents is read whatever its length",
+        why="a file of holes fills the memory of each commit",
+        file="execution/state_folders.py",
+        old="            size = _MOST_READ + 1\n",
+        new="            pass\n",
+        tests=(HOSTILE,),
+    ),
+    Mutation(
+        name="a snapshot that is compressed in any way is read",
+        why="it names the memory that its reader takes",
+        file="execution/state_folders.py",
+        old="not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):",
+        new="is None:",
+        tests=(HOSTILE,),
+    ),
+    Mutation(
+        name="a snapshot that cannot be read ends the removal",
+        why="no state file is ever removed again",
+        file="execution/state_files.py",
+        old="        except Exception as error:\n",
+        new="        except ZeroDivisionError as error:\n",
+        tests=(HOSTILE,),
+    ),
+    Mutation(
+        name="parts beside a snapshot that cannot be read are removed",
+        why="a batch that goes on from it finds no state",
+        file="execution/state_files.py",
+        old="            return 0\n",
+        new="            continue\n",
+        tests=(HOSTILE,),
+    ),
+    Mutation(
+        name="a commit ends at state that cannot be removed",
+        why="the first try of each batch is red, and retention stops",
+        file="execution/stateful.py",
+        old="    except Exception as error:\n",
+        new="    except (OSError, ValueError) as error:\n",
+        tests=(HOSTILE,),
+    ),
+    Mutation(
+        name="folders behind a link are removed as remains of attempts",
+        why="folders of other programs are gone, by whoever can write into the checkpoint",
+        file="runtime/streaming_folder.py",
+        old=" | os.O_NOFOLLOW",
+        new="",
+        tests=(HOSTILE,),
+    ),
+    Mutation(
+        name="a stage is dropped under the function that brings its rows",
+        why="rows of a replay are in the target, and the next batch goes on from the state of before it",
+        file="sinks/foreach/opened.py",
+        old="        with self._locked(batch.key, seconds=TABLE_SECONDS):\n",
+        new="        if True:\n",
+        tests=(BESIDE,),
     ),
 ]
