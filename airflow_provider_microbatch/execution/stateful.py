@@ -72,6 +72,7 @@ def streaming_of(
         output_mode=pipeline.output_mode,
         sources=sources.streams(planned.ranges),
         before=before,
+        late_ms=0 if before is None else load_batch(checkpoint, _before(planned.key)).entry.watermark_ms,
     )
 
 
@@ -137,7 +138,7 @@ def state_before(planned: PlannedBatch, *, checkpoint: Checkpoint, sink: OpenSin
     key = planned.key
     if key.id == 0:
         return None
-    before = BatchKey(key.lane, key.id - 1)
+    before = _before(key)
     state = state_of(published_result(checkpoint, before, [sink]), where=f"batch {before} of {checkpoint.location}")
     if state is None and is_position(load_batch(checkpoint, before).entry):
         back = command(checkpoint.lane(key.lane), f"rewind --to {before.id - 1}")
@@ -151,6 +152,10 @@ def state_before(planned: PlannedBatch, *, checkpoint: Checkpoint, sink: OpenSin
             "stateful. Give the stateful pipeline a checkpoint and a table of its own."
         )
     return state
+
+
+def _before(key: BatchKey) -> BatchKey:
+    return BatchKey(key.lane, key.id - 1)
 
 
 def published_result(checkpoint: Checkpoint, key: BatchKey, sinks: Iterable[OpenSink]) -> Mapping[str, Any]:

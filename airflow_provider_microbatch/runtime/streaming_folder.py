@@ -52,18 +52,20 @@ def write_folder(
     state.mkdir(parents=True, exist_ok=True)
     (folder / "state").symlink_to(state, target_is_directory=True)
     _write(folder / "metadata", json.dumps({"id": streaming.query_id}))
-    metadata = {"batchWatermarkMs": watermark_ms, "batchTimestampMs": timestamp_ms, "conf": dict(conf)}
-    line = json.dumps(metadata, separators=(",", ":"))
     if batch_id > 0:
         before: Mapping[str, Any] = streaming.before or {}
+        # Spark counts as late what is behind this entry's watermark. By the batch's own one, what an operator lets go
+        # of at that watermark would be late for the operator behind it.
+        late = _line(streaming.late_ms, timestamp_ms, conf)
         starts = [stream.start or _VOID for stream in uses]
-        _write(folder / "offsets" / str(batch_id - 1), "\n".join(["v1", line, *starts]))
+        _write(folder / "offsets" / str(batch_id - 1), "\n".join(["v1", late, *starts]))
         _write(folder / "commits" / str(batch_id - 1), _commit(watermark_ms, before.get("ids", {})))
     for position, stream in enumerate(streams):
         for name, text in stream.log.items():
             _write(folder / "sources" / str(position) / name, text)
     ends = [stream.end or _VOID for stream in uses]
     # Written last: for Spark, the batch is planned once this entry exists.
+    line = _line(watermark_ms, timestamp_ms, conf)
     _write(folder / "offsets" / str(batch_id), "\n".join(["v1", line, *ends]))
 
 
@@ -85,9 +87,13 @@ def write_committed(
     path.mkdir()
     (path / "state").symlink_to(state, target_is_directory=True)
     _write(path / "metadata", json.dumps({"id": query_id}))
-    metadata = {"batchWatermarkMs": watermark_ms, "batchTimestampMs": 0, "conf": dict(conf)}
-    _write(path / "offsets" / str(batch_id), "\n".join(["v1", json.dumps(metadata), _VOID]))
+    _write(path / "offsets" / str(batch_id), "\n".join(["v1", _line(watermark_ms, 0, conf), _VOID]))
     _write(path / "commits" / str(batch_id), _commit(watermark_ms, ids))
+
+
+def _line(watermark_ms: int, timestamp_ms: int, conf: Mapping[str, str]) -> str:
+    metadata = {"batchWatermarkMs": watermark_ms, "batchTimestampMs": timestamp_ms, "conf": dict(conf)}
+    return json.dumps(metadata, separators=(",", ":"))
 
 
 def _commit(watermark_ms: int, ids: Mapping[str, Any]) -> str:

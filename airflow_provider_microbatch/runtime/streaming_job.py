@@ -46,6 +46,8 @@ class Streaming:
     :param before: the state that the batch continues from, as the attempt of the batch before has told it (``ids``,
         ``conf``, ``nextWatermarkMs``, ``outputMode``, and, if a streaming query kept the state earlier, ``since``: our
         first batch, which uploads a full snapshot); None for the first batch, which begins with empty state.
+    :param late_ms: the watermark of the batch before, milliseconds since the epoch. Rows behind it are late; those that
+        are behind the batch's own watermark alone are not.
     """
 
     folder: str
@@ -54,6 +56,7 @@ class Streaming:
     output_mode: str
     sources: Mapping[str, Stream]
     before: Mapping[str, Any] | None = None
+    late_ms: int = 0
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Streaming:

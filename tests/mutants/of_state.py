@@ -52,6 +52,14 @@ MUTATIONS = [
         tests=(BATCHES,),
     ),
     Mutation(
+        name="a row is late behind the watermark of its own batch",
+        why="rows that a query of Spark's tells are dropped, and all that one operator lets go of before the next one",
+        file="runtime/streaming_folder.py",
+        old="        late = _line(streaming.late_ms, timestamp_ms, conf)\n",
+        new="        late = _line(watermark_ms, timestamp_ms, conf)\n",
+        tests=(BATCHES,),
+    ),
+    Mutation(
         name="a query goes on from the state that was committed first",
         why="after a replay it goes on from the attempt whose output was replaced",
         file="upkeep/commands/exchange_state.py",

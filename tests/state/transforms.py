@@ -58,6 +58,18 @@ def by_minute(batch: Batch) -> DataFrame:
     return by.select(F.col("window.start").alias("minute"), F.col("count").alias("rows"))
 
 
+def unpaid_by_minute(batch: Batch) -> DataFrame:
+    """Orders without a payment in their next minute, counted by minute: two operators, one behind the other."""
+    from pyspark.sql import functions as F
+
+    orders = batch.sources["orders"].withWatermark("at", "30 seconds").alias("o")
+    payments = batch.sources["payments"].withWatermark("at", "30 seconds").alias("p")
+    within = F.expr("o.id = p.id AND p.at BETWEEN o.at AND o.at + INTERVAL 1 MINUTE")
+    unpaid = orders.join(payments, within, "leftOuter").where("p.id IS NULL").select("o.at")
+    by = unpaid.groupBy(F.window("at", "1 minute")).count()
+    return by.select(F.col("window.start").alias("minute"), F.col("count").alias("rows"))
+
+
 def joined(batch: Batch) -> DataFrame:
     """Payments with their orders, whichever comes first."""
     return batch.sources["payments"].join(batch.sources["orders"], "id")
