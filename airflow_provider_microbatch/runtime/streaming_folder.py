@@ -19,6 +19,15 @@ _VOID = "-"
 ROWS = "rows"
 """Folder beside Spark's own with copies of rows, by the name of their source."""
 
+TOLD = "told"
+"""Folder beside Spark's own with the rows that a bounded batch tells before its end."""
+
+STATE = "state"
+"""Where Spark looks for state in a checkpoint: a link to what all attempts share, or a folder of a bounded batch."""
+
+END_MS = 253_402_300_799_999
+"""The watermark that nothing comes after: the last millisecond that Spark can write, milliseconds since the epoch."""
+
 
 def make_folder(streaming: Streaming) -> None:
     """Make the folder, empty. A folder that exists already is an error: an attempt runs once.
@@ -50,7 +59,8 @@ def write_folder(
     folder = Path(streaming.folder)
     state = Path(streaming.state)
     state.mkdir(parents=True, exist_ok=True)
-    (folder / "state").symlink_to(state, target_is_directory=True)
+    if state != folder / STATE:
+        (folder / STATE).symlink_to(state, target_is_directory=True)
     _write(folder / "metadata", json.dumps({"id": streaming.query_id}))
     if batch_id > 0:
         before: Mapping[str, Any] = streaming.before or {}
@@ -69,6 +79,19 @@ def write_folder(
     _write(folder / "offsets" / str(batch_id), "\n".join(["v1", line, *ends]))
 
 
+def plan_end(
+    streaming: Streaming, uses: Sequence[Stream], *, batch_id: int, timestamp_ms: int, conf: Mapping[str, str]
+) -> None:
+    """Plan a batch without data behind the one that Spark has committed, at the watermark that makes all final.
+
+    :param uses: as :func:`write_folder` had them; ``conf`` too.
+    :param batch_id: number of the batch without data.
+    """
+    ends = [stream.end or _VOID for stream in uses]
+    entry = "\n".join(["v1", _line(END_MS, timestamp_ms, conf), *ends])
+    _write(Path(streaming.folder) / "offsets" / str(batch_id), entry)
+
+
 def write_committed(
     folder: str,
     *,
@@ -85,7 +108,7 @@ def write_committed(
     """
     path = Path(folder)
     path.mkdir()
-    (path / "state").symlink_to(state, target_is_directory=True)
+    (path / STATE).symlink_to(state, target_is_directory=True)
     _write(path / "metadata", json.dumps({"id": query_id}))
     _write(path / "offsets" / str(batch_id), "\n".join(["v1", _line(watermark_ms, 0, conf), _VOID]))
     _write(path / "commits" / str(batch_id), _commit(watermark_ms, ids))
@@ -116,7 +139,7 @@ def read_commit(folder: str, batch_id: int) -> dict[str, Any]:
 
 def remove_folder(folder: str) -> None:
     """Remove the folder, but not the target of its link. A missing folder is no error."""
-    link = Path(folder) / "state"
+    link = Path(folder) / STATE
     if link.is_symlink():
         link.unlink()
     shutil.rmtree(folder, ignore_errors=True)

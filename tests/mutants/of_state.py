@@ -8,6 +8,7 @@ BATCHES = "tests/state/test_batches.py"
 FILES = "tests/state/test_parse.py"
 KAFKA = "tests/state/test_kafka.py"
 COPIED = "tests/state/test_copied_rows.py"
+INTERVALS = "tests/state/test_intervals.py"
 EXCHANGE = "tests/spark_exchange/test_state_exchange.py"
 
 MUTATIONS = [
@@ -58,6 +59,70 @@ MUTATIONS = [
         old="        late = _line(streaming.late_ms, timestamp_ms, conf)\n",
         new="        late = _line(watermark_ms, timestamp_ms, conf)\n",
         tests=(BATCHES,),
+    ),
+    Mutation(
+        name="an interval ends at the watermark of its data",
+        why="the rows of its last minutes are in no table, in green",
+        file="runtime/streaming_folder.py",
+        old="_line(END_MS, timestamp_ms, conf), *ends",
+        new="_line(0, timestamp_ms, conf), *ends",
+        tests=(INTERVALS,),
+    ),
+    Mutation(
+        name="an interval has the rows of its end alone",
+        why="what its data has told is in no table",
+        file="runtime/streaming.py",
+        old="literally(str(folder))).union(last)\n",
+        new="literally(str(folder))).limit(0).union(last)\n",
+        tests=(INTERVALS,),
+    ),
+    Mutation(
+        name="an interval leaves its state",
+        why="nobody goes on from it, and nobody removes it",
+        file="execution/stateful.py",
+        old="        state=str((own if bounded else folder) / STATE),\n",
+        new="        state=str(folder / STATE),\n",
+        tests=(INTERVALS,),
+    ),
+    Mutation(
+        name="an interval is read beside batches that keep state",
+        why="its rows are counted by themselves, in green",
+        file="execution/stateful.py",
+        old="    if pipeline.stateful and pipeline.plan != INTERVAL:\n",
+        new="    if False:\n",
+        tests=(INTERVALS,),
+    ),
+    Mutation(
+        name="a partition that is run again asks for an older batch that has kept state",
+        why="no attempt can answer the request, and it holds retention for ever",
+        file="execution/backfill.py",
+        old="            check_replay(self._checkpoint, key, {} if commit is None else commit.progress)\n",
+        new="",
+        tests=(INTERVALS,),
+    ),
+    Mutation(
+        name="intervals follow batches that keep state",
+        why="rows that wait for the watermark are in no table, in green",
+        file="execution/backfill.py",
+        old="        check_no_live_state(self._pipeline, self._checkpoint, position.last_commit)\n",
+        new="",
+        tests=(INTERVALS,),
+    ),
+    Mutation(
+        name="state begins behind intervals",
+        why="it does not know the rows that they have taken",
+        file="execution/stateful.py",
+        old="        if commit is None and any(span_of(lane) for lane in checkpoint.lanes()):\n",
+        new="        if False:\n",
+        tests=(INTERVALS,),
+    ),
+    Mutation(
+        name="what a killed attempt of an interval has left stays",
+        why="no later batch of its lane comes that would remove it",
+        file="execution/stateful.py",
+        old='        batch, _, attempt = path.name.removeprefix(lane).partition("-")\n',
+        new='        batch, _, attempt = path.name.partition("-")\n',
+        tests=(INTERVALS,),
     ),
     Mutation(
         name="a query goes on from the state that was committed first",
@@ -199,8 +264,8 @@ MUTATIONS = [
         name="a pipeline that is not stateful any more goes on",
         why="its batches aggregate within themselves alone, in green",
         file="execution/stateful.py",
-        old="    if pipeline.stateful or commit is None:\n",
-        new="    if True:\n",
+        old="    if commit is not None and _has_left_state(commit):\n",
+        new="    if False:\n",
         tests=(BATCHES,),
     ),
     Mutation(

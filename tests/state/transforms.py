@@ -70,6 +70,16 @@ def unpaid_by_minute(batch: Batch) -> DataFrame:
     return by.select(F.col("window.start").alias("minute"), F.col("count").alias("rows"))
 
 
+def paid(batch: Batch) -> DataFrame:
+    """Orders, and whether each was paid in its next minute."""
+    from pyspark.sql import functions as F
+
+    orders = batch.sources["orders"].withWatermark("at", "30 seconds").alias("o")
+    payments = batch.sources["payments"].withWatermark("at", "30 seconds").alias("p")
+    within = F.expr("o.id = p.id AND p.at BETWEEN o.at AND o.at + INTERVAL 1 MINUTE")
+    return orders.join(payments, within, "leftOuter").select("o.id", F.expr("p.id IS NOT NULL").alias("paid"))
+
+
 def joined(batch: Batch) -> DataFrame:
     """Payments with their orders, whichever comes first."""
     return batch.sources["payments"].join(batch.sources["orders"], "id")
