@@ -18,6 +18,7 @@ from airflow_provider_microbatch.job_status import JobStatusHook
 from airflow_provider_microbatch.runtime.checks import Checks, Forgotten
 from airflow_provider_microbatch.runtime.masking import refusal
 from airflow_provider_microbatch.runtime.session import loses_rows
+from airflow_provider_microbatch.runtime.streaming import STATE_SETTINGS
 from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.sinks.dead_letters import LETTERS, with_letters
 from airflow_provider_microbatch.sinks.several import Sinks
@@ -335,6 +336,13 @@ class Pipeline(Definition):
                 raise DefinitionError(
                     f"{where}: stateful=True reads sources as streams, and source {name!r} ({source.location()!r}) "
                     f"cannot be: {why}."
+                )
+        for key, value in self.conf.items():
+            if key in STATE_SETTINGS and value != STATE_SETTINGS[key]:
+                raise DefinitionError(
+                    f"{where}: conf {key!r} is {value!r}, and with stateful=True it is {STATE_SETTINGS[key]!r}: "
+                    "attempts of a batch would overwrite each other's state, or state would be read as what it is not. "
+                    "Leave it out."
                 )
         beside = {
             "no_data_batches=False and plan='interval' (behind an interval's batch no other comes that would tell what "

@@ -19,6 +19,7 @@ from airflow_provider_microbatch.runtime.copied_rows import copied, count_of_cop
 from airflow_provider_microbatch.runtime.failure import BatchFailure, failing_as
 from airflow_provider_microbatch.runtime.files import literally
 from airflow_provider_microbatch.runtime.job import Job
+from airflow_provider_microbatch.runtime.other_state import refuse_first_operator, refuse_other_state
 from airflow_provider_microbatch.runtime.streaming_folder import (
     ROWS,
     TOLD,
@@ -45,6 +46,9 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 _STATE = "spark.sql.streaming.stateStore."
 PROVIDER = _STATE + "providerClass"
 FORMAT = _STATE + "checkpointFormatVersion"
+STATE_SETTINGS = {PROVIDER: ROCKSDB, FORMAT: "2", _STATE + "stateSchemaCheck": "true"}
+"""Settings that a pipeline which keeps state has to leave as they are."""
+
 _NEVER = "1000000000"
 _METADATA_CLASSES = (
     "org.apache.spark.sql.execution.streaming.OffsetSeqMetadata",
@@ -139,6 +143,8 @@ def run_query(
         )
     _check_operators(result)
     before = streaming.before
+    if before is not None and not before["ids"]:
+        refuse_first_operator(_nodes(result))
     with failing_as("runtime"):
         # The first batch changes all state anyway; a state taken over from a streaming query has its snapshots at other
         # batches.
@@ -228,9 +234,10 @@ def _run(streaming: Streaming, planned: int, result: DataFrame, write: Callable[
         )
         try:
             query.awaitTermination()
-        except PySparkException:
+        except PySparkException as error:
             if failures:
                 raise failures[0] from None
+            refuse_other_state(str(error))
             raise
     return query
 
@@ -297,7 +304,8 @@ def _check_operators(result: DataFrame) -> None:
 
     :raises BatchFailure: naming the operator. Nothing has run then, and no state is there.
     """
-    for kind in _kinds(result):
+    for node in _nodes(result):
+        kind = node.getClass().getSimpleName()
         if kind.startswith("TransformWithState"):
             raise BatchFailure(
                 "transform",
@@ -310,15 +318,15 @@ def _check_operators(result: DataFrame) -> None:
 
 def _has_watermark(result: DataFrame) -> bool:
     """Whether rows may wait for a watermark."""
-    return "EventTimeWatermark" in _kinds(result)
+    return any(node.getClass().getSimpleName() == "EventTimeWatermark" for node in _nodes(result))
 
 
-def _kinds(result: DataFrame) -> Iterator[str]:
-    """The kinds of the nodes of Spark's plan."""
+def _nodes(result: DataFrame) -> Iterator[Any]:
+    """The nodes of Spark's plan, in its JVM."""
     left = [result._jdf.queryExecution().analyzed()]
     while left:
         node = left.pop()
-        yield node.getClass().getSimpleName()
+        yield node
         children = node.children()
         left += [children.apply(number) for number in range(children.size())]
 

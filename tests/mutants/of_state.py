@@ -9,6 +9,7 @@ FILES = "tests/state/test_parse.py"
 KAFKA = "tests/state/test_kafka.py"
 COPIED = "tests/state/test_copied_rows.py"
 INTERVALS = "tests/state/test_intervals.py"
+REFUSALS = "tests/state/test_refusals.py"
 EXCHANGE = "tests/spark_exchange/test_state_exchange.py"
 
 MUTATIONS = [
@@ -59,6 +60,30 @@ MUTATIONS = [
         old="        late = _line(streaming.late_ms, timestamp_ms, conf)\n",
         new="        late = _line(watermark_ms, timestamp_ms, conf)\n",
         tests=(BATCHES,),
+    ),
+    Mutation(
+        name="a transform that keeps other state gets Spark's error alone",
+        why="it names a setting by which the state is read as what it is not",
+        file="runtime/streaming.py",
+        old="            refuse_other_state(str(error))\n",
+        new="",
+        tests=(REFUSALS,),
+    ),
+    Mutation(
+        name="the first operator that keeps state comes behind batches without one",
+        why="the batch fails for ever, with the transform of before too",
+        file="runtime/streaming.py",
+        old="        refuse_first_operator(_nodes(result))\n",
+        new="        pass\n",
+        tests=(REFUSALS,),
+    ),
+    Mutation(
+        name="a pipeline names another provider of state",
+        why="it is overruled without a word, or attempts overwrite each other's state",
+        file="pipeline.py",
+        old="            if key in STATE_SETTINGS and value != STATE_SETTINGS[key]:\n",
+        new="            if False:\n",
+        tests=(REFUSALS,),
     ),
     Mutation(
         name="an interval ends at the watermark of its data",

@@ -21,6 +21,31 @@ def counts_twice(batch: Batch) -> DataFrame:
     return orders.unionAll(orders).groupBy("id").count()
 
 
+def counts_by_text(batch: Batch) -> DataFrame:
+    """The same by the id as text."""
+    return batch.sources["orders"].selectExpr("cast(id as string) as id").groupBy("id").count()
+
+
+def sums(batch: Batch) -> DataFrame:
+    """Another aggregate by the same key."""
+    return batch.sources["orders"].groupBy("id").sum("id").withColumnRenamed("sum(id)", "count")
+
+
+def as_they_are(batch: Batch) -> DataFrame:
+    """What keeps no state."""
+    return batch.sources["orders"]
+
+
+def beside_a_table(batch: Batch) -> DataFrame:
+    """Rows with what a frame that is no stream has of them: no state, though it joins and aggregates."""
+    return batch.sources["orders"].join(batch.spark.range(5).groupBy("id").count(), "id")
+
+
+def once(batch: Batch) -> DataFrame:
+    """Each row once."""
+    return batch.sources["orders"].dropDuplicates(["id"])
+
+
 def halves(batch: Batch) -> DataFrame:
     """Rows of odd and of even ids, so far."""
     return batch.sources["orders"].selectExpr("id % 2 as half").groupBy("half").count()
