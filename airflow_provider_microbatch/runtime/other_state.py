@@ -58,6 +58,26 @@ def refuse_first_operator(nodes: Iterable[Any]) -> None:
             )
 
 
+def refuse_other_spark(kept_by: str, version: str) -> None:
+    """Refuse state that was kept by a Spark whose files this one does not read. Spark says that a file is not there.
+
+    :param kept_by: version of the Spark of the batch before.
+    :param version: version of this one.
+    :raises BatchFailure: naming both, and the way on.
+    """
+    if _is_4_0(kept_by) != _is_4_0(version):
+        raise BatchFailure(
+            "runtime",
+            f"the state that the batch goes on from was kept by Spark {kept_by}, and this is Spark {version}: 4.0 and "
+            "later versions do not read each other's state. Nothing was read. Run the batches by the version of "
+            "before; or begin a checkpoint and a table of their own with the other one, which read from the beginning",
+        )
+
+
+def _is_4_0(version: str) -> bool:
+    return version.startswith("4.0.")
+
+
 def _refusal(what: str) -> BatchFailure:
     return BatchFailure(
         "transform",

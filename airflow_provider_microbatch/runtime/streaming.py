@@ -19,7 +19,11 @@ from airflow_provider_microbatch.runtime.copied_rows import copied, count_of_cop
 from airflow_provider_microbatch.runtime.failure import BatchFailure, failing_as
 from airflow_provider_microbatch.runtime.files import literally
 from airflow_provider_microbatch.runtime.job import Job
-from airflow_provider_microbatch.runtime.other_state import refuse_first_operator, refuse_other_state
+from airflow_provider_microbatch.runtime.other_state import (
+    refuse_first_operator,
+    refuse_other_spark,
+    refuse_other_state,
+)
 from airflow_provider_microbatch.runtime.streaming_folder import (
     ROWS,
     TOLD,
@@ -46,6 +50,9 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 _STATE = "spark.sql.streaming.stateStore."
 PROVIDER = _STATE + "providerClass"
 FORMAT = _STATE + "checkpointFormatVersion"
+EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+"""With it Spark names sources, in logs of format v2. An attempt's own folder names them by position, whatever the
+format of the checkpoint, which pins the setting."""
 STATE_SETTINGS = {PROVIDER: ROCKSDB, FORMAT: "2", _STATE + "stateSchemaCheck": "true"}
 """Settings that a pipeline which keeps state has to leave as they are."""
 
@@ -143,6 +150,8 @@ def run_query(
         )
     _check_operators(result)
     before = streaming.before
+    if before is not None:
+        refuse_other_spark(str(before.get("sparkVersion", spark.version)), spark.version)
     if before is not None and not before["ids"]:
         refuse_first_operator(_nodes(result))
     with failing_as("runtime"):
@@ -151,6 +160,7 @@ def run_query(
         is_first = before is None or before.get("since") == job.batch_id
         _keep_state_by_ids(spark, whole=is_first or (job.batch_id + 1) % SNAPSHOT_EVERY == 0)
         conf = dict(before["conf"]) if before is not None else _pinned_by_spark(spark)
+        conf.pop(EVOLUTION, None)  # the checkpoint's own, where it has it
         uses, names = _in_order(result, streaming.sources)
         write_folder(
             streaming,
@@ -188,6 +198,7 @@ def run_query(
         "conf": conf,
         "nextWatermarkMs": commit["nextBatchWatermarkMs"],
         "outputMode": streaming.output_mode,
+        "sparkVersion": spark.version,
         **({"since": before["since"]} if before is not None and "since" in before else {}),
     }
     return state, another, figures

@@ -10,6 +10,7 @@ KAFKA = "tests/state/test_kafka.py"
 COPIED = "tests/state/test_copied_rows.py"
 INTERVALS = "tests/state/test_intervals.py"
 REFUSALS = "tests/state/test_refusals.py"
+ELSEWHERE = "tests/spark_exchange/test_state_elsewhere.py"
 EXCHANGE = "tests/spark_exchange/test_state_exchange.py"
 
 MUTATIONS = [
@@ -84,6 +85,22 @@ MUTATIONS = [
         old="            if key in STATE_SETTINGS and value != STATE_SETTINGS[key]:\n",
         new="            if False:\n",
         tests=(REFUSALS,),
+    ),
+    Mutation(
+        name="state that another Spark has kept is looked for",
+        why="a file is not there, and nobody says why",
+        file="runtime/streaming.py",
+        old='        refuse_other_spark(str(before.get("sparkVersion", spark.version)), spark.version)\n',
+        new="        pass\n",
+        tests=(REFUSALS,),
+    ),
+    Mutation(
+        name="the checkpoint's format is pinned where an attempt's folder has another",
+        why="from Spark 4.2 on no stateful batch of a v2 checkpoint runs",
+        file="runtime/app.py",
+        old='        pin(spark, {**job.conf, EVOLUTION: "false"})\n',
+        new="        pin(spark, job.conf)\n",
+        tests=(ELSEWHERE,),
     ),
     Mutation(
         name="an interval ends at the watermark of its data",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,9 @@ import pytest
 
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import DefinitionError, EngineError
+from airflow_provider_microbatch.execution.engine import Code, Handle
+from airflow_provider_microbatch.runtime.job import Job
+from airflow_provider_microbatch.runtime.other_state import refuse_other_spark
 from tests.state.stateful import SessionEngine, StatefulWorld
 from tests.state.test_parse import STORE, stateful
 
@@ -44,6 +48,36 @@ def test_a_transform_that_keeps_other_state_is_refused_and_the_one_of_before_goe
     assert "Put them back as they were, or begin a checkpoint and a table of their own" in str(refused.value)
     assert "stateSchemaCheck" not in str(refused.value)
     assert list(world.table()) == [0, 1]
+
+
+class _Told(SessionEngine):
+    """Has each job told that the state was kept by Spark 4.0."""
+
+    def start(self, handle: Handle, job: Job, code: Code) -> None:
+        streaming = job.streaming
+        if streaming is not None and streaming.before is not None:
+            assert streaming.before["sparkVersion"] == self._spark.version
+            job = replace(job, streaming=replace(streaming, before={**streaming.before, "sparkVersion": "4.0.4"}))
+        super().start(handle, job, code)
+
+
+def test_state_that_another_spark_has_kept_is_refused_where_this_one_does_not_read_it(
+    tmp_path: Path, engine: SessionEngine
+) -> None:
+    world = StatefulWorld(tmp_path, OF + "counts", engine=_Told(engine._spark))
+    world.land("a", 1)
+    world.run(0)
+    world.land("b", 1)
+
+    with pytest.raises(
+        EngineError, match=r"kept by Spark 4\.0\.4, and this is Spark 4\.1.*version of before; or begin"
+    ):
+        world.run(1)
+
+
+@pytest.mark.parametrize("versions", [("4.1.3", "4.2.0"), ("4.3.0", "4.1.3"), ("4.0.4", "4.0.1")], ids=str)
+def test_state_of_a_spark_that_is_read_is_not_refused(versions: tuple[str, str]) -> None:
+    refuse_other_spark(*versions)
 
 
 def test_what_keeps_no_state_goes_on_without(tmp_path: Path, engine: SessionEngine) -> None:
