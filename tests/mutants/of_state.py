@@ -138,7 +138,7 @@ MUTATIONS = [
         name="a partition that is run again asks for an older batch that has kept state",
         why="no attempt can answer the request, and it holds retention for ever",
         file="execution/backfill.py",
-        old="            check_replay(self._checkpoint, key, {} if commit is None else commit.progress)\n",
+        old="        check_replay(self._checkpoint, planned.key, {} if commit is None else commit.progress)\n",
         new="",
         tests=(INTERVALS,),
     ),
