@@ -24,6 +24,15 @@ _VOID = "-"
 ROWS = "rows"
 """Folder beside Spark's own with copies of rows, by the name of their source."""
 
+TOLD = "told"
+"""Folder beside Spark's own with the rows that a bounded batch tells before its end."""
+
+STATE = "state"
+"""Where Spark looks for state in a checkpoint: a link to what all attempts share, or a folder of a bounded batch."""
+
+END_MS = 253_402_300_799_999
+"""The watermark that nothing comes after: the last millisecond that Spark can write, milliseconds since the epoch."""
+
 
 def make_folder(streaming: Streaming) -> None:
     """Make the folder, empty. A folder that exists already is an error: an attempt runs once.
@@ -57,21 +66,37 @@ def write_folder(
     folder = Path(streaming.folder)
     state = Path(streaming.state)
     state.mkdir(parents=True, exist_ok=True)
-    (folder / "state").symlink_to(state, target_is_directory=True)
+    if state != folder / STATE:
+        (folder / STATE).symlink_to(state, target_is_directory=True)
     _write(folder / "metadata", json.dumps({"id": streaming.query_id}))
-    metadata = {"batchWatermarkMs": watermark_ms, "batchTimestampMs": timestamp_ms, "conf": dict(conf)}
-    line = json.dumps(metadata, separators=(",", ":"))
     if batch_id > 0:
         before: Mapping[str, Any] = streaming.before or {}
+        # Spark counts as late what is behind this entry's watermark. By the batch's own one, what an operator lets go
+        # of at that watermark would be late for the operator behind it.
+        late = _line(streaming.late_ms, timestamp_ms, conf)
         starts = [stream.start or _VOID for stream in uses]
-        _write(folder / "offsets" / str(batch_id - 1), "\n".join(["v1", line, *starts]))
+        _write(folder / "offsets" / str(batch_id - 1), "\n".join(["v1", late, *starts]))
         _write(folder / "commits" / str(batch_id - 1), _commit(watermark_ms, before.get("ids", {})))
     for position, stream in enumerate(streams):
         for name, text in stream.log.items():
             _write(folder / "sources" / str(position) / name, text)
     ends = [stream.end or _VOID for stream in uses]
     # Written last: for Spark, the batch is planned once this entry exists.
+    line = _line(watermark_ms, timestamp_ms, conf)
     _write(folder / "offsets" / str(batch_id), "\n".join(["v1", line, *ends]))
+
+
+def plan_end(
+    streaming: Streaming, uses: Sequence[Stream], *, batch_id: int, timestamp_ms: int, conf: Mapping[str, str]
+) -> None:
+    """Plan a batch without data behind the one that Spark has committed, at the watermark that makes all final.
+
+    :param uses: as :func:`write_folder` had them; ``conf`` too.
+    :param batch_id: number of the batch without data.
+    """
+    ends = [stream.end or _VOID for stream in uses]
+    entry = "\n".join(["v1", _line(END_MS, timestamp_ms, conf), *ends])
+    _write(Path(streaming.folder) / "offsets" / str(batch_id), entry)
 
 
 def write_committed(
@@ -90,11 +115,15 @@ def write_committed(
     """
     path = Path(folder)
     path.mkdir()
-    (path / "state").symlink_to(state, target_is_directory=True)
+    (path / STATE).symlink_to(state, target_is_directory=True)
     _write(path / "metadata", json.dumps({"id": query_id}))
-    metadata = {"batchWatermarkMs": watermark_ms, "batchTimestampMs": 0, "conf": dict(conf)}
-    _write(path / "offsets" / str(batch_id), "\n".join(["v1", json.dumps(metadata), _VOID]))
+    _write(path / "offsets" / str(batch_id), "\n".join(["v1", _line(watermark_ms, 0, conf), _VOID]))
     _write(path / "commits" / str(batch_id), _commit(watermark_ms, ids))
+
+
+def _line(watermark_ms: int, timestamp_ms: int, conf: Mapping[str, str]) -> str:
+    metadata = {"batchWatermarkMs": watermark_ms, "batchTimestampMs": timestamp_ms, "conf": dict(conf)}
+    return json.dumps(metadata, separators=(",", ":"))
 
 
 def _commit(watermark_ms: int, ids: Mapping[str, Any]) -> str:

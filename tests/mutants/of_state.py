@@ -10,6 +10,9 @@ FILES = "tests/state/test_parse.py"
 HOSTILE = "tests/state/test_hostile_state.py"
 KAFKA = "tests/state/test_kafka.py"
 COPIED = "tests/state/test_copied_rows.py"
+INTERVALS = "tests/state/test_intervals.py"
+REFUSALS = "tests/state/test_refusals.py"
+ELSEWHERE = "tests/spark_exchange/test_state_elsewhere.py"
 EXCHANGE = "tests/spark_exchange/test_state_exchange.py"
 
 MUTATIONS = [
@@ -52,6 +55,118 @@ MUTATIONS = [
         old='    return planned.entry.watermark_ms if state is None else int(state["nextWatermarkMs"])\n',
         new="    return planned.entry.watermark_ms\n",
         tests=(BATCHES,),
+    ),
+    Mutation(
+        name="a row is late behind the watermark of its own batch",
+        why="rows that a query of Spark's tells are dropped, and all that one operator lets go of before the next one",
+        file="runtime/streaming_folder.py",
+        old="        late = _line(streaming.late_ms, timestamp_ms, conf)\n",
+        new="        late = _line(watermark_ms, timestamp_ms, conf)\n",
+        tests=(BATCHES,),
+    ),
+    Mutation(
+        name="a transform that keeps other state gets Spark's error alone",
+        why="it names a setting by which the state is read as what it is not",
+        file="runtime/streaming.py",
+        old="            refuse_other_state(str(error))\n",
+        new="",
+        tests=(REFUSALS,),
+    ),
+    Mutation(
+        name="the first operator that keeps state comes behind batches without one",
+        why="the batch fails for ever, with the transform of before too",
+        file="runtime/streaming.py",
+        old="        refuse_first_operator(_nodes(result))\n",
+        new="        pass\n",
+        tests=(REFUSALS,),
+    ),
+    Mutation(
+        name="a pipeline names another provider of state",
+        why="it is overruled without a word, or attempts overwrite each other's state",
+        file="pipeline.py",
+        old="            if key in STATE_SETTINGS and value != STATE_SETTINGS[key]:\n",
+        new="            if False:\n",
+        tests=(REFUSALS,),
+    ),
+    Mutation(
+        name="state that another Spark has kept is looked for",
+        why="a file is not there, and nobody says why",
+        file="runtime/streaming.py",
+        old='        refuse_other_spark(str(before.get("sparkVersion", spark.version)), spark.version)\n',
+        new="        pass\n",
+        tests=(REFUSALS,),
+    ),
+    Mutation(
+        name="the checkpoint's format is pinned where an attempt's folder has another",
+        why="from Spark 4.2 on no stateful batch of a v2 checkpoint runs",
+        file="runtime/app.py",
+        old='        pin(spark, {**job.conf, EVOLUTION: "false"})\n',
+        new="        pin(spark, job.conf)\n",
+        tests=(ELSEWHERE,),
+    ),
+    Mutation(
+        name="an interval ends at the watermark of its data",
+        why="the rows of its last minutes are in no table, in green",
+        file="runtime/streaming_folder.py",
+        old="_line(END_MS, timestamp_ms, conf), *ends",
+        new="_line(0, timestamp_ms, conf), *ends",
+        tests=(INTERVALS,),
+    ),
+    Mutation(
+        name="an interval has the rows of its end alone",
+        why="what its data has told is in no table",
+        file="runtime/streaming.py",
+        old="literally(str(folder))).union(last)\n",
+        new="literally(str(folder))).limit(0).union(last)\n",
+        tests=(INTERVALS,),
+    ),
+    Mutation(
+        name="an interval leaves its state",
+        why="nobody goes on from it, and nobody removes it",
+        file="execution/stateful.py",
+        old="        state=str((own if bounded else folder) / STATE),\n",
+        new="        state=str(folder / STATE),\n",
+        tests=(INTERVALS,),
+    ),
+    Mutation(
+        name="an interval is read beside batches that keep state",
+        why="its rows are counted by themselves, in green",
+        file="execution/stateful.py",
+        old="    if pipeline.stateful and pipeline.plan != INTERVAL:\n",
+        new="    if False:\n",
+        tests=(INTERVALS,),
+    ),
+    Mutation(
+        name="a partition that is run again asks for an older batch that has kept state",
+        why="no attempt can answer the request, and it holds retention for ever",
+        file="execution/backfill.py",
+        old="        check_replay(self._checkpoint, planned.key, {} if commit is None else commit.progress)\n",
+        new="",
+        tests=(INTERVALS,),
+    ),
+    Mutation(
+        name="intervals follow batches that keep state",
+        why="rows that wait for the watermark are in no table, in green",
+        file="execution/backfill.py",
+        old="        check_no_live_state(self._pipeline, self._checkpoint, position.last_commit)\n",
+        new="",
+        tests=(INTERVALS,),
+    ),
+    Mutation(
+        name="state begins behind intervals",
+        why="it does not know the rows that they have taken",
+        file="execution/stateful.py",
+        old="        if commit is None and any(span_of(lane) for lane in checkpoint.lanes()):\n",
+        new="        if False:\n",
+        tests=(INTERVALS,),
+    ),
+    Mutation(
+        name="what a killed attempt of an interval has left stays",
+        why="no later batch of its lane comes that would remove it",
+        file="execution/stateful.py",
+        old='        batch, _, attempt = path.name.removeprefix(lane).partition("-")\n',
+        new='        batch, _, attempt = path.name.partition("-")\n',
+        tests=(INTERVALS,),
     ),
     Mutation(
         name="a query goes on from the state that was committed first",
@@ -193,8 +308,8 @@ MUTATIONS = [
         name="a pipeline that is not stateful any more goes on",
         why="its batches aggregate within themselves alone, in green",
         file="execution/stateful.py",
-        old="    if pipeline.stateful or commit is None:\n",
-        new="    if True:\n",
+        old="    if commit is not None and _has_left_state(commit):\n",
+        new="    if False:\n",
         tests=(BATCHES,),
     ),
     Mutation(
