@@ -199,6 +199,22 @@ def test_a_replay_meanwhile_stays(sink: FileSink, step: str, monkeypatch: pytest
     assert list((sink.root / "_compacted").rglob("*.json")) == []
 
 
+def test_nobody_else_changes_the_batch_between_the_last_look_and_the_exchange(
+    sink: FileSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(sink)
+    held: list[str] = []
+
+    def try_it() -> None:
+        with pytest.raises(TimeoutError) as refused:
+            locked(sink.root / "_replaced" / "lane=live" / "batch_id=7.lock", seconds=0).__enter__()
+        held.append(str(refused.value))
+
+    at("exchange", try_it, monkeypatch, after=False)
+    assert sink.compact(wanted()).files_after == 1
+    assert f"process {os.getpid()}" in held[0]
+
+
 def test_a_rewind_meanwhile_stays(sink: FileSink, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(sink)
     at("sync_tree", lambda: sink.withdraw(EXPECTED, 1), monkeypatch, after=True)
