@@ -6,6 +6,7 @@ from tests.mutants.mutation import Mutation
 
 FILES = "tests/sinks/test_file_compaction.py"
 DELTA = "tests/sinks/test_delta_compaction.py"
+OBJECTS = "tests/sinks/test_object_compaction.py"
 COMMAND = "tests/cli/test_compact.py"
 
 MUTATIONS = [
@@ -112,6 +113,46 @@ MUTATIONS = [
         old="    checkpoint.maintenance.check_none()\n",
         new="",
         tests=(COMMAND,),
+    ),
+    Mutation(
+        name="the janitor removes joined files of a bucket without changing the batch's manifest",
+        why="a compaction that sleeps names files that are gone",
+        file="sinks/file/objects/__init__.py",
+        old="return before.written != written and self._manifests.touch(before)",
+        new="return before.written != written",
+        tests=(OBJECTS,),
+    ),
+    Mutation(
+        name="joined files in a bucket are written before their mark",
+        why="what a killed compaction has written stays for ever",
+        file="sinks/file/objects/compacting.py",
+        old='        self.store.put_if_absent(mark, b"")\n        try:',
+        new="        try:",
+        tests=(OBJECTS,),
+    ),
+    Mutation(
+        name="a compaction in a bucket puts over whatever is published",
+        why="a replay is undone",
+        file="sinks/file/objects/compacting.py",
+        old="if not self.manifests.put(before, joined, sorted(after.files)):",
+        new="if not self.manifests.put(self.manifests.look(found.key), joined, sorted(after.files)):",
+        tests=(OBJECTS,),
+    ),
+    Mutation(
+        name="large files in a bucket do not come along",
+        why="their rows are gone after a compaction",
+        file="sinks/file/objects/compacting.py",
+        old="            self.stages.copy(old, new, path)\n",
+        new="            pass\n",
+        tests=(OBJECTS,),
+    ),
+    Mutation(
+        name="what a compaction in a bucket put out has no mark",
+        why="the janitor never finds it",
+        file="sinks/file/objects/compacting.py",
+        old='            self.store.put_if_absent(before.written.replaced_mark(wanted.checkpoint), b"")\n',
+        new="            pass\n",
+        tests=(OBJECTS,),
     ),
     Mutation(
         name="a Delta compaction does not look whether the files that it removes are still there",

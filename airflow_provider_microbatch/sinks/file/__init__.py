@@ -219,8 +219,6 @@ class FileSink(SelfContained):
         return None if is_object(self.path) else self.root
 
     def not_compactable(self) -> str | None:
-        if is_object(self.path):
-            return "a batch of a table in a bucket is what its attempt has written there: see docs/compact.md"
         return None if self.format != "orc" else "files of orc are not joined: rewrite them by Spark, or use parquet"
 
     def is_same_place(self, other: Sink) -> bool:
