@@ -16,7 +16,7 @@ from pyarrow import dataset, parquet
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.sinks import Compacted, Compaction, Manifest
+from airflow_provider_microbatch.sinks import Compacted, Compaction, Manifest, SinkContext
 from airflow_provider_microbatch.sinks.file import FileSink, compacting
 from airflow_provider_microbatch.sinks.file.lock import locked
 from tests.sinks.stages import CHECKPOINT, EXPECTED, KEY, NOTHING_KNOWN, batch_of, expect, folder_of, write_stage
@@ -343,9 +343,11 @@ def test_lines_that_cannot_be_joined_are_left_with_a_reason(tmp_path: Path, give
     assert said in next(iter(done.left))
 
 
-def test_files_of_orc_and_of_a_bucket_are_refused_with_a_sentence(tmp_path: Path) -> None:
-    for sink in (FileSink(str(tmp_path), format="orc"), FileSink("s3://bucket/table")):
-        assert sink.not_compactable()
+def test_files_of_orc_are_refused_with_a_sentence(tmp_path: Path) -> None:
+    assert "use parquet" in (FileSink(str(tmp_path), format="orc").not_compactable() or "")
+    table = FileSink("s3://bucket/table", format="orc", packages=[]).open(SinkContext())
+    with pytest.raises(SinkError, match="use parquet"):
+        table.compact(wanted())
 
 
 def _rewrite(folder: Path, files: dict[str, bytes]) -> None:

@@ -1,8 +1,8 @@
 """Joins the small files of each batch of a table in a bucket.
 
 The joined files lie in a folder of their own, ``_batches/lane=live/batch_id=7/<checkpoint>.2.<number>/``, with the rest
-of the batch's files and a manifest of the same attempt of the same plan. They are published as an attempt is, by one put
-of the manifest for readers, on the condition that it is unchanged since before the first of them was written.
+of the batch's files and a manifest of the same attempt of the same plan. They are published as an attempt is, by one
+put of the manifest for readers, on the condition that it is unchanged since before the first of them was written.
 
 A mark tells of the folder before its first object is there. Who removes a folder that was never published changes the
 manifest for readers first, so that a compaction that sleeps, and puts later, is refused.
