@@ -162,7 +162,7 @@ class Folders:
             folder, _, last = group[0].rpartition("/")
             ending = last.partition(".")[2]
             name = f"{folder}/" if folder else ""
-            name += f"joined-{number:05}-{uuid.uuid4()}.{ending}"
+            name += f"part-{number:05}-joined-{uuid.uuid4()}.{ending}"
             path = _made(work, target, name)
             self.joining.join([target / one for one in group], path)
             shutil.copymode(target / group[0], path)

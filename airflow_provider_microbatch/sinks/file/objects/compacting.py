@@ -142,7 +142,7 @@ class ObjectCompacting:
         for path in (*files, *(path for path in hidden if not path.startswith(f"{MANIFEST}/"))):
             self.stages.copy(old, new, path)
         for number, group in enumerate(groups):
-            name = f"joined-{number:05}-{uuid.uuid4()}.{group[0].partition('.')[2]}"
+            name = f"part-{number:05}-joined-{uuid.uuid4()}.{group[0].partition('.')[2]}"
             self.joining.join([folder / one for one in group], folder / name)
             data = (folder / name).read_bytes()
             self.store.put_if_absent(f"{new.folder}/{name}", data)
