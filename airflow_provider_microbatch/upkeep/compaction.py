@@ -18,6 +18,9 @@ from airflow_provider_microbatch.upkeep.commands.site import Recorded, tables_of
 
 log = logging.getLogger(__name__)
 
+_NAMED = 10
+"""Of batches that were left so many are named: a table may have very many, and the report is kept in XCom."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TableReport:
@@ -47,7 +50,10 @@ class TableReport:
             "bytes_before": done.bytes_before,
             "bytes_after": done.bytes_after,
             "seconds": round(self.seconds, 3),
-            "left": {why: sorted(map(str, keys)) for why, keys in sorted(done.left.items())},
+            "left": {
+                why: {"batches": len(keys), "such_as": [str(key) for key in sorted(keys)[:_NAMED]]}
+                for why, keys in sorted(done.left.items())
+            },
             "refused": self.refused,
             "failed": self.failed,
         }

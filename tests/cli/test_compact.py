@@ -101,7 +101,7 @@ def test_rows_that_are_to_be_erased_are_not_written_anew(world: World, capsys: p
     assert main(["compact", location(world), "--json"]) == 0
     (report,) = json.loads(capsys.readouterr().out)
     ((why, left),) = report["left"].items()
-    assert left == ["live/0"]
+    assert left == {"batches": 1, "such_as": ["live/0"]}
     assert "forget` entry 0" in why
     assert "clear its task" in why
     assert files(world) == {"batch_id=0": 3, "batch_id=1": 1}

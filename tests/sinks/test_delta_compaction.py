@@ -150,6 +150,16 @@ def test_the_size_of_a_joined_file_is_bounded(root: Path, sink: OpenSink) -> Non
     assert len(table(root).file_uris()) == 3
 
 
+def test_the_batches_of_a_joined_file_are_bounded(root: Path, sink: OpenSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compacting, "_BATCHES", 4)
+    for number in range(6):
+        publish(sink, number)
+    assert sink.compact(wanted()).files_after == 2
+    publish(sink, 6)
+    assert sink.compact(wanted()).batches == {key(4), key(5), key(6)}, "the first is not looked at any more"
+    assert rows(root) == {(number, 1): 3 for number in range(7)}
+
+
 def test_a_dry_run_counts_and_changes_nothing(root: Path, sink: OpenSink) -> None:
     for number in range(3):
         publish(sink, number)

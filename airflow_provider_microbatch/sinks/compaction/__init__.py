@@ -107,6 +107,11 @@ class Joining(Protocol):
         ...
 
 
+def is_small(size: int, target_bytes: int) -> bool:
+    """Whether a file of that size, in bytes, is to be joined with others."""
+    return size < target_bytes * _SMALL
+
+
 def pack(files: Iterable[tuple[File, int]], target_bytes: int) -> list[list[File]]:
     """Small neighbours that fit into one file together; each group has at least two.
 
@@ -114,7 +119,7 @@ def pack(files: Iterable[tuple[File, int]], target_bytes: int) -> list[list[File
     """
     groups, room = [list[File]()], target_bytes
     for file, size in files:
-        if size >= target_bytes * _SMALL:
+        if not is_small(size, target_bytes):
             continue
         if size > room:
             groups.append([])

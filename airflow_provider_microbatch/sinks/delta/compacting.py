@@ -23,7 +23,7 @@ from urllib.parse import unquote
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks import Manifest
-from airflow_provider_microbatch.sinks.compaction import CHANGED, Compacted, Compaction, pack
+from airflow_provider_microbatch.sinks.compaction import CHANGED, Compacted, Compaction, is_small, pack
 from airflow_provider_microbatch.sinks.compaction.parquet import ParquetJoining
 from airflow_provider_microbatch.sinks.delta import protocol
 from airflow_provider_microbatch.sinks.delta.adding import add_of
@@ -40,6 +40,8 @@ _COMMIT_BYTES = 1024**3
 """Files of this size together are joined and committed before the next ones are: who is killed has done a part."""
 
 
+_BATCHES = 10_000
+"""A joined file has rows of so many batches at most: whether it may be joined once more is asked for each of them."""
 _BELOW = 4
 """Folders that name a batch's own files, or joined ones; folders of partitions lie below."""
 
@@ -131,7 +133,8 @@ class Compacting:
             for file in files if len(files) > 1 else ():
                 try:
                     if self._may_be_joined(file, snapshot, wanted, done):
-                        kinds.setdefault(self._joining.kind(self._root / file.path), []).append((file, file.size))
+                        weighed = (file, _weight(file, wanted.target_bytes))
+                        kinds.setdefault(self._joining.kind(self._root / file.path), []).append(weighed)
                 except (SinkError, OSError) as error:
                     done.leave(BatchKey(file.shared.lane, file.shared.low), str(error))
             groups += [group for found in kinds.values() for group in pack(found, wanted.target_bytes)]
@@ -259,7 +262,14 @@ def _actions(joined: Sequence[Joined]) -> Iterator[Any]:
 
 
 def _small(snapshot: Snapshot, target_bytes: int) -> Iterator[Small]:
-    return (file for file in _files(snapshot) if file.size < target_bytes and NAMEABLE.fullmatch(file.path))
+    for file in _files(snapshot):
+        if NAMEABLE.fullmatch(file.path) and is_small(_weight(file, target_bytes), target_bytes):
+            yield file
+
+
+def _weight(file: Small, target_bytes: int) -> int:
+    """The file's size, or, of one with rows of very many batches, what its batches count for."""
+    return max(file.size, (file.shared.high - file.shared.low + 1) * target_bytes // _BATCHES)
 
 
 def _files(snapshot: Snapshot) -> Iterator[Small]:
