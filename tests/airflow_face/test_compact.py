@@ -44,6 +44,13 @@ def test_it_compacts_each_by_pipeline_or_by_checkpoint_and_logs_the_rate(
     assert "MB a second" in caplog.text
 
 
+def test_a_pipeline_that_never_ran_has_nothing_to_compact(tmp_path: Path) -> None:
+    (report,) = run(tmp_path, pipelines=[World(tmp_path).pipeline])
+    assert (report["files_before"], report["refused"], report["failed"]) == (0, None, None)
+    assert not (tmp_path / "checkpoint").exists()
+    assert not (tmp_path / "lake").exists()
+
+
 def test_one_that_cannot_be_compacted_fails_the_task_after_the_others(tmp_path: Path) -> None:
     broken, other = made(tmp_path / "broken"), made(tmp_path / "other")
     broken.lake.rename(tmp_path / "away")

@@ -123,6 +123,17 @@ def test_a_replay_after_it_replaces_the_batch(sink: FileSink) -> None:
     assert sink.stages(CHECKPOINT) == []
 
 
+def test_a_file_system_that_cannot_exchange_folders_is_named_and_nothing_changes(
+    sink: FileSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = publish(sink)
+    monkeypatch.setattr(compacting, "exchange", lambda one, other: False)
+    with pytest.raises(SinkError, match="cannot exchange two folders"):
+        sink.compact(wanted())
+    assert rows(sink) == before
+    assert list((sink.root / "_compacted").rglob("*.json")) == []
+
+
 def test_a_batch_is_taken_out_after_it(sink: FileSink) -> None:
     publish(sink)
     sink.compact(wanted())

@@ -72,7 +72,7 @@ class Folders:
         :raises OSError: if another compaction of the table is at work, or for an error of the file system.
         """
         done = Compacted()
-        if wanted.dry_run:
+        if wanted.dry_run or not self.root.is_dir():  # a table that no attempt has written to yet
             for key in batches:
                 self._batch(key, wanted, done)
             return done
