@@ -22,10 +22,13 @@ from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.lifetime import Close, at_end
 from airflow_provider_microbatch.runtime.job import Stage
+from airflow_provider_microbatch.sinks.compaction import Compacted, Compaction
 from airflow_provider_microbatch.sinks.manifest import ExpectedBatch, Manifest
 from airflow_provider_microbatch.sinks.subtasks import SubtaskStages
 
 __all__ = [
+    "Compacted",
+    "Compaction",
     "ExpectedBatch",
     "Manifest",
     "OpenSink",
@@ -121,6 +124,11 @@ class Sink(Definition, ABC):
         """Why a batch that is in cannot be replaced by a replay, in words that go on from the batch and say what to do
         about it; None if it can. Asked before a replay begins."""
         return None
+
+    def not_compactable(self) -> str | None:
+        """Why :meth:`OpenSink.compact` cannot join the table's small files, in words that say what to do instead; None
+        if it can. A sink of several tables is asked for each."""
+        return f"{type(self).__name__} has no files that this package could join: use the system's own way"
 
     @property
     def remembers_batches(self) -> bool:
@@ -314,6 +322,14 @@ class OpenSink(ABC):
         :raises PartlyRemovedError: naming what was removed, if the rest could not be.
         """
         return []
+
+    def compact(self, wanted: Compaction) -> Compacted:
+        """Join small files, so that readers find the same rows in fewer files, each batch as one of its attempt's: they
+        see the old files or the new, never both. Batches of others, and whatever changes meanwhile, stay as they are.
+
+        :raises SinkError: if the table is away, or cannot be compacted; batches that were done stay so.
+        """
+        raise SinkError(f"{self.location()} cannot be compacted: {self.definition.not_compactable()}.")
 
     @abstractmethod
     def stages(self, checkpoint: str) -> list[tuple[BatchKey, int]]:

@@ -9,10 +9,11 @@ from typing import Any
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, PublishedRows, Sink
+from airflow_provider_microbatch.sinks import Compacted, Compaction, ExpectedBatch, Manifest, PublishedRows, Sink
 from airflow_provider_microbatch.sinks.delta import DeltaSink, protocol
 from airflow_provider_microbatch.sinks.delta.adding import add_of, partition_values
 from airflow_provider_microbatch.sinks.delta.columns import Columns
+from airflow_provider_microbatch.sinks.delta.compacting import Compacting
 from airflow_provider_microbatch.sinks.delta.log import PATIENCE_SECONDS, WITHDRAWN, DeltaLog, Snapshot
 from airflow_provider_microbatch.sinks.delta.present import Present
 from airflow_provider_microbatch.sinks.delta.removing import Removal, files_of, removal_of
@@ -87,6 +88,12 @@ class OpenDelta(OpenPlaced):
             base = f"file://{self._root}"
             paths = tuple(f"{base}/{path}" for path in files_of(snapshot, batch.key))
         return PublishedRows(format="parquet", base=base, paths=paths)
+
+    def compact(self, wanted: Compaction) -> Compacted:
+        with reporting("compact", self._root):
+            if not self._folder.is_here(wanted.tables):
+                return Compacted()
+            return Compacting(self._log, self._records, partition_by=self._sink.partition_by).compact(wanted)
 
     def damage(self, batch: ExpectedBatch, found: Manifest) -> str | None:
         rows = rows_written(found)

@@ -1,0 +1,493 @@
+"""Small files of a table on disk become few: whoever dies or replays meanwhile, each batch has its rows once."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import dataset, parquet
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks import Compacted, Compaction, Manifest, SinkContext
+from airflow_provider_microbatch.sinks.file import FileSink, compacting
+from airflow_provider_microbatch.sinks.file.lock import locked
+from tests.sinks.stages import CHECKPOINT, EXPECTED, KEY, NOTHING_KNOWN, batch_of, expect, folder_of, write_stage
+
+STEPS = ("make_folders", "_prepare", "sync_tree", "exchange", "sync")
+"""Where a compaction of a batch may die: before and after each of them."""
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> FileSink:
+    return FileSink(str(tmp_path / "table"), format="json")
+
+
+def wanted(**given: Any) -> Compaction:
+    return Compaction(**{"checkpoint": CHECKPOINT, "tables": NOTHING_KNOWN, "left_alone": lambda found: None, **given})
+
+
+def batch_folder(sink: FileSink, key: BatchKey = KEY) -> Path:
+    return sink.root / f"lane={key.lane}" / f"batch_id={key.id}"
+
+
+def data(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("*.json*") if path.is_file())
+
+
+def rows(sink: FileSink) -> Counter[tuple[int, int, int]]:
+    """How often a reader that lists the table finds each row: its batch, attempt and id."""
+    found: Counter[tuple[int, int, int]] = Counter()
+    for path in data_of_all(sink.root):
+        for line in path.read_text().splitlines():
+            row = json.loads(line)
+            found[int(path.parent.name.removeprefix("batch_id=")), row["epoch"], row["id"]] += 1
+    return found
+
+
+def data_of_all(root: Path) -> Iterator[Path]:
+    return (path for path in sorted(root.glob("lane=live/*/*.json")) if not path.name.startswith("_"))
+
+
+def publish(sink: FileSink, key: BatchKey = KEY, *, files: int = 4, epoch: int = 1) -> Counter[tuple[int, int, int]]:
+    write_stage(sink, epoch, batch=batch_of(key), files=files)
+    sink.publish(expect(key), epoch)
+    return rows(sink)
+
+
+def test_a_batchs_files_become_one_and_a_reader_finds_the_same_rows(sink: FileSink) -> None:
+    publish(sink)
+    before = publish(sink, BatchKey("live", 8), files=2)
+    done = sink.compact(wanted())
+    assert (done.files_before, done.files_after, done.batches) == (6, 2, {KEY, BatchKey("live", 8)})
+    assert done.bytes_after == done.bytes_before
+    assert len(data(batch_folder(sink))) == 1
+    assert rows(sink) == before
+
+
+def test_a_batch_is_in_as_before_for_whoever_asks(sink: FileSink) -> None:
+    publish(sink)
+    before = sink.contains(EXPECTED)
+    sink.compact(wanted())
+    after = sink.contains(EXPECTED)
+    assert before is not None
+    assert after is not None
+    assert (after.identity, after.epoch, after.result) == (before.identity, before.epoch, before.result)
+    assert sink.damage(EXPECTED, after) is None
+    assert sink.strays(NOTHING_KNOWN) == []
+    assert sink.published_rows(EXPECTED).paths == tuple(f"file://{path}" for path in data(batch_folder(sink)))
+    assert sink.publish(EXPECTED, 2) == after, "a late attempt finds it in"
+
+
+def test_a_second_compaction_finds_nothing_to_do(sink: FileSink) -> None:
+    publish(sink)
+    sink.compact(wanted())
+    left = data(batch_folder(sink))
+    assert sink.compact(wanted()) == Compacted()
+    assert data(batch_folder(sink)) == left
+
+
+def test_files_that_are_large_enough_stay_as_they_are(sink: FileSink) -> None:
+    before = publish(sink, files=5)
+    size = data(batch_folder(sink))[0].stat().st_size
+    sink.compact(wanted(target_bytes=2 * size))
+    assert [path.stat().st_size // size for path in data(batch_folder(sink))] == [2, 2, 1]
+    assert rows(sink) == before
+    large = [path.stat().st_ino for path in data(batch_folder(sink)) if path.stat().st_size > size]
+    publish(sink, BatchKey("live", 8))
+    sink.compact(wanted(target_bytes=2 * size))
+    assert set(large) <= {path.stat().st_ino for path in data(batch_folder(sink))}
+
+
+def test_a_dry_run_counts_and_changes_nothing(sink: FileSink) -> None:
+    publish(sink)
+    before = sorted(sink.root.rglob("*"))
+    done = sink.compact(wanted(dry_run=True))
+    assert (done.files_before, done.files_after) == (4, 1)
+    assert sorted(sink.root.rglob("*")) == before
+
+
+def test_a_replay_after_it_replaces_the_batch(sink: FileSink) -> None:
+    publish(sink)
+    sink.compact(wanted())
+    write_stage(sink, 2, files=2)
+    assert sink.replace(EXPECTED, 2).epoch == 2
+    assert set(rows(sink)) == {(7, 2, 0), (7, 2, 1), (7, 2, 2)}
+    assert sink.stages(CHECKPOINT) == []
+
+
+def test_a_file_system_that_cannot_exchange_folders_is_named_and_nothing_changes(
+    sink: FileSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = publish(sink)
+    monkeypatch.setattr(compacting, "exchange", lambda one, other: False)
+    with pytest.raises(SinkError, match="cannot exchange two folders"):
+        sink.compact(wanted())
+    assert rows(sink) == before
+    assert list((sink.root / "_compacted").rglob("*.json")) == []
+
+
+def test_a_batch_is_taken_out_after_it(sink: FileSink) -> None:
+    publish(sink)
+    sink.compact(wanted())
+    assert sink.withdraw(EXPECTED, 1)
+    assert rows(sink) == Counter()
+    assert sink.compact(wanted()) == Compacted()
+
+
+def at(step: str, what: Callable[[], object], monkeypatch: pytest.MonkeyPatch, *, after: bool) -> None:
+    """Have something happen before or after a step of the compaction, once."""
+    owner: Any = compacting.Folders if step == "_prepare" else compacting
+    real = getattr(owner, step)
+
+    def changed(*given: Any, **named: Any) -> Any:
+        monkeypatch.setattr(owner, step, real)
+        result = real(*given, **named) if after else None
+        what()
+        return result if after else real(*given, **named)
+
+    monkeypatch.setattr(owner, step, changed)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_anywhere_the_batch_is_there_once_and_the_janitor_leaves_nothing(
+    sink: FileSink, step: str, after: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = publish(sink)
+    at(step, lambda: os._exit(9), monkeypatch, after=after)
+    child = os.fork()
+    if child == 0:
+        sink.compact(wanted())
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert rows(sink) == before
+    found = sink.contains(EXPECTED)
+    assert found is not None
+    assert sink.damage(EXPECTED, found) is None
+    monkeypatch.undo()
+    sink.compact(wanted())
+    assert (rows(sink), len(data(batch_folder(sink)))) == (before, 1)
+    sink.drop_replaced(CHECKPOINT, older_seconds=0)
+    assert list((sink.root / "_compacted").rglob("*.json")) == []
+    assert rows(sink) == before
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("step", STEPS)
+def test_an_error_anywhere_leaves_the_batch_and_nothing_else(
+    sink: FileSink, step: str, after: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = publish(sink)
+
+    def fail() -> None:
+        raise OSError("the disk is full")
+
+    at(step, fail, monkeypatch, after=after)
+    with pytest.raises(SinkError, match="the disk is full"):
+        sink.compact(wanted())
+    assert rows(sink) == before
+    left = list((sink.root / "_compacted").rglob("*.json"))
+    is_done = (step, after) == ("exchange", True)
+    assert len(left) == (4 if is_done else 0), "what readers have listed is kept for a while; nothing else is"
+
+
+@pytest.mark.parametrize("step", ["_prepare", "sync_tree"])
+def test_a_replay_meanwhile_stays(sink: FileSink, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(sink)
+    write_stage(sink, 2)
+    at(step, lambda: sink.replace(EXPECTED, 2), monkeypatch, after=True)
+    done = sink.compact(wanted())
+    assert done.left == {compacting.CHANGED: {KEY}}
+    assert set(rows(sink)) == {(7, 2, 0), (7, 2, 1), (7, 2, 2)}
+    assert list((sink.root / "_compacted").rglob("*.json")) == []
+
+
+def test_nobody_else_changes_the_batch_between_the_last_look_and_the_exchange(
+    sink: FileSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(sink)
+    held: list[str] = []
+
+    def try_it() -> None:
+        with pytest.raises(TimeoutError) as refused:
+            locked(sink.root / "_replaced" / "lane=live" / "batch_id=7.lock", seconds=0).__enter__()
+        held.append(str(refused.value))
+
+    at("exchange", try_it, monkeypatch, after=False)
+    assert sink.compact(wanted()).files_after == 1
+    assert f"process {os.getpid()}" in held[0]
+
+
+def test_a_rewind_meanwhile_stays(sink: FileSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(sink)
+    at("sync_tree", lambda: sink.withdraw(EXPECTED, 1), monkeypatch, after=True)
+    assert sink.compact(wanted()).left == {compacting.CHANGED: {KEY}}
+    assert rows(sink) == Counter()
+
+
+def test_a_file_that_somebody_adds_meanwhile_is_not_lost(sink: FileSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(sink)
+    theirs = batch_folder(sink) / "theirs.json"
+    at("sync_tree", lambda: theirs.write_text(json.dumps({"id": 9, "epoch": 9}) + "\n"), monkeypatch, after=True)
+    sink.compact(wanted())
+    assert rows(sink)[7, 9, 9] == 1
+    done = sink.compact(wanted())
+    assert "theirs.json" in next(iter(done.left)), "and it says that the batch is not what was published"
+
+
+def test_a_late_replay_does_not_put_back_what_a_compaction_has_seen(sink: FileSink) -> None:
+    publish(sink)
+    write_stage(sink, 2)
+    sink.replace(EXPECTED, 2)
+    sink.compact(wanted())
+    assert sink.replace(EXPECTED, 2).epoch == 2
+    assert set(rows(sink)) == {(7, 2, 0), (7, 2, 1), (7, 2, 2)}
+
+
+def test_another_one_at_work_is_waited_for_by_nobody_and_named(sink: FileSink) -> None:
+    publish(sink)
+    sink.compact(wanted())
+    with locked(sink.root / "_compacted" / "lock", seconds=0), pytest.raises(SinkError, match=f"process {os.getpid()}"):
+        sink.compact(wanted())
+
+
+def test_the_janitor_takes_nothing_from_a_compaction_at_work(sink: FileSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = publish(sink)
+    at("sync_tree", lambda: sink.drop_replaced(CHECKPOINT, older_seconds=0), monkeypatch, after=True)
+    assert sink.compact(wanted()).files_after == 1
+    assert rows(sink) == before
+
+
+def test_what_it_put_out_is_kept_for_readers_and_then_goes(sink: FileSink) -> None:
+    publish(sink)
+    sink.compact(wanted())
+    assert sink.drop_replaced(CHECKPOINT, older_seconds=3600) == []
+    (gone,) = sink.drop_replaced(CHECKPOINT, older_seconds=0)
+    assert not Path(gone).exists()
+
+
+def test_batches_of_others_and_those_to_be_left_alone_stay(sink: FileSink) -> None:
+    publish(sink)
+    files = data(batch_folder(sink))
+    done = sink.compact(wanted(checkpoint="another"))
+    assert (done.files_before, list(done.left.values())) == (0, [{KEY}])
+    assert sink.compact(wanted(left_alone=lambda found: "no")).left == {"no": {KEY}}
+    assert data(batch_folder(sink)) == files
+
+
+def test_what_is_asked_to_be_left_alone_meanwhile_is(sink: FileSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(sink)
+    told: list[str] = []
+    at("sync_tree", lambda: told.append("forget"), monkeypatch, after=True)
+    done = sink.compact(wanted(left_alone=lambda found: next(iter(told), None)))
+    assert done.left == {"forget": {KEY}}
+    assert len(data(batch_folder(sink))) == 4
+
+
+def test_a_damaged_batch_stays_and_is_named(sink: FileSink) -> None:
+    publish(sink)
+    lost, *_ = data(batch_folder(sink))
+    lost.unlink()
+    assert lost.name in next(iter(sink.compact(wanted()).left))
+    assert len(data(batch_folder(sink))) == 3
+
+
+def test_partitions_stay_partitions(tmp_path: Path) -> None:
+    sink = FileSink(str(tmp_path / "table"), format="json", partition_by=("day",))
+    folder = write_stage(sink, 1, files=4)
+    lines = (folder / "_manifest" / "part-00000.txt").read_text()
+    for number, path in enumerate(sorted(folder.glob("*.json"))):
+        (folder / f"day={number % 2}").mkdir(exist_ok=True)
+        path.rename(folder / f"day={number % 2}" / path.name)
+        lines = lines.replace(f'"{path.name}"', f'"day={number % 2}/{path.name}"')
+    (folder / "_manifest" / "part-00000.txt").write_text(lines)
+    sink.publish(EXPECTED, 1)
+    assert sink.compact(wanted()).files_after == 2
+    found = [path.parent.name for path in batch_folder(sink).glob("day=*/*.json")]
+    assert sorted(found) == ["day=0", "day=1"]
+
+
+def test_modes_of_files_and_folders_stay_what_they_were(sink: FileSink) -> None:
+    publish(sink)
+    batch_folder(sink).chmod(0o2750)
+    for path in data(batch_folder(sink)):
+        path.chmod(0o640)
+    sink.compact(wanted())
+    (joined,) = data(batch_folder(sink))
+    assert [oct(path.stat().st_mode & 0o7777) for path in (batch_folder(sink), joined)] == ["0o2750", "0o640"]
+    assert (sink.root / "_compacted").stat().st_mode & 0o077 == 0
+
+
+def test_a_link_in_place_of_a_file_is_not_followed(sink: FileSink, tmp_path: Path) -> None:
+    publish(sink)
+    secret = tmp_path / "secret"
+    victim, *_ = data(batch_folder(sink))
+    secret.write_bytes(victim.read_bytes())
+    victim.unlink()
+    victim.symlink_to(secret)
+    done = sink.compact(wanted())
+    assert done.files_before == 0
+    assert done.left
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"format": "csv", "options": {"Header": "true"}}, "header"),
+        ({"format": "json", "options": {"lineSep": ";"}}, "linesep"),
+        ({"format": "json", "options": {"encoding": "UTF-16"}}, "encoding"),
+    ],
+)
+def test_lines_that_cannot_be_joined_are_left_with_a_reason(tmp_path: Path, given: dict[str, Any], said: str) -> None:
+    sink = FileSink(str(tmp_path / "table"), **given)
+    publish(sink)
+    done = sink.compact(wanted())
+    assert (done.files_before, list(done.left.values())) == (0, [{KEY}])
+    assert said in next(iter(done.left))
+
+
+def test_files_of_orc_are_refused_with_a_sentence(tmp_path: Path) -> None:
+    assert "use parquet" in (FileSink(str(tmp_path), format="orc").not_compactable() or "")
+    table = FileSink("s3://bucket/table", format="orc", packages=[]).open(SinkContext())
+    with pytest.raises(SinkError, match="use parquet"):
+        table.compact(wanted())
+
+
+def _rewrite(folder: Path, files: dict[str, bytes]) -> None:
+    """Other files in place of a stage's."""
+    path = folder / "_manifest" / "part-00000.txt"
+    first, *_ = path.read_text().split("\n")
+    for old in folder.glob("*.json"):
+        old.unlink()
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    lines = [json.dumps({"file": name, "bytes": len(content)}) for name, content in files.items()]
+    path.write_text("".join(f"{line}\n" for line in (first, *lines)))
+
+
+def test_packed_lines_are_joined_member_by_member(sink: FileSink) -> None:
+    folder = write_stage(sink, 1)
+    _rewrite(folder, {f"part-{number}.json.gz": gzip.compress(b'{"id": %d}\n' % number) for number in range(3)})
+    sink.publish(EXPECTED, 1)
+    sink.compact(wanted())
+    (joined,) = data(batch_folder(sink))
+    assert joined.name.endswith(".json.gz")
+    assert gzip.decompress(joined.read_bytes()) == b'{"id": 0}\n{"id": 1}\n{"id": 2}\n'
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"part-0.json": b'{"id": 0}', "part-1.json": b'{"id": 1}\n'},
+        {"part-0.json.zst": b"0\n", "part-1.json.zst": b"1\n"},
+    ],
+    ids=["without an end", "packed otherwise"],
+)
+def test_lines_that_would_run_together_are_not_joined(sink: FileSink, files: dict[str, bytes]) -> None:
+    folder = write_stage(sink, 1)
+    _rewrite(folder, files)
+    sink.publish(EXPECTED, 1)
+    assert sink.compact(wanted()).files_before == 0
+    assert len(data(batch_folder(sink))) == 2
+
+
+def test_what_looks_like_headers_of_older_files_is_not_joined(tmp_path: Path) -> None:
+    sink = FileSink(str(tmp_path / "table"), format="csv")
+    folder = write_stage(sink, 1)
+    _rewrite(folder, {f"part-{number}.csv": b"id,name\n%d,a\n" % number for number in range(2)})
+    sink.publish(EXPECTED, 1)
+    assert "header" in next(iter(sink.compact(wanted()).left))
+
+
+def parquet_batch(sink: FileSink, tables: list[pa.Table], **given: Any) -> Manifest:
+    folder = write_stage(sink, 1)
+    files = {}
+    for number, table in enumerate(tables):
+        path = folder / f"part-{number:05}.parquet"
+        named = {"store_schema": False, "use_deprecated_int96_timestamps": True, **given}
+        with parquet.ParquetWriter(path, table.schema, **named) as writer:
+            writer.write_table(table)
+            writer.add_key_value_metadata(table.schema.metadata or {})
+        files[path.name] = path.read_bytes()
+    _rewrite(folder, files)
+    return sink.publish(EXPECTED, 1)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> FileSink:
+    return FileSink(str(tmp_path / "table"))
+
+
+def test_parquet_is_joined_with_its_types_and_notes(lake: FileSink) -> None:
+    table = pa.table(
+        {
+            "id": pa.array([1, 2, None]),
+            "amount": pa.array([float("nan"), None, -0.0]),
+            "tags": pa.array([["a", None], [], None]),
+            "place": pa.array([{"x": 1.5, "y": "b"}, None, {"x": float("nan"), "y": None}]),
+            "counts": pa.array([[("a", 1)], None, []], pa.map_(pa.string(), pa.int32())),
+            "at": pa.array([0, 253_402_300_799_999_999, None], pa.timestamp("us")),
+        }
+    ).replace_schema_metadata({"org.apache.spark.version": "4.1.3"})
+    parquet_batch(lake, [table.slice(0, 1), table.slice(1, 1), table.slice(2, 1)], compression="zstd")
+    before = parquet.ParquetFile(next(batch_folder(lake).glob("*.parquet")))
+    assert lake.compact(wanted()).files_after == 1
+    (path,) = batch_folder(lake).glob("*.parquet")
+    after = parquet.ParquetFile(path, coerce_int96_timestamp_unit="us")
+    assert after.schema.equals(before.schema)
+    assert after.metadata.metadata[b"org.apache.spark.version"] == b"4.1.3"
+    assert after.metadata.row_group(0).column(0).compression == "ZSTD"
+    assert str(after.read().to_pylist()) == str(table.to_pylist())
+
+
+def test_files_of_other_columns_or_of_another_writer_are_not_mixed(lake: FileSink) -> None:
+    one = pa.table({"id": [1]})
+    noted = one.replace_schema_metadata({"org.apache.spark.legacyDateTime": ""})
+    parquet_batch(lake, [one, pa.table({"id": [1], "more": ["x"]}), noted, one])
+    assert (lake.compact(wanted()).files_before, len(list(batch_folder(lake).glob("*.parquet")))) == (2, 3)
+    assert sum("-joined-" in path.name for path in batch_folder(lake).glob("*.parquet")) == 1
+    assert dataset.dataset(batch_folder(lake), format="parquet").count_rows() == 4
+
+
+def test_what_reads_back_otherwise_is_not_published(lake: FileSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    parquet_batch(lake, [pa.table({"id": [1]}), pa.table({"id": [2]})])
+    real = parquet.ParquetWriter.write_table
+
+    def other(self: Any, table: pa.Table, **given: Any) -> None:
+        real(self, table.set_column(0, "id", pa.array([3] * table.num_rows)), **given)
+
+    monkeypatch.setattr(parquet.ParquetWriter, "write_table", other)
+    assert "reads back" in next(iter(lake.compact(wanted()).left))
+    assert sorted(dataset.dataset(batch_folder(lake), format="parquet").to_table()["id"].to_pylist()) == [1, 2]
+
+
+@pytest.mark.parametrize("deprecated", [True, False])
+def test_times_before_1970_are_the_same_ones(lake: FileSink, deprecated: bool) -> None:
+    times = pa.table({"at": pa.array([-1, -62_135_596_800_000_000, 253_402_300_799_999_999], pa.timestamp("us"))})
+    parquet_batch(lake, [times, times], use_deprecated_int96_timestamps=deprecated)
+    assert lake.compact(wanted()).files_after == 1
+    (path,) = batch_folder(lake).glob("*.parquet")
+    found = parquet.ParquetFile(path, coerce_int96_timestamp_unit="us")
+    assert found.schema.column(0).physical_type == ("INT96" if deprecated else "INT64")
+    assert found.read()["at"].to_pylist() == [*times["at"].to_pylist()] * 2
+
+
+def test_a_file_that_is_no_parquet_is_left_and_named(lake: FileSink) -> None:
+    folder = write_stage(lake, 1)
+    _rewrite(folder, {"part-0.parquet": b"PAR1", "part-1.parquet": b"PAR1"})
+    lake.publish(EXPECTED, 1)
+    assert "part-0.parquet cannot be read" in next(iter(lake.compact(wanted()).left))
+
+
+def test_a_stage_is_not_looked_at(sink: FileSink) -> None:
+    write_stage(sink, 1, files=3)
+    assert sink.compact(wanted()) == Compacted()
+    assert len(data(folder_of(sink, 1))) == 3
