@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutation import Mutation
 
 SINK, PROCESSES, MARKS = (f"tests/kafka/test_{name}.py" for name in ("sink", "processes", "marks"))
+MEANWHILE = "tests/kafka/test_meanwhile.py"
 REPLACEABLE = "tests/execution/test_not_replaceable.py"
 
 MUTATIONS = [
@@ -151,6 +152,14 @@ MUTATIONS = [
         old="if key not in _SETTINGS:",
         new="if key not in _SETTINGS and not is_read_back():",
         tests=(SINK,),
+    ),
+    Mutation(
+        name="who is fenced while it sends takes that for a record that cannot be sent",
+        why="a batch fails and is tried no more, since the janitor dropped another stage of its lane",
+        file="sinks/kafka/transaction.py",
+        old="if told.code() == kafka.KafkaError._FATAL and self._producer is not None:",
+        new="if False:",
+        tests=(MEANWHILE,),
     ),
     Mutation(
         name="a clear of what cannot be replaced runs its job",
