@@ -6,6 +6,7 @@ from tests.mutants.mutation import Mutation
 
 SINK, PROCESSES, MARKS = (f"tests/kafka/test_{name}.py" for name in ("sink", "processes", "marks"))
 MEANWHILE = "tests/kafka/test_meanwhile.py"
+OTHERS = "tests/kafka/test_marks_of_others.py"
 REPLACEABLE = "tests/execution/test_not_replaceable.py"
 
 MUTATIONS = [
@@ -36,9 +37,9 @@ MUTATIONS = [
     Mutation(
         name="a look for a batch reads all marks of its topic",
         why="each plan takes longer than the one before",
-        file="sinks/kafka/marks.py",
-        old="if mark is not None or any(mark.top < key.id for _, mark in own):",
-        new="if mark is not None:",
+        file="sinks/kafka/mark_index.py",
+        old="(key.id in lane.found or self.is_whole(key.lane, above=key.id - 1))",
+        new="key.id in lane.found",
         tests=(MARKS,),
     ),
     Mutation(
@@ -160,6 +161,38 @@ MUTATIONS = [
         old="if told.code() == kafka.KafkaError._FATAL and self._producer is not None:",
         new="if False:",
         tests=(MEANWHILE,),
+    ),
+    Mutation(
+        name="who asks for one batch after the other reads the marks anew each time",
+        why="check takes for each batch as long as for all",
+        file="sinks/kafka/marks.py",
+        old="if self._index is None or end < self._index.upper:",
+        new="if True:",
+        tests=(MARKS,),
+    ),
+    Mutation(
+        name="a record that is no mark stops every lane of its topic",
+        why="the live lane stands still for somebody's record in a lane of long ago",
+        file="sinks/kafka/mark_index.py",
+        old="        except SinkError as told:\n            error = told\n",
+        new="        except SinkError:\n            raise\n",
+        tests=(OTHERS,),
+    ),
+    Mutation(
+        name="a record that takes a mark out counts as one",
+        why="what is no mark can be put right by nobody, and its lane stands still",
+        file="sinks/kafka/mark_index.py",
+        old="is_there=value is not None",
+        new="is_there=True",
+        tests=(OTHERS,),
+    ),
+    Mutation(
+        name="what is read of the marks later takes the place of what is newer",
+        why="a mark that was put right is the wrong one again",
+        file="sinks/kafka/mark_index.py",
+        old="if before is not None and before.offset > offset:",
+        new="if False:",
+        tests=(MARKS,),
     ),
     Mutation(
         name="a clear of what cannot be replaced runs its job",

@@ -23,7 +23,8 @@ from airflow_provider_microbatch.sinks.file import STAGING
 from airflow_provider_microbatch.sinks.file.posix import check_no_link, make_folders
 from airflow_provider_microbatch.sinks.file.report import check_files, reporting
 from airflow_provider_microbatch.sinks.kafka import JSON, KafkaSink
-from airflow_provider_microbatch.sinks.kafka.marks import Mark, Marks, encode, key_of
+from airflow_provider_microbatch.sinks.kafka.mark import Mark, encode, key_of
+from airflow_provider_microbatch.sinks.kafka.marks import Marks
 from airflow_provider_microbatch.sinks.kafka.records import count, records
 from airflow_provider_microbatch.sinks.kafka.transaction import FencedError, Transaction
 from airflow_provider_microbatch.sinks.staged_in_files import StagedInFiles
