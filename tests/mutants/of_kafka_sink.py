@@ -7,6 +7,7 @@ from tests.mutants.mutation import Mutation
 SINK, PROCESSES, MARKS = (f"tests/kafka/test_{name}.py" for name in ("sink", "processes", "marks"))
 MEANWHILE = "tests/kafka/test_meanwhile.py"
 OTHERS = "tests/kafka/test_marks_of_others.py"
+LOST = "tests/kafka/test_lost_marks.py"
 REPLACEABLE = "tests/execution/test_not_replaceable.py"
 
 MUTATIONS = [
@@ -193,6 +194,38 @@ MUTATIONS = [
         old="if before is not None and before.offset > offset:",
         new="if False:",
         tests=(MARKS,),
+    ),
+    Mutation(
+        name="a topic of marks that was made again is taken for the one before",
+        why="everything that is in is published again, as the error of the run says",
+        file="sinks/kafka/known_marks.py",
+        old="(marks is not None and _hex(marks.id) == known)",
+        new="marks is not None",
+        tests=(LOST,),
+    ),
+    Mutation(
+        name="a topic of marks that is gone is made again beside what is in",
+        why="everything that is in is published again, as the error of the run says",
+        file="sinks/kafka/known_marks.py",
+        old="known = None if topic is None else tables.get(self._place(topic))",
+        new="known = None",
+        tests=(LOST,),
+    ),
+    Mutation(
+        name="a batch that has lost its mark alone is taken for lost with its records",
+        why="a rewind, as the error says, doubles them",
+        file="execution/table_place.py",
+        old="if (left := table.unrecorded(_on_record(checkpoint, key))) is not None:",
+        new="if (left := table.unrecorded(_on_record(checkpoint, key))) is not None and False:",
+        tests=(LOST,),
+    ),
+    Mutation(
+        name="a clear publishes again what has lost its mark",
+        why="a clear doubles records, and nobody wanted it",
+        file="sinks/kafka/opened.py",
+        old="if (left := self.unrecorded(batch)) is not None:",
+        new="if (left := self.unrecorded(batch)) is not None and False:",
+        tests=(LOST,),
     ),
     Mutation(
         name="a clear of what cannot be replaced runs its job",
