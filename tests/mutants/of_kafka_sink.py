@@ -228,6 +228,22 @@ MUTATIONS = [
         tests=(LOST,),
     ),
     Mutation(
+        name="partitions that come while records are sent are in no mark",
+        why="who reads by the mark misses rows",
+        file="sinks/kafka/opened.py",
+        old="between = {number: (begin.get(number, 0), at) for number, at in end.items()}",
+        new="between = {number: (begin[number], at) for number, at in end.items() if number in begin}",
+        tests=(MEANWHILE,),
+    ),
+    Mutation(
+        name="a topic that was made again meanwhile gets the next batch",
+        why="what the one before had is in no topic, and nobody is told",
+        file="sinks/kafka/opened.py",
+        old="if before - {None, topic.id}:",
+        new="if False:",
+        tests=(MEANWHILE,),
+    ),
+    Mutation(
         name="a clear of what cannot be replaced runs its job",
         why="Spark makes what no table takes, and a request is left that nothing answers",
         file="execution/replay.py",

@@ -219,27 +219,45 @@ class OpenKafka(StagedInFiles):
                 "another has taken its place. Nothing was published."
             )
         replaces = None if found is None else found.epoch
-        partitions = [(self._topic.name, number) for number in self._topic.partitions]
-        begin = self._cluster.highest(partitions)
+        before = {self._topic.id, seen.topic_id}
+        topic, begin = self._look_before(batch, before)
         transaction.send(
-            records(staged.files, own, replaces=replaces), rows=count(staged.files), partitions=len(partitions)
+            records(staged.files, own, replaces=replaces), rows=count(staged.files), partitions=len(topic.partitions)
         )
-        end = self._cluster.highest(partitions)
-        between = {number: (begin[topic, number], at) for (topic, number), at in end.items()}
+        # The client may have sent to partitions that came meanwhile: whoever reads by the mark must find all records.
+        topic, end = self._look_before(batch, before)
+        between = {number: (begin.get(number, 0), at) for number, at in end.items()}
         top = max(seen.top, batch.key.id)
-        mark = Mark(manifest=own, top=top, topic_id=self._topic.id, offsets=between)
+        mark = Mark(manifest=own, top=top, topic_id=topic.id, offsets=between)
         transaction.mark(key=key_of(self._sink.topic, batch.key), value=encode(mark))
         transaction.commit()
         return own
+
+    def _look_before(self, batch: ExpectedBatch, before: set[str | None]) -> tuple[Topic, dict[int, int]]:
+        """The topic as it is now, and the ends of its partitions.
+
+        :param before: ids that it had before. In a topic that was made again a batch would hide that those before it
+            are gone: each run looks for the newest alone.
+        :raises SinkError: if it has another id by now.
+        """
+        topic = self._topic_of_now()
+        if before - {None, topic.id}:
+            raise SinkError(
+                f"the topic {topic.name} was removed and made again before batch {batch.key} was published. Nothing "
+                "was published. Run the batch again: if the topic had any batch, that is said then, with the ways on."
+            )
+        ends = self._cluster.highest((topic.name, number) for number in topic.partitions)
+        return topic, {number: at for (_, number), at in ends.items()}
 
     def _own(self, batch: ExpectedBatch, mark: Mark) -> Manifest:
         found = batch.check(mark.manifest, where=self.location())
         if mark.topic_id != self._topic.id:
             raise SinkError(
                 f"batch {batch.key} was published to another topic {self._sink.topic}, which had the id "
-                f"{mark.topic_id}: the topic was removed and made again, without what it had. Bring it back; or remove "
-                f"{self._sink.marks_topic} too, and run `microbatch rewind {batch.identity.location} --to -1` "
-                "to have everything published again."
+                f"{mark.topic_id}: the topic was removed and made again, without what it had. To have everything "
+                f"published again, remove {self._sink.marks_topic} too; then {self._rewind(batch, -1)} has the batches "
+                "run again, as far as their sources have them. That is refused where retention has removed the oldest "
+                "from the log: begin a new checkpoint there, which reads what its sources have."
             )
         return found
 
@@ -278,6 +296,10 @@ class OpenKafka(StagedInFiles):
 
     @cached_property
     def _topic(self) -> Topic:
+        """The topic as this task has found it."""
+        return self._topic_of_now()
+
+    def _topic_of_now(self) -> Topic:
         found = self._cluster.topics([self._sink.topic]).get(self._sink.topic)
         if found is None:
             raise SinkError(
