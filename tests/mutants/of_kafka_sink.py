@@ -8,6 +8,7 @@ SINK, PROCESSES, MARKS = (f"tests/kafka/test_{name}.py" for name in ("sink", "pr
 MEANWHILE = "tests/kafka/test_meanwhile.py"
 OTHERS = "tests/kafka/test_marks_of_others.py"
 LOST = "tests/kafka/test_lost_marks.py"
+RESTORED = "tests/kafka/test_restored.py"
 REPLACEABLE = "tests/execution/test_not_replaceable.py"
 
 MUTATIONS = [
@@ -242,6 +243,38 @@ MUTATIONS = [
         old="if before - {None, topic.id}:",
         new="if False:",
         tests=(MEANWHILE,),
+    ),
+    Mutation(
+        name="an error names a rewind that takes batches out of a topic",
+        why="each way that is named is refused, and the pipeline stands still",
+        file="sinks/manifest.py",
+        old="if is_own and not can_withdraw:",
+        new="if False:",
+        tests=(RESTORED,),
+    ),
+    Mutation(
+        name="a rewind over a plan is refused for what stays in a topic",
+        why="the plan can be given up by nothing, and start-behind waits for that",
+        file="upkeep/commands/staying.py",
+        old="return table.definition.keeps_batches and not table.definition.can_withdraw",
+        new="return False",
+        tests=(RESTORED,),
+    ),
+    Mutation(
+        name="a rewind does not look whether a batch of a topic was published meanwhile",
+        why="its plan is away, and no batch of its number can be made or taken out",
+        file="upkeep/commands/not_in.py",
+        old="if Sink.from_dict(self.sink).open(SinkContext()).contains(expected) is not None:",
+        new="if False:",
+        tests=(RESTORED,),
+    ),
+    Mutation(
+        name="a rewind that came too late for a topic is not over",
+        why="each run is refused, and each command",
+        file="upkeep/commands/apply.py",
+        old="if isinstance(error, MaintenanceError) and isinstance(step, NotIn):",
+        new="if False:",
+        tests=(RESTORED,),
     ),
     Mutation(
         name="a clear of what cannot be replaced runs its job",

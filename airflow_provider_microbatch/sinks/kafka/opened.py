@@ -250,7 +250,7 @@ class OpenKafka(StagedInFiles):
         return topic, {number: at for (_, number), at in ends.items()}
 
     def _own(self, batch: ExpectedBatch, mark: Mark) -> Manifest:
-        found = batch.check(mark.manifest, where=self.location())
+        found = batch.check(mark.manifest, where=self.location(), can_withdraw=self._sink.can_withdraw)
         if mark.topic_id != self._topic.id:
             raise SinkError(
                 f"batch {batch.key} was published to another topic {self._sink.topic}, which had the id "
