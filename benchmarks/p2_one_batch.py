@@ -61,15 +61,17 @@ import time
 from airflow.sdk.listener import get_listener_manager
 get_listener_manager()
 started = time.perf_counter()
-import json, sys
+import json, os, sys
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 application, *arguments = sys.argv[1:]
+conf = {"spark.ui.enabled": "false", **json.loads(os.environ.get("PEER_CONF", "{}"))}
 task = SparkSubmitOperator(
-    task_id="t", application=application, application_args=arguments, durable=False, conf={"spark.ui.enabled": "false"},
+    task_id="t", application=application, application_args=arguments, durable=False, conf=conf,
 )
 task.execute({})
 print(json.dumps(time.perf_counter() - started))
 """
+"""Submits an application. What Spark is told besides, such as the jars of a connector, is JSON in ``PEER_CONF``."""
 
 TRANSFORM = """
 from pyspark.sql import functions as F

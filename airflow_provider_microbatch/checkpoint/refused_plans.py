@@ -24,7 +24,7 @@ class RefusedPlan:
 
     :param definition: name of the definition of the pipeline that planned.
     :param next: id of the batch that would have been planned.
-    :param after: digest of the plan of the batch before it, the newest one.
+    :param after: digest of the plan of the batch before it, the newest one; empty for the first batch.
     :param epoch: highest epoch of the batch that would have been planned: attempts of before a rewind.
     """
 
@@ -52,9 +52,9 @@ class RefusedPlans:
         definition, after = values.get("definition"), values.get("after")
         number, epoch = values.get("next"), values.get("epoch")
         # The name of the definition becomes a path.
-        if not is_digest(definition) or not is_digest(after):
+        if not is_digest(definition) or not (is_digest(after) or (after == "" and number == 0)):
             corrupt(where, "not what it should be: it lacks the digest of a definition, or of a plan")
-        if not is_whole(number) or number < 1 or not is_whole(epoch) or epoch < 0:
+        if not is_whole(number) or number < 0 or not is_whole(epoch) or epoch < 0:
             corrupt(where, "not what it should be: it lacks the number of a batch, or of an attempt")
         return RefusedPlan(definition=str(definition), next=number, after=str(after), epoch=epoch)
 

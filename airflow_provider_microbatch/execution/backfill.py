@@ -40,6 +40,7 @@ from airflow_provider_microbatch.execution.plan import Planner
 from airflow_provider_microbatch.execution.planned import PlannedBatch
 from airflow_provider_microbatch.execution.position import read_position
 from airflow_provider_microbatch.execution.replay import (
+    AS_IT_IS,
     ask_again,
     check_place_again,
     check_replaceable,
@@ -162,6 +163,10 @@ class IntervalWork:
         overlap = self._overlap(surveys)
         if self._pipeline.plan == INTERVAL:
             self._check_live(surveys)
+        if self._pipeline.on_overlap == REPLAY:
+            # Before the interval's own batch takes what is unread: nothing would read that if this run were refused.
+            for planned in self._to_ask([self.execution(key).load(key) for key in overlap.committed], run):
+                self._check_again(planned)
         lane_batch = self._lane_batch(run, surveys)
         if self._pipeline.plan == INTERVAL:
             self._tell_unread(surveys, run)
@@ -330,15 +335,12 @@ class IntervalWork:
         reason, a reprocessed partition or an overlap, is requested here, once for each run and clear.
         """
         ready = [self.execution(key).load(key) for key in keys]
-        wanted = [planned for planned in ready if planned.committed and self._must_ask(planned.key, run)]
+        wanted = self._to_ask(ready, run)
         for planned in wanted:
-            key = planned.key
-            held = held_by_another(self._checkpoint, key, run, no_engine)
+            held = held_by_another(self._checkpoint, planned.key, run, no_engine)
             if held is not None:
                 raise BatchInProgressError(f"{held}; it is not replayed once more.")
-            check_place_again(self._checkpoint, self._planner.sink, key)
-            check_replaceable(self._checkpoint, self._planner.sink, planned)
-            check_replayable(self._sources_of(key), planned)
+            self._check_again(planned)
         for planned in wanted:
             sources = self._sources_of(planned.key)
             ask_again(
@@ -351,6 +353,18 @@ class IntervalWork:
             )
             log.info("Batch %s has data of %s: replaying it", planned.key, self._interval)
         return ready
+
+    def _to_ask(self, batches: Sequence[PlannedBatch], run: RunIdentity) -> list[PlannedBatch]:
+        """Those of which the run has to ask for a replay."""
+        return [planned for planned in batches if planned.committed and self._must_ask(planned.key, run)]
+
+    def _check_again(self, planned: PlannedBatch) -> None:
+        """Check that the batch can be replayed; raises as the checks of a clear do."""
+        check_place_again(self._checkpoint, self._planner.sink, planned.key)
+        is_own = planned.key.lane == self.key.lane
+        way = AS_IT_IS if is_own else "With on_overlap='skip' this run leaves it so, and reads what no batch has read."
+        check_replaceable(self._checkpoint, self._planner.sink, planned, way=way)
+        check_replayable(self._sources_of(planned.key), planned)
 
     def _must_ask(self, key: BatchKey, run: RunIdentity) -> bool:
         if any(run.is_of(by) for by in runs_of(self._checkpoint.lane(key.lane), key.id)):

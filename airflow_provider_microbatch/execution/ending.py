@@ -10,6 +10,7 @@ from airflow_provider_microbatch.checkpoint.entries import DEAD, Attempt, Attemp
 from airflow_provider_microbatch.exceptions import AttemptFencedError, HandleError, MicroBatchError
 from airflow_provider_microbatch.execution.engine import Engine
 from airflow_provider_microbatch.execution.guard import named
+from airflow_provider_microbatch.execution.identity import expected_on_record, found_in
 from airflow_provider_microbatch.execution.set_aside import FOUND_DEAD, cause_of, is_dead
 from airflow_provider_microbatch.execution.stateful import drop_own_folder
 from airflow_provider_microbatch.execution.status import end_attempt, is_committed
@@ -49,11 +50,21 @@ class Ending:
         """End an attempt that will not publish: stop Spark, drop the stage, record how the attempt ended. Never raises
         over the error that led here; work that cannot be done now is left to the next attempt.
 
+        If the attempt's output is in a table that takes none in its place, and not in all, the stages stay and no end
+        is recorded: the next try publishes them in the other tables. No other attempt's output could follow there.
+
         :param cause: the cause of the failure; None takes the cause from ``error``.
         """
         try:
             if engine is not None:
                 self._cancel(attempt, engine)
+            kept = self._to_be_followed(attempt)
+            if kept is not None:
+                log.warning(
+                    "Batch %s attempt %s is in %s, which takes no other in its place: its stages stay, and the next try"
+                    " publishes them in the other tables", attempt.key, attempt.epoch, kept,
+                )  # fmt: skip
+                return
             if drop_stage(self._checkpoint, self._sink, attempt):
                 log.info("Dropped the stage of batch %s attempt %s", attempt.key, attempt.epoch)
             if state == "failed":
@@ -62,6 +73,17 @@ class Ending:
             self.end(attempt, AttemptEnd(state=state, error=str(error), ended_ms=self._clock_ms(), cause=cause))
         except (MicroBatchError, OSError) as cleanup:
             log.warning("batch %s attempt %s could not be cleaned up: %s", attempt.key, attempt.epoch, cleanup)
+
+    def _to_be_followed(self, attempt: Attempt) -> str | None:
+        """Where the table is that has the attempt's output and takes no other, if other tables lack it; else None."""
+        if self._sink.definition.not_replaceable() is None or len(self._sink.tables) == 1:
+            return None
+        batch = expected_on_record(self._checkpoint, attempt.key, tables=self._checkpoint.tables)
+        found = ((table, found_in(table, batch)) for table in self._sink.tables)
+        have = [table for table, one in found if one is not None and one.epoch == attempt.epoch]
+        if len(have) == len(self._sink.tables):
+            return None
+        return next((table.location() for table in have if table.definition.not_replaceable() is not None), None)
 
     @staticmethod
     def _cancel(attempt: Attempt, engine: Engine) -> None:

@@ -14,14 +14,14 @@ from airflow_provider_microbatch.checkpoint.refused_plans import RefusedPlan
 def record_refused(checkpoint: Checkpoint, key: BatchKey, definition: Mapping[str, Any]) -> None:
     """Record that a plan was refused, with its definition; durable on return.
 
-    :param key: the batch that would have been planned. Nothing is recorded of a first batch: no command sets a position
-        before it.
+    :param key: the batch that would have been planned. Where there is no checkpoint yet, nothing is recorded: no
+        command goes on there.
     :param definition: values of the pipeline that planned, as ``Pipeline.to_dict`` has them.
     :raises CheckpointError: if the store cannot be reached, or the entry before cannot be read.
     """
     lane = checkpoint.lane(key.lane)
-    after = lane.plan_digest(key.id - 1) if key.id > 0 else None
-    if after is None:
+    after = lane.plan_digest(key.id - 1) if key.id > 0 else ""
+    if after is None or checkpoint.identity() is None:
         return
     plan = RefusedPlan(
         definition=checkpoint.definitions.put(definition),
@@ -39,14 +39,16 @@ def refused_plan(checkpoint: Checkpoint, lane: str) -> RefusedPlan | None:
     :raises CorruptEntryError: if the record, its definition, or a newest entry of the offset log cannot be read.
     """
     refused, log = checkpoint.refused_plans.get(lane), checkpoint.lane(lane).offset_log
-    newest = None if refused is None else log.latest_id()
-    if refused is None or newest is None:
+    if refused is None:
         return None
+    last = log.latest_id()
+    newest = -1 if last is None else last
     for number in range(newest, refused.next - 1, -1):
         entry = log.get(number)
         if entry is None or not is_position(entry):
             return None
-    if checkpoint.lane(lane).plan_digest(refused.next - 1) != refused.after:
+    before = "" if refused.next == 0 else checkpoint.lane(lane).plan_digest(refused.next - 1)
+    if before != refused.after:
         return None  # rewound since, or another life of the checkpoint
     # A batch that was planned since may have been rewound: its attempts stay.
     if checkpoint.attempts.latest_epoch(BatchKey(lane, refused.next)) != refused.epoch:

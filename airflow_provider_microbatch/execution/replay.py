@@ -164,9 +164,13 @@ def check_replayable(sources: OpenedSources, planned: PlannedBatch) -> None:
         raise SourceError(f"batch {planned.key} cannot be replayed, {reason}")
 
 
-def check_replaceable(checkpoint: Checkpoint, sink: OpenSink, planned: PlannedBatch) -> None:
+AS_IT_IS = "If it is right as it is, mark the task as succeeded."
+
+
+def check_replaceable(checkpoint: Checkpoint, sink: OpenSink, planned: PlannedBatch, *, way: str = AS_IT_IS) -> None:
     """Check the tables, before a job of Spark makes what none of them would take.
 
+    :param way: a sentence that says how its run goes on without the replay.
     :raises SinkError: if the batch is in one in which none can be replaced.
     """
     for table in sink.tables:
@@ -174,7 +178,7 @@ def check_replaceable(checkpoint: Checkpoint, sink: OpenSink, planned: PlannedBa
         if why is not None and table.contains(expected(checkpoint, planned.identity)) is not None:
             raise SinkError(
                 f"batch {planned.key} is in, and cannot be replayed: {why}. Nothing was run, and the batch stays as it "
-                "is. If it is right as it is, mark the task as succeeded."
+                f"is. {way}"
             )
 
 

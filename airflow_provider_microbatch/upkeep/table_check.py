@@ -78,7 +78,8 @@ def check_table(checkpoint: Checkpoint, *, everything: bool) -> TableCheck:
         committed = committed[-1:] if all(key.lane == LIVE for key in committed) else []
     chosen = committed if everything else sample(committed)
     findings = [finding for key in chosen for finding in _look(checkpoint, recorded, key, inside=everything)]
-    findings += _look_at_next(checkpoint, sinks)
+    told = {finding.message for finding in findings}
+    findings += [finding for finding in _look_at_next(checkpoint, sinks) if finding.message not in told]
     findings += [finding for table in tables_of(sinks) for finding in _strays(checkpoint, table) if everything]
     return TableCheck(findings=findings, asked=len(chosen), of=len(committed))
 
@@ -244,8 +245,20 @@ def _look_at_next(checkpoint: Checkpoint, sinks: Sequence[OpenSink]) -> Iterator
                     repair="Choose one of the ways on; until then the pipeline plans nothing.",
                 )
                 break  # further findings would have the same cause
-            except (SinkError, CheckpointError):
-                continue  # the look at its batches reports the error
+            except SinkError as error:
+                if sink.seems_away(checkpoint.tables) is not None:
+                    continue  # the look at its batches reports that
+                # Such as a batch's folder that was moved or copied to a number that no batch has: no look at a batch of
+                # the log meets it, and its rows are in the table twice once the batch is run again.
+                yield Finding(
+                    kind="table",
+                    where=sink.location(),
+                    message=str(error),
+                    repair="Mend that, then check again; until then the pipeline plans nothing.",
+                )
+                break
+            except CheckpointError:
+                continue  # the logs' own findings report the error
 
 
 def _uncommitted(checkpoint: Checkpoint) -> Iterator[BatchKey]:

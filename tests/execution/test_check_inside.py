@@ -52,3 +52,20 @@ def test_a_table_of_before_a_replay_is_found(world: World) -> None:
     backup.rename(folder)
     (message,) = told(world)
     assert "is attempt 1's, and attempt 2 has replaced that since" in message
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_a_batch_that_was_moved_or_copied_to_a_later_number_is_found_where_it_is(
+    world: World, everything: bool
+) -> None:
+    lane = world.lake / "lane=live"
+    (lane / "batch_id=0").rename(lane / "batch_id=7")
+    missing, elsewhere = told(world, everything=everything)
+    assert "live/0 is committed and not in" in missing
+    assert "batch_id=7 should hold batch live/7, but its manifest says" in elsewhere
+    world.run(0, clear_number=1)
+    assert told(world, everything=everything) == [elsewhere], (
+        "a clear puts back what is in the table a second time then"
+    )
+    shutil.rmtree(lane / "batch_id=7")
+    assert told(world, everything=everything) == []

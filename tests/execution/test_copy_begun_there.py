@@ -9,12 +9,13 @@ from unittest import mock
 
 import pytest
 
-from airflow_provider_microbatch.checkpoint.places import MOVED
+from airflow_provider_microbatch.checkpoint.places import MOVED, Move
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import ForeignBatchError, MaintenanceError, MovedError
 from airflow_provider_microbatch.stores import Store
 from airflow_provider_microbatch.stores.location import open_store
-from airflow_provider_microbatch.upkeep.commands.moving import CopyTo, Leave, Open
+from airflow_provider_microbatch.upkeep.commands import moving
+from airflow_provider_microbatch.upkeep.commands.moving import CopyTo, Leave, Open, arrive
 from tests.execution.maintaining import applier, filled, rows
 from tests.execution.test_copy import a_folder, at, copied, entries, expire
 from tests.execution.world import World
@@ -53,6 +54,22 @@ def test_nothing_is_copied_to_a_place_where_a_run_has_begun_since_and_the_old_on
     world.land(3)
     world.run(4)
     assert rows(world) == [0, 1, 2, 3]
+
+
+def test_a_checkpoint_that_was_begun_there_at_the_same_moment_is_not_closed(world: World) -> None:
+    """Between the look at the new place and the record that something is on its way there."""
+    begun = BegunThere(world)
+    theirs = begun.new.get("metadata") or b""
+    shutil.rmtree(begun.target)
+
+    def late(target: Store, move: Move) -> bool:
+        assert target.put_if_absent("metadata", theirs)
+        return arrive(target, move)
+
+    with mock.patch.object(moving, "arrive", late), pytest.raises(MaintenanceError, match="another checkpoint's"):
+        copied(world, begun.target)
+    assert begun.new.get("metadata") == theirs
+    assert not begun.new.list("maintenance")
 
 
 @pytest.mark.parametrize("has_left", [False, True], ids=["here", "left"])

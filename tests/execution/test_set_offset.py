@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from acme_microbatch.counter import CounterSource, OpenCounter
 
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import (
@@ -17,6 +19,7 @@ from airflow_provider_microbatch.exceptions import (
 )
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.set_offset import plan_set_offset
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
 from tests.execution.intervals import IntervalWorld, hour
@@ -80,6 +83,48 @@ def test_to_the_beginning(world: World) -> None:
         world.run(number)
     assert world.run(9) is None
     assert [ids for batch, ids in sorted(world.table().items()) if batch > 4] == [[0], [1], [2], [3]]
+
+
+def test_before_the_first_batch_too(world: World) -> None:
+    applied(world, rewind(-1))
+    applied(world, set_offset(1, skip=True))
+    assert world.checkpoint.offset_log.ids() == [0]
+    for number in range(5, 7):
+        world.run(number)
+    assert world.run(8) is None
+    assert world.table() == {1: [2], 2: [3]}
+    assert verify_all(world.checkpoint) == []
+
+
+def test_a_first_plan_that_is_refused_leads_on_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path)
+    world.sources = {"orders": CounterSource(str(tmp_path / "head"))}  # type: ignore[dict-item]
+    (tmp_path / "head").write_text("3")
+    with monkeypatch.context() as patch:
+        patch.setattr(OpenCounter, "latest_offset", Mock(side_effect=SourceError("1 is gone. Use set-offset")))
+        with pytest.raises(SourceError, match="1 is gone"):
+            world.run(0)
+
+    def make(drafting: Drafting) -> Plan:
+        return plan_set_offset(
+            drafting, lane="live", source="orders", offset='{"n": 1}', allow_skip=True, allow_reread=False
+        )
+
+    applied(world, make)
+    world.run(1)
+    assert world.run(2) is None
+    assert world.table() == {1: [2, 3]}
+    assert verify_all(world.checkpoint) == []
+
+
+def test_in_a_lane_that_has_no_batch_there_is_no_position(world: World) -> None:
+    def make(drafting: Drafting) -> Plan:
+        return plan_set_offset(
+            drafting, lane="dead-letters", source="orders", offset=None, allow_skip=True, allow_reread=True
+        )
+
+    with pytest.raises(MaintenanceError, match="no batch in lane dead-letters yet"):
+        planned(world, make)
 
 
 def test_forwards_what_lies_between_is_lost_and_named(world: World) -> None:

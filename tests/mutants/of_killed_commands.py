@@ -56,8 +56,8 @@ MUTATIONS = [
         name="a copy that is typed again does not look whether a run has begun at the new place",
         why="the checkpoint that is there is closed, and half of it taken for what was copied",
         file="upkeep/commands/moving.py",
-        old="        _check_nobody_else(store, target, move)\n        arrive(",
-        new="        arrive(",
+        old="        _check_nobody_else(store, target, move)\n        is_new = arrive(",
+        new="        is_new = arrive(",
         tests=(BEGUN_THERE,),
     ),
     Mutation(

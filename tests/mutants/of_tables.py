@@ -295,7 +295,7 @@ MUTATIONS = [
         name="a backfill asks for a replay that the table refuses",
         why="no run answers it, and it holds retention until somebody withdraws it",
         file="execution/backfill.py",
-        old="            check_place_again(self._checkpoint, self._planner.sink, key)\n",
+        old="        check_place_again(self._checkpoint, self._planner.sink, planned.key)\n",
         new="",
         tests=("tests/execution/test_two_lives.py",),
     ),

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from airflow_provider_microbatch import connections
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.sources.kafka import KafkaSource
 from tests.execution.maintaining import expire
 from tests.sources.test_set_offset_commands import Refused, Topic, pasted
 
@@ -104,3 +106,15 @@ def test_check_says_nothing_of_it_where_the_topic_is_as_it_was(
     topic.send(2)
     case.plan(5)
     assert "made again" not in checked(case, capsys)[1]
+
+
+def test_a_topic_that_the_source_no_longer_reads_is_no_matter(case: Refused) -> None:
+    topic = Topic(case)
+    case.read_up_to_now()
+    made_again(topic)
+    assert "was removed and made again" in str(case.open().made_again())
+    now = topic.broker.topic(partitions=1)
+    reads = case.world.sources["orders"]
+    assert isinstance(reads, KafkaSource)
+    case.reads(replace(reads, topics=[now]))
+    assert case.open().made_again() is None

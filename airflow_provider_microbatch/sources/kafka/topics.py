@@ -42,14 +42,12 @@ class Topics:
 
         :raises SourceError: if a named topic does not exist, or is not the one that it was.
         """
-        source = self._source
-        names = source.names if source.pattern is None else self._cluster().topics_like(source.pattern)
-        found = self._cluster().topics(names)
-        missing = [name for name in source.names if name not in found]
+        found = self._cluster().topics(self._selected())
+        missing = [name for name in self._source.names if name not in found]
         if missing:
             raise SourceError(
                 f"source {self._name!r}: topic {', '.join(map(repr, missing))} does not exist, or this user may not "
-                f"see it, at {source.location()}. Create it, correct the name, or give the right."
+                f"see it, at {self._source.location()}. Create it, correct the name, or give the right."
             )
         self._check(found.values())
         return {name: self._meant(topic) for name, topic in found.items()}
@@ -109,9 +107,14 @@ class Topics:
         return Topic(name=topic.name, id=topic.id, partitions=tuple(wanted))
 
     def made_again(self) -> str | None:
-        """What was removed and made again of the topics that are on record, with the way on; None if nothing was."""
-        found = self._cluster().topics(self._recorded().keys()) if self._recorded() else {}
+        """What was removed and made again of the topics that are on record and still selected, with the way on; None if
+        nothing was."""
+        found = self._cluster().topics(self._recorded().keys() & set(self._selected())) if self._recorded() else {}
         return next((self._made_again(topic) for topic in found.values() if not self.is_as_it_was(topic)), None)
+
+    def _selected(self) -> Collection[str]:
+        pattern = self._source.pattern
+        return self._source.names if pattern is None else self._cluster().topics_like(pattern)
 
     def _check(self, topics: Iterable[Topic]) -> None:
         for topic in topics:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from airflow_provider_microbatch.checkpoint.by_hand import commit_by_hand
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from airflow_provider_microbatch.checkpoint.by_hand import commit_by_hand, position_by_hand
 from airflow_provider_microbatch.checkpoint.codec import encode_commit
-from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEntry
+from airflow_provider_microbatch.checkpoint.entries import CommitEntry, Offset, OffsetEntry
+from airflow_provider_microbatch.execution.plan import PINNED_BY_DEFAULT
+from airflow_provider_microbatch.execution.position import Position
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting
 
 
@@ -16,6 +21,33 @@ def encoded_commit(entry: CommitEntry) -> bytes:
 def encoded_offsets(drafting: Drafting, lane: str, entry: OffsetEntry) -> bytes:
     """An offset entry as bytes, in the checkpoint's format."""
     return drafting.checkpoint.lane(lane).offset_log.encoded(entry)
+
+
+def entry_by_hand(
+    drafting: Drafting,
+    position: Position,
+    *,
+    sources: Sequence[str],
+    ends: Mapping[str, Offset | None] = MappingProxyType({}),
+) -> OffsetEntry:
+    """The entry of a batch that reads nothing and records where the next one begins.
+
+    :param position: where the lane stands.
+    :param sources: names of the pipeline's sources, for a lane that has no batch.
+    :param ends: by source, the positions that are set; the others stay.
+    """
+    identity, latest = drafting.checkpoint.identity(), position.latest
+    committed = dict.fromkeys(sources) if latest is None else dict(position.committed)
+    return OffsetEntry(
+        ends={**committed, **ends},
+        starts=committed,
+        batch_timestamp_ms=drafting.at_ms,
+        watermark_ms=position.last_commit.next_watermark_ms if position.last_commit else 0,
+        conf=PINNED_BY_DEFAULT if latest is None else latest.conf,
+        source_metadata={} if latest is None else latest.source_metadata,
+        pipeline=identity.pipeline if identity else None,
+        extra=position_by_hand(drafting.trail),
+    )
 
 
 def encoded_position_commit(drafting: Drafting, entry: OffsetEntry, *, planned: bytes, since: int) -> bytes:

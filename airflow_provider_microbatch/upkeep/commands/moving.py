@@ -91,8 +91,13 @@ class CopyTo(_OfAMove):
         target, move = open_store(self.target), move_of(self)
         # Before the record too, or a checkpoint that a run has begun there would be closed, and its files replaced.
         _check_nobody_else(store, target, move)
-        arrive(target, move)
-        _check_nobody_else(store, target, move)
+        is_new = arrive(target, move)
+        try:
+            _check_nobody_else(store, target, move)
+        except MaintenanceError:
+            if is_new:  # nothing was copied yet, and the record would close the checkpoint that was begun there
+                target.delete_if(f"{_MAINTENANCE}/{ARRIVING}", move.encoded())
+            raise
 
         def is_done() -> bool:
             return is_over() or is_open(target)
@@ -221,17 +226,20 @@ def is_open(target: Store) -> bool:
     return target.get(f"{_MAINTENANCE}/{ARRIVED}") is not None
 
 
-def arrive(target: Store, move: Move) -> None:
+def arrive(target: Store, move: Move) -> bool:
     """Record at the new place that the checkpoint is on its way.
 
+    :return: False if that was on record.
     :raises MaintenanceError: if another checkpoint was copied there.
     """
     path, data = f"{_MAINTENANCE}/{ARRIVING}", move.encoded()
-    if not target.put_if_absent(path, data) and target.get(path) != data:
+    is_new = target.put_if_absent(path, data)
+    if not is_new and target.get(path) != data:
         raise MaintenanceError(
             f"{target.location} is where another checkpoint was copied to. Move what is there away, or name another "
             "place."
         )
+    return is_new
 
 
 def _check_nobody_else(store: Store, target: Store, move: Move) -> None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from airflow_provider_microbatch.checkpoint.by_hand import position_by_hand
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.entries import Offset, OffsetEntry
+from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import ForeignBatchError, MaintenanceError, SinkError, SourceError
 from airflow_provider_microbatch.execution.newest import first_in_a_row
-from airflow_provider_microbatch.execution.position import Position, read_position, starts_of
+from airflow_provider_microbatch.execution.position import read_position, starts_of
 from airflow_provider_microbatch.execution.set_aside import all_aside
 from airflow_provider_microbatch.execution.unknown_batches import check_next, check_none_unknown
 from airflow_provider_microbatch.sources import OpenSource
-from airflow_provider_microbatch.upkeep.commands.encoding import encoded_offsets, encoded_position_commit
+from airflow_provider_microbatch.upkeep.commands.encoding import (
+    encoded_offsets,
+    encoded_position_commit,
+    entry_by_hand,
+)
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.rename_source import check_not_half_renamed
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
@@ -39,7 +42,7 @@ def plan_set_offset(
     checkpoint = drafting.checkpoint
     check_not_half_renamed(checkpoint)
     position = read_position(checkpoint.lane(lane))
-    if position.latest is None:
+    if position.latest is None and lane != LIVE:
         raise MaintenanceError(
             f"{checkpoint.location} has no batch in lane {lane} yet, so there is no position to set."
         )
@@ -65,7 +68,8 @@ def plan_set_offset(
         _check_tables(drafting, recorded, BatchKey(lane, position.batch_id), allow_reread=allow_reread)
         number, folder = position.batch_id, "" if lane == LIVE else f"lanes/{lane}/"
         why = f"the next batch begins source {source!r} at {_show(offset)}, after {_show(before)}"
-        entry = _entry(drafting, position, source, offset)
+        names = recorded.names_to_come(lane)
+        entry = entry_by_hand(drafting, position, sources=names, ends={source: offset})
         # First of all: if a run has planned at this moment, the command has not done anything yet, and can end without
         # effect.
         before_it = f"{folder}commits/{number - 1}" if number > 0 else None
@@ -170,21 +174,6 @@ def _check_direction(
         if reason is not None:
             raise MaintenanceError(f"source {source!r} cannot be read again from {_show(offset)} on: {reason}")
         drafting.note(f"read again: source {source!r} after {_show(offset)} up to {_show(before)}{figures}.")
-
-
-def _entry(drafting: Drafting, position: Position, source: str, offset: Offset | None) -> OffsetEntry:
-    assert position.latest is not None, "checked before"
-    identity = drafting.checkpoint.identity()
-    return OffsetEntry(
-        ends={**position.committed, source: offset},
-        starts=dict(position.committed),
-        batch_timestamp_ms=drafting.at_ms,
-        watermark_ms=position.last_commit.next_watermark_ms if position.last_commit else 0,
-        conf=position.latest.conf,
-        source_metadata=position.latest.source_metadata,
-        pipeline=identity.pipeline if identity else None,
-        extra=position_by_hand(drafting.trail),
-    )
 
 
 def _figures(opened: OpenSource, start: Offset | None, end: Offset | None) -> str:

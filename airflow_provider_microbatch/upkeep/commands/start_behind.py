@@ -6,16 +6,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from airflow_provider_microbatch.checkpoint.by_hand import position_by_hand
-from airflow_provider_microbatch.checkpoint.entries import OffsetEntry
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import MaintenanceError
 from airflow_provider_microbatch.execution.newest import first_in_a_row
-from airflow_provider_microbatch.execution.plan import PINNED_BY_DEFAULT
-from airflow_provider_microbatch.execution.position import Position, read_position
+from airflow_provider_microbatch.execution.position import read_position
 from airflow_provider_microbatch.sinks.manifest import counted_over
-from airflow_provider_microbatch.upkeep.commands.encoding import encoded_offsets, encoded_position_commit
+from airflow_provider_microbatch.upkeep.commands.encoding import (
+    encoded_offsets,
+    encoded_position_commit,
+    entry_by_hand,
+)
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
 from airflow_provider_microbatch.upkeep.commands.stateless import check_stateless
@@ -65,7 +66,7 @@ def plan_start_behind(drafting: Drafting, *, allow_reread: bool) -> Plan:
     # A log that begins here needs only one entry before: every run verifies just the newest two entries.
     first = position.batch_id if position.latest is not None else max(held[-1] - 1, 0)
     why = f"the table has batches of this number or later ones: nothing is read before batch {held[-1] + 1}"
-    entry = _entry(drafting, position, identity.sources)
+    entry = entry_by_hand(drafting, position, sources=identity.sources)
     planned = encoded_offsets(drafting, LIVE, entry)
     since = first_in_a_row(checkpoint.lane(LIVE).commit_log, first)
     commit = encoded_position_commit(drafting, entry, planned=planned, since=since)
@@ -136,17 +137,3 @@ def _check_reread_of_another(
             "the sources have nothing of it any more, or it is wanted twice: --allow-reread."
         )
     drafting.note(f"what batches {first} to {last} read is read again, as far as it is still there.")
-
-
-def _entry(drafting: Drafting, position: Position, sources: Sequence[str]) -> OffsetEntry:
-    identity, latest = drafting.checkpoint.identity(), position.latest
-    committed = dict(position.committed) if latest is not None else dict.fromkeys(sources)
-    return OffsetEntry(
-        ends=committed,
-        starts=committed,
-        batch_timestamp_ms=drafting.at_ms,
-        watermark_ms=position.last_commit.next_watermark_ms if position.last_commit else 0,
-        conf=PINNED_BY_DEFAULT if latest is None else latest.conf,
-        pipeline=identity.pipeline if identity else None,
-        extra=position_by_hand(drafting.trail),
-    )
