@@ -86,6 +86,10 @@ class KnownTables:
         """Address of an entry, for messages."""
         return f"{self._store.location}/{name}"
 
+    def where_of(self, location: str) -> str:
+        """Address of the entry of the table at that address, for messages."""
+        return self.where(_name(location))
+
     def _entry(self, name: str) -> tuple[str, str] | None:
         data = self._store.get(name)
         if data is None:

@@ -95,6 +95,8 @@ def _check_knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, epoch: 
     unmerged = next(filter(None, (table.unmerged(_on_record(checkpoint, key), one) for one in wrote)), None)
     if unmerged is None and not any(table.definition.is_same_place(one) for one in wrote):
         return
+    if (left := table.unrecorded(_on_record(checkpoint, key))) is not None:
+        raise SinkError(f"batch {key} is committed. {left}")
     known = max(_before(checkpoint, table, key), default=-1)
     rewind = command(checkpoint.lane(key.lane), f"rewind --to {known} --drop-output")
     if unmerged is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from shlex import quote
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
@@ -99,13 +100,18 @@ class ExpectedBatch:
             return found
         return self.recognise(found)
 
-    def check(self, found: Manifest, *, where: str) -> Manifest:
-        """Like :meth:`find`. :raises ForeignBatchError: if the output is another batch's."""
+    def check(self, found: Manifest, *, where: str, can_withdraw: bool = True) -> Manifest:
+        """Like :meth:`find`.
+
+        :param can_withdraw: whether output can be taken out there, for the ways on.
+        :raises ForeignBatchError: if the output is another batch's.
+        """
         own = self.find(found)
         if own is None:
             raise ForeignBatchError(
                 f"batch {self.key} in {where} is another one than {_asking(self.identity)} means by that number: "
-                f"{self._whose(found)} Nothing was published, committed or given up. {self._ways_on(found)}"
+                f"{self._whose(found)} Nothing was published, committed or given up. "
+                f"{self._ways_on(found, can_withdraw=can_withdraw)}"
             )
         return own
 
@@ -132,12 +138,18 @@ class ExpectedBatch:
             )
         return f"it was published by {found.identity}."
 
-    def _ways_on(self, found: Manifest) -> str:
+    def _ways_on(self, found: Manifest, *, can_withdraw: bool) -> str:
         place, key = self.identity.location, self.key
         lane = "" if key.lane == LIVE else f" --lane {key.lane}"
         ways = ["give the pipeline another path or table"]
         newest = key.id - 1 if self.newest is None else self.newest
-        if found.identity is not None and found.identity.checkpoint == self.identity.checkpoint:
+        is_own = found.identity is not None and found.identity.checkpoint == self.identity.checkpoint
+        if is_own and not can_withdraw:
+            plan = (
+                f"`microbatch rewind {place} --to {newest}{lane}` gives up the plan, then " if self._is_planned else ""
+            )
+            ways += [f"{plan}{counted_over(place)}"] if key.lane == LIVE else []
+        elif is_own:
             ways.append(
                 f"`microbatch rewind {place} --to {newest} --drop-output{lane}` takes what is later than the "
                 "backup out of the table and reads it again, as far as it is still there"
@@ -149,11 +161,15 @@ class ExpectedBatch:
             )
             if found.identity is not None:
                 ways.insert(0, self._as_before(found.identity))
-        if self.identity.digest:
+        if self._is_planned:
             ways.append(
                 f"`microbatch adopt {place} {key}` has what is there count as this batch, whose own range is not read"
             )
         return f"Ways on: {'; '.join(ways)}."
+
+    @property
+    def _is_planned(self) -> bool:
+        return bool(self.identity.digest)
 
     def _as_before(self, made: BatchIdentity) -> str:
         """How the pipeline goes on as the one that made the batch. The name belongs to it: a checkpoint refuses any
@@ -176,6 +192,18 @@ def _of_job(made: BatchIdentity) -> str:
     if job == made.pipeline:
         return ""
     return f", or in a job JobGraph({job!r}, …, checkpoint={root!r}) and its sink(…, pipeline={name!r})"
+
+
+def counted_over(place: str) -> str:
+    """The way on behind batches of this checkpoint that no log knows, and that nobody can take out of their table.
+
+    :param place: address of the checkpoint.
+    """
+    return (
+        f"`microbatch start-behind {quote(place)} --allow-reread` has this checkpoint count on behind what is there; "
+        f"before the next run `microbatch set-offset {quote(place)} --source … --offset … --allow-skip` sets each "
+        "source behind what was read for that, or its rows come a second time"
+    )
 
 
 def only(found: Manifest, *, checkpoint: str, tables: KnownTables) -> ExpectedBatch:

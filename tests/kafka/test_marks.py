@@ -19,13 +19,15 @@ from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.kafka.access import Access
 from airflow_provider_microbatch.kafka.cluster import Cluster
 from airflow_provider_microbatch.sinks.kafka import marks as module
-from airflow_provider_microbatch.sinks.kafka.marks import Mark, Marks, decode, encode, key_of, place_of
+from airflow_provider_microbatch.sinks.kafka.mark import Mark, decode, encode, key_of, place_of
+from airflow_provider_microbatch.sinks.kafka.mark_index import Found, MarkIndex
+from airflow_provider_microbatch.sinks.kafka.marks import Marks
 from airflow_provider_microbatch.sinks.kafka.records import OURS, headers_of
 from airflow_provider_microbatch.sinks.manifest import Manifest
 from tests.kafka.topic import World
-from tests.sinks.stages import EXPECTED, KEY, NOTHING_KNOWN, batch_of
+from tests.sinks.stages import EXPECTED, KEY, batch_of
 from tests.support import kafka
-from tests.support.kafka_stages import write_stage
+from tests.support.kafka_stages import make_ready, write_stage
 from tests.support.waiting import wait_until
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=20)
@@ -112,6 +114,18 @@ def test_a_list_of_files_that_is_too_long_for_a_record_is_left_out() -> None:
     )
 
 
+def test_what_is_read_further_back_says_nothing_of_a_batch_that_has_a_newer_record() -> None:
+    index, before = MarkIndex("marks", end=9), Mark(manifest=Manifest(key=KEY, epoch=1), top=7, topic_id="a")
+    now = dataclasses.replace(before, top=9, topic_id="b")
+    index.add(KEY, encode(now), offset=8)
+    index.add(KEY, encode(before), offset=3)
+    index.add(KEY, b"no mark", offset=2)
+    assert index.find(KEY) == Found(offset=8, mark=now)
+    assert index.newest("live") == (9, "b")
+    index.add(KEY, None, offset=10)
+    assert index.ids("live", above=-1) == []
+
+
 @dataclasses.dataclass
 class Topic:
     """A topic of marks that is written by hand."""
@@ -178,10 +192,39 @@ def test_an_old_batch_and_one_of_another_lane_are_found_too(topic: Topic) -> Non
     marks = topic.marks()
     assert marks.look(BatchKey("live", 3)).mark is not None
     assert marks.look(BatchKey("backfill", 0)).mark is not None
-    assert marks.look(BatchKey("backfill", 2)) == module.Seen(mark=None, top=1)
+    assert marks.look(BatchKey("backfill", 2)) == module.Seen(mark=None, top=1, topic_id="a")
     assert marks.look(BatchKey("elsewhere", 0)) == module.Seen(mark=None, top=-1)
     assert marks.ids("backfill") == [0, 1]
     assert len(marks.ids("live")) == 1000
+
+
+@slow
+def test_who_asks_for_one_batch_after_the_other_reads_no_mark_twice(topic: Topic) -> None:
+    topic.put(*((f"interval-{number % 3}", number) for number in range(900)))
+    marks = topic.marks()
+    for number in reversed(range(900)):
+        assert marks.look(BatchKey(f"interval-{number % 3}", number)).mark is not None
+    for lane in ("interval-0", "interval-9", "interval-10"):
+        assert marks.look(BatchKey(lane, 0)).mark is None or lane == "interval-0"
+        assert len(marks.ids(lane)) == (300 if lane == "interval-0" else 0)
+    assert marks.read <= 901, "with the end of the transaction"
+    topic.put(("interval-0", 900))
+    assert marks.ids("interval-0", above=890) == [891, 894, 897, 900]
+    assert marks.read <= 903
+
+
+@slow
+def test_marks_that_are_too_many_to_be_kept_are_read_again_one_by_one(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_provider_microbatch.sinks.kafka.mark_index._KEPT_BYTES", 1000)
+    topic.put(*(("live", number) for number in range(100)), ("live", 5))
+    marks = topic.marks()
+    for number in range(100):
+        mark = marks.look(BatchKey("live", number)).mark
+        assert mark is not None
+        assert mark.manifest.key.id == number
+    assert marks.look(BatchKey("live", 100)) == module.Seen(mark=None, top=99, topic_id="a")
 
 
 @slow
@@ -190,7 +233,7 @@ def test_an_old_batch_that_was_published_again_hides_no_newer_one(topic: Topic) 
     marks = topic.marks()
     for number in range(9):
         assert marks.look(BatchKey("live", number)).mark is not None
-    assert marks.look(BatchKey("live", 9)) == module.Seen(mark=None, top=8)
+    assert marks.look(BatchKey("live", 9)) == module.Seen(mark=None, top=8, topic_id="a")
     assert marks.ids("live", above=6) == [7, 8]
 
 
@@ -201,7 +244,7 @@ def test_marks_of_other_topics_and_records_of_others_are_passed_over(topic: Topi
     kafka.running().send(topic.name, ["hello"])
     marks = topic.marks()
     assert marks.look(BatchKey("live", 1)).mark is not None
-    assert marks.look(BatchKey("live", 2)) == module.Seen(mark=None, top=1)
+    assert marks.look(BatchKey("live", 2)) == module.Seen(mark=None, top=1, topic_id="a")
 
 
 @slow
@@ -227,10 +270,10 @@ def test_marks_that_would_age_out_or_are_gone_stop_a_publish(tmp_path: Path) -> 
     world = World.make(tmp_path)
     ageing = kafka.running().topic(config={"cleanup.policy": "compact,delete"})
     with pytest.raises(SinkError, match=r"cleanup\.policy=compact,delete: marks would age out.*Set cleanup"):
-        world.sink(marks=ageing).make_ready(NOTHING_KNOWN, is_there=lambda: True)
+        make_ready(world.sink(marks=ageing))
     sink = world.sink()
     write_stage(sink, 1)
     kafka.running().remove(sink.definition.marks_topic)
-    with pytest.raises(SinkError, match=r"-microbatch is gone, which has a mark of each batch.*bring it back"):
+    with pytest.raises(SinkError, match=r"-microbatch is gone, which has a mark of each batch.*Bring the marks back"):
         world.sink().publish(EXPECTED, 1)
     assert world.records() == []

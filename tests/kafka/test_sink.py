@@ -20,10 +20,12 @@ from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import DefinitionError, SinkError, UntrustedError
 from airflow_provider_microbatch.sinks import Sink, SinkContext
 from airflow_provider_microbatch.sinks.kafka import KafkaSink, marks
+from airflow_provider_microbatch.sinks.kafka.mark import Mark
 from airflow_provider_microbatch.sinks.kafka.marks import Marks
 from airflow_provider_microbatch.sinks.kafka.transaction import Transaction
+from airflow_provider_microbatch.sinks.manifest import Manifest
 from tests.kafka.topic import World, of
-from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, NOTHING_KNOWN, expect
+from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, NOTHING_KNOWN, batch_of, expect
 from tests.support import kafka
 from tests.support.kafka import PASSWORD
 from tests.support.kafka_stages import read, write_records, write_stage
@@ -219,8 +221,13 @@ def test_a_topic_that_is_missing_or_was_made_again_is_named(world: World) -> Non
     with pytest.raises(SinkError, match=f"there is no topic {world.topic}"):
         world.sink().check()
     kafka.running().topic(name=world.topic, partitions=2)
-    with pytest.raises(SinkError, match=r"was published to another topic .*made again, without what it had"):
+    with pytest.raises(SinkError, match=r"was published to another topic .*made again, without what it had") as told:
         world.sink().contains(EXPECTED)
+    assert "`microbatch rewind /checkpoints/orders --to -1` has the batches run again" in str(told.value)
+    in_lane = dataclasses.replace(EXPECTED, identity=batch_of(BatchKey("interval-a", 0), location="/two words"))
+    lane_mark = Mark(manifest=Manifest(key=in_lane.key, epoch=1, identity=in_lane.identity), top=0, topic_id="another")
+    with pytest.raises(SinkError, match="`microbatch rewind '/two words' --to -1 --lane interval-a`"):
+        world.sink()._own(in_lane, lane_mark)
 
 
 @slow

@@ -21,10 +21,10 @@ from airflow_provider_microbatch.sinks.kafka.opened import OpenKafka
 from airflow_provider_microbatch.sources.file import FileSource
 from tests.airflow_face.support import context
 from tests.kafka.topic import World, of
-from tests.sinks.stages import BATCH, EXPECTED, NOTHING_KNOWN
+from tests.sinks.stages import BATCH, EXPECTED
 from tests.support import kafka
 from tests.support.kafka import PASSWORD
-from tests.support.kafka_stages import Found
+from tests.support.kafka_stages import Found, make_ready
 from tests.support.local_spark import local_spark
 
 pytestmark = pytest.mark.spark
@@ -48,7 +48,7 @@ def world(tmp_path: Path) -> World:
 
 def staged(sink: OpenKafka, frame: Any) -> None:
     """As the runtime leaves it."""
-    sink.make_ready(NOTHING_KNOWN, is_there=lambda: True)
+    make_ready(sink)
     stage = sink.stage(BATCH, 1)
     listing = write(frame, stage.arguments)
     result = {"batchId": BATCH.key.id, "epoch": 1, "identity": BATCH.to_dict()}

@@ -5,6 +5,10 @@ from __future__ import annotations
 from tests.mutants.mutation import Mutation
 
 SINK, PROCESSES, MARKS = (f"tests/kafka/test_{name}.py" for name in ("sink", "processes", "marks"))
+MEANWHILE = "tests/kafka/test_meanwhile.py"
+OTHERS = "tests/kafka/test_marks_of_others.py"
+LOST = "tests/kafka/test_lost_marks.py"
+RESTORED = "tests/kafka/test_restored.py"
 REPLACEABLE = "tests/execution/test_not_replaceable.py"
 
 MUTATIONS = [
@@ -35,9 +39,9 @@ MUTATIONS = [
     Mutation(
         name="a look for a batch reads all marks of its topic",
         why="each plan takes longer than the one before",
-        file="sinks/kafka/marks.py",
-        old="if mark is not None or any(mark.top < key.id for _, mark in own):",
-        new="if mark is not None:",
+        file="sinks/kafka/mark_index.py",
+        old="(key.id in lane.found or self.is_whole(key.lane, above=key.id - 1))",
+        new="key.id in lane.found",
         tests=(MARKS,),
     ),
     Mutation(
@@ -151,6 +155,126 @@ MUTATIONS = [
         old="if key not in _SETTINGS:",
         new="if key not in _SETTINGS and not is_read_back():",
         tests=(SINK,),
+    ),
+    Mutation(
+        name="who is fenced while it sends takes that for a record that cannot be sent",
+        why="a batch fails and is tried no more, since the janitor dropped another stage of its lane",
+        file="sinks/kafka/transaction.py",
+        old="if told.code() == kafka.KafkaError._FATAL and self._producer is not None:",
+        new="if False:",
+        tests=(MEANWHILE,),
+    ),
+    Mutation(
+        name="who asks for one batch after the other reads the marks anew each time",
+        why="check takes for each batch as long as for all",
+        file="sinks/kafka/marks.py",
+        old="if self._index is None or end < self._index.upper:",
+        new="if True:",
+        tests=(MARKS,),
+    ),
+    Mutation(
+        name="a record that is no mark stops every lane of its topic",
+        why="the live lane stands still for somebody's record in a lane of long ago",
+        file="sinks/kafka/mark_index.py",
+        old="        except SinkError as told:\n            error = told\n",
+        new="        except SinkError:\n            raise\n",
+        tests=(OTHERS,),
+    ),
+    Mutation(
+        name="a record that takes a mark out counts as one",
+        why="what is no mark can be put right by nobody, and its lane stands still",
+        file="sinks/kafka/mark_index.py",
+        old="is_there=value is not None",
+        new="is_there=True",
+        tests=(OTHERS,),
+    ),
+    Mutation(
+        name="what is read of the marks later takes the place of what is newer",
+        why="a mark that was put right is the wrong one again",
+        file="sinks/kafka/mark_index.py",
+        old="if before is not None and before.offset > offset:",
+        new="if False:",
+        tests=(MARKS,),
+    ),
+    Mutation(
+        name="a topic of marks that was made again is taken for the one before",
+        why="everything that is in is published again, as the error of the run says",
+        file="sinks/kafka/known_marks.py",
+        old="(marks is not None and _hex(marks.id) == known)",
+        new="marks is not None",
+        tests=(LOST,),
+    ),
+    Mutation(
+        name="a topic of marks that is gone is made again beside what is in",
+        why="everything that is in is published again, as the error of the run says",
+        file="sinks/kafka/known_marks.py",
+        old="known = None if topic is None else tables.get(self._place(topic))",
+        new="known = None",
+        tests=(LOST,),
+    ),
+    Mutation(
+        name="a batch that has lost its mark alone is taken for lost with its records",
+        why="a rewind, as the error says, doubles them",
+        file="execution/table_place.py",
+        old="if (left := table.unrecorded(_on_record(checkpoint, key))) is not None:",
+        new="if (left := table.unrecorded(_on_record(checkpoint, key))) is not None and False:",
+        tests=(LOST,),
+    ),
+    Mutation(
+        name="a clear publishes again what has lost its mark",
+        why="a clear doubles records, and nobody wanted it",
+        file="sinks/kafka/opened.py",
+        old="if (left := self.unrecorded(batch)) is not None:",
+        new="if (left := self.unrecorded(batch)) is not None and False:",
+        tests=(LOST,),
+    ),
+    Mutation(
+        name="partitions that come while records are sent are in no mark",
+        why="who reads by the mark misses rows",
+        file="sinks/kafka/opened.py",
+        old="between = {number: (begin.get(number, 0), at) for number, at in end.items()}",
+        new="between = {number: (begin[number], at) for number, at in end.items() if number in begin}",
+        tests=(MEANWHILE,),
+    ),
+    Mutation(
+        name="a topic that was made again meanwhile gets the next batch",
+        why="what the one before had is in no topic, and nobody is told",
+        file="sinks/kafka/opened.py",
+        old="if before - {None, topic.id}:",
+        new="if False:",
+        tests=(MEANWHILE,),
+    ),
+    Mutation(
+        name="an error names a rewind that takes batches out of a topic",
+        why="each way that is named is refused, and the pipeline stands still",
+        file="sinks/manifest.py",
+        old="if is_own and not can_withdraw:",
+        new="if False:",
+        tests=(RESTORED,),
+    ),
+    Mutation(
+        name="a rewind over a plan is refused for what stays in a topic",
+        why="the plan can be given up by nothing, and start-behind waits for that",
+        file="upkeep/commands/staying.py",
+        old="return table.definition.keeps_batches and not table.definition.can_withdraw",
+        new="return False",
+        tests=(RESTORED,),
+    ),
+    Mutation(
+        name="a rewind does not look whether a batch of a topic was published meanwhile",
+        why="its plan is away, and no batch of its number can be made or taken out",
+        file="upkeep/commands/not_in.py",
+        old="if Sink.from_dict(self.sink).open(SinkContext()).contains(expected) is not None:",
+        new="if False:",
+        tests=(RESTORED,),
+    ),
+    Mutation(
+        name="a rewind that came too late for a topic is not over",
+        why="each run is refused, and each command",
+        file="upkeep/commands/apply.py",
+        old="if isinstance(error, MaintenanceError) and isinstance(step, NotIn):",
+        new="if False:",
+        tests=(RESTORED,),
     ),
     Mutation(
         name="a clear of what cannot be replaced runs its job",

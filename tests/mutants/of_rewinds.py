@@ -32,8 +32,14 @@ MUTATIONS = [
         name="a rewind looks for what is later than a backup before it looks at its own log",
         why="what retention took is said to be of after a backup, and the advice doubles it",
         file="upkeep/commands/rewind.py",
-        old=("        self._check_position(offset_ids, commit_ids)\n        self._lost = self._of_another_life()\n"),
-        new=("        self._lost = self._of_another_life()\n        self._check_position(offset_ids, commit_ids)\n"),
+        old=(
+            "        self._check_position(offset_ids, commit_ids)\n"
+            "        self._lost = self._of_another_life(is_alone=not known)\n"
+        ),
+        new=(
+            "        self._lost = self._of_another_life(is_alone=not known)\n"
+            "        self._check_position(offset_ids, commit_ids)\n"
+        ),
         tests=("tests/execution/test_rewind.py",),
     ),
     Mutation(

@@ -13,8 +13,11 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
+from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.sinks import OpenSink
-from tests.sinks.stages import BATCH, NOTHING_KNOWN, folder_of
+from airflow_provider_microbatch.sinks.kafka import KafkaSink
+from airflow_provider_microbatch.stores.posix import PosixStore
+from tests.sinks.stages import BATCH, folder_of
 from tests.support.kafka import running
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -31,8 +34,8 @@ def write_records(
     complete: bool = True,
 ) -> Path:
     """A stage of these records, a file of each part."""
-    sink.make_ready(NOTHING_KNOWN, is_there=lambda: True)
     folder = folder_of(sink, epoch, batch)
+    make_ready(sink)
     folder.mkdir(parents=True)
     listed = {}
     for number, part in enumerate(parts):
@@ -46,6 +49,13 @@ def write_records(
         (folder / "_manifest").mkdir()
         (folder / "_manifest" / "part-00000.txt").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
+
+
+def make_ready(sink: OpenSink) -> None:
+    """As before an attempt of a checkpoint, which knows its topics from then on."""
+    assert isinstance(sink.definition, KafkaSink)
+    known = KnownTables(PosixStore(f"{sink.definition.files.root}.known"))
+    sink.make_ready(known, is_there=lambda: True)
 
 
 def write_stage(

@@ -2,53 +2,33 @@
 
 A look reads marks from the end backwards, until it finds the batch or knows that it is not there: each mark has the
 highest number of its lane so far, and the marks of a lane are written by one producer at a time, so no mark of the
-batch lies before one whose lane had not come so far. For the newest batches that is one read.
+batch lies before one whose lane had not come so far. For the newest batches that is one read; and who looks again
+reads what is new, or lies further back.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
-from airflow_provider_microbatch.checkpoint.key import BatchKey, is_whole
-from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.kafka.access import Access
 from airflow_provider_microbatch.kafka.cluster import Cluster, library
-from airflow_provider_microbatch.sinks.manifest import Manifest
+from airflow_provider_microbatch.sinks.kafka.mark import Mark, decode, place_of
+from airflow_provider_microbatch.sinks.kafka.mark_index import Found, MarkIndex
 
 log = logging.getLogger(__name__)
 
 SETTINGS = {"cleanup.policy": "compact"}
 """Of a topic of marks: nothing there may ever age out, or a batch that is in would be published again."""
 
-_VERSION = 1
-_LARGEST = 500_000
-"""Bytes of a mark; brokers refuse a record of more than a megabyte."""
 _FIRST_WINDOW, _GROWTH = 64, 8
 _PAUSE = 0.05
 _SAY_SECONDS = 5.0
-_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, DefinitionError)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Mark:
-    """The record of a batch that is in a topic.
-
-    :param manifest: what was published.
-    :param top: the highest number of the batch's lane that the topic has, this one included.
-    :param topic_id: id of the topic when the batch was published.
-    :param offsets: by partition, between which offsets the batch's records lie: from the first, before the second.
-    """
-
-    manifest: Manifest
-    top: int
-    topic_id: str
-    offsets: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,72 +37,29 @@ class Seen:
 
     :param mark: the newest mark of the batch; None if the batch is not in.
     :param top: the highest number of the batch's lane that is in; -1 for none.
+    :param topic_id: id of the topic that the lane's newest batch was published to; None if the lane has none.
     """
 
     mark: Mark | None
     top: int
+    topic_id: str | None = None
 
 
-def key_of(topic: str, key: BatchKey) -> bytes:
-    """The key of a batch's mark."""
-    return json.dumps([topic, key.lane, key.id]).encode()
+def gone(topic: str, name: str) -> str:
+    """What is said where there is no topic of marks any more.
 
-
-def place_of(data: bytes | None) -> tuple[str, BatchKey] | None:
-    """The topic and batch of a mark's key; None if it is the key of something else."""
-    try:
-        topic, lane, id = json.loads(data or b"")
-        if isinstance(topic, str) and isinstance(lane, str) and is_whole(id):
-            return topic, BatchKey(lane, id)
-    except _UNREADABLE:
-        pass
-    return None
-
-
-def encode(mark: Mark) -> bytes:
-    """The value of a mark's record. A list of files that is too long for a record is left out: nobody needs it once
-    the stage is sent."""
-    manifest = mark.manifest
-    values = {
-        "version": _VERSION,
-        "epoch": manifest.epoch,
-        "identity": manifest.identity.to_dict() if manifest.identity else None,
-        "top": mark.top,
-        "topicId": mark.topic_id,
-        "offsets": {str(partition): list(found) for partition, found in mark.offsets.items()},
-        "result": dict(manifest.result),
-    }
-    whole = json.dumps({**values, "files": dict(manifest.files)}).encode()
-    return whole if len(whole) <= _LARGEST else json.dumps({**values, "files": {}}).encode()
-
-
-def decode(data: bytes | None, key: BatchKey, *, where: str) -> Mark:
-    """The mark in a record.
-
-    :param where: place of the record, for messages.
-    :raises SinkError: if this package cannot have written it.
+    :param topic: the topic that has the records.
+    :param name: the topic that had the marks.
     """
-    try:
-        values = json.loads(data or b"")
-        if values["version"] != _VERSION:
-            raise ValueError(f"it is of version {values['version']!r:.20}")
-        identity = BatchIdentity.from_dict(values["identity"]) if values["identity"] else None
-        if identity is not None and identity.key != key:
-            raise ValueError(f"it is batch {identity.key}'s")
-        manifest = Manifest(
-            key=key,
-            epoch=_whole(values["epoch"]),
-            identity=identity,
-            files={str(name): _whole(size) for name, size in values["files"].items()},
-            result=dict(values["result"]),
-        )
-        offsets = {int(one): (_whole(first), _whole(last)) for one, (first, last) in values["offsets"].items()}
-        return Mark(manifest=manifest, top=_whole(values["top"]), topic_id=str(values["topicId"]), offsets=offsets)
-    except _UNREADABLE as error:
-        raise SinkError(
-            f"{where} is no mark of batch {key} ({type(error).__name__}: {error}). Somebody else writes there, or a "
-            "newer version of this package does; nothing was done."
-        ) from error
+    return f"the topic {name} is gone, which has a mark of each batch of {topic}. {without_marks(topic)}"
+
+
+def without_marks(topic: str) -> str:
+    """What there is to do where the marks of a topic are not at hand."""
+    return (
+        f"Without the marks nobody can tell which batches are in {topic}, and published again they would be in it "
+        "twice. Bring the marks back, or name by marks= the topic that has them."
+    )
 
 
 class Marks:
@@ -140,7 +77,7 @@ class Marks:
         self._topic, self._name = topic, name
         self._timeout, self._wait_seconds = timeout, wait_seconds
         self._consumer: Any = None
-        self._seen: dict[BatchKey, tuple[int, Seen]] = {}
+        self._index: MarkIndex | None = None
 
     def are_there(self) -> bool:
         """Whether there is a topic of marks."""
@@ -155,10 +92,7 @@ class Marks:
     def check(self) -> None:
         """:raises SinkError: if there is no topic of marks, or one that they age out of."""
         if not self.are_there():
-            raise SinkError(
-                f"the topic {self._name} is gone, which has a mark of each batch that {self._topic} has: without it "
-                "nobody can tell which are in. Nothing was published; bring it back."
-            )
+            raise SinkError(f"{gone(self._topic, self._name)} Nothing was published.")
         policy = self._cluster.settings(self._name).get("cleanup.policy", "")
         if policy != "compact":
             raise SinkError(
@@ -169,25 +103,22 @@ class Marks:
     def look(self, key: BatchKey) -> Seen:
         """Look for a batch. There must be a topic of marks.
 
-        :raises SinkError: if a transaction stays open there, so that it is not known what is in.
+        :raises SinkError: if a transaction stays open there, so that it is not known what is in; or if a record at the
+            batch's place, or behind all marks of its lane, is no mark.
         """
-        end = self._settled_end()
-        known = self._seen.get(key)
-        if known is not None and known[0] == end:
-            return known[1]
-        found = self._look(key, end)
-        self._seen[key] = end, found
-        return found
+        index = self._read_on()
+        while not index.knows(key) and self._read_back(index):
+            pass
+        top, topic_id = index.newest(key.lane)
+        found = index.find(key)
+        return Seen(mark=None if found is None else self._mark(key, found), top=top, topic_id=topic_id)
 
     def ids(self, lane: str, *, above: int = -1) -> list[int]:
         """Numbers under which batches of the lane are in, ascending; those at most ``above`` are left out."""
-        found = set[int]()
-        for window in self._windows(self._settled_end()):
-            own = [(key, mark) for key, mark in window if key.lane == lane]
-            found |= {key.id for key, _ in own if key.id > above}
-            if any(mark.top <= above for _, mark in own):
-                break
-        return sorted(found)
+        index = self._read_on()
+        while not index.is_whole(lane, above=above) and self._read_back(index):
+            pass
+        return index.ids(lane, above=above)
 
     def close(self) -> None:
         """Close the consumer."""
@@ -195,27 +126,45 @@ class Marks:
             self._consumer.close()
             self._consumer = None
 
-    def _look(self, key: BatchKey, end: int) -> Seen:
-        top = None
-        for window in self._windows(end):
-            own = [(place, mark) for place, mark in window if place.lane == key.lane]
-            if own and top is None:
-                top = own[-1][1].top
-            mark = next((mark for place, mark in reversed(own) if place == key), None)
-            if mark is not None or any(mark.top < key.id for _, mark in own):
-                return Seen(mark=mark, top=-1 if top is None else top)
-        return Seen(mark=None, top=-1 if top is None else top)
+    def _mark(self, key: BatchKey, found: Found) -> Mark | None:
+        if found.error is not None:
+            raise found.error
+        if not found.is_there or found.mark is not None:
+            return found.mark
+        for offset, place, value in self._read(found.offset, found.offset + 1):
+            if (offset, place) == (found.offset, key):
+                return decode(value, key, where=f"offset {offset} of {self._name}")
+        raise SinkError(
+            f"the mark of batch {key} at offset {found.offset} of {self._name} was gone when it was read again: a "
+            "later one has taken its place. Try again."
+        )
 
-    def _windows(self, end: int) -> Iterator[list[tuple[BatchKey, Mark]]]:
-        """The topic's marks, the newest first in windows that grow; within a window the oldest first."""
+    def _read_on(self) -> MarkIndex:
+        """What is known of the marks, up to their end of now."""
+        end = self._settled_end()
+        if self._index is None or end < self._index.upper:
+            self._index = MarkIndex(self._name, end=end)
+        self._read_into(self._index, self._index.upper, end)
+        self._index.upper = end
+        return self._index
+
+    def _read_back(self, index: MarkIndex) -> bool:
+        """Read what lies before, in windows that grow. False if nothing does."""
         place = self._name, 0
-        lowest, size, upper = self._cluster.earliest([place])[place], _FIRST_WINDOW, end
-        while upper > lowest:
-            lower = max(lowest, upper - size)
-            yield list(self._read(lower, upper))
-            upper, size = lower, size * _GROWTH
+        lowest = self._cluster.earliest([place])[place]
+        size = max(_FIRST_WINDOW, (index.upper - index.lower) * (_GROWTH - 1))
+        lower = max(lowest, index.lower - size)
+        self._read_into(index, lower, index.lower)
+        is_more = lower < index.lower
+        index.lower = min(lower, index.lower)
+        return is_more
 
-    def _read(self, lower: int, upper: int) -> Iterator[tuple[BatchKey, Mark]]:
+    def _read_into(self, index: MarkIndex, lower: int, upper: int) -> None:
+        for offset, key, value in self._read(lower, upper) if lower < upper else ():
+            index.add(key, value, offset=offset)
+
+    def _read(self, lower: int, upper: int) -> Iterator[tuple[int, BatchKey, bytes | None]]:
+        """The records under keys of the topic's batches: offset, batch and value."""
         kafka = library()
         consumer = self._open()
         try:
@@ -233,9 +182,8 @@ class Marks:
                 if error is not None or record.offset() >= upper:
                     return
                 place = place_of(record.key())
-                if place is not None and place[0] == self._topic and record.value() is not None:
-                    where = f"offset {record.offset()} of {self._name}"
-                    yield place[1], decode(record.value(), place[1], where=where)
+                if place is not None and place[0] == self._topic:
+                    yield record.offset(), place[1], record.value()
         except kafka.KafkaException as error:
             told = error.args[0].str()
             raise SinkError(f"the marks of {self._topic} cannot be read from {self._name}: {told}.") from error
@@ -274,9 +222,3 @@ class Marks:
             }
             self._consumer = library().Consumer(settings)
         return self._consumer
-
-
-def _whole(value: object) -> int:
-    if not is_whole(value):
-        raise ValueError(f"{value!r:.50} is no whole number")
-    return value

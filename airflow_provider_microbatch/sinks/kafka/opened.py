@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
+from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import AttemptFencedError, PublishConflictError, SinkError
 from airflow_provider_microbatch.kafka.access import Access
@@ -23,7 +24,9 @@ from airflow_provider_microbatch.sinks.file import STAGING
 from airflow_provider_microbatch.sinks.file.posix import check_no_link, make_folders
 from airflow_provider_microbatch.sinks.file.report import check_files, reporting
 from airflow_provider_microbatch.sinks.kafka import JSON, KafkaSink
-from airflow_provider_microbatch.sinks.kafka.marks import Mark, Marks, encode, key_of
+from airflow_provider_microbatch.sinks.kafka.known_marks import KnownMarks
+from airflow_provider_microbatch.sinks.kafka.mark import Mark, encode, key_of
+from airflow_provider_microbatch.sinks.kafka.marks import Marks, gone
 from airflow_provider_microbatch.sinks.kafka.records import count, records
 from airflow_provider_microbatch.sinks.kafka.transaction import FencedError, Transaction
 from airflow_provider_microbatch.sinks.staged_in_files import StagedInFiles
@@ -76,8 +79,13 @@ class OpenKafka(StagedInFiles):
             make_folders(root)
             check_no_link(root, root / STAGING)
             make_private_folder(root / STAGING)
-        self._marks.make(copies=self._topic.copies)
+        if not self._known.are_there(tables):
+            # Only before anything is in: with a batch on record, marks that are gone are made by nobody.
+            if not is_there():
+                raise SinkError(gone(self._sink.topic, self._sink.marks_topic))
+            self._marks.make(copies=self._topic.copies)
         self._marks.check()
+        self._known.make_known(tables, is_there=is_there)
 
     def stage(self, batch: BatchIdentity, epoch: int) -> Stage:
         stage = self._files.stage(batch, epoch)
@@ -96,19 +104,46 @@ class OpenKafka(StagedInFiles):
         return self._files.manifest(batch, epoch)
 
     def contains(self, batch: ExpectedBatch) -> Manifest | None:
-        mark = self._marks.look(batch.key).mark if self._marks.are_there() else None
+        mark = self._marks.look(batch.key).mark if self._known.are_there(batch.tables) else None
         return None if mark is None else self._own(batch, mark)
 
     def batches(self, lane: str, tables: KnownTables) -> list[int]:
-        return self._marks.ids(lane) if self._marks.are_there() else []
+        return self._marks.ids(lane) if self._known.are_there(tables) else []
 
     def batches_after(self, lane: str, number: int, tables: KnownTables) -> Iterable[int]:
-        return self._marks.ids(lane, above=number) if self._marks.are_there() else []
+        return self._marks.ids(lane, above=number) if self._known.are_there(tables) else []
+
+    def seems_away(self, tables: KnownTables) -> str | None:
+        # Of brokers that do not answer nothing is known; whoever asks them for a batch is told that.
+        with suppress(SinkError):
+            return self._known.away(tables)
+        return None
+
+    def unrecorded(self, batch: ExpectedBatch) -> str | None:
+        seen = self._marks.look(batch.key) if self._known.are_there(batch.tables) else None
+        if seen is None or seen.mark is not None:
+            return None
+        if seen.topic_id != self._topic.id and not self._known.is_known(batch.tables):
+            return None  # it was published to a topic that was removed since
+        ids = self._marks.ids(batch.key.lane)
+        if ids and ids[0] > batch.key.id:
+            return None  # the pipeline had another table then
+        # Without --drop-output: no record is taken out.
+        rewind = self._rewind(batch, min(seen.top, batch.key.id - 1))
+        return (
+            f"{self._sink.marks_topic} has no mark of batch {batch.key}, and {self._sink.topic} is the very topic that "
+            "it was published to: its records are there, and published again they would be in it twice. Bring the mark "
+            f"back. Or have the log go on without it: {rewind}, and `microbatch set-offset … --allow-skip` sets "
+            "each source behind what is in. Or, if the batch's records were deleted there, that rewind alone has them "
+            "published again."
+        )
 
     def publish(self, batch: ExpectedBatch, epoch: int) -> Manifest:
         return self._bring_in(batch, epoch, replay=False)
 
     def replace(self, batch: ExpectedBatch, epoch: int) -> Manifest:
+        if (left := self.unrecorded(batch)) is not None:
+            raise SinkError(f"{left} Nothing was published.")
         found = self._bring_in(batch, epoch, replay=True)
         if found.epoch != epoch:
             raise PublishConflictError(
@@ -187,29 +222,52 @@ class OpenKafka(StagedInFiles):
                 "another has taken its place. Nothing was published."
             )
         replaces = None if found is None else found.epoch
-        partitions = [(self._topic.name, number) for number in self._topic.partitions]
-        begin = self._cluster.highest(partitions)
+        before = {self._topic.id, seen.topic_id}
+        topic, begin = self._look_before(batch, before)
         transaction.send(
-            records(staged.files, own, replaces=replaces), rows=count(staged.files), partitions=len(partitions)
+            records(staged.files, own, replaces=replaces), rows=count(staged.files), partitions=len(topic.partitions)
         )
-        end = self._cluster.highest(partitions)
-        between = {number: (begin[topic, number], at) for (topic, number), at in end.items()}
+        # The client may have sent to partitions that came meanwhile: whoever reads by the mark must find all records.
+        topic, end = self._look_before(batch, before)
+        between = {number: (begin.get(number, 0), at) for number, at in end.items()}
         top = max(seen.top, batch.key.id)
-        mark = Mark(manifest=own, top=top, topic_id=self._topic.id, offsets=between)
+        mark = Mark(manifest=own, top=top, topic_id=topic.id, offsets=between)
         transaction.mark(key=key_of(self._sink.topic, batch.key), value=encode(mark))
         transaction.commit()
         return own
 
+    def _look_before(self, batch: ExpectedBatch, before: set[str | None]) -> tuple[Topic, dict[int, int]]:
+        """The topic as it is now, and the ends of its partitions.
+
+        :param before: ids that it had before. In a topic that was made again a batch would hide that those before it
+            are gone: each run looks for the newest alone.
+        :raises SinkError: if it has another id by now.
+        """
+        topic = self._topic_of_now()
+        if before - {None, topic.id}:
+            raise SinkError(
+                f"the topic {topic.name} was removed and made again before batch {batch.key} was published. Nothing "
+                "was published. Run the batch again: if the topic had any batch, that is said then, with the ways on."
+            )
+        ends = self._cluster.highest((topic.name, number) for number in topic.partitions)
+        return topic, {number: at for (_, number), at in ends.items()}
+
     def _own(self, batch: ExpectedBatch, mark: Mark) -> Manifest:
-        found = batch.check(mark.manifest, where=self.location())
+        found = batch.check(mark.manifest, where=self.location(), can_withdraw=self._sink.can_withdraw)
         if mark.topic_id != self._topic.id:
             raise SinkError(
                 f"batch {batch.key} was published to another topic {self._sink.topic}, which had the id "
-                f"{mark.topic_id}: the topic was removed and made again, without what it had. Bring it back; or remove "
-                f"{self._sink.marks_topic} too, and run `microbatch rewind {batch.identity.location} --to -1` "
-                "to have everything published again."
+                f"{mark.topic_id}: the topic was removed and made again, without what it had. To have everything "
+                f"published again, remove {self._sink.marks_topic} too; then {self._rewind(batch, -1)} has the batches "
+                "run again, as far as their sources have them. That is refused where retention has removed the oldest "
+                "from the log: begin a new checkpoint there, which reads what its sources have."
             )
         return found
+
+    @staticmethod
+    def _rewind(batch: ExpectedBatch, to: int) -> str:
+        lane = "" if batch.key.lane == LIVE else f" --lane {batch.key.lane}"
+        return f"`microbatch rewind {quote(batch.identity.location)} --to {to}{lane}`"
 
     def _staged(self, batch: ExpectedBatch, epoch: int) -> Staged:
         folder = self._stage_folder(batch.staged, epoch)
@@ -241,6 +299,10 @@ class OpenKafka(StagedInFiles):
 
     @cached_property
     def _topic(self) -> Topic:
+        """The topic as this task has found it."""
+        return self._topic_of_now()
+
+    def _topic_of_now(self) -> Topic:
         found = self._cluster.topics([self._sink.topic]).get(self._sink.topic)
         if found is None:
             raise SinkError(
@@ -248,6 +310,10 @@ class OpenKafka(StagedInFiles):
                 "it, with as many partitions as its consumers need."
             )
         return found
+
+    @cached_property
+    def _known(self) -> KnownMarks:
+        return KnownMarks(self._sink, self._cluster)
 
     @cached_property
     def _marks(self) -> Marks:

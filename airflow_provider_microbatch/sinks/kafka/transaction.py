@@ -185,7 +185,17 @@ class Transaction:
         try:
             yield
         except kafka.KafkaException as error:
-            raise self._error(error.args[0], doing, row) from error
+            raise self._error(self._cause(error.args[0]), doing, row) from error
+
+    def _cause(self, told: Any) -> Any:
+        """What has ended the client, where an error tells no more than that something has: mostly another publisher."""
+        kafka = library()
+        if told.code() == kafka.KafkaError._FATAL and self._producer is not None:
+            try:
+                self._producer.flush(0)
+            except kafka.KafkaException as error:
+                return error.args[0]
+        return told
 
     def _error(self, told: Any, doing: str, row: int | None) -> Exception:
         late = self._late() if self._is_late else None

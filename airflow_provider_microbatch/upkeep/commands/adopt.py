@@ -6,14 +6,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.adoptions import Adoption, Adoptions
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import MaintenanceError, MicroBatchError
 from airflow_provider_microbatch.execution.opened_sources import Ranges
 from airflow_provider_microbatch.execution.position import render, starts_of
 from airflow_provider_microbatch.sinks import Manifest
+from airflow_provider_microbatch.sinks.manifest import counted_over
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
-from airflow_provider_microbatch.upkeep.commands.site import Recorded
+from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded
 from airflow_provider_microbatch.upkeep.commands.stateless import check_stateless
+from airflow_provider_microbatch.upkeep.commands.staying import stays
 
 
 def plan_adopt(drafting: Drafting, key: BatchKey, *, allow_skip: bool = False) -> Plan:
@@ -58,9 +62,8 @@ def plan_adopt(drafting: Drafting, key: BatchKey, *, allow_skip: bool = False) -
     if others:
         raise MaintenanceError(
             f"batch {key}: {'; '.join(others)}. Adopted, what is planned and is not in the output would be read by no "
-            f"batch, and end in no table. `microbatch rewind {checkpoint.location} --to {key.id - 1} --drop-output` "
-            "takes the output out and has all of it read; with --allow-skip it is adopted all the same, by whoever "
-            "knows that its rows are those of what is planned."
+            f"batch, and end in no table. {_given_up(checkpoint, key, found[0])}; with --allow-skip it is adopted all "
+            "the same, by whoever knows that its rows are those of what is planned."
         )
     whose = f"{manifest.identity}" if manifest.identity else "a version that did not say whose a batch is"
     path = f"adopted/{Adoptions.path(key)}"
@@ -74,6 +77,16 @@ def plan_adopt(drafting: Drafting, key: BatchKey, *, allow_skip: bool = False) -
         "and a source with clean_source gives it up. Its rows are in the table only if it is what was read there."
     )
     return drafting.plan()
+
+
+def _given_up(checkpoint: Checkpoint, key: BatchKey, found: Published) -> str:
+    """How all that is planned is read after all."""
+    rewind = f"rewind --to {key.id - 1}"
+    if any(stays(table) for table in found.sink.tables):
+        return f"{command(checkpoint.lane(key.lane), rewind)} gives the plan up; {counted_over(checkpoint.location)}"
+    return (
+        f"{command(checkpoint.lane(key.lane), f'{rewind} --drop-output')} takes the output out and has all of it read"
+    )
 
 
 def _differences(recorded: Recorded, key: BatchKey, ranges: Ranges, manifest: Manifest) -> Iterator[str]:

@@ -15,6 +15,7 @@ from airflow_provider_microbatch.execution.liveness import EngineOf
 from airflow_provider_microbatch.stores import Store
 from airflow_provider_microbatch.upkeep.commands.draft import Draft
 from airflow_provider_microbatch.upkeep.commands.moving import MovingStep
+from airflow_provider_microbatch.upkeep.commands.not_in import NotIn
 from airflow_provider_microbatch.upkeep.commands.plan import Plan
 from airflow_provider_microbatch.upkeep.commands.rename_source import say_begun
 from airflow_provider_microbatch.upkeep.commands.site import alive
@@ -213,6 +214,10 @@ class Applier:
                     # the run.
                     maintenance.end(begun, outcome=f"not applied: {error}", ended_ms=self._clock_ms())
                     raise MaintenanceError(f"{error} Nothing was done. Run it again.") from error
+                if isinstance(error, MaintenanceError) and isinstance(step, NotIn):
+                    # What was done before it ends attempts that are over: all others may go on from here.
+                    maintenance.end(begun, outcome=f"not applied: {error}", ended_ms=self._clock_ms())
+                    raise
                 raise MaintenanceError(
                     f"`microbatch {begun.command}` stopped half way: {error} No run begins before it is finished: "
                     f"{self._way_on(begun, steps)}"

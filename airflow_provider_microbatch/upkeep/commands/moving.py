@@ -214,7 +214,6 @@ class Open(_OfAMove):
 
 
 MovingStep = CopyTo | Leave | Open
-MOVING = (CopyTo, Leave, Open)
 
 
 def move_of(step: MovingStep) -> Move:

@@ -13,12 +13,11 @@ from airflow_provider_microbatch.upkeep.commands.draft import Draft
 from airflow_provider_microbatch.upkeep.commands.moving import MovingStep
 from airflow_provider_microbatch.upkeep.commands.steps import (
     Copy,
-    DropOutput,
-    DropStage,
     End,
     Fence,
     Keep,
     Move,
+    OfTable,
     PutAway,
     PutAwayLate,
     Step,
@@ -159,7 +158,7 @@ class Drafting:
         """Plan a step that is constructed already."""
         self._do(step)
 
-    def elsewhere(self, step: DropOutput | DropStage | Copy | MovingStep) -> None:
+    def elsewhere(self, step: OfTable | Copy | MovingStep) -> None:
         """Plan a step that changes something outside this checkpoint, and so cannot be drafted."""
         self._steps.append(step)
 

@@ -18,6 +18,7 @@ from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.rename_source import check_not_half_renamed
 from airflow_provider_microbatch.upkeep.commands.repair_epochs import fence_attempts, withdraw_requests
 from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded
+from airflow_provider_microbatch.upkeep.commands.staying import not_in, stays, told_of
 from airflow_provider_microbatch.upkeep.commands.steps import DropOutput, DropStage, Keep
 from airflow_provider_microbatch.upkeep.commands.told import Told
 
@@ -67,7 +68,7 @@ class _Rewind:
         known = sorted({number for number in (*offset_ids, *commit_ids) if number > self._to})
         # First: batches that retention has removed from the logs are in the table too, and are not later than a backup.
         self._check_position(offset_ids, commit_ids)
-        self._lost = self._of_another_life()
+        self._lost = self._of_another_life(is_alone=not known)
         for told in self._recorded.unusable():
             self._drafting.note(f"{told} It is not asked for batches of after a backup.")
         later = sorted({*known, *self._lost})
@@ -90,6 +91,10 @@ class _Rewind:
         for number in reversed(later):
             fence_attempts(self._drafting, BatchKey(self._name, number), why="its batch was rewound", also_ended=True)
             self._drop_stages(unfinished[number])
+        for attempt in (one for number in reversed(later) for one in unfinished[number]):
+            wrote = self._recorded.sink_of(attempt)
+            for step in () if wrote is None or self._recorded.is_gone(wrote) else not_in(attempt, wrote):
+                self._drafting.elsewhere(step)
         self._drop(later)
         why = f"later than batch {self._to}" if self._to >= 0 else "everything is read again"
         # Commits first, from the newest on: if the command is killed in between, no batch is committed that the offset
@@ -117,7 +122,7 @@ class _Rewind:
             if sink is None or identity is None:
                 continue
             for table in () if self._recorded.is_gone(sink) else sink.tables:
-                if table.definition.is_cheap_to_ask and table.definition.keeps_batches:
+                if table.definition.is_cheap_to_ask and table.definition.keeps_batches and not stays(table):
                     self._drafting.elsewhere(
                         DropOutput(
                             key=str(key),
@@ -131,20 +136,31 @@ class _Rewind:
         if not was_committed:
             self._drafting.put_away_late(f"{self._folder}commits/{number}", why)
 
-    def _of_another_life(self) -> dict[int, list[Published]]:
-        """Batches that this checkpoint published after the backup that it was restored from: no log knows them."""
+    def _of_another_life(self, *, is_alone: bool) -> dict[int, list[Published]]:
+        """Batches that this checkpoint published after the backup that it was restored from: no log knows them. Those
+        that no table can take out stay, and a note names them.
+
+        :param is_alone: whether the logs have no batch that is rewound.
+        :raises MaintenanceError: if there is nothing else to rewind.
+        """
         try:
-            told = self._recorded.told(self._name)
+            tables = self._recorded.told(self._name)
         except MaintenanceError:
             return {}  # no pipeline is on record; batches in the logs are looked up one by one
-        self._silent = told.silent
-        holders = sorted(told.holders.items())
-        found = {number: self._unknown(number, tables) for number, tables in holders if number > self._to}
+        self._silent = tables.silent
+        holders = sorted(tables.holders.items())
+        found = {number: self._unknown(number, by) for number, by in holders if number > self._to}
         lost = {
             number: kept
             for number, all_of_it in found.items()
-            if (kept := [one for one in all_of_it if one.sink.definition.keeps_batches])
+            if (kept := [one for one in all_of_it if one.sink.definition.keeps_batches and not stays(one.sink)])
         }
+        staying = {number: one.sink for number, all_of_it in found.items() for one in all_of_it if stays(one.sink)}
+        if staying:
+            told = told_of(self._checkpoint, sorted(staying), staying.values(), lane=self._name)
+            if is_alone and not lost:
+                raise MaintenanceError(f"{told} Nothing was done.")
+            self._drafting.note(told)
         if lost:
             self._check_given_up(sorted(lost))
             self._drafting.note(

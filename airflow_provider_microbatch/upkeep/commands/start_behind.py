@@ -11,6 +11,7 @@ from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import MaintenanceError
 from airflow_provider_microbatch.execution.newest import first_in_a_row
 from airflow_provider_microbatch.execution.position import read_position
+from airflow_provider_microbatch.sinks.manifest import counted_over
 from airflow_provider_microbatch.upkeep.commands.encoding import (
     encoded_offsets,
     encoded_position_commit,
@@ -19,6 +20,7 @@ from airflow_provider_microbatch.upkeep.commands.encoding import (
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
 from airflow_provider_microbatch.upkeep.commands.stateless import check_stateless
+from airflow_provider_microbatch.upkeep.commands.staying import stays, told_of
 
 _MOST_MISSING = 10_000
 """How many consecutive numbers may be missing in a table, at most, before a number that it has: each gets entries in
@@ -99,9 +101,14 @@ def _check_counted(recorded: Recorded, tables: KnownTables, held: Sequence[int])
 def _check_reread(drafting: Drafting, recorded: Recorded, held: Sequence[int], *, allow_reread: bool) -> None:
     keys = [BatchKey(LIVE, number) for number in held]
     _check_reread_of_another(drafting, recorded, keys, allow_reread=allow_reread)
-    own = [key.id for key in keys if recorded.of_another_life(key)]
-    if not own:
+    found = {key.id: lives for key in keys if (lives := recorded.of_another_life(key))}
+    if not found:
         return
+    own, staying = sorted(found), [one.sink for lives in found.values() for one in lives if stays(one.sink)]
+    if staying and not allow_reread:
+        raise MaintenanceError(told_of(drafting.checkpoint, own, staying, lane=LIVE))
+    if staying:
+        drafting.note(counted_over(drafting.checkpoint.location) + ".")
     if not allow_reread:
         raise MaintenanceError(
             f"batches {own[0]} to {own[-1]} in the table are this checkpoint's own, of after the backup that it was "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 from airflow_provider_microbatch.checkpoint.by_hand import bears_trail
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
@@ -20,7 +20,8 @@ from airflow_provider_microbatch.sinks.manifest import only
 from airflow_provider_microbatch.stores import Store
 from airflow_provider_microbatch.stores.location import open_store
 from airflow_provider_microbatch.upkeep.commands.copying import copy_checkpoint, files_below
-from airflow_provider_microbatch.upkeep.commands.moving import MOVING, MovingStep
+from airflow_provider_microbatch.upkeep.commands.moving import MovingStep
+from airflow_provider_microbatch.upkeep.commands.not_in import NotIn
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
 
 IsOver = Callable[[], bool]
@@ -472,16 +473,18 @@ class Sweep:
         store.move_litter(self.path, self.target)
 
 
-Step = PutAway | PutAwayLate | Write | End | Fence | Keep | DropOutput | DropStage | Copy | Move | Sweep | MovingStep
+OfTable = DropOutput | DropStage | NotIn
+"""Steps that speak to a table."""
+
+Step = PutAway | PutAwayLate | Write | End | Fence | Keep | OfTable | Copy | Move | Sweep | MovingStep
 
 AskingStep = PutAway | PutAwayLate | DropOutput | Copy | Move | MovingStep
 """Steps that make several changes, or a change that cannot be undone, and ask in between. A fence does not ask: its
 second change ends the epoch of the first, and has to follow."""
 
-_KINDS: Mapping[str, type[Step]] = {
-    kind.kind: kind
-    for kind in (PutAway, PutAwayLate, Write, End, Fence, Keep, DropOutput, DropStage, Copy, Move, Sweep, *MOVING)
-} | {"set aside": PutAway, "set aside if it came late": PutAwayLate}  # their kinds in records of earlier versions
+_KINDS: Mapping[str, type[Step]] = {kind.kind: kind for kind in get_args(Step)} | {
+    "set aside": PutAway, "set aside if it came late": PutAwayLate  # their kinds in records of earlier versions
+}  # fmt: skip
 
 
 def step_to_dict(step: Step) -> dict[str, Any]:

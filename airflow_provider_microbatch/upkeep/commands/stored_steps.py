@@ -19,6 +19,7 @@ from airflow_provider_microbatch.upkeep.commands.steps import (
     DropStage,
     Fence,
     Keep,
+    OfTable,
     Step,
     Sweep,
     step_from_dict,
@@ -78,7 +79,7 @@ def _check(step: Step, store: Store, checkpoint: Checkpoint, told: Collection[st
                 f"it moves {step.source!r:.200} to {step.target!r:.200}, which only the command that names both "
                 "finishes."
             )
-    elif isinstance(step, (DropOutput, DropStage)):
+    elif isinstance(step, OfTable):
         identity = checkpoint.identity()
         if isinstance(step, DropStage) and step.checkpoint not in ("", identity.query_id if identity else ""):
             raise MaintenanceError(

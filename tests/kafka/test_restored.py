@@ -1,0 +1,154 @@
+"""A checkpoint that was restored from a backup, and a topic that has what came after it: nothing is taken out of a
+topic, and each way on that is named can be gone."""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from pathlib import Path
+
+import pytest
+from acme_microbatch.counter import CounterSource
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.verify import verify_all
+from airflow_provider_microbatch.exceptions import ForeignBatchError, MaintenanceError
+from airflow_provider_microbatch.execution.identity import expected
+from airflow_provider_microbatch.sinks.kafka.opened import OpenKafka
+from airflow_provider_microbatch.upkeep.commands.adopt import plan_adopt
+from airflow_provider_microbatch.upkeep.commands.set_offset import plan_set_offset
+from airflow_provider_microbatch.upkeep.commands.start_behind import plan_start_behind
+from airflow_provider_microbatch.upkeep.commands.steps import DropStage
+from tests.execution.maintaining import applied, planned, rewind
+from tests.execution.sleepers import Sleep
+from tests.execution.world import run_identity
+from tests.kafka.pipeline import TopicWorld
+
+pytestmark = pytest.mark.slow
+
+WAYS = r"start-behind .* --allow-reread.*set-offset .*--allow-skip"
+
+
+class Counted(TopicWorld):
+    """Numbers, one a batch; of a source whose positions can be set to whatever it has."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.sources = {"orders": CounterSource(str(root / "counter"), max_rows=1)}  # type: ignore[dict-item]
+
+    def count_to(self, number: int) -> None:
+        (self.root / "counter").write_text(str(number))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Counted:
+    """Its first batch is in the log, two later ones in the topic alone."""
+    world = Counted(tmp_path)
+    world.count_to(1)
+    world.run(0)
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "backup")
+    world.count_to(3)
+    world.run(1)
+    world.run(2)
+    shutil.rmtree(tmp_path / "checkpoint")
+    (tmp_path / "backup").rename(tmp_path / "checkpoint")
+    world.expire_leases()
+    return world
+
+
+def goes_on_behind(world: Counted) -> bool:
+    """As the errors say."""
+    with pytest.raises(
+        MaintenanceError, match=r"be taken out of there: they stay.*--allow-reread.*set-offset .*--allow-skip"
+    ):
+        planned(world, partial(plan_start_behind, allow_reread=False))
+    notes = applied(world, partial(plan_start_behind, allow_reread=True)).notes
+    assert any("set-offset" in note for note in notes)
+    behind = partial(plan_set_offset, lane="live", source="orders", offset='{"n": 3}')
+    applied(world, partial(behind, allow_skip=True, allow_reread=False))
+    world.count_to(4)
+    world.run(10)
+    return world.ids() == [1, 2, 3, 4]
+
+
+def test_a_run_names_the_ways_that_take_nothing_out(world: Counted) -> None:
+    with pytest.raises(ForeignBatchError, match=WAYS) as refused:
+        world.run(3)
+    assert "--drop-output" not in str(refused.value)
+    assert goes_on_behind(world)
+
+
+@pytest.mark.parametrize("drop_output", [True, False])
+def test_a_rewind_that_would_have_to_take_out_names_them_too(world: Counted, drop_output: bool) -> None:
+    with pytest.raises(MaintenanceError, match=WAYS):
+        planned(world, rewind(0, drop_output=drop_output))
+    assert goes_on_behind(world)
+
+
+def planned_over(world: Counted, monkeypatch: pytest.MonkeyPatch, *, rows: int) -> None:
+    """A batch is planned where the topic has one, as by a version that did not look; its run is refused."""
+    real = OpenKafka.contains
+    world.sources = {"orders": CounterSource(str(world.root / "counter"), max_rows=rows)}  # type: ignore[dict-item]
+    with monkeypatch.context() as patch:
+        patch.setattr(OpenKafka, "contains", lambda sink, batch: None if batch.key.id else real(sink, batch))
+        patch.setattr(OpenKafka, "batches_after", lambda *_: [])
+        assert world.execution.plan(run_identity(3)) is not None
+
+
+def test_a_plan_of_what_is_in_the_topic_is_given_up_by_rewind(world: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned_over(world, monkeypatch, rows=1)
+    with pytest.raises(ForeignBatchError, match=r"rewind \S+ --to 0`.*" + WAYS) as refused:
+        world.run(3)
+    assert "--drop-output" not in str(refused.value)
+    assert any("start-behind" in note for note in applied(world, rewind(0, drop_output=False)).notes)
+    assert goes_on_behind(world)
+
+
+def test_where_the_topic_has_less_than_is_planned_adopt_names_what_can_be_done(
+    world: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned_over(world, monkeypatch, rows=2)
+    with pytest.raises(MaintenanceError, match=r"rewind \S+ --to 0` gives the plan up; .*" + WAYS) as refused:
+        planned(world, lambda drafting: plan_adopt(drafting, BatchKey("live", 1)))
+    assert "--drop-output" not in str(refused.value)
+
+
+def test_a_batch_that_is_published_while_it_is_rewound_stays_and_is_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = Counted(tmp_path)
+    world.count_to(1)
+    world.run(0)
+    world.count_to(2)
+    attempt = world.staged(1)
+    world.expire_leases()
+
+    def publish() -> None:
+        """It had passed the fence before the command began."""
+        execution = world.execution
+        batch = expected(world.checkpoint, execution.load(attempt.key).identity, attempt)
+        assert execution.sink.publish(batch, attempt.epoch).epoch == attempt.epoch
+
+    Sleep(monkeypatch).before(DropStage, "apply", publish)
+    with pytest.raises(MaintenanceError, match=r"batch live/1 is in .*published while .* Nothing was rewound"):
+        applied(world, rewind(0))
+    assert world.checkpoint.maintenance.unfinished() is None
+    assert world.checkpoint.offset_log.ids() == [0, 1]
+    world.run(2)
+    world.count_to(3)
+    world.run(3)
+    assert world.ids() == [1, 2, 3]
+    assert verify_all(world.checkpoint) == []
+    assert world.stages() == []
+
+
+def test_a_batch_that_nobody_publishes_is_rewound(tmp_path: Path) -> None:
+    world = Counted(tmp_path)
+    world.count_to(1)
+    world.run(0)
+    world.count_to(2)
+    world.staged(1)
+    world.expire_leases()
+    applied(world, rewind(0))
+    world.run(2)
+    assert world.ids() == [1, 2]
