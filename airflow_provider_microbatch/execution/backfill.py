@@ -192,7 +192,12 @@ class IntervalWork:
                 + (" on_overlap='replay' would replay what is committed." if overlap.committed else "")
             )
         if overlap.committed or overlap.unfinished or overlap.elsewhere:
-            log.info("Other batches have data of %s: %s", self._interval, overlap)
+            # What is asked for is made in part then, and every square in the grid is green.
+            partly = self._pipeline.on_overlap == REPLAY and overlap.elsewhere
+            log.log(
+                logging.WARNING if partly else logging.INFO, "Other batches have data of %s: %s%s",
+                self._interval, overlap, ". That is not run again" if partly else "",
+            )  # fmt: skip
         try:
             return self._ready(keys, run, code)
         except BatchInProgressError as busy:

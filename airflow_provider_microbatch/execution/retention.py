@@ -141,8 +141,9 @@ def apply_retention(checkpoint: Checkpoint, *, kept: int | None, lane: str = LIV
     if aside is not None:
         before = aside
         log.warning("Retention keeps %s/%s and all after it: it is set aside. Clear its task to run it.", lane, aside)
-    told = first_still_told(checkpoint, below=before) if lane == LETTERS else None
-    before = before if told is None else told
+    # With two before it: a rewind that takes it out ends at a batch that has one before it.
+    told = first_still_told(checkpoint, below=before + 2) if lane == LETTERS else None
+    before = before if told is None else min(before, max(told - 2, 0))
     before = min(before, logs.offset_log.purgeable(before), logs.commit_log.purgeable(before))
     old = [number for number in logs.offset_log.ids() if number < before]
     stale = [number for number in checkpoint.attempts.epochs.ids(lane) if number < before]

@@ -157,12 +157,15 @@ def _look(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey, *, inside: 
         # The unavailable table may have the batch: run again, the batch would be in two tables.
         message = str(told or f"batch {key} is committed, and {away}")
         repair = "Bring the table back, then check again."
-    elif told is None and (left := _unrecorded(asked_for, asked)) is not None:
+    elif told is not None:
+        # Such as a folder that another batch is in: a clear is refused while it is there.
+        repair = f"Mend that first, as it says. If the batch is not in then: {repair}"
+    elif (left := _unrecorded(asked_for, asked)) is not None:
         message, repair = (
             f"batch {key} is committed. {left}",
             "Choose one of the ways on; a clear is refused until then.",
         )
-    elif told is None:
+    else:
         others = (_other_life(checkpoint, table, key) for table in asked_for)
         other = next((first for first in others if first is not None), None)
         if other is not None:

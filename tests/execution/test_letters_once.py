@@ -87,6 +87,22 @@ class TestRetention:
         replay(world, 17, 5)
         assert ids(world) == [1, 2, 6, 7, 8, 9]
 
+    def test_the_rewind_that_a_refused_clear_names_is_left_possible(self, tmp_path: Path) -> None:
+        world = Checked(tmp_path, min_batches_to_retain=2)
+        for number in range(5):
+            world.land(number, number + 10)
+            live(world, number, number + 10)
+            replay(world, 10 + number)
+            world.janitor()
+        assert planned(world, "live") == [3, 4]
+        with pytest.raises(CheckpointError, match="were run again as batch dead-letters/3") as refused:
+            live(world, 3, 13, clear_number=1)
+        status, told = said(advised(str(refused.value), world)[0])
+        assert status == 0, told
+        live(world, 3, 13, clear_number=1)
+        replay(world, 20)
+        assert ids(world) == sorted([*range(5), *range(10, 15)])
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> Checked:
@@ -248,7 +264,7 @@ class TestRestoredCheckpoints:
         assert not is_clean(world)
         with pytest.raises(SinkError) as refused:
             live(world, 1, 7, clear_number=1)
-        with pytest.raises(MaintenanceError, match=r"dead-letters/1.*--lane dead-letters --to 0"):
+        with pytest.raises(MaintenanceError, match=r"dead-letters/1.*--to 0 --drop-output --lane dead-letters"):
             applied(world, rewind(0))
         assert ids(world) == [1, 2, 3, 6, 7]
         typed(world, str(refused.value))
@@ -269,7 +285,7 @@ class TestRestoredCheckpoints:
         with pytest.raises(SinkError) as refused:
             live(world, 1, 7, clear_number=1)
         assert ids(world) == [1, 2, 3, 6, 7]
-        with pytest.raises(MaintenanceError, match=r"dead-letters/0.*--lane dead-letters --to -1"):
+        with pytest.raises(MaintenanceError, match=r"dead-letters/0.*--to -1 --drop-output --lane dead-letters"):
             applied(world, rewind(0))
         status, told = said(advised(str(refused.value), world)[0])
         assert status == 0, told

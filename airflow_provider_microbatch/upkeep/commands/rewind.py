@@ -7,13 +7,13 @@ from contextlib import suppress
 from functools import partial
 
 from airflow_provider_microbatch.checkpoint.entries import Attempt, Offset
-from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey, is_lane
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey, is_lane
 from airflow_provider_microbatch.checkpoint.set_offset_command import set_offset_command
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
-from airflow_provider_microbatch.execution.letters_taken import taken
 from airflow_provider_microbatch.execution.position import starts_of
 from airflow_provider_microbatch.sinks import OpenSink
 from airflow_provider_microbatch.sources import OpenSource, Source
+from airflow_provider_microbatch.upkeep.commands.letters_out import check_letters
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.rename_source import check_not_half_renamed
 from airflow_provider_microbatch.upkeep.commands.repair_epochs import fence_attempts, withdraw_requests
@@ -81,7 +81,7 @@ class _Rewind:
         for sink in filter(self._recorded.is_gone, self._recorded.on_record() if later else ()):
             self._drafting.note(f"{sink.location()} is gone, and is not asked for the batches that are taken out.")
         if later:
-            self._check_letters(later)
+            check_letters(self._checkpoint, self._recorded, lane=self._name, later=later)
             self._check_kept()
             self._check_files(later[0])
         self._check_readable(later, commit_ids)
@@ -262,41 +262,6 @@ class _Rewind:
             "checkpoint and a new table, which read all that the sources have. min_batches_to_retain keeps more "
             "from now on."
         )
-
-    def _check_letters(self, later: list[int]) -> None:
-        """Check that no dead letters of the later batches were run again: a batch that runs again produces its rows and
-        dead letters anew, and the table would have these rows twice."""
-        by = taken(self._checkpoint)
-        found = [by[key] for number in later if (key := BatchKey(self._name, number)) in by]
-        if found and self._name != LETTERS:
-            first = min(key.id for key in found)
-            raise MaintenanceError(
-                "dead letters of what would be rewound were run again, or are planned to be, as batches "
-                f"{', '.join(map(str, found))}: their rows would be in the table twice. Take these out first: "
-                f"{self._letters_out(first)}; then rewind, and replay the dead letters of then."
-            )
-        unknown = self._unknown_letters() if self._name != LETTERS else []
-        if unknown:
-            raise MaintenanceError(
-                f"batches {', '.join(str(BatchKey(LETTERS, number)) for number in unknown)} in the table are of after "
-                "the backup that this checkpoint was restored from. They have dead letters that were run again, and "
-                "nobody can tell whose: those of what would be rewound would be in the table twice. Take them out "
-                f"first: {self._letters_out(unknown[0])}; then rewind, and replay the dead letters of then."
-            )
-
-    def _letters_out(self, first: int) -> str:
-        where = self._drafting.store.location
-        return f"`microbatch rewind {where} --lane {LETTERS} --to {first - 1} --drop-output`"
-
-    def _unknown_letters(self) -> list[int]:
-        """Batches of dead letters that tables have and no log knows, ascending."""
-        try:
-            holders = sorted(self._recorded.told(LETTERS).holders.items())
-        except MaintenanceError:
-            return []  # no pipeline is on record
-        first = min(self._checkpoint.lane(LETTERS).offset_log.ids(), default=0)  # retention has removed those before
-        found = ((BatchKey(LETTERS, number), tables) for number, tables in holders if number >= first)
-        return [key.id for key, tables in found if self._recorded.of_another_life(key, tables=tables)]
 
     def _check_kept(self) -> None:
         """Check that no retention is under way at these batches: it removes what it has announced, whenever its process
