@@ -35,6 +35,14 @@ MUTATIONS = [
         tests=(FILES,),
     ),
     Mutation(
+        name="a replay while a compaction reads files is an error",
+        why="one busy batch keeps all others of the table from being compacted",
+        file="sinks/file/compacting.py",
+        old="            if found is None or read_manifest(target, key) == found:\n                raise\n",
+        new="            raise\n",
+        tests=(FILES,),
+    ),
+    Mutation(
         name="files that are not joined do not come along",
         why="the rows of a batch's large files are gone after a compaction",
         file="sinks/file/compacting.py",

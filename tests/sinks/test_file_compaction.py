@@ -17,6 +17,7 @@ from pyarrow import dataset, parquet
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks import Compacted, Compaction, Manifest, SinkContext
+from airflow_provider_microbatch.sinks.compaction.lines import LineJoining
 from airflow_provider_microbatch.sinks.file import FileSink, compacting
 from airflow_provider_microbatch.sinks.file.lock import locked
 from tests.sinks.stages import CHECKPOINT, EXPECTED, KEY, NOTHING_KNOWN, batch_of, expect, folder_of, write_stage
@@ -224,6 +225,29 @@ def test_nobody_else_changes_the_batch_between_the_last_look_and_the_exchange(
     at("exchange", try_it, monkeypatch, after=False)
     assert sink.compact(wanted()).files_after == 1
     assert f"process {os.getpid()}" in held[0]
+
+
+@pytest.mark.parametrize("step", ["kind", "join"])
+def test_a_replay_while_files_are_read_is_no_error_and_the_next_batch_is_done(
+    sink: FileSink, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(sink)
+    publish(sink, BatchKey("live", 8))
+    write_stage(sink, 2)
+    real = getattr(LineJoining, step)
+
+    def changed(self: LineJoining, *given: Any) -> Any:
+        monkeypatch.setattr(LineJoining, step, real)
+        sink.replace(EXPECTED, 2)
+        if step == "kind":
+            raise FileNotFoundError("no such file")  # as a reader of footers finds
+        return real(self, *given)
+
+    monkeypatch.setattr(LineJoining, step, changed)
+    done = sink.compact(wanted())
+    assert (done.left, done.batches) == ({compacting.CHANGED: {KEY}}, {BatchKey("live", 8)})
+    assert {row for row in rows(sink) if row[0] == 7} == {(7, 2, 0), (7, 2, 1), (7, 2, 2)}
+    assert len(list((sink.root / "_compacted").rglob("*.json"))) == 4, "of batch 8, for its readers"
 
 
 def test_a_rewind_meanwhile_stays(sink: FileSink, monkeypatch: pytest.MonkeyPatch) -> None:

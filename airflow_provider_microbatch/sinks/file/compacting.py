@@ -35,8 +35,6 @@ from airflow_provider_microbatch.runtime.layout import MANIFEST
 from airflow_provider_microbatch.settings import make_private_folder
 from airflow_provider_microbatch.sinks import Manifest
 from airflow_provider_microbatch.sinks.compaction import CHANGED, Compacted, Compaction, Joining, pack
-from airflow_provider_microbatch.sinks.compaction.lines import LineJoining
-from airflow_provider_microbatch.sinks.compaction.parquet import ParquetJoining
 from airflow_provider_microbatch.sinks.file.lock import locked
 from airflow_provider_microbatch.sinks.file.posix import check_no_link, exchange, make_folders, sync, sync_tree
 from airflow_provider_microbatch.sinks.file.removal import remove
@@ -50,6 +48,10 @@ COMPACTED = "_compacted"
 
 def joining_of(sink: FileSink) -> Joining:
     """How files of the table are joined. :raises SinkError: if they cannot be."""
+    # These two read files as this package does, and so need it first.
+    from airflow_provider_microbatch.sinks.compaction.lines import LineJoining
+    from airflow_provider_microbatch.sinks.compaction.parquet import ParquetJoining
+
     if sink.format == "parquet":
         return ParquetJoining()
     return LineJoining(sink.format, sink.options)
@@ -84,8 +86,9 @@ class Folders:
         return done
 
     def _batch(self, key: BatchKey, wanted: Compaction, done: Compacted) -> None:
-        target = self.root / f"lane={key.lane}" / f"batch_id={key.id}"
+        target, found = self.root / f"lane={key.lane}" / f"batch_id={key.id}", None
         try:
+            check_no_link(self.root, target)
             found = read_manifest(target, key)
             why = "not published by this package" if found is None else wanted.refusal(found)
             if found is None or why is not None:
@@ -106,6 +109,11 @@ class Folders:
         except SinkError as error:
             done.leave(key, str(error))
             return
+        except FileNotFoundError:
+            # A replay puts other files in their place while they are read.
+            if found is None or read_manifest(target, key) == found:
+                raise
+            joined = None
         if joined is None:
             done.leave(key, CHANGED)
         else:
