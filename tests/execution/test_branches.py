@@ -12,6 +12,7 @@ import pytest
 from pyiceberg.table import Table
 
 from airflow_provider_microbatch import connections
+from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import ForeignBatchError, SinkError
 from airflow_provider_microbatch.sinks import SinkContext
@@ -352,7 +353,7 @@ def test_a_check_finds_the_batches_that_a_rollback_took_away_and_no_others(world
     assert "a clear of its task is refused until then" in finding.repair
 
 
-def killed(world: World, monkeypatch: pytest.MonkeyPatch, method: str, number: int) -> None:
+def killed(world: World, monkeypatch: pytest.MonkeyPatch, method: str, number: int) -> Attempt:
     """A run whose process dies where the method of the opened table would be called, as it publishes."""
 
     def die(*_: object, **__: object) -> None:
@@ -364,6 +365,7 @@ def killed(world: World, monkeypatch: pytest.MonkeyPatch, method: str, number: i
         with pytest.raises(Killed):
             world.execution.publish(attempt)
     world.expire_leases()
+    return attempt
 
 
 def test_what_died_behind_its_commit_to_another_branch_keeps_its_files(
@@ -417,14 +419,30 @@ def test_a_stage_that_is_dropped_by_one_branch_is_what_no_branch_has(
     audited: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As of a checkpoint that has no definition of the attempt's any more."""
-    killed(audited, monkeypatch, "_settle", 3)
-    identity = audited.checkpoint.attempts.get(BatchKey("live", 3), 1)
-    assert identity is not None
+    attempt = killed(audited, monkeypatch, "_settle", 3)
     name(audited, "main")
     sink = audited.pipeline.sink.open(SinkContext())
     assert sink.stages(audited.checkpoint_id) == [(BatchKey("live", 3), 1)]
-    assert not sink.drop_stage(identity.batch, 1)
+    assert not sink.drop_stage(attempt.batch, 1)
     assert rows(audited, "audit") == [0, 1, 2, 3]
     name(audited, "audit")
     audited.run(4)
     assert audited.checkpoint.commit_log.latest_id() == 3
+
+
+def test_what_an_attempt_has_published_to_one_branch_it_publishes_to_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a step that commits does whose DAG was changed behind its first try: no other attempt is opened then."""
+    point(world, "audit", "main")
+    name(world, "audit")
+    world.land(2)
+    attempt = killed(world, monkeypatch, "_settle", 2)
+    name(world, "main")
+    for _ in range(2):
+        with pytest.raises(SinkError, match=r"live/2 attempt 1 is in branch 'audit' of .*Name branch='audit' again"):
+            world.execution.publish(attempt)
+    assert rows(world) == [0, 1]
+    table(world).manage_snapshots().remove_branch("audit").commit()
+    world.execution.publish(attempt)
+    assert rows(world) == [0, 1, 2]

@@ -52,8 +52,16 @@ MUTATIONS = [
         name="a stage that one branch does not have is no other one's",
         why="files that another branch has are removed, and it cannot be read any more",
         file="sinks/iceberg/opened.py",
-        old="return others if own is None else others | {own}",
-        new="return () if own is None else (own,)",
+        old="                return {*others.values(), *(",
+        new="                return {*(",
+        tests=(BRANCHES,),
+    ),
+    Mutation(
+        name="what an attempt has published to one branch it publishes to another one too",
+        why="two branches have the batch, and neither can be fast-forwarded to the other one any more",
+        file="sinks/iceberg/opened.py",
+        old="                    self._check_in_no_other(look, batch, placed)\n",
+        new="                    pass\n",
         tests=(BRANCHES,),
     ),
 ]

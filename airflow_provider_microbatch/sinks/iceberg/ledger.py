@@ -60,12 +60,12 @@ class Ledger:
         pages = self._pages(properties, lane)
         return self._page(pages.get(id // PAGE, {})).get(id)
 
-    def numbers_of_all(self, properties: Mapping[str, str], key: BatchKey) -> set[int]:
+    def numbers_by_branch(self, properties: Mapping[str, str], key: BatchKey) -> dict[str, int]:
         """The numbers by which the records of all branches have a batch, also those of branches that are gone."""
         names = (name.removeprefix(f"{_PREFIX}.") for name in properties if name.startswith(f"{_PREFIX}."))
         branches = [unquote(branch) for branch, _, lane in (name.partition(".") for name in names) if lane == key.lane]
-        found = (replace(self, branch=branch).number(properties, key.lane, key.id) for branch in branches)
-        return {number for number in found if number is not None}
+        found = ((one, replace(self, branch=one).number(properties, key.lane, key.id)) for one in branches)
+        return {branch: number for branch, number in found if number is not None}
 
     def ids(self, properties: Mapping[str, str], lane: str) -> list[int]:
         """Ids of all batches of the lane that are in, ascending."""

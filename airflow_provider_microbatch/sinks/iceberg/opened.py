@@ -138,8 +138,8 @@ class OpenIceberg(OpenPlaced):
             if look is None:
                 return ()
             if self._log.pass_by(look):
-                own, others = self._number(look, key), self._log.ledger.numbers_of_all(look.properties, key)
-                return others if own is None else others | {own}
+                own, others = self._number(look, key), self._log.ledger.numbers_by_branch(look.properties, key)
+                return {*others.values(), *(() if own is None else (own,))}
         raise self._outrun(key)
 
     def _published(self, look: Look | None, batch: ExpectedBatch) -> Published | None:
@@ -168,6 +168,8 @@ class OpenIceberg(OpenPlaced):
                     schema = columns.schema
                     self._log.create(schema, spec_of(self._sink.partitions, schema))
                     continue
+                if found is None:
+                    self._check_in_no_other(look, batch, placed)
                 if self._widen(look, columns):
                     continue
                 removal = Removal(look.table)
@@ -180,6 +182,16 @@ class OpenIceberg(OpenPlaced):
                     self._settle(Published(placed.place.number, placed.manifest, placed.manifest))
                     return placed.manifest
         raise self._outrun(key)
+
+    def _check_in_no_other(self, look: Look, batch: ExpectedBatch, placed: Placed) -> None:
+        """Check that no other branch has the attempt's files. :raises SinkError: if one has."""
+        for branch, number in self._log.ledger.numbers_by_branch(look.properties, batch.key).items():
+            if branch != look.branch and branch in look.table.metadata.refs and number == placed.place.number:
+                raise SinkError(
+                    f"batch {batch.key} attempt {placed.manifest.epoch} is in branch {branch!r} of {self._log.where}, "
+                    f"and would be in branch {look.branch!r} too. Nothing was published. Name branch={branch!r} again "
+                    "for this batch."
+                )
 
     def _columns(self, placed: Placed) -> Columns:
         told = read_schema(self._root / placed.place.below)
