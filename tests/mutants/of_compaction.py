@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutation import Mutation
 
 FILES = "tests/sinks/test_file_compaction.py"
+FORMATS = "tests/sinks/test_joined_formats.py"
 DELTA = "tests/sinks/test_delta_compaction.py"
 OBJECTS = "tests/sinks/test_object_compaction.py"
 COMMAND = "tests/cli/test_compact.py"
@@ -80,7 +81,7 @@ MUTATIONS = [
         file="sinks/compaction/lines.py",
         old='if size and os.pread(descriptor, 1, size - 1) != b"\\n":',
         new="if False:",
-        tests=(FILES,),
+        tests=(FORMATS,),
     ),
     Mutation(
         name="Parquet files of different writers are joined",
@@ -88,7 +89,7 @@ MUTATIONS = [
         file="sinks/compaction/parquet.py",
         old='return str(found.schema).partition("\\n")[2], notes, _codec(found)',
         new='return str(found.schema).partition("\\n")[2], _codec(found)',
-        tests=(FILES,),
+        tests=(FORMATS,),
     ),
     Mutation(
         name="a joined Parquet file is not read back",
@@ -96,7 +97,7 @@ MUTATIONS = [
         file="sinks/compaction/parquet.py",
         old="            _check_same(files, target)\n",
         new="",
-        tests=(FILES,),
+        tests=(FORMATS,),
     ),
     Mutation(
         name="batches of other checkpoints are compacted too",
