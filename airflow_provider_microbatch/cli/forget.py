@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.forgotten import Forgetting
@@ -147,9 +148,9 @@ def _as_text(active: list[Forgetting], batches: list[BatchSummary], *, location:
     letters = min((batch.key.id for batch in batches if batch.key.lane == LETTERS), default=None)
     if letters is not None:
         lines.append(
-            f"Batches of lane {LETTERS!r} have no task: `microbatch rewind {location} --lane {LETTERS} "
-            f"--to {letters - 1} --drop-output` takes them out, and `microbatch dead-letters {location} --replay "
-            "FILE:FUNCTION` runs their letters again."
+            f"Batches of lane {LETTERS!r} have no task: `microbatch rewind {quote(location)} --lane {LETTERS} "
+            f"--to {letters - 1} --drop-output` takes them out, and `microbatch dead-letters {quote(location)} "
+            "--replay FILE:FUNCTION` runs their letters again."
         )
     return lines
 

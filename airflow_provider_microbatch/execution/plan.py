@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from shlex import quote
 from typing import TypeVar
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint, Lane
@@ -116,7 +117,7 @@ class Planner:
                 f"[{len(names)}] sources requested by the query. Cannot continue. A v1 checkpoint "
                 f"({self.checkpoint.location}) keeps offsets by position and was made for {list(identity.sources)}, "
                 f"the pipeline names {names}: name the same sources (any order), or start a v2 checkpoint. If one of "
-                f"them only has a new name: `microbatch rename-source {self.checkpoint.location} OLD NEW`."
+                f"them only has a new name: `microbatch rename-source {quote(self.checkpoint.location)} OLD NEW`."
             )
 
     def check_names(self, ends: Offsets) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt
@@ -146,7 +147,7 @@ def replace_published(
         raise SourceError(
             f"batch {batch.key} attempt {staged.epoch}: nothing was replaced, since attempt {before.epoch}, which "
             f"is published, has more. {'; '.join(gone)}. Put that back and run this task again; or leave the batch as "
-            f"it is: `microbatch withdraw-clear {checkpoint.location} {batch.key}`."
+            f"it is: `microbatch withdraw-clear {quote(checkpoint.location)} {batch.key}`."
         )
     fewer = [] if before is None else _fewer(checkpoint, sources, planned, staged, before)
     if before is not None and fewer:
@@ -154,7 +155,7 @@ def replace_published(
             f"batch {batch.key} attempt {staged.epoch}: nothing was replaced, since attempt {before.epoch}, which "
             f"is published, has read more, and nothing is set otherwise: {'; '.join(fewer)}. What was read may be gone "
             "(compacted). Leave the batch as it is: "
-            f"`microbatch withdraw-clear {checkpoint.location} {batch.key}`."
+            f"`microbatch withdraw-clear {quote(checkpoint.location)} {batch.key}`."
         )
     emptied = [] if before is None else _emptied(checkpoint, staged, before)
     if before is not None and emptied:
@@ -165,7 +166,7 @@ def replace_published(
             f"batch {batch.key} attempt {staged.epoch}: nothing was replaced. {' and '.join(emptied)} have nothing in "
             f"any column of its schema, and attempt {before.epoch}, which is published, has rows of it. {why} Mend "
             "the source, or its files, and run this task again; or leave the batch as it is: "
-            f"`microbatch withdraw-clear {checkpoint.location} {batch.key}`."
+            f"`microbatch withdraw-clear {quote(checkpoint.location)} {batch.key}`."
         )
     try:
         return sink.replace(batch, staged.epoch)

@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.by_hand import is_position
@@ -274,7 +275,7 @@ def check_is_newest(checkpoint: Checkpoint, key: BatchKey) -> None:
     if newest is not None and newest > key.id:
         raise CheckpointError(
             f"batch {key} of {checkpoint.location} keeps state, from which batches {key.id + 1} to {newest} have "
-            f"gone on: run again by itself it would contradict them. `microbatch rewind {checkpoint.location} "
+            f"gone on: run again by itself it would contradict them. `microbatch rewind {quote(checkpoint.location)} "
             f"--to {key.id - 1}` shows what it would undo, and the next runs make these batches again."
         )
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import islice
+from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import JOB, Attempt
@@ -107,7 +108,7 @@ def _check_knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, epoch: 
     raise SinkError(
         f"batch {key} is committed, and {table.location()} does not know it: the table was made anew, or restored from "
         f"a backup of before. What it had of batches {known + 1} to {key.id} is in no table. "
-        f"`microbatch check {checkpoint.location} --table` names them: clear their tasks, the oldest first; or "
+        f"`microbatch check {quote(checkpoint.location)} --table` names them: clear their tasks, the oldest first; or "
         f"{rewind} has them run again. What the sources cannot give again either, that rewind gives up and names with "
         "--allow-skip. Or bring the table back as it was."
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
@@ -194,7 +195,7 @@ def _of_two_attempts(checkpoint: Checkpoint, sink: OpenSink, asked: ExpectedBatc
         kind="table",
         where=checkpoint.lane(key.lane).commit_log.where(key.id),
         message=f"batch {key} is to be of one attempt in all tables, and {told}: a replay was cut off between them.",
-        repair=f"`microbatch janitor {checkpoint.location}` finishes it while its stage is there. "
+        repair=f"`microbatch janitor {quote(checkpoint.location)}` finishes it while its stage is there. "
         f"Else: {_back(checkpoint, key)}",
     )
 

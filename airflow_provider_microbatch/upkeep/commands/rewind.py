@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.entries import Attempt, Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey, is_lane
@@ -200,7 +201,7 @@ class _Rewind:
                 f"restored from, and source {', '.join(cleaning)} gives up what is committed: their rows may be "
                 "nowhere else. Look that what they read is there, and put back what is not; then --allow-skip says "
                 "so, and loses what is not there. Or keep them: "
-                f"`microbatch start-behind {self._drafting.store.location} --allow-reread`."
+                f"`microbatch start-behind {quote(self._drafting.store.location)} --allow-reread`."
             )
         if cleaning:
             self._drafting.note(
@@ -246,7 +247,7 @@ class _Rewind:
         if self._to not in commit_ids:
             raise MaintenanceError(
                 f"batch {self._to} is not committed. Rewind to one that is; or, if it is in the table, "
-                f"`microbatch repair {self._drafting.store.location}` writes its commit entry."
+                f"`microbatch repair {quote(self._drafting.store.location)}` writes its commit entry."
             )
 
     def _no_further_than(self, first: int, kept: list[int]) -> str:
@@ -271,7 +272,8 @@ class _Rewind:
             told = (
                 f"the janitor, or a run that has committed, removes what is older than batch {before} from {where} or "
                 f"packs it, at this moment. {self._no_further_than(before + 1, self._lane.offset_log.ids())} Or, if it "
-                f"was killed, have `microbatch janitor {self._drafting.store.location}` finish that, and look again."
+                f"was killed, have `microbatch janitor {quote(self._drafting.store.location)}` finish that, and look "
+                "again."
             )
             if self._checkpoint.horizons.removing(self._name):
                 told += (
@@ -287,8 +289,8 @@ class _Rewind:
             if entries.is_compacted(first):
                 raise MaintenanceError(
                     f"batch {first} lies in a segment of old entries of {entries.location}, of which none can be moved "
-                    f"away. `microbatch export {self._drafting.store.location} TARGET` makes a copy without segments; "
-                    "rewind that, and put it in place of this checkpoint."
+                    f"away. `microbatch export {quote(self._drafting.store.location)} TARGET` makes a copy without "
+                    "segments; rewind that, and put it in place of this checkpoint."
                 )
 
     def _check_readable(self, later: list[int], commit_ids: list[int]) -> None:
@@ -302,7 +304,7 @@ class _Rewind:
             if entry is None and any(self._checkpoint.resolutions.unreadable(key)):
                 raise MaintenanceError(
                     f"where batch {key} ends is torn in {self._checkpoint.location}/resolved, and its commit entry may "
-                    f"tell it. Nothing was done. `microbatch repair {self._drafting.store.location}` first."
+                    f"tell it. Nothing was done. `microbatch repair {quote(self._drafting.store.location)}` first."
                 )
             if entry is None:
                 if number not in self._lost:  # else a note tells already that it is of after the backup
