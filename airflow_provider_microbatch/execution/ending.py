@@ -168,7 +168,9 @@ class Ending:
         another table since, or to another branch of it, which would take files that the attempt's own has for those of
         an attempt that was never published."""
         try:
-            name = attempt.definition
+            identity, name = self._checkpoint.identity(), attempt.definition
+            if identity is None or attempt.batch.checkpoint not in (identity.query_id, ""):
+                return self._sink  # a stranger's entry leads to no other place
             sink = None if name is None else recorded_sink(self._checkpoint, name, beside=self._sink)
             if sink is None or sink is self._sink.definition:
                 return self._sink

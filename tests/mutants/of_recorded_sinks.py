@@ -33,11 +33,11 @@ MUTATIONS = [
         tests=(RECORDED,),
     ),
     Mutation(
-        name="a table of before whose class nobody trusts is passed over",
-        why="rows that are there come into the table of now too",
+        name="a class that nobody trusts stops a batch that an attempt on record was to write with",
+        why="whoever can write into a checkpoint has the pipeline stand still, by an attempt with a class of theirs",
         file="execution/table_place.py",
-        old="        except UntrustedError as error:\n            raise SinkError(",
-        new="        except UntrustedError as error:\n            continue\n            raise SinkError(",
+        old='            log.warning("Whether batch %s is in',
+        new='            raise\n            log.warning("Whether batch %s is in',
         tests=(RECORDED,),
     ),
     Mutation(
