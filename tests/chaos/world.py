@@ -154,7 +154,7 @@ class World:
                     self.given_up = self.given_up and clear > 0
                     self.look_for_orphans(number)
                     return int(result["batch"])
-                if result["outcome"] == "nothing":
+                if result["outcome"] == "nothing" or self.is_refused(result):
                     return None
             # A batch that a dead run has held is not free before its lease has run out.
             waits = [result for result in ended if result.get("type") == "BatchInProgressError"]
@@ -165,6 +165,10 @@ class World:
         self.given_up = True
         self.tally.counts["runs given up"] += 1
         return None
+
+    def is_refused(self, result: dict[str, Any]) -> bool:
+        """Whether a clear was refused that would have been right when it was chosen."""
+        return False
 
     def run_janitor(self) -> None:
         """Beside whatever is alive; most of them die at it. After a run that was given up there is something to do."""
@@ -242,7 +246,7 @@ class World:
             self.tally.blame("wrong states", 1, f"a task process broke down: {result['message'][-1500:]}")
         elif result["outcome"] == "error":
             waits = self.given_up and result["type"] == "BatchInProgressError"
-            fine = waits or (expected and result["type"] in EXPECTED)
+            fine = waits or self.is_refused(result) or (expected and result["type"] in EXPECTED)
             self.tally.blame("wrong states", not fine, f"{result['type']}: {result['message'][:500]}")
         return [result]
 

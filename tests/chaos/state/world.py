@@ -51,6 +51,12 @@ class StateWorld(World):
         newest = self.setting.checkpoint().offset_log.latest_id()
         return next((number for number, batch in batches.items() if batch == newest), None)
 
+    def is_refused(self, result: dict[str, Any]) -> bool:
+        """A run beside has gone on from the batch meanwhile."""
+        return (
+            result.get("type") == "CheckpointError" and "run again by itself it would contradict" in result["message"]
+        )
+
     def task(self, order: dict[str, Any], report: Path) -> Task:
         return Task(order, report=report, live=run)
 
