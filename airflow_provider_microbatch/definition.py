@@ -114,7 +114,8 @@ class Definition:
         :param known: classes at hand; any other class is loaded only if it may be, see
             :func:`~airflow_provider_microbatch.registry.load_stored_class`.
         :param any_server: the form comes from the DAG, through Airflow or this process, and not out of a checkpoint:
-            the servers that the form names are the DAG's.
+            the servers that the form names are the DAG's. Or the definition is only compared with others, and what is
+            opened by it is asked for nothing before :func:`check_servers`.
         :raises UntrustedError: if the class must not be loaded (the class was not imported), or if the definition names
             a server that neither ``live`` nor the settings name (nothing was sent there).
         :raises DefinitionError: if the class cannot be imported, is of another kind or another version, or does not
@@ -128,7 +129,7 @@ class Definition:
                 return one
         made = _made(cls, data, known)
         if not any_server:
-            _check_servers(made, live)
+            check_servers(made, live=live)
         return made
 
 
@@ -164,7 +165,12 @@ def _made(cls: type[D], data: Mapping[str, Any], known: Collection[type]) -> D:
         ) from error
 
 
-def _check_servers(made: Definition, live: Sequence[Definition]) -> None:
+def check_servers(made: Definition, *, live: Sequence[Definition]) -> None:
+    """Check that the servers which a definition out of a checkpoint names may be spoken to.
+
+    :param live: definitions at hand, which may name them.
+    :raises UntrustedError: if neither ``live`` nor the settings name one of them.
+    """
     trusted = set(settings().trusted_servers).union(*(one.servers() for one in live))
     for server in sorted(made.servers() - trusted):
         raise UntrustedError(

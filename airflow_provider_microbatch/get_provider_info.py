@@ -33,6 +33,7 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "integration-name": _INTEGRATION,
                 "python-modules": [
+                    f"{_PACKAGE}.operators.compact",
                     f"{_PACKAGE}.operators.drain",
                     f"{_PACKAGE}.operators.janitor",
                     f"{_PACKAGE}.operators.job",

@@ -18,6 +18,7 @@ from airflow_provider_microbatch.job_status import JobStatusHook
 from airflow_provider_microbatch.runtime.checks import Checks, Forgotten
 from airflow_provider_microbatch.runtime.masking import refusal
 from airflow_provider_microbatch.runtime.session import loses_rows
+from airflow_provider_microbatch.runtime.streaming import STATE_SETTINGS
 from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.sinks.dead_letters import LETTERS, with_letters
 from airflow_provider_microbatch.sinks.several import Sinks
@@ -108,7 +109,7 @@ class Pipeline(Definition):
     :param target_seconds: how long Spark should work on a batch: the size of a batch follows the measured rate, within
         the limits of the sources. With None only those limits hold.
     :param plan: ``live``: a run reads what is new; ``interval``: each run reads the data interval that Airflow gives
-        the run, by the clocks of the sources, in a lane of its own.
+        the run, by the clocks of the sources, in a lane of its own. With ``stateful`` the intervals are independent.
     :param lookback: with ``plan="interval"``, how long (seconds) before its interval a run looks for late data. Late
         data is data that no batch has read, of intervals that had their run, or from before the DAG's ``start_date``;
         where no other run of the DAG is on its way, all data that no batch has read.
@@ -122,8 +123,8 @@ class Pipeline(Definition):
         its rows of each row alone: a join, a grouping or an order would hold within a split only. The sink must be able
         to take over finished output (``FileSink``); for any other sink a batch is run as a whole.
     :param stateful: the transform gets streams (``batch.sources``) and returns a stream, whose aggregations,
-        deduplication and joins keep their state from batch to batch, as in a streaming query of Spark's own.
-        ``docs/state.md``.
+        deduplication and joins keep their state from batch to batch, as in a streaming query of Spark's own; with
+        ``plan="interval"`` within each interval alone. ``docs/state.md``.
     :param output_mode: the rows that a batch of a stateful pipeline has of an aggregation: ``append``, rows that are
         final by the watermark; ``update``, rows that have changed.
     :param hooks: told, in this order, when an attempt is created and how it ended; after the hooks of the sink.
@@ -336,10 +337,16 @@ class Pipeline(Definition):
                     f"{where}: stateful=True reads sources as streams, and source {name!r} ({source.location()!r}) "
                     f"cannot be: {why}."
                 )
+        for key, value in self.conf.items():
+            if key in STATE_SETTINGS and value != STATE_SETTINGS[key]:
+                raise DefinitionError(
+                    f"{where}: conf {key!r} is {value!r}, and with stateful=True it is {STATE_SETTINGS[key]!r}: "
+                    "attempts of a batch would overwrite each other's state, or state would be read as what it is not. "
+                    "Leave it out."
+                )
         beside = {
-            "plan='interval' (each interval has a lane of its own, and state goes from batch to batch of one)": (
-                self.plan == INTERVAL
-            ),
+            "no_data_batches=False and plan='interval' (behind an interval's batch no other comes that would tell what "
+            "waits for its watermark)": self.plan == INTERVAL and not self.no_data_batches,
             "split_wise=True (a split would see the state of none)": self.split_wise,
             "several sinks (the batch's rows come out of the query once)": bool(self.sink.names),
             "on_failure='set_aside' (the batches behind would go on from state that never was)": (

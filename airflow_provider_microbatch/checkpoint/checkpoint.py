@@ -36,6 +36,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.adoptions import Adoptions
 from airflow_provider_microbatch.checkpoint.attempts import Attempts
@@ -399,7 +400,7 @@ class Checkpoint:
         ):
             raise BrokenLogError(
                 f"{self.location} has logs but no file {_METADATA!r}, without which Spark refuses it. Restore it "
-                f"from a backup, or have `microbatch repair {self.location}` write it anew."
+                f"from a backup, or have `microbatch repair {quote(self.location)}` write it anew."
             )
 
     def _encode_offsets(self, entry: OffsetEntry) -> bytes:

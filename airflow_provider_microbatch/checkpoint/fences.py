@@ -28,6 +28,9 @@ class FencedBy(StrEnum):
     TAKEN_BACK = "taken back"
     """The batch was planned while a command was at the checkpoint, and its plan is taken back."""
 
+    GONE_ON = "gone on"
+    """The next batch goes on from the batch's state, which no attempt may replace any more."""
+
     COMMAND = "maintenance"
     """A command put the entry in place of one that was torn or missing."""
 

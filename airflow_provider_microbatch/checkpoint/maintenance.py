@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from shlex import quote
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey, is_whole
@@ -136,9 +137,9 @@ class MaintenanceLog:
             root = self._store.location.removesuffix("/maintenance")
             raise MaintenanceError(
                 f"checkpoint {root} is being changed by `microbatch {found.command}` (by {found.by}, since {since}). "
-                f"Wait until that has ended. If it was killed, `microbatch repair {root}` finishes what it began; one "
-                "that takes batches out of the table (--drop-output), or copies the checkpoint (copy, export, import), "
-                "has to be typed again."
+                f"Wait until that has ended. If it was killed, `microbatch repair {quote(root)}` finishes what it "
+                "began; one that takes batches out of the table (--drop-output), or copies the checkpoint (copy, "
+                "export, import), has to be typed again."
             )
         return newest
 

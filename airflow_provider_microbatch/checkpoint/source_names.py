@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from shlex import quote
 from typing import TypeVar
 
 from airflow_provider_microbatch.checkpoint.entries import OffsetEntry
@@ -46,8 +47,8 @@ class HalfRename:
         """A message that names the defect of the checkpoint and the way on."""
         return (
             f"renaming source {self.old!r} to {self.new!r} of {location} was begun and given up half way: the source's "
-            f"own log and state may lie under either name. `microbatch repair {location}` gives all of it its old name "
-            "back; then it can be renamed again."
+            f"own log and state may lie under either name. `microbatch repair {quote(location)}` gives all of it its "
+            "old name back; then it can be renamed again."
         )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import sys
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,11 +18,17 @@ from airflow_provider_microbatch.cli.opening import open_checkpoint
 from airflow_provider_microbatch.cli.table import batch_table, text_table
 from airflow_provider_microbatch.definition import class_path
 from airflow_provider_microbatch.exceptions import MaintenanceError
-from airflow_provider_microbatch.execution.dead_letters import LettersSource, execution_of, replaying, with_letters
+from airflow_provider_microbatch.execution.dead_letters import (
+    LettersSource,
+    execution_of,
+    letters_left,
+    replaying,
+    with_letters,
+)
 from airflow_provider_microbatch.execution.engine import CheckedEngine
 from airflow_provider_microbatch.execution.letters_taken import SOURCE, taken
 from airflow_provider_microbatch.execution.refused import Refused
-from airflow_provider_microbatch.execution.summary import BatchSummary, RunSummary
+from airflow_provider_microbatch.execution.summary import BatchSummary, RunSummary, begins_late
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.checks import DEAD_LETTER
 from airflow_provider_microbatch.sinks import Sink
@@ -51,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print a line for each reason of each batch; or make a batch of dead letters and print it.
 
-    :return: exit status, always 0.
+    :return: exit status: 0, or 1 if dead letters of some batches could not be run again.
     :raises CheckpointError: if the checkpoint, or its record of the pipeline, is of no use here.
     """
     checkpoint = open_checkpoint(arguments.location, sources=arguments.sources)
@@ -76,6 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if not batches:
         print(f"No batch of {checkpoint.location} has dead letters.")
+        _say_what_is_not_known(checkpoint)
         return 0
     rows = [
         (
@@ -90,8 +98,18 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     print(text_table(("batch", "rows", "reason", "sink", "replayed as"), rows, right=frozenset({"rows"})))
     letters = _letters(checkpoint)
-    print(f"{sum(batch.dead_letters or 0 for batch in batches):,} dead letters in {letters.location()}")
+    print(f"{sum(batch.dead_letters or 0 for batch in batches):,} dead letters of them in {letters.location()}")
+    _say_what_is_not_known(checkpoint)
     return 0
+
+
+def _say_what_is_not_known(checkpoint: Checkpoint) -> None:
+    for first in begins_late(checkpoint):
+        print(
+            f"The log of lane {first.lane!r} begins with batch {first.id}: letters of the batches before it, which "
+            "retention has removed, are in the table of letters, and are neither listed nor run again here.",
+            file=sys.stderr,
+        )
 
 
 def _reasons(batch: BatchSummary) -> list[Refused]:
@@ -117,21 +135,26 @@ def _replay(checkpoint: Checkpoint, arguments: argparse.Namespace) -> int:
     # Before anything is planned: a batch that is planned holds its letters until somebody runs it, or takes it back.
     if isinstance(engine, CheckedEngine):
         engine.check()
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    run_id = f"dead-letters {now}"
+    # Each command is a run of its own, also the second one of a second: the same run's batch would be its own.
+    ti_id, now = str(uuid.uuid4()), datetime.now(UTC).isoformat(timespec="seconds")
     by = RunIdentity(
-        dag_id="microbatch", run_id=run_id, task_id=NAME, ti_id=str(uuid.uuid4()), try_number=1, clear_number=0
-    )
-    summary = execution_of(pipeline, checkpoint).run(run=by, engine=engine, code=code, transform=transform)
+        dag_id="microbatch", run_id=f"dead-letters {now} {ti_id}", task_id=NAME, ti_id=ti_id, try_number=1,
+        clear_number=0,
+    )  # fmt: skip
+    execution = execution_of(pipeline, checkpoint)
+    summary = execution.run(run=by, engine=engine, code=code, transform=transform)
+    left = letters_left(execution)
     if summary is None:
         print("There are no dead letters that were not run again before.")
-        return 0
-    batches = summary.batches if isinstance(summary, RunSummary) else [summary]
-    if arguments.json:
+    _say_what_is_not_known(checkpoint)
+    batches = summary.batches if isinstance(summary, RunSummary) else [summary] if summary is not None else []
+    if arguments.json and batches:
         print(json.dumps([batch.to_dict() for batch in batches], ensure_ascii=False, indent=2))
-    else:
+    elif batches:
         print(batch_table(batches))
-    return 0
+    for why in left.values():
+        print(f"Left: {' '.join(why.split())}", file=sys.stderr)
+    return 1 if left else 0
 
 
 def _on_record(checkpoint: Checkpoint) -> Pipeline:

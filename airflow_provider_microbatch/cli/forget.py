@@ -5,17 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.forgotten import Forgetting
-from airflow_provider_microbatch.checkpoint.key import LETTERS
+from airflow_provider_microbatch.checkpoint.key import LETTERS, BatchKey
 from airflow_provider_microbatch.cli.maintaining import whoami
 from airflow_provider_microbatch.cli.opening import open_checkpoint, open_checkpoint_store
 from airflow_provider_microbatch.cli.table import show_run, show_time, text_table
 from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
 from airflow_provider_microbatch.execution.forgetting import holding
-from airflow_provider_microbatch.execution.summary import BatchSummary
+from airflow_provider_microbatch.execution.summary import BatchSummary, begins_late
 from airflow_provider_microbatch.expectations import check_condition
 from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
@@ -68,12 +69,18 @@ def run(arguments: argparse.Namespace) -> int:
     active = checkpoint.forgotten.active()
     batches = list(holding(checkpoint, [one.mark for one in active])) if active else []
     if arguments.json:
-        print(json.dumps(_as_json(active, batches, show=arguments.show), ensure_ascii=False, indent=2))
+        told = _as_json(active, batches, begins=begins_late(checkpoint), show=arguments.show)
+        print(json.dumps(told, ensure_ascii=False, indent=2))
         return 0
     if not active:
         print(f"Nothing is to be forgotten in {checkpoint.location}.")
         return 0
     print("\n".join(_as_text(active, batches, location=checkpoint.location, show=arguments.show)))
+    for first in begins_late(checkpoint):
+        print(
+            f"The log of lane {first.lane!r} begins with batch {first.id}: the batches before it, which retention has "
+            "removed, are not listed, and no clear runs them again. Delete such rows of theirs in the table itself."
+        )
     return 0
 
 
@@ -123,7 +130,7 @@ def _as_text(active: list[Forgetting], batches: list[BatchSummary], *, location:
     ]
     lines = [text_table(("entry", "since", "by", "sinks", "where", "batches before it"), rows)]
     if not batches:
-        return [*lines, "No published batch was made before them."]
+        return [*lines, "No published batch of the log was made before them."]
     shown = [
         (str(batch.key), ", ".join(map(str, _missing(batch, active))), batch.run.dag_id if batch.run else "-",
          show_run(batch.run))
@@ -141,15 +148,18 @@ def _as_text(active: list[Forgetting], batches: list[BatchSummary], *, location:
     letters = min((batch.key.id for batch in batches if batch.key.lane == LETTERS), default=None)
     if letters is not None:
         lines.append(
-            f"Batches of lane {LETTERS!r} have no task: `microbatch rewind {location} --lane {LETTERS} "
-            f"--to {letters - 1} --drop-output` takes them out, and `microbatch dead-letters {location} --replay "
-            "FILE:FUNCTION` runs their letters again."
+            f"Batches of lane {LETTERS!r} have no task: `microbatch rewind {quote(location)} --lane {LETTERS} "
+            f"--to {letters - 1} --drop-output` takes them out, and `microbatch dead-letters {quote(location)} "
+            "--replay FILE:FUNCTION` runs their letters again."
         )
     return lines
 
 
-def _as_json(active: list[Forgetting], batches: list[BatchSummary], *, show: bool) -> dict[str, object]:
+def _as_json(
+    active: list[Forgetting], batches: list[BatchSummary], *, begins: list[BatchKey], show: bool
+) -> dict[str, object]:
     return {
+        "log_begins": [str(first) for first in begins],
         "entries": [
             {
                 "entry": one.number,

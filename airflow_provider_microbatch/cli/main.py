@@ -20,6 +20,7 @@ from airflow_provider_microbatch.cli import (
     check_sink,
     check_source,
     class_archive,
+    compact,
     copy,
     dead_letters,
     engine,
@@ -51,6 +52,7 @@ COMMANDS = (
     forget,
     check,
     janitor,
+    compact,
     repair,
     rewind,
     set_offset,
@@ -68,6 +70,7 @@ _WHOLE_CHECKPOINT = (
     state,
     check,
     janitor,
+    compact,
     repair,
     rename_source,
     add_source,
@@ -117,8 +120,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     :param arguments: as on the command line; None takes the process's own.
     :return: exit status: 0 fine; 1 ``check``, ``check-sink`` or ``check-source`` found something, ``engine`` found no
-        engine, or ``janitor`` or ``repair`` left something undone; 2 wrong usage, a checkpoint that cannot be read, or
-        a change that is refused.
+        engine, or ``janitor``, ``compact``, ``repair`` or ``dead-letters --replay`` left something undone; 2 wrong
+        usage, a checkpoint that cannot be read, or a change that is refused.
     """
     parsed = build_parser().parse_args(arguments)
     configuration.hand_down()

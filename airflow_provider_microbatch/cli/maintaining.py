@@ -7,6 +7,7 @@ import getpass
 import json
 import socket
 from collections.abc import Callable, Collection
+from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.maintenance import Maintenance
@@ -70,7 +71,7 @@ def maintain(
     finishable = applier.finishable() if give_up else None
     if finishable is not None and not arguments.json:
         print(
-            f"note: `microbatch repair {store.location}` would finish `microbatch {finishable.command}` (by "
+            f"note: `microbatch repair {quote(store.location)}` would finish `microbatch {finishable.command}` (by "
             f"{finishable.by}). --give-up is for what cannot be finished."
         )
     ended = applier.give_up(by=by) if give_up and not dry_run else None

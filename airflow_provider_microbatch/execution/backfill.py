@@ -46,6 +46,7 @@ from airflow_provider_microbatch.execution.replay import (
     check_replaceable,
     check_replayable,
 )
+from airflow_provider_microbatch.execution.stateful import check_intervals, check_no_live_state, check_replay
 from airflow_provider_microbatch.execution.summary import RunSummary, summarize
 from airflow_provider_microbatch.execution.unread import together, told, way_on
 from airflow_provider_microbatch.pipeline import INTERVAL, REPLAY, SKIP, Pipeline
@@ -130,6 +131,7 @@ class IntervalWork:
             self._checkpoint, run, self.key, newest_only=self._planner.own.was_searched(searched_ms)
         ):
             return FireDecision(fire=True, reason="this run has planned a batch")
+        check_intervals(self._pipeline, self._checkpoint)
         if self._lane.offset_log.get(self.key.id) is not None:
             held = known_to_be_held(self._checkpoint, self.key, run, engine_of)
             return FireDecision(fire=held is None, reason=held or f"batch {self.key} is planned")
@@ -157,6 +159,7 @@ class IntervalWork:
         if any(key.lane == LIVE for key in own):
             log.info("Run %s has planned %s before", run.run_id, names_of(own))
             return self._ready(own, run, code)
+        check_intervals(self._pipeline, self._checkpoint)
         planned_before = self._lane.offset_log.get(self.key.id) is not None
         # The interval needs no look at its sources then, unless other lanes' batches are to be replayed as well.
         surveys = [] if planned_before and self._pipeline.on_overlap == SKIP else self._surveys()
@@ -189,7 +192,12 @@ class IntervalWork:
                 + (" on_overlap='replay' would replay what is committed." if overlap.committed else "")
             )
         if overlap.committed or overlap.unfinished or overlap.elsewhere:
-            log.info("Other batches have data of %s: %s", self._interval, overlap)
+            # What is asked for is made in part then, and every square in the grid is green.
+            partly = self._pipeline.on_overlap == REPLAY and overlap.elsewhere
+            log.log(
+                logging.WARNING if partly else logging.INFO, "Other batches have data of %s: %s%s",
+                self._interval, overlap, ". That is not run again" if partly else "",
+            )  # fmt: skip
         try:
             return self._ready(keys, run, code)
         except BatchInProgressError as busy:
@@ -270,12 +278,13 @@ class IntervalWork:
         return f"{unsettled} in {self._interval} are too young to be read" if unsettled else None
 
     def _check_live(self, surveys: Sequence[IntervalSurvey]) -> None:
-        """Check that the live lane has no unfinished batch from before the pipeline was planned by intervals. No
-        interval's run takes up its data: a skip would be green, and the rows would be in no table.
+        """Check that the live lane has no unfinished batch from before the pipeline was planned by intervals, and no
+        state. No interval's run takes up its data: a skip would be green, and the rows would be in no table.
 
-        :raises IntervalError: if the live lane has such a batch.
+        :raises IntervalError: if the live lane has such a batch, or state.
         """
         position = read_position(self._checkpoint.lane(LIVE))
+        check_no_live_state(self._pipeline, self._checkpoint, position.last_commit)
         left = _together((survey.left, survey.splits) for survey in surveys)
         if position.planned is None and not left:
             return
@@ -360,6 +369,8 @@ class IntervalWork:
 
     def _check_again(self, planned: PlannedBatch) -> None:
         """Check that the batch can be replayed; raises as the checks of a clear do."""
+        commit = self._checkpoint.lane(planned.key.lane).commit_of(planned.key.id)
+        check_replay(self._checkpoint, planned.key, {} if commit is None else commit.progress)
         check_place_again(self._checkpoint, self._planner.sink, planned.key)
         is_own = planned.key.lane == self.key.lane
         way = AS_IT_IS if is_own else "With on_overlap='skip' this run leaves it so, and reads what no batch has read."

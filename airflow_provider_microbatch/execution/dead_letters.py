@@ -11,11 +11,13 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
+from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.exceptions import (
     CheckpointError,
@@ -23,10 +25,17 @@ from airflow_provider_microbatch.exceptions import (
     MaintenanceError,
     SinkError,
     SourceChangedError,
+    SourceError,
 )
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.identity import expected, found_in
-from airflow_provider_microbatch.execution.letters_taken import SOURCE, batches_of, replay_command, taken
+from airflow_provider_microbatch.execution.letters_taken import (
+    SOURCE,
+    batches_of,
+    leave_as_it_is,
+    replay_command,
+    taken,
+)
 from airflow_provider_microbatch.execution.planned import load_batch
 from airflow_provider_microbatch.execution.summary import BatchSummary, summaries, summarize
 from airflow_provider_microbatch.pipeline import Pipeline
@@ -76,34 +85,54 @@ class OpenLetters(OpenSource):
         self._open(self._source.letters).check()
 
     def has_new(self, position: Offset | None) -> bool:
-        return bool(self._not_taken())
+        return bool(self._to_take()[0])
 
     def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
-        found = self._not_taken()
+        """All letters that no batch has taken, but for those that cannot be had now: a later batch has these.
+
+        :raises SourceError: if there are none but those.
+        """
+        found, left = self._to_take()
+        if left and not found:
+            raise SourceError(" ".join(left.values()))
         return json.dumps({"batches": list(map(str, found))}) if found else start
 
+    def left(self) -> dict[BatchKey, str]:
+        """Batches whose letters no batch has taken and none can have now; for each the reason, and what to do."""
+        return self._to_take()[1]
+
     def read(self, start: Offset | None, end: Offset | None) -> Read:
-        """Read the range's letters. :raises SourceChangedError: if those of one of its batches cannot be read."""
-        keys = [] if start == end else batches_of(end)
-        parts = []
-        for key in keys:
-            try:
-                batch = expected(self._checkpoint, load_batch(self._checkpoint, key).identity)
-                sink = self._sink_of(batch)
-                published, rows = sink.contains(batch), sink.published_rows(batch)
-            except (SinkError, CheckpointError, DefinitionError) as error:
-                raise SourceChangedError(f"the dead letters of batch {key} cannot be read: {error}") from error
-            epoch = None if published is None else published.epoch
-            parts.append({**dataclasses.asdict(rows), "lane": key.lane, "batch_id": key.id, "epoch": epoch})
+        """Read the range's letters.
+
+        :raises SourceChangedError: if those of one of its batches cannot be read.
+        :raises CheckpointError: if one of its batches is replayed at this moment, or waits for that.
+        """
+        parts = [] if start == end else list(map(self._part, batches_of(end)))
         return Read(reader="airflow_provider_microbatch.runtime.letters:read", arguments={"parts": parts})
 
+    def _part(self, key: BatchKey) -> dict[str, Any]:
+        """How Spark reads the letters of one batch; raises as :meth:`read`."""
+        try:
+            batch = expected(self._checkpoint, load_batch(self._checkpoint, key).identity)
+            sink = self._sink_of(batch)
+            published, rows = sink.contains(batch), sink.published_rows(batch)
+            if published is not None:
+                self._check_of_one_attempt(batch, published.epoch)
+        except (SinkError, CheckpointError, DefinitionError) as error:
+            raise SourceChangedError(f"the dead letters of batch {key} cannot be read: {error}") from error
+        epoch = None if published is None else published.epoch
+        # After the look at the table, which has others once the replay's request is answered. Requests and attempts
+        # are both on record before either side looks for the other's, so that one of the two at least is refused.
+        check_not_replayed(self._checkpoint, key, epoch)
+        return {**dataclasses.asdict(rows), "lane": key.lane, "batch_id": key.id, "epoch": epoch}
+
     def verify(self, start: Offset | None, end: Offset | None, told: Mapping[str, Any] | None = None) -> None:
-        """Check that the letters that were read are those that their batches have now: what a replay of such a batch
-        has made of its rows meanwhile would be in the table twice."""
+        """Check that the letters that were read are those that their batches have now, and will have: what a replay of
+        such a batch has made of its rows meanwhile, or is about to publish, would be in the table twice."""
+        now = self._epochs(self.read(start, end))
         epochs = (told or {}).get("epochs")
         if not isinstance(epochs, Mapping):
             return  # an older version's reader
-        now = self._epochs(self.read(start, end))
         others = sorted(batch for batch, epoch in now.items() if epochs.get(batch, epoch) != epoch)
         if others:
             raise SourceChangedError(
@@ -120,12 +149,39 @@ class OpenLetters(OpenSource):
         moved their table, more than once: where the attempt had them whose output the batch is, unless they are only at
         another place that a pipeline on record has for letters."""
         epoch = summarize(self._checkpoint, batch.key).epoch
-        attempt = self._checkpoint.attempts.get(batch.key, epoch)
-        name = None if attempt is None else attempt.definition
-        wrote = None if name is None else self._letters_of(name)
+        wrote = self._wrote(batch.key, epoch)
         if wrote is None:
             return self._open(self._source.letters)
         return next((sink for sink in self._places(wrote) if _has(sink, batch, epoch)), self._open(wrote))
+
+    def _check_of_one_attempt(self, batch: ExpectedBatch, epoch: int) -> None:
+        """Check that no table has the batch of a later attempt than the letters are: a replay that was cut off between
+        them, and whose clear was withdrawn, has made rows of them already.
+
+        :raises SinkError: if one has.
+        """
+        wrote = self._recorded(batch.key, epoch)
+        for table in () if wrote is None else self._open(wrote).tables:
+            found = None
+            with suppress(SinkError):  # a table that is away, or was moved, tells nothing
+                found = found_in(table, batch)
+            if found is not None and found.epoch > epoch:
+                raise SinkError(
+                    f"they are attempt {epoch}'s, and {table.location()} has the batch of attempt {found.epoch}: a "
+                    "replay was cut off between them, and what it made of them would be there twice."
+                )
+
+    def _recorded(self, key: BatchKey, epoch: int) -> Sink | None:
+        """Where the attempt wrote to; None if that is not on record."""
+        attempt = self._checkpoint.attempts.get(key, epoch)
+        name = None if attempt is None else attempt.definition
+        recorded = None if name is None else self._checkpoint.definitions.sink(name)
+        return None if recorded is None else Sink.from_dict(recorded)
+
+    def _wrote(self, key: BatchKey, epoch: int) -> Sink | None:
+        """Where the attempt had its letters; None if that is not on record."""
+        sink = self._recorded(key, epoch)
+        return None if sink is None else sink.dead_letters
 
     def _places(self, wrote: Sink) -> Iterator[OpenSink]:
         yield self._open(wrote)
@@ -149,9 +205,68 @@ class OpenLetters(OpenSource):
     def in_words(self, start: Offset | None, end: Offset | None) -> dict[str, int]:
         return {self.splits: 0 if start == end else len(batches_of(end))}
 
-    def _not_taken(self) -> list[BatchKey]:
-        found = taken(self._checkpoint)
-        return [batch.key for batch in with_letters(self._checkpoint) if batch.key not in found]
+    def _to_take(self) -> tuple[list[BatchKey], dict[BatchKey, str]]:
+        """Batches whose letters no batch has taken, and of these the ones whose letters cannot be had, as :meth:`left`
+        has them: one of them must not keep all the others from being run again."""
+        by, found, left = taken(self._checkpoint), list[BatchKey](), dict[BatchKey, str]()
+        for batch in with_letters(self._checkpoint):
+            if batch.key in by:
+                continue
+            try:
+                self._part(batch.key)
+            except SourceChangedError as error:
+                left[batch.key] = f"{error} Then run this again. {self._anew(batch)}"
+            except CheckpointError as error:
+                left[batch.key] = str(error)
+            else:
+                found.append(batch.key)
+        return found, left
+
+    def _anew(self, batch: BatchSummary) -> str:
+        """How a batch is made anew with its letters, in words, if that is possible."""
+        wrote: Sink | None = None
+        with suppress(CheckpointError, DefinitionError):  # it may be the very reason
+            wrote = self._wrote(batch.key, batch.epoch)
+        wrote = wrote or self._source.letters
+        if wrote.not_replaceable() is not None:
+            return (
+                f"No clear makes them anew: {wrote.not_replaceable()}. They stay in {wrote.location()}, and are named "
+                "here as long as the log has the batch."
+            )
+        if batch.key.lane == LETTERS:  # whom no task of Airflow's has run
+            rewind = command(self._checkpoint.lane(LETTERS), f"rewind --to {batch.key.id - 1} --drop-output")
+            return f"Or {rewind}: then this runs the letters again that it had, and those of what came after it."
+        run = batch.planned_by
+        whose = "its task" if run is None else f"task {run.task_id!r} of run {run.run_id!r} of DAG {run.dag_id!r}"
+        return f"Or clear {whose}: that makes the batch's rows and its dead letters anew."
+
+
+def check_not_replayed(checkpoint: Checkpoint, key: BatchKey, epoch: int | None) -> None:
+    """Check that no replay of the batch is asked for, nor is one under way that may still replace its rows and letters:
+    what it makes of the letters would be in the table twice.
+
+    :param epoch: of the attempt whose letters the table has.
+    :raises CheckpointError: if there is one, with the ways on.
+    """
+    attempts = checkpoint.attempts
+    waiting = checkpoint.replays.pending(key)
+    if waiting:
+        by = waiting[-1].run
+        whose = "" if by is None else f" (of run {by.run_id!r} of DAG {by.dag_id!r})"
+        raise CheckpointError(
+            f"the dead letters of batch {key} are not run again now: a clear of it{whose} waits for its answer, and "
+            "its replay makes them anew. Let that run end, or clear its task again, and then run this again. Or "
+            f"{leave_as_it_is(checkpoint, key)}."
+        )
+    # A clear that was withdrawn may have left one, whose process sleeps right before it publishes.
+    for later in attempts.epochs.all(key):
+        made = attempts.get(key, later) if later > (epoch or 0) and attempts.ended(key, later) is None else None
+        if made is not None and made.request is not None:
+            raise CheckpointError(
+                f"the dead letters of batch {key} are not run again now: attempt {later} at it has not ended, and may "
+                "replace them. If its process is dead, "
+                f"`microbatch janitor {quote(checkpoint.location)}` ends it; then run this again."
+            )
 
 
 def _has(sink: OpenSink, batch: ExpectedBatch, epoch: int) -> bool:
@@ -190,6 +305,12 @@ def replaying(pipeline: Pipeline, transform: str) -> Pipeline:
         target_seconds=None,
         on_failure="fail",
     )
+
+
+def letters_left(execution: Execution) -> dict[BatchKey, str]:
+    """What the execution of :func:`execution_of` has left, as :meth:`OpenLetters.left` has it."""
+    letters = execution.planner.sources.open(SOURCE)
+    return letters.left() if isinstance(letters, OpenLetters) else {}
 
 
 def execution_of(pipeline: Pipeline, checkpoint: Checkpoint, *, clock_ms: Callable[[], int] = now_ms) -> Execution:

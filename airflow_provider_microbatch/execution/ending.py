@@ -7,16 +7,24 @@ from collections.abc import Callable
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import DEAD, Attempt, AttemptEnd
-from airflow_provider_microbatch.exceptions import AttemptFencedError, HandleError, MicroBatchError
+from airflow_provider_microbatch.exceptions import (
+    AttemptFencedError,
+    CheckpointError,
+    DefinitionError,
+    HandleError,
+    MicroBatchError,
+)
 from airflow_provider_microbatch.execution.engine import Engine
 from airflow_provider_microbatch.execution.guard import named
 from airflow_provider_microbatch.execution.identity import expected_on_record, found_in
+from airflow_provider_microbatch.execution.recorded_sinks import check_may_be_asked, recorded_sink
 from airflow_provider_microbatch.execution.set_aside import FOUND_DEAD, cause_of, is_dead
+from airflow_provider_microbatch.execution.standing_state import have_stand
 from airflow_provider_microbatch.execution.stateful import drop_own_folder
 from airflow_provider_microbatch.execution.status import end_attempt, is_committed
 from airflow_provider_microbatch.execution.subtasks import drop_stage
 from airflow_provider_microbatch.pipeline import Pipeline
-from airflow_provider_microbatch.sinks import OpenSink
+from airflow_provider_microbatch.sinks import OpenSink, SinkContext
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +54,7 @@ class Ending:
         error: BaseException,
         engine: Engine | None,
         cause: str | None = None,
+        sink: OpenSink | None = None,
     ) -> None:
         """End an attempt that will not publish: stop Spark, drop the stage, record how the attempt ended. Never raises
         over the error that led here; work that cannot be done now is left to the next attempt.
@@ -54,18 +63,19 @@ class Ending:
         is recorded: the next try publishes them in the other tables. No other attempt's output could follow there.
 
         :param cause: the cause of the failure; None takes the cause from ``error``.
+        :param sink: the sink that the attempt wrote to; None: the pipeline's of now.
         """
         try:
             if engine is not None:
                 self._cancel(attempt, engine)
-            kept = self._to_be_followed(attempt)
+            kept = self._to_be_followed(attempt, sink or self._sink)
             if kept is not None:
                 log.warning(
                     "Batch %s attempt %s is in %s, which takes no other in its place: its stages stay, and the next try"
                     " publishes them in the other tables", attempt.key, attempt.epoch, kept,
                 )  # fmt: skip
                 return
-            if drop_stage(self._checkpoint, self._sink, attempt):
+            if drop_stage(self._checkpoint, sink or self._sink, attempt):
                 log.info("Dropped the stage of batch %s attempt %s", attempt.key, attempt.epoch)
             if state == "failed":
                 cause = cause or cause_of(error)
@@ -74,14 +84,14 @@ class Ending:
         except (MicroBatchError, OSError) as cleanup:
             log.warning("batch %s attempt %s could not be cleaned up: %s", attempt.key, attempt.epoch, cleanup)
 
-    def _to_be_followed(self, attempt: Attempt) -> str | None:
+    def _to_be_followed(self, attempt: Attempt, sink: OpenSink) -> str | None:
         """Where the table is that has the attempt's output and takes no other, if other tables lack it; else None."""
-        if self._sink.definition.not_replaceable() is None or len(self._sink.tables) == 1:
+        if sink.definition.not_replaceable() is None or len(sink.tables) == 1:
             return None
         batch = expected_on_record(self._checkpoint, attempt.key, tables=self._checkpoint.tables)
-        found = ((table, found_in(table, batch)) for table in self._sink.tables)
+        found = ((table, found_in(table, batch)) for table in sink.tables)
         have = [table for table, one in found if one is not None and one.epoch == attempt.epoch]
-        if len(have) == len(self._sink.tables):
+        if len(have) == len(sink.tables):
             return None
         return next((table.location() for table in have if table.definition.not_replaceable() is not None), None)
 
@@ -104,16 +114,29 @@ class Ending:
             live=self._pipeline.hooks,
         )
 
-    def end_earlier(self, attempt: Attempt, engine: Engine) -> None:
+    def end_earlier(self, attempt: Attempt, engine: Engine, *, after: int = 0) -> None:
         """Put an end to all earlier attempts of the batch that have no end on record.
 
         :param attempt: took its epoch, so no earlier attempt can publish any more.
         :param engine: stops the Spark of the attempts that ran on this engine.
+        :param after: attempts up to this epoch are left as they are.
         """
         for earlier in self._checkpoint.attempts.all(attempt.key):
             ended = self._checkpoint.attempts.ended(attempt.key, earlier.epoch)
-            if earlier.epoch < attempt.epoch and ended is None:
+            if after < earlier.epoch < attempt.epoch and ended is None:
                 self._supersede(earlier, by=attempt, engine=engine)
+
+    def end_replays_before(self, attempt: Attempt, engine: Engine) -> None:
+        """Have the state that the attempt's batch goes on from stand still; see
+        :func:`~airflow_provider_microbatch.execution.standing_state.have_stand`."""
+        if self._pipeline.stateful:
+            have_stand(
+                self._checkpoint,
+                self._sink,
+                attempt,
+                end_earlier=lambda fence, after: self.end_earlier(fence, engine, after=after),
+                now_ms=self._clock_ms(),
+            )
 
     def _supersede(self, earlier: Attempt, *, by: Attempt, engine: Engine) -> None:
         if is_committed(self._checkpoint, earlier):
@@ -132,9 +155,30 @@ class Ending:
                 earlier.key, earlier.epoch, earlier.handle.get("engine"), engine.name,
             )  # fmt: skip
         log.info("Batch %s attempt %s has no end on record: stopping it", earlier.key, earlier.epoch)
+        sink = self._sink_of(earlier)
         try:
-            self._sink.fence(earlier.batch, earlier.epoch, by=str(error))
+            sink.fence(earlier.batch, earlier.epoch, by=str(error))
         except (MicroBatchError, OSError) as fence:
             log.warning("batch %s attempt %s is fenced, but its Spark sees none: %s", earlier.key, earlier.epoch, fence)
         cause = DEAD if dead else None
-        self.abandon(earlier, state=state, error=error, engine=engine if own else None, cause=cause)
+        self.abandon(earlier, state=state, error=error, engine=engine if own else None, cause=cause, sink=sink)
+
+    def _sink_of(self, attempt: Attempt) -> OpenSink:
+        """The sink that an attempt wrote to, where its stage is and its publisher may sleep: the pipeline may write to
+        another table since, or to another branch of it, which would take files that the attempt's own has for those of
+        an attempt that was never published."""
+        try:
+            identity, name = self._checkpoint.identity(), attempt.definition
+            if identity is None or attempt.batch.checkpoint not in (identity.query_id, ""):
+                return self._sink  # a stranger's entry leads to no other place
+            sink = None if name is None else recorded_sink(self._checkpoint, name, beside=self._sink)
+            if sink is None or sink is self._sink.definition:
+                return self._sink
+            check_may_be_asked(sink, beside=self._sink)
+            return sink.open(SinkContext(clock_ms=self._clock_ms))
+        except (CheckpointError, DefinitionError) as error:
+            log.warning(
+                "Batch %s attempt %s: what it has left is looked for in the sink of now, since its own is of no "
+                "use here: %s", attempt.key, attempt.epoch, error,
+            )  # fmt: skip
+            return self._sink

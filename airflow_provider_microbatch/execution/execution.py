@@ -14,13 +14,12 @@ from airflow_provider_microbatch.exceptions import (
     AttemptCanceledError,
     AttemptFencedError,
     BatchSetAsideError,
+    CheckpointError,
     EngineError,
-    MaintenanceError,
     MicroBatchError,
     OutrunError,
     PublishConflictError,
     SinkError,
-    SourceRenamedError,
 )
 from airflow_provider_microbatch.execution.commit_entry import add_commit
 from airflow_provider_microbatch.execution.ending import Ending
@@ -169,7 +168,7 @@ class Execution:
         :param look: what the run found at the batch. The epoch is exactly the one after the newest that the look saw:
             of two runs that both find the batch free, one gets it, and the other has to look again.
         :raises OutrunError: if another attempt has been opened since that look.
-        :raises SourceRenamedError: if a rename was given up half way, as :meth:`publish` and :meth:`commit` do.
+        :raises CheckpointError: if a rename was given up half way, or a replay of the batch before cannot be ended.
         :raises AttemptFencedError: if a later clear of another run has replayed the batch with other code.
         """
         defined = self.pipeline.to_dict()
@@ -201,7 +200,8 @@ class Execution:
             try:
                 # The lease is there: a command that begins from now on finds the attempt alive, one before is seen.
                 self.planner.check_no_command()
-            except (MaintenanceError, SourceRenamedError) as error:
+                self._ending.end_replays_before(attempt, engine)
+            except CheckpointError as error:
                 self.abandon(attempt, state="canceled", error=error, engine=None)
                 raise
             self._ending.end_earlier(attempt, engine)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from airflow_provider_microbatch.checkpoint.entries import RunIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import BrokenLogError
+from airflow_provider_microbatch.exceptions import BatchInProgressError, BrokenLogError
 from airflow_provider_microbatch.execution.decide import should_construct_next_batch
 from airflow_provider_microbatch.execution.guard import known_to_be_held
 from airflow_provider_microbatch.execution.liveness import EngineOf, no_engine
@@ -71,6 +71,10 @@ def should_fire(
             return FireDecision(fire=True, reason=f"this run planned batch {made[-1]}", own=True)
     if position.planned is not None:
         return FireDecision(fire=False, reason=str(by_another))
+    try:
+        planner.check_no_replay_waits(position)
+    except BatchInProgressError as busy:
+        return FireDecision(fire=False, reason=str(busy))
     ahead = planner.sources.with_new(position.committed)
     if should_construct_next_batch(
         is_new_data_available=bool(ahead),

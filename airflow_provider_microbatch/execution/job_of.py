@@ -37,7 +37,8 @@ def job_of(
 
     :raises SourceChangedError: if the range is no longer as it was planned.
     """
-    check_not_taken(checkpoint, attempt, sink)
+    if attempt.request is not None:
+        check_not_taken(checkpoint, attempt.key, sink)
     streaming = None
     if pipeline.stateful:
         streaming = streaming_of(planned, attempt, pipeline=pipeline, checkpoint=checkpoint, sources=sources, sink=sink)

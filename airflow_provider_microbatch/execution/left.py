@@ -5,6 +5,8 @@ Nothing is planned behind such a batch, and no other lane reads the data that th
 
 from __future__ import annotations
 
+from shlex import quote
+
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
@@ -44,7 +46,7 @@ def find_standing(checkpoint: Checkpoint, *, seconds: float = STANDING_SECONDS) 
             message=f"batch {key} is planned, not committed, and nobody has been at it for {idle / 60:,.0f} minutes. "
             f"No batch is planned behind it. {why}",
             repair="The pipeline's next run takes it up: see that its DAG is not paused, or clear the task that "
-            f"failed. `microbatch show {checkpoint.location} {key.id}` has all attempts with their errors.",
+            f"failed. `microbatch show {quote(checkpoint.location)} {key.id}` has all attempts with their errors.",
         )
     ]
 

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.entries import Attempt, Offset
+from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LETTERS, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import CheckpointError, SourceError
 from airflow_provider_microbatch.execution.identity import expected, latest_in
 from airflow_provider_microbatch.execution.planned import load_batch
+from airflow_provider_microbatch.execution.unknown_batches import check_letters_known
 from airflow_provider_microbatch.sinks import OpenSink
 
 SOURCE = "dead_letters"
@@ -43,29 +44,58 @@ def taken(checkpoint: Checkpoint) -> dict[BatchKey, BatchKey]:
     return found
 
 
+def first_still_told(checkpoint: Checkpoint, *, below: int) -> int | None:
+    """The first batch of dead letters below ``below`` that has those of a batch whose own lane still keeps it. Were its
+    entry removed, these letters would count as never run again, and be run again once more.
+
+    :return: its id; None if there is none.
+    """
+    kept: dict[str, set[int]] = {}
+    lane = checkpoint.lane(LETTERS)
+    for number in lane.offset_log.ids():
+        entry = lane.offset_log.get(number) if number < below else None
+        for key in () if entry is None else batches_of(entry.ends.get(SOURCE)):
+            # A batch of dead letters whose own were run again is older than the one that has them, and goes before it.
+            if key.lane != LETTERS and key.lane not in kept:
+                kept[key.lane] = set(checkpoint.lane(key.lane).offset_log.ids())
+            if key.id in kept.get(key.lane, ()):
+                return number
+    return None
+
+
 def replay_command(checkpoint: Checkpoint) -> str:
     """The command that runs dead letters again, and goes on with a batch of them that is planned."""
     return f"`microbatch dead-letters {quote(checkpoint.location)} --replay FILE:FUNCTION`"
 
 
-def check_not_taken(checkpoint: Checkpoint, attempt: Attempt, sink: OpenSink) -> None:
-    """Check that an attempt makes no dead letters a second time: a batch that is run anew has rows and dead letters
-    anew, and the rows of its earlier letters would be in the table twice.
+def check_not_taken(checkpoint: Checkpoint, key: BatchKey, sink: OpenSink) -> None:
+    """Check that a replay makes no dead letters a second time: a batch that is run anew has rows and dead letters anew,
+    and the rows of its earlier letters would be in the table twice.
 
     :param sink: the table, or tables, that may have them.
-    :raises CheckpointError: if the attempt is for a replay, and the batch's letters have been run again, or may be at
-        this moment. A batch of them that is only planned has none yet: it reads those that there are when it is run.
+    :raises CheckpointError: if the batch's letters have been run again, or may be at this moment. A batch of them that
+        is only planned has none yet: it reads those that there are when it is run.
+    :raises SinkError: if the table has letters that were run again, and nobody can tell whose; see
+        :func:`check_letters_known`.
     """
-    by = None if attempt.request is None else taken(checkpoint).get(attempt.key)
+    check_letters_known(checkpoint, sink)
+    by = taken(checkpoint).get(key)
     if by is None:
         return
     how = _run_again(checkpoint, by, sink)
     if how is not None:
         rewind = command(checkpoint.lane(LETTERS), f"rewind --to {by.id - 1} --drop-output")
+        # A request that waits keeps the batch's letters from being run again, and retention from it.
+        waits = "" if not checkpoint.replays.pending(key) else f" Or {leave_as_it_is(checkpoint, key)}."
         raise CheckpointError(
-            f"batch {attempt.key} is not replayed: {how}, so that what the replay makes of them would be in the table "
-            f"twice. Take these out first: {rewind}; then replay the batch, and its dead letters of then."
+            f"batch {key} is not replayed: {how}, so that what the replay makes of them would be in the table twice. "
+            f"Take these out first: {rewind}; then replay the batch, and its dead letters of then.{waits}"
         )
+
+
+def leave_as_it_is(checkpoint: Checkpoint, key: BatchKey) -> str:
+    """The command that ends the wait for a clear, in words."""
+    return f"leave the batch as it is: `microbatch withdraw-clear {quote(checkpoint.location)} {key}`"
 
 
 def _run_again(checkpoint: Checkpoint, by: BatchKey, sink: OpenSink) -> str | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from shlex import quote
 from typing import TypeVar
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint, Lane
@@ -40,6 +41,7 @@ from airflow_provider_microbatch.execution.position import (
 )
 from airflow_provider_microbatch.execution.refused_plan import record_refused
 from airflow_provider_microbatch.execution.source_names import check_names, check_no_half_rename
+from airflow_provider_microbatch.execution.standing_state import check_no_replay_waits
 from airflow_provider_microbatch.execution.stateful import check_goes_on
 from airflow_provider_microbatch.execution.table_place import check_none_lost, check_there
 from airflow_provider_microbatch.execution.table_shape import check_shape
@@ -115,7 +117,7 @@ class Planner:
                 f"[{len(names)}] sources requested by the query. Cannot continue. A v1 checkpoint "
                 f"({self.checkpoint.location}) keeps offsets by position and was made for {list(identity.sources)}, "
                 f"the pipeline names {names}: name the same sources (any order), or start a v2 checkpoint. If one of "
-                f"them only has a new name: `microbatch rename-source {self.checkpoint.location} OLD NEW`."
+                f"them only has a new name: `microbatch rename-source {quote(self.checkpoint.location)} OLD NEW`."
             )
 
     def check_names(self, ends: Offsets) -> None:
@@ -198,6 +200,7 @@ class Planner:
         if assigned is not None:
             return self.load(assigned)
         self._check_kept(run)
+        self.check_no_replay_waits(position)
         try:
             self.sources.check(position.committed)
             self.say_commit_again(position)
@@ -226,6 +229,12 @@ class Planner:
                 f"begins with batch {oldest}. If it had one, retention (min_batches_to_retain) has removed it, and its "
                 "range cannot be run again. What is new is left to the next run."
             )
+
+    def check_no_replay_waits(self, position: Position) -> None:
+        """Check that no clear waits for an answer that would replace the state of the next batch; see
+        :func:`~airflow_provider_microbatch.execution.standing_state.check_no_replay_waits`."""
+        if self.pipeline.stateful:
+            check_no_replay_waits(self.checkpoint, self.sink, BatchKey(self.lane.name, position.batch_id))
 
     def claim(self) -> None:
         """Make the checkpoint this pipeline's, or raise if it is another's."""

@@ -10,9 +10,7 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.codec import STATE_IDS
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.runtime.streaming import FORMAT
-
-_EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+from airflow_provider_microbatch.runtime.streaming import EVOLUTION, FORMAT
 
 
 def state_of_query(checkpoint: Checkpoint, key: BatchKey, commit: CommitEntry) -> Mapping[str, Any] | None:
@@ -24,7 +22,7 @@ def state_of_query(checkpoint: Checkpoint, key: BatchKey, commit: CommitEntry) -
     if entry is None or is_position(entry):
         return None
     # Attempts keep state by ids, and their folders name sources by position, whatever the query did.
-    conf = {name: value for name, value in entry.conf.items() if name not in (FORMAT, _EVOLUTION)}
+    conf = {name: value for name, value in entry.conf.items() if name not in (FORMAT, EVOLUTION)}
     return {
         "ids": commit.extra[STATE_IDS],
         "base": None,

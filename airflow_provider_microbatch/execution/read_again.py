@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt
@@ -26,6 +27,7 @@ from airflow_provider_microbatch.execution.plan import Planner
 from airflow_provider_microbatch.execution.planned import PlannedBatch
 from airflow_provider_microbatch.execution.progress import told
 from airflow_provider_microbatch.execution.refused import refused_in
+from airflow_provider_microbatch.execution.standing_state import check_stands
 from airflow_provider_microbatch.runtime.masking import HIDDEN, mask
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
 from airflow_provider_microbatch.sources import Source
@@ -89,13 +91,16 @@ def look_at_stage(
 
     :param planner: has the opened sources and sink.
     :param first: nothing of the batch is published.
-    :raises AttemptFencedError: if the stage holds rows that are to be forgotten.
+    :raises AttemptFencedError: if the stage holds rows that are to be forgotten, or goes on from state that is not the
+        published one any more.
     :raises CheckpointError: if the stage is a replay's, and the batch's earlier dead letters were run again meanwhile.
     :raises SourceError: if the attempt has read a source in another way than was planned, and nothing is left of its
         rows: the change does not fit the data that was there when the batch was planned.
     """
-    check_not_taken(checkpoint, attempt, planner.sink)  # once more: they may have been run again since the job was made
+    if attempt.request is not None:  # once more: they may have been run again since the job was made
+        check_not_taken(checkpoint, attempt.key, planner.sink)
     check_left_out(checkpoint, staged)
+    check_stands(checkpoint, planner.sink, planned, staged)
     found = staged.result.get("warnings")
     for text in found if isinstance(found, list) else ():
         log.warning("Batch %s attempt %s: %s", staged.key, staged.epoch, mask(str(text)))
@@ -142,7 +147,7 @@ def replace_published(
         raise SourceError(
             f"batch {batch.key} attempt {staged.epoch}: nothing was replaced, since attempt {before.epoch}, which "
             f"is published, has more. {'; '.join(gone)}. Put that back and run this task again; or leave the batch as "
-            f"it is: `microbatch withdraw-clear {checkpoint.location} {batch.key}`."
+            f"it is: `microbatch withdraw-clear {quote(checkpoint.location)} {batch.key}`."
         )
     fewer = [] if before is None else _fewer(checkpoint, sources, planned, staged, before)
     if before is not None and fewer:
@@ -150,7 +155,7 @@ def replace_published(
             f"batch {batch.key} attempt {staged.epoch}: nothing was replaced, since attempt {before.epoch}, which "
             f"is published, has read more, and nothing is set otherwise: {'; '.join(fewer)}. What was read may be gone "
             "(compacted). Leave the batch as it is: "
-            f"`microbatch withdraw-clear {checkpoint.location} {batch.key}`."
+            f"`microbatch withdraw-clear {quote(checkpoint.location)} {batch.key}`."
         )
     emptied = [] if before is None else _emptied(checkpoint, staged, before)
     if before is not None and emptied:
@@ -161,7 +166,7 @@ def replace_published(
             f"batch {batch.key} attempt {staged.epoch}: nothing was replaced. {' and '.join(emptied)} have nothing in "
             f"any column of its schema, and attempt {before.epoch}, which is published, has rows of it. {why} Mend "
             "the source, or its files, and run this task again; or leave the batch as it is: "
-            f"`microbatch withdraw-clear {checkpoint.location} {batch.key}`."
+            f"`microbatch withdraw-clear {quote(checkpoint.location)} {batch.key}`."
         )
     try:
         return sink.replace(batch, staged.epoch)

@@ -15,6 +15,7 @@ from airflow_provider_microbatch.exceptions import AttemptFencedError, SinkError
 from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.execution.identity import complete_replace, expected, is_still_planned
 from airflow_provider_microbatch.execution.late_ends import check_on_record
+from airflow_provider_microbatch.execution.letters_taken import check_not_taken
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.other_lives import check_of_this_life
 from airflow_provider_microbatch.execution.planned import PlannedBatch
@@ -46,6 +47,7 @@ def request_replay(
     :raises SourceError: if a source cannot read the range again, with its reason; nothing is written then.
     :raises SinkError: if the batch is in another table than ``sink``, or that lacks an earlier one, or in a table in
         which no batch can be replaced; nothing is written then.
+    :raises CheckpointError: if the batch's dead letters were run again; nothing is written then.
     :raises AttemptFencedError: if the run is a try from before a later clear of its own task.
     """
     key, replays = planned.key, checkpoint.replays
@@ -93,10 +95,12 @@ def check_place_again(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> 
     and a request that waits for that attempt would hold retention.
 
     :raises SinkError: if the batch is in another table than ``sink``, or that lacks an earlier one.
+    :raises CheckpointError: if its dead letters were run again.
     """
     check_not_elsewhere(checkpoint, sink, key)
     check_of_this_life(checkpoint, sink, key)
     check_none_lost(checkpoint, sink, key)
+    check_not_taken(checkpoint, key, sink)
 
 
 def ask_again(

@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.horizons import PACKED, REMOVED
-from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.replays import Replay
 from airflow_provider_microbatch.checkpoint.verify import Finding
 from airflow_provider_microbatch.exceptions import (
@@ -20,6 +20,7 @@ from airflow_provider_microbatch.exceptions import (
     MaintenanceError,
     MicroBatchError,
 )
+from airflow_provider_microbatch.execution.letters_taken import first_still_told
 from airflow_provider_microbatch.execution.refused_plan import refused_plan
 from airflow_provider_microbatch.execution.set_aside import oldest_aside
 from airflow_provider_microbatch.execution.status import definition_if_there
@@ -111,7 +112,8 @@ def retained(checkpoint: Checkpoint, lane: str) -> int | None:
 
 def apply_retention(checkpoint: Checkpoint, *, kept: int | None, lane: str = LIVE, dry_run: bool = False) -> list[str]:
     """Remove the batches before the newest ``kept`` committed ones of the lane. A batch that is set aside or that a
-    clear waits for, and all after it, stay until it is replayed: the log has no gaps, and the range must not be lost.
+    clear waits for, and all after it, stay until it is replayed: the log has no gaps, and the range must not be lost. A
+    batch of dead letters stays, with all after it, as long as one whose letters it has.
 
     :param kept: how many; None keeps all.
     :return: what was removed, or would be, in words.
@@ -139,6 +141,9 @@ def apply_retention(checkpoint: Checkpoint, *, kept: int | None, lane: str = LIV
     if aside is not None:
         before = aside
         log.warning("Retention keeps %s/%s and all after it: it is set aside. Clear its task to run it.", lane, aside)
+    # With two before it: a rewind that takes it out ends at a batch that has one before it.
+    told = first_still_told(checkpoint, below=before + 2) if lane == LETTERS else None
+    before = before if told is None else min(before, max(told - 2, 0))
     before = min(before, logs.offset_log.purgeable(before), logs.commit_log.purgeable(before))
     old = [number for number in logs.offset_log.ids() if number < before]
     stale = [number for number in checkpoint.attempts.epochs.ids(lane) if number < before]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Offset
@@ -46,8 +47,8 @@ def check_names(checkpoint: Checkpoint, sources: Iterable[str], ends: Mapping[st
         raise SourceRenamedError(
             f"{where} knows {_names(vanished)}, which the pipeline no longer names; and the pipeline names "
             f"{_names(appeared)}, which has read nothing yet. If that is the same under a new name, all of it would be "
-            f"read again: `microbatch rename-source {where} {old} {new}`. If it is really a new source: `microbatch "
-            f"add-source {where} {new}`."
+            f"read again: `microbatch rename-source {quote(where)} {quote(old)} {quote(new)}`. If it is really a new "
+            f"source: `microbatch add-source {quote(where)} {quote(new)}`."
         )
 
 

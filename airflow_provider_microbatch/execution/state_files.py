@@ -6,19 +6,23 @@ where batch N writes version N+1 from version N, and ``SSTs/`` with the parts th
 
 from __future__ import annotations
 
-import json
+import logging
+import os
 import re
-import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from airflow_provider_microbatch.execution.state_folders import entries_of, opened_below, parts_of, state_folders
 from airflow_provider_microbatch.runtime.streaming import SNAPSHOT_EVERY
+
+log = logging.getLogger(__name__)
 
 MARGIN_MS = 3_600_000
 """Milliseconds that a part of a snapshot is left alone although no snapshot names it: its attempt may run."""
 
 _VERSIONED = re.compile(r"\.?(?P<version>[0-9]+)_(?P<id>[0-9a-f-]{36})\.(changelog|zip)(\.crc)*")
+_SNAPSHOT = re.compile(r"[0-9]+_[0-9a-f-]{36}\.zip")
 _PART = re.compile(r"\.?(?P<name>[^/]+\.(sst|log))(\.crc)*")
 
 
@@ -57,45 +61,63 @@ class Needed:
 
 
 def remove_unneeded(state: Path, needed: Needed) -> int:
-    """Remove the files that are not needed. :return: how many files were removed."""
+    """Remove the files that are not needed. Others may write there: nothing behind a link is looked at or removed.
+
+    :return: how many files were removed.
+    :raises NotADirectoryError: if the folder itself is a link.
+    """
     removed = 0
-    for partition in {path.parent for kind in ("*.changelog", "*.zip") for path in state.rglob(kind)}:
-        removed += _remove_versions(partition, needed)
-        removed += _remove_parts(partition, needed)
+    for folder, where, names in state_folders(state):
+        if any(name.endswith((".changelog", ".zip")) for name in names):
+            removed += _remove_versions(folder, names, needed)
+            removed += _remove_parts(folder, where, names, needed)
     return removed
 
 
-def _remove_versions(partition: Path, needed: Needed) -> int:
+def _remove_versions(folder: int, names: Sequence[str], needed: Needed) -> int:
     doomed = [
-        path
-        for path in partition.iterdir()
-        if (found := _VERSIONED.fullmatch(path.name)) and not needed.keeps(int(found["version"]) - 1, found["id"])
+        name
+        for name in names
+        if (found := _VERSIONED.fullmatch(name)) and not needed.keeps(int(found["version"]) - 1, found["id"])
     ]
-    for path in doomed:
-        path.unlink(missing_ok=True)
-    return len(doomed)
+    return sum(_remove(folder, name) for name in doomed)
 
 
-def _remove_parts(partition: Path, needed: Needed) -> int:
-    named = {name for snapshot in partition.glob("*.zip") for name in _parts_of(snapshot)}
+def _remove_parts(folder: int, where: Path, names: Sequence[str], needed: Needed) -> int:
+    named: set[str] = set()
+    for name in filter(_SNAPSHOT.fullmatch, names):
+        try:
+            named.update(parts_of(folder, name))
+        except FileNotFoundError:
+            continue  # removed just now, as no longer needed
+        except Exception as error:
+            log.warning(
+                "%s is no snapshot of Spark's (%s): the parts beside it are kept, as long as it is there. Look who put "
+                "it there, and remove it if nobody needs it",
+                where / name,
+                error or type(error).__name__,
+            )
+            return 0
     removed = 0
-    for folder in ("SSTs", "logs"):
-        for path in (partition / folder).glob("*") if (partition / folder).is_dir() else ():
-            found = _PART.fullmatch(path.name)
-            if found and found["name"] not in named and path.stat().st_mtime * 1000 < needed.parts_before_ms:
-                path.unlink(missing_ok=True)
-                removed += 1
+    for kind in {"SSTs", "logs"}.intersection(names):
+        with opened_below(folder, kind) as parts:
+            if parts is None:
+                continue
+            for part in entries_of(parts):
+                found = _PART.fullmatch(part.name)
+                if found is None or found["name"] in named:
+                    continue
+                if part.stat(follow_symlinks=False).st_mtime * 1000 < needed.parts_before_ms:
+                    removed += _remove(parts, part.name)
     return removed
 
 
-def _parts_of(snapshot: Path) -> Iterator[str]:
-    """Names of the files that a snapshot is made of: RocksDB's metadata, which Spark puts into the archive."""
-    with zipfile.ZipFile(snapshot) as archive:
-        for line in archive.read("metadata").decode().splitlines()[1:]:
-            values = json.loads(line)
-            for kind in ("sstFiles", "logFiles"):
-                for one in values.get(kind, ()):
-                    yield one.get("dfsSstFileName") or one.get("dfsFileName") or ""
+def _remove(folder: int, name: str) -> bool:
+    try:
+        os.unlink(name, dir_fd=folder)
+    except (FileNotFoundError, IsADirectoryError):  # a folder of this name is none of Spark's
+        return False
+    return True
 
 
 def flat(ids: object) -> Iterator[str]:

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import glob
 import logging
 import re
-import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.by_hand import is_position
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.codec import STATE_IDS
 from airflow_provider_microbatch.checkpoint.entries import Attempt, CommitEntry
-from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey, span_of
 from airflow_provider_microbatch.checkpoint.lane import command
-from airflow_provider_microbatch.exceptions import CheckpointError, MicroBatchError
+from airflow_provider_microbatch.exceptions import CheckpointError, IntervalError
 from airflow_provider_microbatch.execution.identity import expected
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.planned import PlannedBatch, load_batch
 from airflow_provider_microbatch.execution.query_state import state_of_query
 from airflow_provider_microbatch.execution.state_conf import check_state_conf
 from airflow_provider_microbatch.execution.state_files import MARGIN_MS, Needed, flat, remove_unneeded
-from airflow_provider_microbatch.pipeline import Pipeline
+from airflow_provider_microbatch.pipeline import INTERVAL, Pipeline
 from airflow_provider_microbatch.runtime.streaming import SNAPSHOT_EVERY
-from airflow_provider_microbatch.runtime.streaming_folder import remove_folder
+from airflow_provider_microbatch.runtime.streaming_folder import STATE, remove_folder
 from airflow_provider_microbatch.runtime.streaming_job import Streaming
 from airflow_provider_microbatch.sinks import Manifest, OpenSink
 
@@ -32,9 +33,6 @@ STATES_KEPT = 100
 """Number of batches that may be gone back to where the logs keep all: Spark's own number."""
 
 log = logging.getLogger(__name__)
-
-STATE = "state"
-"""Folder of the checkpoint, where Spark looks for it: all attempts' files of state, by ids."""
 
 ATTEMPTS = "streaming"
 """Folder of the checkpoint with the checkpoint that Spark is shown, for each attempt that runs."""
@@ -58,6 +56,7 @@ def streaming_of(
         before is not known, or if a later batch has gone on from this one.
     """
     folder = local_folder(checkpoint)
+    bounded = _is_bounded(pipeline, planned.key, checkpoint)
     check_is_newest(checkpoint, planned.key)
     identity = checkpoint.identity()
     assert identity is not None, "a batch is planned"
@@ -65,14 +64,59 @@ def streaming_of(
     if before is not None:
         _check_partitions(pipeline, before, checkpoint)
         _check_output_mode(pipeline, before, checkpoint)
+    own = _own_folder(checkpoint, attempt)
     return Streaming(
-        folder=str(_own_folder(checkpoint, attempt)),
-        state=str(folder / STATE),
+        folder=str(own),
+        state=str((own if bounded else folder) / STATE),
         query_id=identity.query_id,
         output_mode=pipeline.output_mode,
         sources=sources.streams(planned.ranges),
         before=before,
+        late_ms=0 if before is None else load_batch(checkpoint, _before(planned.key)).entry.watermark_ms,
+        bounded=bounded,
     )
+
+
+def _is_bounded(pipeline: Pipeline, key: BatchKey, checkpoint: Checkpoint) -> bool:
+    """Whether the batch is all of an interval, which has a state of its own."""
+    if key.lane == LIVE:
+        return False
+    check_intervals(pipeline, checkpoint)
+    return True
+
+
+def check_no_live_state(pipeline: Pipeline, checkpoint: Checkpoint, commit: CommitEntry | None) -> None:
+    """Check that a pipeline that is planned by intervals leaves no state behind that no run goes on from.
+
+    :param commit: of the newest batch of the live lane; None before the first.
+    :raises IntervalError: naming the ways on.
+    """
+    if pipeline.plan == INTERVAL and commit is not None and _has_left_state(commit):
+        raise IntervalError(
+            f"the batches of {checkpoint.location} keep state, and pipeline {pipeline.name!r} is planned by intervals "
+            "now, none of which goes on from it: rows that wait for the watermark would be in no table. Make it "
+            "plan='live' again; or give the pipeline by intervals a checkpoint and a table of its own."
+        )
+
+
+def _has_left_state(commit: CommitEntry) -> bool:
+    return commit.progress.get("state") is not None or bool(commit.extra.get(STATE_IDS))
+
+
+def check_intervals(pipeline: Pipeline, checkpoint: Checkpoint) -> None:
+    """Check that an interval may be a batch of its own.
+
+    :raises IntervalError: if the pipeline keeps state over intervals: a batch beside the live ones would begin with
+        empty state, and they would not know what it has read.
+    """
+    if pipeline.stateful and pipeline.plan != INTERVAL:
+        raise IntervalError(
+            f"pipeline {pipeline.name!r} keeps state from batch to batch (stateful=True), and a data interval is read "
+            "beside them: its rows would be aggregated by themselves, and the state would never know them. Its next "
+            "batch reads what is new, however old it is; `microbatch rewind "
+            f"{checkpoint.location} --to …` takes batches back to be made again. If each interval is to be aggregated "
+            "by itself, that is plan='interval', with a checkpoint and a table of its own."
+        )
 
 
 def local_folder(checkpoint: Checkpoint) -> Path:
@@ -137,7 +181,7 @@ def state_before(planned: PlannedBatch, *, checkpoint: Checkpoint, sink: OpenSin
     key = planned.key
     if key.id == 0:
         return None
-    before = BatchKey(key.lane, key.id - 1)
+    before = _before(key)
     state = state_of(published_result(checkpoint, before, [sink]), where=f"batch {before} of {checkpoint.location}")
     if state is None and is_position(load_batch(checkpoint, before).entry):
         back = command(checkpoint.lane(key.lane), f"rewind --to {before.id - 1}")
@@ -151,6 +195,10 @@ def state_before(planned: PlannedBatch, *, checkpoint: Checkpoint, sink: OpenSin
             "stateful. Give the stateful pipeline a checkpoint and a table of its own."
         )
     return state
+
+
+def _before(key: BatchKey) -> BatchKey:
+    return BatchKey(key.lane, key.id - 1)
 
 
 def published_result(checkpoint: Checkpoint, key: BatchKey, sinks: Iterable[OpenSink]) -> Mapping[str, Any]:
@@ -178,12 +226,18 @@ def check_goes_on(pipeline: Pipeline, checkpoint: Checkpoint, commit: CommitEntr
     """Check that a pipeline goes on keeping the state that its newest batch has left. A batch that is made without it
     aggregates within itself alone, and the batches after it have no state to go on from.
 
-    :param commit: of the newest batch; None before the first.
+    :param commit: of the newest batch of the live lane; None before the first.
     :raises CheckpointError: naming the ways on.
     """
-    if pipeline.stateful or commit is None:
+    if pipeline.stateful:
+        if commit is None and any(span_of(lane) for lane in checkpoint.lanes()):
+            raise CheckpointError(
+                f"data intervals of {checkpoint.location} have taken rows that the state of pipeline "
+                f"{pipeline.name!r} would not know, which begins here. Make it plan='interval', as it was; or give the "
+                "pipeline that keeps state from batch to batch a checkpoint and a table of its own."
+            )
         return
-    if commit.progress.get("state") is not None or commit.extra.get(STATE_IDS):
+    if commit is not None and _has_left_state(commit):
         raise CheckpointError(
             f"the batches of {checkpoint.location} keep state, and pipeline {pipeline.name!r} is not stateful: its "
             "next batch would know nothing of what was read before, and the state would end there. Make it "
@@ -221,7 +275,7 @@ def check_is_newest(checkpoint: Checkpoint, key: BatchKey) -> None:
     if newest is not None and newest > key.id:
         raise CheckpointError(
             f"batch {key} of {checkpoint.location} keeps state, from which batches {key.id + 1} to {newest} have "
-            f"gone on: run again by itself it would contradict them. `microbatch rewind {checkpoint.location} "
+            f"gone on: run again by itself it would contradict them. `microbatch rewind {quote(checkpoint.location)} "
             f"--to {key.id - 1}` shows what it would undo, and the next runs make these batches again."
         )
 
@@ -243,13 +297,13 @@ def keep_state_of_committed(checkpoint: Checkpoint, key: BatchKey, manifest: Man
 
     :param kept: number of batches that the logs keep; None keeps all.
     """
-    if manifest.result.get("state") is None:
+    if "state" not in manifest.result:
         return
     try:
-        if key.lane == LIVE:
-            _drop_folders(checkpoint, key.id, manifest.epoch)
-        _drop_files(checkpoint, key, kept=kept, since=int(manifest.result["state"].get("since", 0)))
-    except (OSError, MicroBatchError, zipfile.BadZipFile, KeyError, ValueError) as error:
+        _drop_folders(checkpoint, key, manifest.epoch)
+        if manifest.result["state"] is not None:
+            _drop_files(checkpoint, key, kept=kept, since=int(manifest.result["state"].get("since", 0)))
+    except Exception as error:
         log.warning("Batch %s: of its state something could not be removed: %s", key, error)
 
 
@@ -262,17 +316,20 @@ def drop_own_folder(checkpoint: Checkpoint, attempt: Attempt) -> None:
 
 def _own_folder(checkpoint: Checkpoint, attempt: Attempt) -> Path:
     """Attempts of two lanes may have the same numbers, and run at once."""
-    lane = "" if attempt.key.lane == LIVE else f"{attempt.key.lane}."
-    return local_folder(checkpoint) / ATTEMPTS / f"{lane}{attempt.key.id}-{attempt.epoch}"
+    return local_folder(checkpoint) / ATTEMPTS / f"{_of_lane(attempt.key)}{attempt.key.id}-{attempt.epoch}"
 
 
-def _drop_folders(checkpoint: Checkpoint, committed: int, epoch: int) -> None:
-    """Remove the remains that killed attempts of the live lane left of the checkpoints that Spark was shown, up to the
+def _of_lane(key: BatchKey) -> str:
+    return "" if key.lane == LIVE else f"{key.lane}."
+
+
+def _drop_folders(checkpoint: Checkpoint, committed: BatchKey, epoch: int) -> None:
+    """Remove the remains that killed attempts of a lane left of the checkpoints that Spark was shown, up to the
     committed one's. An attempt that still runs loses its folder, and its batch is not published any more."""
-    folder = local_folder(checkpoint) / ATTEMPTS
-    for path in folder.iterdir() if folder.is_dir() else ():
-        batch, _, attempt = path.name.partition("-")
-        if batch.isdecimal() and attempt.isdecimal() and (int(batch), int(attempt)) <= (committed, epoch):
+    folder, lane = local_folder(checkpoint) / ATTEMPTS, _of_lane(committed)
+    for path in folder.glob(f"{glob.escape(lane)}*") if folder.is_dir() else ():
+        batch, _, attempt = path.name.removeprefix(lane).partition("-")
+        if batch.isdecimal() and attempt.isdecimal() and (int(batch), int(attempt)) <= (committed.id, epoch):
             remove_folder(str(path))
 
 
@@ -283,7 +340,7 @@ def _drop_files(checkpoint: Checkpoint, key: BatchKey, *, kept: int | None, sinc
     for number in range(max(oldest - SNAPSHOT_EVERY, 0) + 1, newest + 1):
         entry = commits.get(number)
         state = None if entry is None else state_of(entry.progress, where=f"batch {number}")
-        if state is not None and state["base"] is not None:
+        if state is not None and state.get("base") is not None:
             ids[number - 1] = frozenset(flat(state["base"]))
     # An attempt that goes on from the newest batch, or replays it, has begun since the batch before was committed.
     before = commits.get(newest - 1) if newest > 0 else None

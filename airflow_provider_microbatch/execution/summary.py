@@ -239,3 +239,10 @@ def summaries(
     ids = checkpoint.lane(lane).offset_log.ids()
     chosen = [number for number in ids if (start is None or number >= start) and (end is None or number <= end)]
     return [summarize(checkpoint, BatchKey(lane, number)) for number in chosen]
+
+
+def begins_late(checkpoint: Checkpoint) -> list[BatchKey]:
+    """The first batch of each lane whose log has lost those before it, as to retention: tables may have them, and no
+    list of batches has."""
+    first = ((lane, min(checkpoint.lane(lane).offset_log.ids(), default=0)) for lane in checkpoint.lanes())
+    return [BatchKey(lane, number) for lane, number in first if number > 0]

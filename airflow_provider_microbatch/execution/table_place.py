@@ -7,9 +7,12 @@ on record.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import islice
+from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import JOB, Attempt
@@ -26,8 +29,11 @@ from airflow_provider_microbatch.execution.identity import (
 )
 from airflow_provider_microbatch.execution.letters_taken import taken
 from airflow_provider_microbatch.execution.newest import newest_published
+from airflow_provider_microbatch.execution.recorded_sinks import check_may_be_asked, recorded_sink
 from airflow_provider_microbatch.execution.table_shape import OTHERS, check_shape
 from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink, Sink, SinkContext
+
+log = logging.getLogger(__name__)
 
 
 def check_there(checkpoint: Checkpoint, sink: OpenSink) -> None:
@@ -38,7 +44,7 @@ def check_there(checkpoint: Checkpoint, sink: OpenSink) -> None:
     """
     for table in sink.tables:
         away = table.seems_away(checkpoint.tables)
-        key = None if away is None else next(_newest(checkpoint, table), None)
+        key = None if away is None else next(_newest(checkpoint, table, beside=sink), None)
         if key is not None:
             raise SinkError(f"batch {key} is committed, and {away}")
 
@@ -58,7 +64,7 @@ def check_none_lost(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> No
     tables = [table for table in sink.tables if _may_be_asked(table.definition)]
     for newest in _newest_before(checkpoint, key) if tables else ():
         for table in tables:
-            _check_knows(checkpoint, table, *newest)
+            _check_knows(checkpoint, table, *newest, beside=sink)
 
 
 def _may_be_asked(table: Sink) -> bool:
@@ -77,10 +83,10 @@ def _newest_before(checkpoint: Checkpoint, key: BatchKey) -> Iterator[tuple[Batc
     return filter(None, asked)
 
 
-def _check_knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, epoch: int) -> None:
-    if _knows(checkpoint, table, key, epoch) or not table.definition.remembers_batches:
+def _check_knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, epoch: int, *, beside: OpenSink) -> None:
+    if _knows(checkpoint, table, key, epoch, beside=beside) or not table.definition.remembers_batches:
         return
-    wrote = [one.definition for one in _published_to(checkpoint, key, epoch)]
+    wrote = _published_to(checkpoint, key, epoch, beside=beside)
     unmerged = next(filter(None, (table.unmerged(_on_record(checkpoint, key), one) for one in wrote)), None)
     if unmerged is None and not any(table.definition.is_same_place(one) for one in wrote):
         return
@@ -96,13 +102,13 @@ def _check_knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, epoch: 
     raise SinkError(
         f"batch {key} is committed, and {table.location()} does not know it: the table was made anew, or restored from "
         f"a backup of before. What it had of batches {known + 1} to {key.id} is in no table. "
-        f"`microbatch check {checkpoint.location} --table` names them: clear their tasks, the oldest first; or "
+        f"`microbatch check {quote(checkpoint.location)} --table` names them: clear their tasks, the oldest first; or "
         f"{rewind} has them run again. What the sources cannot give again either, that rewind gives up and names with "
         "--allow-skip. Or bring the table back as it was."
     )
 
 
-def _knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, epoch: int) -> bool:
+def _knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, epoch: int, *, beside: OpenSink) -> bool:
     """Whether the table has the newest published batch. If it has one of another plan instead, there or as its newest
     before, another copy of the checkpoint goes on there, or did before this one was restored, and its batches have rows
     that this one would read once more: no clear, and no batch, may come on top of that.
@@ -117,8 +123,7 @@ def _knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, epoch: int) -
         if last is not None and checkpoint.lane(key.lane).offset_log.has(last):
             table.contains(of_own_checkpoint(_on_record(checkpoint, BatchKey(key.lane, last))))
     except ForeignBatchError:
-        wrote = _published_to(checkpoint, key, epoch)
-        if any(table.definition.is_same_place(one.definition) for one in wrote):
+        if any(map(table.definition.is_same_place, _published_to(checkpoint, key, epoch, beside=beside))):
             raise  # else this checkpoint has published no batch here yet
     return False
 
@@ -142,32 +147,40 @@ def make_ready(checkpoint: Checkpoint, sink: OpenSink, attempt: Attempt) -> None
     check_not_elsewhere(checkpoint, sink, attempt.key)
     check_shape(checkpoint, sink, lane=attempt.key.lane)
     for table in sink.tables:
-        table.make_ready(checkpoint.tables, is_there=partial(_is_there, checkpoint, table))
+        table.make_ready(checkpoint.tables, is_there=partial(_is_there, checkpoint, table, beside=sink))
     sink.begin(attempt.batch, attempt.epoch)
 
 
-def _is_there(checkpoint: Checkpoint, table: OpenSink) -> bool:
-    newest = list(_newest(checkpoint, table))
+def _is_there(checkpoint: Checkpoint, table: OpenSink, *, beside: OpenSink) -> bool:
+    newest = list(_newest(checkpoint, table, beside=beside))
     try:
         return not newest or any(_contains(checkpoint, table, key) for key in newest)
     except SinkError:
         return False
 
 
-def _newest(checkpoint: Checkpoint, table: OpenSink) -> Iterator[BatchKey]:
+def _newest(checkpoint: Checkpoint, table: OpenSink, *, beside: OpenSink) -> Iterator[BatchKey]:
     """The newest batch of each lane that was published, if it was in this table."""
     for lane in checkpoint.lanes():
         newest = newest_published(checkpoint, lane)
-        wrote = () if newest is None else _published_to(checkpoint, *newest)
-        if newest is not None and any(table.definition.is_same_place(other.definition) for other in wrote):
+        wrote = () if newest is None else _published_to(checkpoint, *newest, beside=beside)
+        if newest is not None and any(map(table.definition.is_same_place, wrote)):
             yield newest[0]
 
 
-def _published_to(checkpoint: Checkpoint, key: BatchKey, epoch: int) -> Iterator[OpenSink]:
+def _published_to(checkpoint: Checkpoint, key: BatchKey, epoch: int, *, beside: OpenSink) -> list[Sink]:
     """The tables of the published attempt: another attempt of the batch, as of a replay that is about to begin, may be
-    for more tables. If the published attempt is not on record, the tables of all attempts."""
-    known = checkpoint.attempts.made(key, epoch) is not None
-    return _tables(checkpoint, key, where=lambda attempt: not known or attempt.epoch == epoch)
+    for more tables. If the published attempt is not on record, the tables of all attempts. Whether they are those of
+    now is seen by their definitions alone; one that cannot be loaded is none of the pipeline's of now.
+
+    :param beside: the pipeline's sink of now.
+    """
+    found, known = list[Sink](), checkpoint.attempts.made(key, epoch) is not None
+    for name in _definitions(checkpoint, key, where=lambda attempt: not known or attempt.epoch == epoch):
+        with suppress(CheckpointError, DefinitionError):
+            wrote = recorded_sink(checkpoint, name, beside=beside)
+            found += () if wrote is None else wrote.tables
+    return found
 
 
 def check_not_elsewhere(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> None:
@@ -178,19 +191,28 @@ def check_not_elsewhere(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -
         other table.
     """
     planned = planned_identity(checkpoint, key)
-    for wrote in _sinks(checkpoint, key, where=lambda attempt: _may_have_published(checkpoint, attempt, planned)):
-        for other in wrote.tables:
-            letters = wrote.definition.dead_letters
-            is_of_letters = letters is not None and other.definition.is_same_place(letters)
+    for name in _definitions(checkpoint, key, where=lambda one: _may_have_published(checkpoint, one, planned)):
+        try:
+            wrote = recorded_sink(checkpoint, name, beside=sink)
+        except (CheckpointError, DefinitionError) as error:
+            # It may be a stranger's, who must not stop the pipeline by an attempt that names a class of theirs.
+            log.warning("Whether batch %s is in a table that it was made for before, nobody can ask: %s", key, error)
+            continue
+        letters = None if wrote is None else wrote.dead_letters
+        for other in () if wrote is None else wrote.tables:
+            is_of_letters = letters is not None and other.is_same_place(letters)
             _check_not_in(checkpoint, other, sink, key, is_of_letters=is_of_letters)
 
 
-def _check_not_in(
-    checkpoint: Checkpoint, other: OpenSink, sink: OpenSink, key: BatchKey, *, is_of_letters: bool
-) -> None:
-    is_ours = any(table.definition.is_same_place(other.definition) for table in sink.tables)
-    if is_ours or not other.definition.is_cheap_to_ask:
+def _check_not_in(checkpoint: Checkpoint, before: Sink, sink: OpenSink, key: BatchKey, *, is_of_letters: bool) -> None:
+    is_ours = any(table.definition.is_same_place(before) for table in sink.tables)
+    if is_ours or not before.is_cheap_to_ask:
         return
+    try:
+        check_may_be_asked(before, beside=sink)
+        other = before.open(SinkContext())
+    except DefinitionError as error:
+        raise SinkError(_not_asked(sink, key, before.location(), error)) from error
     away = other.seems_away(checkpoint.tables)
     if away is not None:
         was_moved = any(table.is_table_of(other.definition, checkpoint.tables) for table in sink.tables)
@@ -209,6 +231,17 @@ def _check_not_in(
         f"batch {key} was published to {other.location()}, and is there. The pipeline writes to {sink.location()} "
         "now: its rows would be in both. Name the old table for this batch, or move the old table's batches to the new "
         f"one, or have {rewind} take it and all later batches out and run them again."
+    )
+
+
+def _not_asked(sink: OpenSink, key: BatchKey, before: str, error: DefinitionError) -> str:
+    """Why a batch is not made whose table of before cannot be asked from here.
+
+    :param before: that table.
+    """
+    return (
+        f"batch {key} was made for {before} before, and the pipeline writes to {sink.location()} now: if it is there, "
+        f"its rows would be in both. Nobody has looked: {error}"
     )
 
 
@@ -255,24 +288,14 @@ def _may_have_published(checkpoint: Checkpoint, attempt: Attempt, planned: Batch
     return end is None or end.state != "failed" or end.cause != JOB
 
 
-def _tables(checkpoint: Checkpoint, key: BatchKey, *, where: Callable[[Attempt], bool]) -> Iterator[OpenSink]:
-    """The tables that attempts of the batch wrote to, by each definition."""
-    for sink in _sinks(checkpoint, key, where=where):
-        yield from sink.tables
-
-
-def _sinks(checkpoint: Checkpoint, key: BatchKey, *, where: Callable[[Attempt], bool]) -> Iterator[OpenSink]:
-    """The sinks that attempts of the batch wrote to, by each definition; one that cannot be loaded here is left out."""
-    seen = set()
+def _definitions(checkpoint: Checkpoint, key: BatchKey, *, where: Callable[[Attempt], bool]) -> Iterator[str]:
+    """Names of the pipeline definitions that attempts of the batch ran, each once. An attempt that cannot be read is
+    left out."""
+    seen = set[str]()
     for epoch in checkpoint.attempts.epochs.all(key):
-        try:
+        with suppress(CheckpointError):
             attempt = checkpoint.attempts.get(key, epoch)
             name = attempt.definition if attempt is not None else None
-            if attempt is None or name is None or name in seen or not where(attempt):
-                continue
-            seen.add(name)
-            recorded = checkpoint.definitions.sink(name)
-            if recorded is not None:
-                yield Sink.from_dict(recorded).open(SinkContext())
-        except (CheckpointError, DefinitionError):
-            continue
+            if attempt is not None and name is not None and name not in seen and where(attempt):
+                seen.add(name)
+                yield name

@@ -9,6 +9,7 @@ from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, SinkError
 from airflow_provider_microbatch.execution.newest import newest_published
+from airflow_provider_microbatch.execution.recorded_sinks import recorded_sink
 from airflow_provider_microbatch.sinks import OpenSink, Sink
 
 OTHERS = 20
@@ -23,12 +24,12 @@ def check_shape(checkpoint: Checkpoint, sink: OpenSink, *, lane: str) -> None:
     :raises SinkError: if they could not.
     """
     for table in sink.tables:
-        _check_table(checkpoint, table, lane=lane)
+        _check_table(checkpoint, table, lane=lane, beside=sink)
 
 
-def _check_table(checkpoint: Checkpoint, table: OpenSink, *, lane: str) -> None:
-    for name in _lanes(checkpoint, table, lane):
-        wrote = _newest_sink(checkpoint, name)
+def _check_table(checkpoint: Checkpoint, table: OpenSink, *, lane: str, beside: OpenSink) -> None:
+    for name in _lanes(checkpoint, table, lane, beside=beside):
+        wrote = _newest_sink(checkpoint, name, beside=beside)
         before = None if wrote is None else _as_written(checkpoint, table, wrote)
         if before is None:
             continue
@@ -42,7 +43,7 @@ def _check_table(checkpoint: Checkpoint, table: OpenSink, *, lane: str) -> None:
         return
 
 
-def _lanes(checkpoint: Checkpoint, table: OpenSink, lane: str) -> Iterator[str]:
+def _lanes(checkpoint: Checkpoint, table: OpenSink, lane: str, *, beside: OpenSink) -> Iterator[str]:
     """The lanes in which the newest batch is looked for. A lane that has published costs no listing of the others. All
     of them are looked at if the newest ones have published nothing, and the form was another one once."""
     yield lane
@@ -50,13 +51,13 @@ def _lanes(checkpoint: Checkpoint, table: OpenSink, lane: str) -> Iterator[str]:
         yield LIVE
     others = [name for name in reversed(checkpoint.lanes()) if name not in (lane, LIVE)]
     yield from others[:OTHERS]
-    if len(others) > OTHERS and _was_ever_unlike(checkpoint, table):
+    if len(others) > OTHERS and _was_ever_unlike(checkpoint, table, beside=beside):
         yield from others[OTHERS:]
 
 
-def _was_ever_unlike(checkpoint: Checkpoint, table: OpenSink) -> bool:
+def _was_ever_unlike(checkpoint: Checkpoint, table: OpenSink, *, beside: OpenSink) -> bool:
     """Whether any pipeline on record writes the table in another form: if none does, no batch has another form."""
-    sinks = (_sink(checkpoint, name) for name in checkpoint.definitions.names())
+    sinks = (_sink(checkpoint, name, beside=beside) for name in checkpoint.definitions.names())
     written = (_as_written(checkpoint, table, one) for one in sinks if one is not None)
     try:
         return any(table.definition.unlike(before) for before in written if before is not None)
@@ -64,18 +65,17 @@ def _was_ever_unlike(checkpoint: Checkpoint, table: OpenSink) -> bool:
         return True  # a definition that cannot be read may be such a one
 
 
-def _newest_sink(checkpoint: Checkpoint, lane: str) -> Sink | None:
+def _newest_sink(checkpoint: Checkpoint, lane: str, *, beside: OpenSink) -> Sink | None:
     """The sink of the lane's newest published batch; None if there is none, or it cannot be loaded here."""
     newest = newest_published(checkpoint, lane)
     attempt = None if newest is None else checkpoint.attempts.get(*newest)
     name = None if attempt is None else attempt.definition
-    return None if name is None else _sink(checkpoint, name)
+    return None if name is None else _sink(checkpoint, name, beside=beside)
 
 
-def _sink(checkpoint: Checkpoint, name: str) -> Sink | None:
-    recorded = checkpoint.definitions.sink(name)
+def _sink(checkpoint: Checkpoint, name: str, *, beside: OpenSink) -> Sink | None:
     try:
-        return None if recorded is None else Sink.from_dict(recorded)
+        return recorded_sink(checkpoint, name, beside=beside)
     except DefinitionError:
         return None
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey, is_lane
+from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey, is_lane
 from airflow_provider_microbatch.exceptions import ForeignBatchError
 from airflow_provider_microbatch.execution.identity import expected_next, of_own_checkpoint
+from airflow_provider_microbatch.execution.other_lives import check_of_this_life
 from airflow_provider_microbatch.sinks import OpenSink
 
 
@@ -42,16 +43,41 @@ def check_none_unknown(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, *,
         if type(table).batches is OpenSink.batches:
             continue  # it cannot list its batches: only the next place in it is looked at
         # The table first: a batch that is published later was planned before, and the checkpoint shows it.
-        for number in table.batches_after(key.lane, key.id, checkpoint.tables):
-            _check(checkpoint, table, BatchKey(key.lane, number), newest=key.id - 1, only_own=only_own)
+        _check_behind(checkpoint, table, key.lane, key.id, newest=key.id - 1, only_own=only_own)
         lanes = [name for name in table.lanes(checkpoint.tables) or () if name != key.lane and is_lane(name)]
         known = set(checkpoint.lanes()) - {LIVE} if lanes else set()
         for name in lanes:
             if name not in known:
                 newest = checkpoint.lane(name).offset_log.latest_id()
                 newest = -1 if newest is None else newest
-                for number in table.batches_after(name, newest, checkpoint.tables):
-                    _check(checkpoint, table, BatchKey(name, number), newest=newest, only_own=True)
+                _check_behind(checkpoint, table, name, newest, newest=newest, only_own=True)
+
+
+def check_letters_known(checkpoint: Checkpoint, sink: OpenSink) -> None:
+    """Check that the table holds no dead letters that were run again by a batch of this checkpoint which the checkpoint
+    does not know, or knows by another plan: nobody can tell whose letters it has. Where the lane is known no plan of
+    another lane finds such a batch. One listing of the table, beside a look at the lane's newest batch.
+
+    :raises SinkError: if the table does, with the way on; a batch that is another plan's is a foreign one.
+    """
+    if not sink.definition.is_cheap_to_ask:
+        return
+    newest = checkpoint.lane(LETTERS).offset_log.latest_id()
+    if newest is not None:
+        check_of_this_life(checkpoint, sink, BatchKey(LETTERS, newest))
+    newest = -1 if newest is None else newest
+    for table in sink.tables:
+        if type(table).batches is OpenSink.batches:
+            _check(checkpoint, table, BatchKey(LETTERS, newest + 1), newest=newest, only_own=True)
+        else:
+            _check_behind(checkpoint, table, LETTERS, newest, newest=newest, only_own=True)
+
+
+def _check_behind(
+    checkpoint: Checkpoint, table: OpenSink, lane: str, behind: int, *, newest: int, only_own: bool
+) -> None:
+    for number in table.batches_after(lane, behind, checkpoint.tables):
+        _check(checkpoint, table, BatchKey(lane, number), newest=newest, only_own=only_own)
 
 
 def _check(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, newest: int, only_own: bool = False) -> None:

@@ -26,7 +26,7 @@ from airflow_provider_microbatch.runtime.flow import run_flow
 from airflow_provider_microbatch.runtime.job import Flow, FlowNode, Job, Subtask, Transform
 from airflow_provider_microbatch.runtime.refusing import Refusing, counts_of, quiet
 from airflow_provider_microbatch.runtime.session import open_session, pin
-from airflow_provider_microbatch.runtime.streaming import close_state, open_streams, own_folder, run_query
+from airflow_provider_microbatch.runtime.streaming import EVOLUTION, close_state, open_streams, own_folder, run_query
 from airflow_provider_microbatch.runtime.streaming_job import Streaming
 from airflow_provider_microbatch.runtime.subtasks import run_subtasks
 
@@ -120,7 +120,7 @@ def _run_stateful(spark: SparkSession, job: Job, fence: Fence, streaming: Stream
             rows_out.written(frames)
 
     with own_folder(spark, streaming), watch.phase("total"):
-        pin(spark, job.conf)
+        pin(spark, {**job.conf, EVOLUTION: "false"})
         with watch.phase("read"):
             opened = open_streams(spark, job, streaming, _load)
         job = replace(job, streaming=replace(streaming, sources=opened.streams))

@@ -10,16 +10,25 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime.batch import Frames
 from airflow_provider_microbatch.runtime.copied_rows import copied, count_of_copy
 from airflow_provider_microbatch.runtime.failure import BatchFailure, failing_as
+from airflow_provider_microbatch.runtime.files import literally
 from airflow_provider_microbatch.runtime.job import Job
+from airflow_provider_microbatch.runtime.other_state import (
+    refuse_first_operator,
+    refuse_other_spark,
+    refuse_other_state,
+)
 from airflow_provider_microbatch.runtime.streaming_folder import (
     ROWS,
+    TOLD,
     make_folder,
+    plan_end,
     read_commit,
     remove_folder,
     write_folder,
@@ -41,6 +50,12 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 _STATE = "spark.sql.streaming.stateStore."
 PROVIDER = _STATE + "providerClass"
 FORMAT = _STATE + "checkpointFormatVersion"
+EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+"""With it Spark names sources, in logs of format v2. An attempt's own folder names them by position, whatever the
+format of the checkpoint, which pins the setting."""
+STATE_SETTINGS = {PROVIDER: ROCKSDB, FORMAT: "2", _STATE + "stateSchemaCheck": "true"}
+"""Settings that a pipeline which keeps state has to leave as they are."""
+
 _NEVER = "1000000000"
 _METADATA_CLASSES = (
     "org.apache.spark.sql.execution.streaming.OffsetSeqMetadata",
@@ -112,14 +127,17 @@ def open_streams(
 
 def run_query(
     spark: SparkSession, job: Job, result: DataFrame, write: Callable[[DataFrame], None]
-) -> tuple[dict[str, Any], bool, dict[str, Any]]:
+) -> tuple[dict[str, Any] | None, bool, dict[str, Any]]:
     """Run the batch as the only batch of a streaming query. The job's streams are those that :func:`open_streams`
     opened, and the attempt's :func:`own_folder` is there.
 
+    Of a bounded batch Spark makes two where something may wait for a watermark: one with the data, and one at the end
+    of all time, at which everything is final. Their rows are the batch's together.
+
     :param result: the frame that the transform made of the streams.
     :param write: called once, with the batch's rows.
-    :return: the state that the next batch continues from; whether Spark asks for a batch without data; the query's
-        progress.
+    :return: the state that the next batch continues from, None for a bounded batch; whether Spark asks for a batch
+        without data; the query's progress.
     :raises BatchFailure: as the transform or the write does.
     """
     streaming = job.streaming
@@ -132,12 +150,17 @@ def run_query(
         )
     _check_operators(result)
     before = streaming.before
+    if before is not None:
+        refuse_other_spark(str(before.get("sparkVersion", spark.version)), spark.version)
+    if before is not None and not before["ids"]:
+        refuse_first_operator(_nodes(result))
     with failing_as("runtime"):
         # The first batch changes all state anyway; a state taken over from a streaming query has its snapshots at other
         # batches.
         is_first = before is None or before.get("since") == job.batch_id
         _keep_state_by_ids(spark, whole=is_first or (job.batch_id + 1) % SNAPSHOT_EVERY == 0)
         conf = dict(before["conf"]) if before is not None else _pinned_by_spark(spark)
+        conf.pop(EVOLUTION, None)  # the checkpoint's own, where it has it
         uses, names = _in_order(result, streaming.sources)
         write_folder(
             streaming,
@@ -148,31 +171,61 @@ def run_query(
             timestamp_ms=job.batch_timestamp_ms,
             conf=conf,
         )
-    query = _run(streaming, job, result, write)
+    ends = streaming.bounded and _has_watermark(result)
+    told = Path(streaming.folder) / TOLD
+    query = _run(streaming, job.batch_id, result, partial(_keep, told) if ends else write)
     with failing_as("runtime"):
         commit = read_commit(streaming.folder, job.batch_id)
-        another = _asks_for_another(query, commit, job)
+        another = not streaming.bounded and _asks_for_another(query, commit, job)
         progress = query.lastProgress
+    figures = _figures(progress, uses, names)
+    if ends:
+        at = job.batch_id + 1
+        with failing_as("runtime"):
+            plan_end(
+                streaming,
+                [streaming.sources[name] for name in uses],
+                batch_id=at,
+                timestamp_ms=job.batch_timestamp_ms,
+                conf=conf,
+            )
+        _run(streaming, at, result, lambda last: write(_together(told, last)))
+    if streaming.bounded:
+        return None, False, figures
     state = {
         "ids": commit["stateUniqueIds"] or {},
         "base": before["ids"] if before is not None else None,
         "conf": conf,
         "nextWatermarkMs": commit["nextBatchWatermarkMs"],
         "outputMode": streaming.output_mode,
+        "sparkVersion": spark.version,
         **({"since": before["since"]} if before is not None and "since" in before else {}),
     }
-    return state, another, _figures(progress, uses, names)
+    return state, another, figures
 
 
-def _run(streaming: Streaming, job: Job, result: DataFrame, write: Callable[[DataFrame], None]) -> Any:
+def _keep(folder: Path, frame: DataFrame) -> None:
+    """Keep rows for a later moment. Spark's own copy of a frame may be lost with an executor, and could not be made
+    again: the state has gone on."""
+    with failing_as("write", where="the rows from before the end of the interval"):
+        frame.write.parquet(f"file://{folder}")
+
+
+def _together(folder: Path, last: DataFrame) -> DataFrame:
+    """The kept rows, and the last ones."""
+    session = last.sparkSession
+    return session.read.schema(last.schema).parquet("file://" + literally(str(folder))).union(last)
+
+
+def _run(streaming: Streaming, planned: int, result: DataFrame, write: Callable[[DataFrame], None]) -> Any:
     failures: list[BatchFailure] = []
 
     def write_batch(frame: DataFrame, batch_id: int) -> None:
         try:
-            if batch_id != job.batch_id:
+            if batch_id != planned:
                 raise BatchFailure(
                     "runtime",
-                    f"Spark's streaming engine ran batch {batch_id}, and batch {job.batch_id} was planned. Nothing of "
+                    f"Spark's streaming engine ran batch {batch_id}, and batch {planned} was planned. Nothing of "
                     "it was written. Run the task again; if it comes again, report it with the attempt's log",
                 )
             write(frame)
@@ -192,9 +245,10 @@ def _run(streaming: Streaming, job: Job, result: DataFrame, write: Callable[[Dat
         )
         try:
             query.awaitTermination()
-        except PySparkException:
+        except PySparkException as error:
             if failures:
                 raise failures[0] from None
+            refuse_other_state(str(error))
             raise
     return query
 
@@ -261,9 +315,7 @@ def _check_operators(result: DataFrame) -> None:
 
     :raises BatchFailure: naming the operator. Nothing has run then, and no state is there.
     """
-    left = [result._jdf.queryExecution().analyzed()]
-    while left:
-        node = left.pop()
+    for node in _nodes(result):
         kind = node.getClass().getSimpleName()
         if kind.startswith("TransformWithState"):
             raise BatchFailure(
@@ -273,6 +325,19 @@ def _check_operators(result: DataFrame) -> None:
                 "batch would look there for ever. Keep the state by groupBy with aggregations, by dropDuplicates or by "
                 "a join, and run the batch again",
             )
+
+
+def _has_watermark(result: DataFrame) -> bool:
+    """Whether rows may wait for a watermark."""
+    return any(node.getClass().getSimpleName() == "EventTimeWatermark" for node in _nodes(result))
+
+
+def _nodes(result: DataFrame) -> Iterator[Any]:
+    """The nodes of Spark's plan, in its JVM."""
+    left = [result._jdf.queryExecution().analyzed()]
+    while left:
+        node = left.pop()
+        yield node
         children = node.children()
         left += [children.apply(number) for number in range(children.size())]
 

@@ -4,14 +4,19 @@ so that Spark's streaming engine runs exactly this batch. Formats: ``OffsetSeqLo
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_microbatch.runtime.streaming_job import Stream, Streaming
+
+log = logging.getLogger("microbatch")
 
 _VOID = "-"
 
@@ -19,15 +24,26 @@ _VOID = "-"
 ROWS = "rows"
 """Folder beside Spark's own with copies of rows, by the name of their source."""
 
+TOLD = "told"
+"""Folder beside Spark's own with the rows that a bounded batch tells before its end."""
+
+STATE = "state"
+"""Where Spark looks for state in a checkpoint: a link to what all attempts share, or a folder of a bounded batch."""
+
+END_MS = 253_402_300_799_999
+"""The watermark that nothing comes after: the last millisecond that Spark can write, milliseconds since the epoch."""
+
 
 def make_folder(streaming: Streaming) -> None:
     """Make the folder, empty. A folder that exists already is an error: an attempt runs once.
 
     :raises FileExistsError: if the folder exists.
+    :raises NotADirectoryError: if it would lie behind a link.
     """
     folder = Path(streaming.folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    folder.mkdir()
+    with _held(folder.parent) as held:
+        os.mkdir(folder.name, dir_fd=held)
 
 
 def write_folder(
@@ -50,21 +66,37 @@ def write_folder(
     folder = Path(streaming.folder)
     state = Path(streaming.state)
     state.mkdir(parents=True, exist_ok=True)
-    (folder / "state").symlink_to(state, target_is_directory=True)
+    if state != folder / STATE:
+        (folder / STATE).symlink_to(state, target_is_directory=True)
     _write(folder / "metadata", json.dumps({"id": streaming.query_id}))
-    metadata = {"batchWatermarkMs": watermark_ms, "batchTimestampMs": timestamp_ms, "conf": dict(conf)}
-    line = json.dumps(metadata, separators=(",", ":"))
     if batch_id > 0:
         before: Mapping[str, Any] = streaming.before or {}
+        # Spark counts as late what is behind this entry's watermark. By the batch's own one, what an operator lets go
+        # of at that watermark would be late for the operator behind it.
+        late = _line(streaming.late_ms, timestamp_ms, conf)
         starts = [stream.start or _VOID for stream in uses]
-        _write(folder / "offsets" / str(batch_id - 1), "\n".join(["v1", line, *starts]))
+        _write(folder / "offsets" / str(batch_id - 1), "\n".join(["v1", late, *starts]))
         _write(folder / "commits" / str(batch_id - 1), _commit(watermark_ms, before.get("ids", {})))
     for position, stream in enumerate(streams):
         for name, text in stream.log.items():
             _write(folder / "sources" / str(position) / name, text)
     ends = [stream.end or _VOID for stream in uses]
     # Written last: for Spark, the batch is planned once this entry exists.
+    line = _line(watermark_ms, timestamp_ms, conf)
     _write(folder / "offsets" / str(batch_id), "\n".join(["v1", line, *ends]))
+
+
+def plan_end(
+    streaming: Streaming, uses: Sequence[Stream], *, batch_id: int, timestamp_ms: int, conf: Mapping[str, str]
+) -> None:
+    """Plan a batch without data behind the one that Spark has committed, at the watermark that makes all final.
+
+    :param uses: as :func:`write_folder` had them; ``conf`` too.
+    :param batch_id: number of the batch without data.
+    """
+    ends = [stream.end or _VOID for stream in uses]
+    entry = "\n".join(["v1", _line(END_MS, timestamp_ms, conf), *ends])
+    _write(Path(streaming.folder) / "offsets" / str(batch_id), entry)
 
 
 def write_committed(
@@ -83,11 +115,15 @@ def write_committed(
     """
     path = Path(folder)
     path.mkdir()
-    (path / "state").symlink_to(state, target_is_directory=True)
+    (path / STATE).symlink_to(state, target_is_directory=True)
     _write(path / "metadata", json.dumps({"id": query_id}))
-    metadata = {"batchWatermarkMs": watermark_ms, "batchTimestampMs": 0, "conf": dict(conf)}
-    _write(path / "offsets" / str(batch_id), "\n".join(["v1", json.dumps(metadata), _VOID]))
+    _write(path / "offsets" / str(batch_id), "\n".join(["v1", _line(watermark_ms, 0, conf), _VOID]))
     _write(path / "commits" / str(batch_id), _commit(watermark_ms, ids))
+
+
+def _line(watermark_ms: int, timestamp_ms: int, conf: Mapping[str, str]) -> str:
+    metadata = {"batchWatermarkMs": watermark_ms, "batchTimestampMs": timestamp_ms, "conf": dict(conf)}
+    return json.dumps(metadata, separators=(",", ":"))
 
 
 def _commit(watermark_ms: int, ids: Mapping[str, Any]) -> str:
@@ -109,11 +145,35 @@ def read_commit(folder: str, batch_id: int) -> dict[str, Any]:
 
 
 def remove_folder(folder: str) -> None:
-    """Remove the folder, but not the target of its link. A missing folder is no error."""
-    link = Path(folder) / "state"
-    if link.is_symlink():
-        link.unlink()
-    shutil.rmtree(folder, ignore_errors=True)
+    """Remove the folder, but not the targets of links in it. A missing folder is no error. Others may write where it
+    lies: if its parent is a link, nothing is removed; of a folder that is a link, only the link is."""
+    path = Path(folder)
+    try:
+        with _held(path.parent) as held:
+            with contextlib.suppress(OSError):
+                os.unlink(path.name, dir_fd=held)  # a link; of a folder it is refused
+            shutil.rmtree(path.name, ignore_errors=True, dir_fd=held)
+    except FileNotFoundError:
+        return
+    except NotADirectoryError as error:
+        log.warning("%s is not removed: %s", folder, error)
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[int]:
+    """The folder, open.
+
+    :raises NotADirectoryError: if it is a link.
+    """
+    try:
+        held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except NotADirectoryError as error:
+        why = "a link in place of the folder of attempts, or no folder; look who put it there, and remove it"
+        raise NotADirectoryError(error.errno, why, str(folder)) from None
+    try:
+        yield held
+    finally:
+        os.close(held)
 
 
 def _write(path: Path, text: str) -> None:

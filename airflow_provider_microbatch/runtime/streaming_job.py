@@ -38,14 +38,20 @@ class Streaming:
     """Has Spark's streaming engine run exactly the planned batch, by a checkpoint folder of the attempt's own.
 
     :param folder: the attempt's own folder, in the orchestrator's and the driver's file system; must not exist yet.
-    :param state: the folder that all attempts share: each attempt writes files there under its own ids.
+    :param state: the folder that all attempts share: each attempt writes files there under its own ids. Of a bounded
+        batch a folder below ``folder``, which ends with the attempt.
     :param query_id: Spark's query id.
     :param output_mode: Spark's output mode, ``append`` or ``update``.
     :param sources: the sources that Spark streams from where they are, by name; for :func:`~.streaming.run_query` also
         those whose rows were copied.
     :param before: the state that the batch continues from, as the attempt of the batch before has told it (``ids``,
-        ``conf``, ``nextWatermarkMs``, ``outputMode``, and, if a streaming query kept the state earlier, ``since``: our
-        first batch, which uploads a full snapshot); None for the first batch, which begins with empty state.
+        ``conf``, ``nextWatermarkMs``, ``outputMode``, ``sparkVersion``, and, if a streaming query kept the state
+        earlier, ``since``: our first batch, which uploads a full snapshot); None for the first batch, which begins with
+        empty state.
+    :param late_ms: the watermark of the batch before, milliseconds since the epoch. Rows behind it are late; those that
+        are behind the batch's own watermark alone are not.
+    :param bounded: nothing comes after the batch, which begins with empty state: what waits for the watermark is final
+        at its end, and its state is left to no other batch.
     """
 
     folder: str
@@ -54,6 +60,8 @@ class Streaming:
     output_mode: str
     sources: Mapping[str, Stream]
     before: Mapping[str, Any] | None = None
+    late_ms: int = 0
+    bounded: bool = False
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Streaming:

@@ -22,10 +22,13 @@ from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.lifetime import Close, at_end
 from airflow_provider_microbatch.runtime.job import Stage
+from airflow_provider_microbatch.sinks.compaction import Compacted, Compaction
 from airflow_provider_microbatch.sinks.manifest import ExpectedBatch, Manifest
 from airflow_provider_microbatch.sinks.subtasks import SubtaskStages
 
 __all__ = [
+    "Compacted",
+    "Compaction",
     "ExpectedBatch",
     "Manifest",
     "OpenSink",
@@ -122,6 +125,11 @@ class Sink(Definition, ABC):
         about it; None if it can. Asked before a replay begins."""
         return None
 
+    def not_compactable(self) -> str | None:
+        """Why :meth:`OpenSink.compact` cannot join the table's small files, in words that say what to do instead; None
+        if it can. A sink of several tables is asked for each."""
+        return f"{type(self).__name__} has no files that this package could join: use the system's own way"
+
     @property
     def remembers_batches(self) -> bool:
         """Whether the table itself records for ever which batches were published, even after their rows were deleted.
@@ -175,6 +183,15 @@ class OpenSink(ABC):
     @abstractmethod
     def check(self) -> None:
         """Raise :class:`~airflow_provider_microbatch.exceptions.SinkError` if the sink cannot be written at all."""
+
+    def known_as(self) -> str | None:
+        """What tells the table from all others, as its server knows it, by whichever address or connection it is
+        reached; None if nothing does, or a definition tells as much. Two sinks of a pipeline that are known as the same
+        write to one table. Asked if a pipeline has several sinks of a kind.
+
+        :raises SinkError: if the server cannot be asked.
+        """
+        return None
 
     def admits(self, batch: BatchIdentity) -> bool:
         """Whether the batch may be planned, or run, given the sink's present state; asked before anything is written.
@@ -306,6 +323,14 @@ class OpenSink(ABC):
         """
         return []
 
+    def compact(self, wanted: Compaction) -> Compacted:
+        """Join small files, so that readers find the same rows in fewer files, each batch as one of its attempt's: they
+        see the old files or the new, never both. Batches of others, and whatever changes meanwhile, stay as they are.
+
+        :raises SinkError: if the table is away, or cannot be compacted; batches that were done stay so.
+        """
+        raise SinkError(f"{self.location()} cannot be compacted: {self.definition.not_compactable()}.")
+
     @abstractmethod
     def stages(self, checkpoint: str) -> list[tuple[BatchKey, int]]:
         """All stages of a checkpoint that exist, for the janitor.
@@ -382,7 +407,8 @@ class OpenSink(ABC):
         return []
 
     def lanes(self, tables: KnownTables) -> list[str] | None:
-        """Lanes of which any batch is published, by any checkpoint, ascending; None if the sink cannot tell.
+        """Lanes of which any batch is, or was, published, by any checkpoint, ascending; None if the sink cannot tell.
+        Called at each plan.
 
         :param tables: the checkpoint's knowledge of its tables.
         :raises SinkError: if the table is away.

@@ -139,7 +139,7 @@ class ExpectedBatch:
         return f"it was published by {found.identity}."
 
     def _ways_on(self, found: Manifest, *, can_withdraw: bool) -> str:
-        place, key = self.identity.location, self.key
+        place, key = quote(self.identity.location), self.key
         lane = "" if key.lane == LIVE else f" --lane {key.lane}"
         ways = ["give the pipeline another path or table"]
         newest = key.id - 1 if self.newest is None else self.newest
@@ -148,7 +148,7 @@ class ExpectedBatch:
             plan = (
                 f"`microbatch rewind {place} --to {newest}{lane}` gives up the plan, then " if self._is_planned else ""
             )
-            ways += [f"{plan}{counted_over(place)}"] if key.lane == LIVE else []
+            ways += [f"{plan}{counted_over(self.identity.location)}"] if key.lane == LIVE else []
         elif is_own:
             ways.append(
                 f"`microbatch rewind {place} --to {newest} --drop-output{lane}` takes what is later than the "

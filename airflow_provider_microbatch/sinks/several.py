@@ -123,6 +123,11 @@ class OpenSinks(OpenSink):
     def check(self) -> None:
         for sink in self._sinks.values():
             sink.check()
+        kinds, known = [type(sink) for sink in self._sinks.values()], dict[tuple[type, str], str]()
+        for name, sink in self._sinks.items():
+            told = sink.known_as() if kinds.count(type(sink)) > 1 else None
+            if told is not None and (other := known.setdefault((type(sink), told), name)) != name:
+                raise SinkError(self._is_one(self._sinks[other], sink))
 
     def admits(self, batch: BatchIdentity) -> bool:
         return all(sink.admits(batch) for sink in self._sinks.values())
@@ -192,7 +197,11 @@ class OpenSinks(OpenSink):
 
         :return: False if one of the other sinks has no stage of it any more.
         :raises PublishConflictError: if a later attempt has gone on meanwhile: that attempt finishes its own publish.
+        :raises SinkError: if a sink has what another one has published: they are one table, and the batch's frame for
+            the later one is nowhere.
         """
+        first = self._first.contains(batch)
+        frames = {} if first is None else {first.result.get("sink"): self._first}
         for sink in self._rest:
             found = sink.contains(batch)
             if found is None or found.epoch < epoch:
@@ -209,7 +218,17 @@ class OpenSinks(OpenSink):
                     f"batch {batch.key}: attempt {found.epoch} is published in {sink.location()}, which is later than "
                     f"attempt {epoch}. Nothing was replaced there."
                 )
+            frame = found.result.get("sink")
+            if frame is not None and (other := frames.setdefault(frame, sink)) is not sink:
+                raise SinkError(f"batch {batch.key} is in by the frame {frame!r} alone: {self._is_one(other, sink)}")
         return True
+
+    @staticmethod
+    def _is_one(one: OpenSink, other: OpenSink) -> str:
+        return (
+            f"{one.location()} and {other.location()} are one table, by two addresses or connections. Give each sink a "
+            "table of its own; rows for one table are one frame (union)."
+        )
 
     def _check_complete(self, batch: ExpectedBatch, epoch: int) -> None:
         """Check that each sink has a stage of the attempt, or its output."""

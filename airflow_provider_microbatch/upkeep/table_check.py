@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
@@ -28,7 +29,7 @@ from airflow_provider_microbatch.execution.identity import (
 from airflow_provider_microbatch.execution.letters_taken import replay_command
 from airflow_provider_microbatch.execution.other_lives import another_life, first_of_another_life
 from airflow_provider_microbatch.execution.set_aside import is_aside
-from airflow_provider_microbatch.execution.unknown_batches import check_none_unknown
+from airflow_provider_microbatch.execution.unknown_batches import check_letters_known, check_none_unknown
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
 from airflow_provider_microbatch.upkeep.commands.site import Recorded, tables_of
 
@@ -157,12 +158,15 @@ def _look(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey, *, inside: 
         # The unavailable table may have the batch: run again, the batch would be in two tables.
         message = str(told or f"batch {key} is committed, and {away}")
         repair = "Bring the table back, then check again."
-    elif told is None and (left := _unrecorded(asked_for, asked)) is not None:
+    elif told is not None:
+        # Such as a folder that another batch is in: a clear is refused while it is there.
+        repair = f"Mend that first, as it says. If the batch is not in then: {repair}"
+    elif (left := _unrecorded(asked_for, asked)) is not None:
         message, repair = (
             f"batch {key} is committed. {left}",
             "Choose one of the ways on; a clear is refused until then.",
         )
-    elif told is None:
+    else:
         others = (_other_life(checkpoint, table, key) for table in asked_for)
         other = next((first for first in others if first is not None), None)
         if other is not None:
@@ -191,7 +195,7 @@ def _of_two_attempts(checkpoint: Checkpoint, sink: OpenSink, asked: ExpectedBatc
         kind="table",
         where=checkpoint.lane(key.lane).commit_log.where(key.id),
         message=f"batch {key} is to be of one attempt in all tables, and {told}: a replay was cut off between them.",
-        repair=f"`microbatch janitor {checkpoint.location}` finishes it while its stage is there. "
+        repair=f"`microbatch janitor {quote(checkpoint.location)}` finishes it while its stage is there. "
         f"Else: {_back(checkpoint, key)}",
     )
 
@@ -225,7 +229,7 @@ def _look_inside(checkpoint: Checkpoint, sink: OpenSink, asked: ExpectedBatch, f
 
 def _look_at_next(checkpoint: Checkpoint, sinks: Sequence[OpenSink]) -> Iterator[Finding]:
     """Look in today's sinks at the places of planned batches and of the live lane's next batch, and behind that
-    place."""
+    place; and for dead letters that were run again by a batch that no log knows."""
     newest = checkpoint.offset_log.latest_id()
     following = BatchKey(LIVE, 0 if newest is None else newest + 1)
     for sink in sinks:
@@ -234,6 +238,7 @@ def _look_at_next(checkpoint: Checkpoint, sinks: Sequence[OpenSink]) -> Iterator
         ]
         looks.append(partial(sink.contains, expected_next(checkpoint, following)))
         looks.append(partial(check_none_unknown, checkpoint, sink, following))
+        looks.append(partial(check_letters_known, checkpoint, sink))
         for look in looks:
             try:
                 look()
@@ -242,7 +247,7 @@ def _look_at_next(checkpoint: Checkpoint, sinks: Sequence[OpenSink]) -> Iterator
                     kind="table",
                     where=sink.location(),
                     message=str(error),
-                    repair="Choose one of the ways on; until then the pipeline plans nothing.",
+                    repair="Choose one of the ways on; until then the pipeline plans nothing, or no clear is accepted.",
                 )
                 break  # further findings would have the same cause
             except SinkError as error:

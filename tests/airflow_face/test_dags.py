@@ -19,6 +19,7 @@ def test_they_parse_without_touching_anything(tmp_path: Path, monkeypatch: pytes
     bag = DagBag(dag_folder=DAGS, bundle_name="dags-folder")
     assert bag.import_errors == {}
     assert set(bag.dags) == {
+        "microbatch_compact",
         "microbatch_janitor",
         "orders_continuous",
         "orders_scheduled",

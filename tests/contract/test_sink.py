@@ -15,7 +15,7 @@ from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import ForeignBatchError, MicroBatchError, PublishConflictError, SinkError
-from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink, Sink, SinkContext
+from airflow_provider_microbatch.sinks import Compaction, ExpectedBatch, OpenSink, Sink, SinkContext
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.kafka import KafkaSink
@@ -211,6 +211,7 @@ def test_batches_and_lanes_do_not_meet(kind: Kind, sink: OpenSink) -> None:
     sink.publish(other, 1)
     assert sink.drop_stage(BATCH, 1) is False
     assert sink.contains(EXPECTED) is not None
+    assert sink.lanes(NOTHING_KNOWN) in (["backfill", "live"], None)
 
 
 def test_a_replay_replaces_and_an_older_one_cannot_come_back(kind: Kind, sink: OpenSink) -> None:
@@ -277,6 +278,56 @@ def test_what_was_withdrawn_is_kept_and_goes_as_replaced_output_does(kind: Kind,
     assert sink.drop_replaced(CHECKPOINT, older_seconds=3600) == []
     assert len(sink.drop_replaced(CHECKPOINT, older_seconds=0)) == kind.kept
     assert sink.drop_replaced(CHECKPOINT, older_seconds=0) == []
+
+
+ALL = Compaction(checkpoint=CHECKPOINT, tables=NOTHING_KNOWN, left_alone=lambda found: None)
+
+
+def test_a_compaction_joins_files_and_the_batch_is_in_as_before(kind: Kind, sink: OpenSink) -> None:
+    if sink.definition.not_compactable() is not None:
+        with pytest.raises(SinkError, match="cannot be compacted"):
+            sink.compact(ALL)
+        return
+    kind.write_stage(sink, 1, files=3)
+    published = sink.publish(EXPECTED, 1)
+    done = sink.compact(ALL)
+    assert (done.files_before, done.files_after, done.batches, done.left) == (3, 1, {KEY}, {})
+    found = sink.contains(EXPECTED)
+    assert found is not None
+    assert (found.identity, found.epoch, found.result) == (published.identity, published.epoch, published.result)
+    assert sink.damage(EXPECTED, found) is None
+    assert sink.publish(EXPECTED, 1) == found
+    assert (sink.stages(CHECKPOINT), sink.strays(NOTHING_KNOWN)) == ([], [])
+    assert sink.compact(ALL).files_before == 0
+
+
+def test_a_compacted_batch_is_replaced_and_taken_out(kind: Kind, sink: OpenSink) -> None:
+    if sink.definition.not_compactable() is not None:
+        return
+    kind.write_stage(sink, 1, files=3)
+    sink.publish(EXPECTED, 1)
+    sink.compact(ALL)
+    kind.write_stage(sink, 2, files=3)
+    assert sink.replace(EXPECTED, 2).epoch == 2
+    with pytest.raises(PublishConflictError, match="attempt 2"):
+        sink.replace(EXPECTED, 1)
+    assert sink.compact(ALL).batches == {KEY}
+    assert sink.withdraw(EXPECTED, 2) is True
+    assert sink.contains(EXPECTED) is None
+    assert sink.compact(ALL).files_before == 0
+    kind.write_stage(sink, 3)
+    assert sink.publish(EXPECTED, 3).epoch == 3
+
+
+def test_a_compaction_leaves_the_batches_of_others(kind: Kind, sink: OpenSink) -> None:
+    if sink.definition.not_compactable() is not None:
+        return
+    other = batch_of(checkpoint="another", location="/checkpoints/another")
+    kind.write_stage(sink, 1, batch=other, files=3)
+    known = ExpectedBatch(identity=other, tables=NOTHING_KNOWN)
+    before = sink.publish(known, 1)
+    assert sink.compact(ALL).files_before == 0
+    assert sink.contains(known) == before
 
 
 FOREIGN = {

@@ -12,11 +12,15 @@ import pytest
 from pyiceberg.table import Table
 
 from airflow_provider_microbatch import connections
+from airflow_provider_microbatch.checkpoint.entries import Attempt
+from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import ForeignBatchError, SinkError
+from airflow_provider_microbatch.sinks import SinkContext
+from airflow_provider_microbatch.sinks.iceberg.opened import OpenIceberg
 from airflow_provider_microbatch.upkeep.table_check import check_table
 from tests.execution.kept_tables import start_behind
 from tests.execution.maintaining import applied, expire_all, rewind
-from tests.execution.world import World
+from tests.execution.world import Killed, World
 from tests.support.iceberg_table import connection_of, opened_in, sink_in
 
 
@@ -347,3 +351,98 @@ def test_a_check_finds_the_batches_that_a_rollback_took_away_and_no_others(world
     (finding,) = check_table(world.checkpoint, everything=True).findings
     assert "by which batches live/2 were published" in finding.message
     assert "a clear of its task is refused until then" in finding.repair
+
+
+def killed(world: World, monkeypatch: pytest.MonkeyPatch, method: str, number: int) -> Attempt:
+    """A run whose process dies where the method of the opened table would be called, as it publishes."""
+
+    def die(*_: object, **__: object) -> None:
+        raise Killed
+
+    attempt = world.staged(number)
+    with monkeypatch.context() as patched:
+        patched.setattr(OpenIceberg, method, die)
+        with pytest.raises(Killed):
+            world.execution.publish(attempt)
+    world.expire_leases()
+    return attempt
+
+
+def test_what_died_behind_its_commit_to_another_branch_keeps_its_files(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    point(world, "audit", "main")
+    name(world, "audit")
+    world.land(2)
+    killed(world, monkeypatch, "_settle", 2)
+    name(world, "main")
+    for number in (3, 4):
+        with pytest.raises(SinkError, match=r"live/2 was published to .*@audit, and is there\..*Name the old table"):
+            world.run(number)
+    assert rows(world, "audit") == [0, 1, 2]
+    assert rows(world) == [0, 1]
+    assert world.stages() == []
+    name(world, "audit")
+    world.run(4)
+    world.land(3)
+    world.run(5)
+    assert rows(world, "audit") == [0, 1, 2, 3]
+
+
+def test_nor_does_a_rewind_lack_them(audited: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed(audited, monkeypatch, "_settle", 3)
+    name(audited, "main")
+    assert "--to 1 --drop-output` has batches 2 to 2 run again" in refused(audited, 3)
+    expire_all(audited.root)
+    applied(audited, rewind(1))
+    for number in (4, 5):
+        audited.run(number)
+    assert rows(audited) == [0, 1, 2, 3]
+    assert rows(audited, "audit") == [0, 1]
+
+
+def test_what_died_before_its_commit_to_another_branch_leaves_the_one_of_now_as_it_was(
+    audited: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A snapshot of ours on it would keep it from being fast-forwarded to the other one."""
+    killed(audited, monkeypatch, "_commit", 3)
+    before = table(audited).metadata.snapshot_by_name("main")
+    name(audited, "main")
+    assert "CALL system.fast_forward('shop.orders', 'main', 'audit')" in refused(audited, 3)
+    assert table(audited).metadata.snapshot_by_name("main") == before
+    point(audited, "main", "audit")
+    audited.run(4)
+    assert rows(audited) == [0, 1, 2, 3]
+
+
+def test_a_stage_that_is_dropped_by_one_branch_is_what_no_branch_has(
+    audited: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a checkpoint that has no definition of the attempt's any more."""
+    attempt = killed(audited, monkeypatch, "_settle", 3)
+    name(audited, "main")
+    sink = audited.pipeline.sink.open(SinkContext())
+    assert sink.stages(audited.checkpoint_id) == [(BatchKey("live", 3), 1)]
+    assert not sink.drop_stage(attempt.batch, 1)
+    assert rows(audited, "audit") == [0, 1, 2, 3]
+    name(audited, "audit")
+    audited.run(4)
+    assert audited.checkpoint.commit_log.latest_id() == 3
+
+
+def test_what_an_attempt_has_published_to_one_branch_it_publishes_to_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a step that commits does whose DAG was changed behind its first try: no other attempt is opened then."""
+    point(world, "audit", "main")
+    name(world, "audit")
+    world.land(2)
+    attempt = killed(world, monkeypatch, "_settle", 2)
+    name(world, "main")
+    for _ in range(2):
+        with pytest.raises(SinkError, match=r"live/2 attempt 1 is in branch 'audit' of .*Name branch='audit' again"):
+            world.execution.publish(attempt)
+    assert rows(world) == [0, 1]
+    table(world).manage_snapshots().remove_branch("audit").commit()
+    world.execution.publish(attempt)
+    assert rows(world) == [0, 1, 2]

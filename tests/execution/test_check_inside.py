@@ -69,3 +69,15 @@ def test_a_batch_that_was_moved_or_copied_to_a_later_number_is_found_where_it_is
     )
     shutil.rmtree(lane / "batch_id=7")
     assert told(world, everything=everything) == []
+
+
+def test_a_clear_is_named_as_the_second_step_where_something_is_in_its_way(world: World) -> None:
+    lane = world.lake / "lane=live"
+    shutil.rmtree(lane / "batch_id=0")
+    shutil.copytree(lane / "batch_id=1", lane / "batch_id=0")
+    (finding,) = check_table(world.checkpoint, everything=True).findings
+    assert "batch_id=0 should hold batch live/0, but its manifest says" in finding.message
+    assert finding.repair.startswith("Mend that first, as it says. If the batch is not in then: Clear task")
+    shutil.rmtree(lane / "batch_id=0")
+    world.run(0, clear_number=1)
+    assert told(world) == []

@@ -55,8 +55,26 @@ def test_later_batches_and_replays_leave_it_out(world: World, capsys: pytest.Cap
     out = forget(capsys, world)
     assert [line.split()[0] for line in out.splitlines() if line.startswith("live/")] == ["live/0"]
     world.run(0, clear_number=1)
-    assert "No published batch was made before them." in forget(capsys, world)
+    assert "No published batch of the log was made before them." in forget(capsys, world)
     assert is_clean(world)
+
+
+def test_batches_that_retention_has_removed_are_said_to_be_unlisted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = World(tmp_path, min_batches_to_retain=2)
+    for number in range(4):
+        world.land(number)
+        world.run(number)
+    assert "The log of lane 'live' begins with batch 2" in forget(capsys, world, "--where", "id = 1")
+    for number in (2, 3):
+        world.run(number, clear_number=1)
+    told = forget(capsys, world)
+    assert "No published batch of the log" in told
+    assert "begins with batch 2: the batches before it, which retention has removed, are not listed" in told
+    assert json.loads(forget(capsys, world, "--json"))["log_begins"] == ["live/2"]
+    assert main(["dead-letters", world.pipeline.checkpoint]) == 0
+    assert "letters of the batches before it, which retention has removed, are in" in capsys.readouterr().err
 
 
 def test_an_attempt_that_was_at_work_when_somebody_asked_does_not_publish(world: World, tmp_path: Path) -> None:

@@ -109,6 +109,7 @@ def test_letters_of_before_a_replay_are_not_published_behind_it(world: Checked) 
         with (
             mock.patch("airflow_provider_microbatch.execution.job_of.check_not_taken"),
             mock.patch("airflow_provider_microbatch.execution.read_again.check_not_taken"),
+            mock.patch("airflow_provider_microbatch.execution.replay.check_not_taken"),
         ):
             clear(world)
 

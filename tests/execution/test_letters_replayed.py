@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from deltalake import DeltaTable
@@ -122,7 +123,8 @@ def test_a_batch_is_not_replayed_whose_letters_were_and_forget_says_so(
 
 
 class Meanwhile(SparkEngine):
-    """When the job has ended, and before anything of it is published, the letters are run again elsewhere."""
+    """When the job has ended, and before anything of it is published, the letters are run again elsewhere, by a version
+    that does not look for a clear that waits."""
 
     def __init__(self, world: Letters) -> None:
         super().__init__(world.spark)
@@ -130,7 +132,8 @@ class Meanwhile(SparkEngine):
 
     def result(self, handle: Handle) -> None:
         super().result(handle)
-        assert self.world.replay(10) is not None
+        with mock.patch("airflow_provider_microbatch.execution.dead_letters.check_not_replayed"):
+            assert self.world.replay(10) is not None
 
 
 def test_nor_is_one_published_whose_letters_were_run_again_while_it_ran(tmp_path: Path, spark: Any) -> None:
@@ -147,7 +150,9 @@ def test_a_batch_is_not_rewound_whose_letters_were_run_again(tmp_path: Path, spa
     world.land_lines("a", *LINES[:3])
     world.run(0, world.engine)
     assert world.replay(10) is not None
-    with pytest.raises(MaintenanceError, match=r"as batches dead-letters/0: .* --lane dead-letters --to -1"):
+    with pytest.raises(
+        MaintenanceError, match=r"as batches dead-letters/0: .* --to -1 --drop-output --lane dead-letters"
+    ):
         applied(world, rewind(-1))
     assert world.ids() == [1, 2, 3]
     applied(world, rewind(-1, lane="dead-letters"))

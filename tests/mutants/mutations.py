@@ -7,6 +7,7 @@ from tests.mutants import (
     of_batches,
     of_channels,
     of_commands,
+    of_compaction,
     of_evidence,
     of_expectations,
     of_iceberg,
@@ -27,6 +28,8 @@ from tests.mutants import (
     of_parts,
     of_plain_sources,
     of_postgres,
+    of_privacy,
+    of_recorded_sinks,
     of_refused_plans,
     of_renames,
     of_rewinds,
@@ -37,6 +40,7 @@ from tests.mutants import (
     of_state,
     of_subtasks,
     of_tables,
+    of_what_is_told,
 )
 
 MUTATIONS = [
@@ -45,6 +49,7 @@ MUTATIONS = [
     *of_batches.MUTATIONS,
     *of_channels.MUTATIONS,
     *of_commands.MUTATIONS,
+    *of_compaction.MUTATIONS,
     *of_rewinds.MUTATIONS,
     *of_evidence.MUTATIONS,
     *of_expectations.MUTATIONS,
@@ -66,6 +71,8 @@ MUTATIONS = [
     *of_objects.MUTATIONS,
     *of_plain_sources.MUTATIONS,
     *of_postgres.MUTATIONS,
+    *of_privacy.MUTATIONS,
+    *of_recorded_sinks.MUTATIONS,
     *of_refused_plans.MUTATIONS,
     *of_renames.MUTATIONS,
     *of_security.MUTATIONS,
@@ -74,4 +81,5 @@ MUTATIONS = [
     *of_sql.MUTATIONS,
     *of_state.MUTATIONS,
     *of_tables.MUTATIONS,
+    *of_what_is_told.MUTATIONS,
 ]

@@ -110,7 +110,7 @@ MUTATIONS = [
         name="a failed attempt's stage stays",
         why="stages pile up",
         file="execution/ending.py",
-        old="            if drop_stage(self._checkpoint, self._sink, attempt):\n",
+        old="            if drop_stage(self._checkpoint, sink or self._sink, attempt):\n",
         new="            if False:\n",
         tests=(RUN,),
     ),

@@ -7,9 +7,26 @@ from tests.mutants.mutation import Mutation
 FORGOTTEN = "tests/execution/test_forgotten_files.py"
 
 KNOWN = "tests/sources/test_file_known_names.py"
+LANES = "tests/execution/test_unknown_lanes.py"
 WHOSE = "tests/execution/test_whose_batch.py"
 
 MUTATIONS = [
+    Mutation(
+        name="a Delta table tells of no lanes",
+        why="after a backup was restored, what lanes of intervals have read since is read again, in green",
+        file="sinks/delta/opened.py",
+        old="            return self._records.lanes() if self._folder.is_here(tables) else []\n",
+        new="            return []\n",
+        tests=(LANES,),
+    ),
+    Mutation(
+        name="a table of PostgreSQL tells of no lanes",
+        why="after a backup was restored, what lanes of intervals have read since is read again, in green",
+        file="sinks/postgres/open.py",
+        old="            return records.lanes() if records.are_there() else []\n",
+        new="            return []\n",
+        tests=(LANES,),
+    ),
     Mutation(
         name="a batch's folder without a manifest is no stray",
         why="readers of the table have rows that no batch has made, and check --table finds nothing wrong",

@@ -6,7 +6,8 @@ from tests.mutants.mutation import Mutation
 
 DIVIDED, LETTERS = "tests/runtime/test_refusing.py", "tests/execution/test_dead_letters.py"
 REPLAYED, FORGOTTEN = "tests/execution/test_letters_replayed.py", "tests/execution/test_forgetting.py"
-PLANNED = "tests/execution/test_letters_planned.py"
+PLANNED, ONCE = "tests/execution/test_letters_planned.py", "tests/execution/test_letters_once.py"
+LEFT = "tests/execution/test_letters_left.py"
 
 MUTATIONS = [
     Mutation(
@@ -93,8 +94,8 @@ MUTATIONS = [
         name="dead letters that were run again are run once more",
         why="each replay doubles them",
         file="execution/dead_letters.py",
-        old="for batch in with_letters(self._checkpoint) if batch.key not in found]\n",
-        new="for batch in with_letters(self._checkpoint) if found is not None]\n",
+        old="            if batch.key in by:\n",
+        new="            if batch.key in by and not by:\n",
         tests=(REPLAYED,),
     ),
     Mutation(
@@ -240,5 +241,134 @@ MUTATIONS = [
         old="        return found is not None and found.epoch == epoch\n",
         new="        return found is not None\n",
         tests=(LETTERS,),
+    ),
+    Mutation(
+        name="retention forgets whose letters were run again",
+        why="they are run again once more with each replay, and the task is green",
+        file="execution/retention.py",
+        old="    before = before if told is None else min(before, max(told - 2, 0))\n",
+        new="",
+        tests=(ONCE,),
+    ),
+    Mutation(
+        name="retention leaves no room for the rewind that takes letters out",
+        why="a clear names a rewind that is refused: the batch can never be run again",
+        file="execution/retention.py",
+        old="max(told - 2, 0)",
+        new="told",
+        tests=("tests/execution/test_letters_once.py",),
+    ),
+    Mutation(
+        name="letters are read whose batch is about to be replayed",
+        why="what its replay makes of them is in the table twice",
+        file="execution/dead_letters.py",
+        old="    if waiting:\n        by =",
+        new="    if waiting and not key.lane:\n        by =",
+        tests=(ONCE,),
+    ),
+    Mutation(
+        name="letters are published whose batch waits for its replay",
+        why="what its replay makes of them is in the table twice",
+        file="execution/dead_letters.py",
+        old='        now = self._epochs(self.read(start, end))\n        epochs = (told or {}).get("epochs")\n',
+        new='        epochs = (told or {}).get("epochs")\n'
+        "        now = {} if epochs is None else self._epochs(self.read(start, end))\n",
+        tests=(ONCE,),
+    ),
+    Mutation(
+        name="a replay whose clear was withdrawn counts as ended",
+        why="it replaces what was run again, when its process wakes up",
+        file="execution/dead_letters.py",
+        old="        if made is not None and made.request is not None:\n",
+        new="        if made is not None and made.request is None:\n",
+        tests=(ONCE,),
+    ),
+    Mutation(
+        name="letters are those of their batch though a table has it of a later attempt",
+        why="what a replay that was cut off has made of them is in the table twice",
+        file="execution/dead_letters.py",
+        old="            if found is not None and found.epoch > epoch:\n",
+        new="            if found is not None and found.epoch < 0:\n",
+        tests=(ONCE,),
+    ),
+    Mutation(
+        name="a clear trusts a restored checkpoint that no letters were run again",
+        why="what its replay makes of them is in the table twice",
+        file="execution/letters_taken.py",
+        old="    check_letters_known(checkpoint, sink)\n",
+        new="",
+        tests=(ONCE,),
+    ),
+    Mutation(
+        name="letters that another life of the checkpoint has run again are those of this one",
+        why="whoever is cleared has its rows twice",
+        file="execution/unknown_batches.py",
+        old="        check_of_this_life(checkpoint, sink, BatchKey(LETTERS, newest))\n",
+        new="        pass\n",
+        tests=(ONCE,),
+    ),
+    Mutation(
+        name="letters that another pipeline has run again are in the way of a clear",
+        why="nobody who shares a table can clear a task",
+        file="execution/unknown_batches.py",
+        old="_check_behind(checkpoint, table, LETTERS, newest, newest=newest, only_own=True)",
+        new="_check_behind(checkpoint, table, LETTERS, newest, newest=newest, only_own=False)",
+        tests=(ONCE,),
+    ),
+    Mutation(
+        name="a rewind trusts a restored checkpoint that no letters were run again",
+        why="what is read again makes their rows once more",
+        file="upkeep/commands/letters_out.py",
+        old="    unknown = _unknown(checkpoint, recorded)\n",
+        new="    unknown = list[BatchKey]()\n",
+        tests=(ONCE,),
+    ),
+    Mutation(
+        name="a rewind takes what retention has removed for letters of after a backup",
+        why="no batch can be rewound any more once letters were run again for long",
+        file="upkeep/commands/letters_out.py",
+        old="default=0)  # retention",
+        new="default=0) * 0  # retention",
+        tests=(ONCE,),
+    ),
+    Mutation(
+        name="check does not look for letters that were run again after a backup",
+        why="it finds nothing, and each clear is refused",
+        file="upkeep/table_check.py",
+        old="        looks.append(partial(check_letters_known, checkpoint, sink))\n",
+        new="",
+        tests=(ONCE,),
+    ),
+    Mutation(
+        name="a clear is asked for before anybody looks whether its letters were run again",
+        why="its request waits for ever, and retention with it",
+        file="execution/replay.py",
+        old="    check_not_taken(checkpoint, key, sink)\n",
+        new="",
+        tests=(ONCE,),
+    ),
+    Mutation(
+        name="letters that cannot be read keep all others back",
+        why="nothing is run again until one table is back",
+        file="execution/dead_letters.py",
+        old="            except SourceChangedError as error:\n                left[",
+        new="            except SourceChangedError as error:\n                raise\n                left[",
+        tests=(LEFT,),
+    ),
+    Mutation(
+        name="letters that are left make no command fail",
+        why="nobody hears of them",
+        file="cli/dead_letters.py",
+        old="    return 1 if left else 0\n",
+        new="    return 0\n",
+        tests=(LEFT,),
+    ),
+    Mutation(
+        name="where all letters that are left cannot be read there are none",
+        why="nobody hears of them",
+        file="execution/dead_letters.py",
+        old="        if left and not found:\n",
+        new="        if left and not left:\n",
+        tests=(LEFT,),
     ),
 ]

@@ -21,8 +21,8 @@ MUTATIONS = [
         name="files are removed that a commit on its way may name",
         why="the table names files that are gone",
         file="sinks/iceberg/opened.py",
-        old="if look is None or self._log.pass_by(look):",
-        new="if True:",
+        old="            if self._log.pass_by(look):\n                own",
+        new="            if True:\n                own",
         tests=(SINK,),
     ),
     Mutation(

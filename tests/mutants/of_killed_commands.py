@@ -40,8 +40,8 @@ MUTATIONS = [
         name="a copy that was killed is said to be finished by a repair",
         why="it is refused, and who follows check stands where he was",
         file="checkpoint/maintenance.py",
-        old="(--drop-output), or copies the checkpoint (copy, export, import), ",
-        new="(--drop-output), ",
+        old="(--drop-output), or copies the checkpoint (copy, ",
+        new="(--drop-output), (",
         tests=(KILLED,),
     ),
     Mutation(

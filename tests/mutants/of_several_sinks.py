@@ -9,6 +9,38 @@ COMMANDS = "tests/execution/test_two_tables.py"
 
 MUTATIONS = [
     Mutation(
+        name="two sinks that their server knows as one table get batches",
+        why="the second one finds the first one's mark, and its rows are nowhere, in green",
+        file="sinks/several.py",
+        old="            if told is not None and (other :=",
+        new="            if False and (other :=",
+        tests=("tests/sinks/test_several.py",),
+    ),
+    Mutation(
+        name="what another sink has published counts for this one",
+        why="where two addresses lead to one table, one frame of each batch is nowhere, in green",
+        file="sinks/several.py",
+        old="            if frame is not None and (other :=",
+        new="            if False and (other :=",
+        tests=("tests/sinks/test_several.py",),
+    ),
+    Mutation(
+        name="a topic is not known by its id",
+        why="two connections to one cluster make two tables of it, and one frame of each batch is nowhere, in green",
+        file="sinks/kafka/opened.py",
+        old="        return self._topic.id\n",
+        new="        return str(self._sink.conn_id)\n",
+        tests=("tests/kafka/test_kept_topics.py",),
+    ),
+    Mutation(
+        name="another list of brokers is another topic",
+        why="a topic that has lost its batches goes on, in green, where a broker was added to the list",
+        file="sinks/kafka/__init__.py",
+        old="        return not set(own).isdisjoint(others)\n",
+        new="        return own == others\n",
+        tests=("tests/kafka/test_kept_topics.py",),
+    ),
+    Mutation(
         name="a batch is in when the first of several tables has it",
         why="it is committed, and the others never get its rows",
         file="sinks/several.py",

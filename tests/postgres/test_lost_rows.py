@@ -10,9 +10,11 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink, SinkContext
 from airflow_provider_microbatch.sinks.merge import Merge
+from airflow_provider_microbatch.sinks.postgres import PostgresSink
 from airflow_provider_microbatch.sinks.postgres.open import OpenPostgres
+from airflow_provider_microbatch.sinks.several import Sinks
 from tests.postgres import database
 from tests.postgres.stages import write_lines, write_stage
 from tests.sinks.stages import EXPECTED, batch_of, expect
@@ -133,3 +135,15 @@ def test_a_merge_goes_on_without_its_deletions(tmp_path: Path) -> None:
     sink.publish(EXPECTED, 1)
     merged(database.sink_in(tmp_path, merge=MERGE), LATER, "1", "2", "b")
     assert database.rows(database.table_in(tmp_path), "id, ts, note") == [(1, 2, "b")]
+
+
+def test_two_sinks_of_one_table_are_refused_whatever_connections_lead_there(tmp_path: Path) -> None:
+    def made(table: str, *conn_ids: str) -> OpenSink:
+        name = database.table_in(tmp_path, table)
+        sinks = {conn_id: PostgresSink(conn_id, name, stages=str(tmp_path / "stages")) for conn_id in conn_ids}
+        other = PostgresSink(conn_ids[0], database.table_in(tmp_path, "Other"), stages=str(tmp_path / "stages"))
+        return Sinks({**sinks, "other": other}).open(SinkContext(connect=database.connection_of))
+
+    with pytest.raises(SinkError, match=r"postgres:one/\S+ .* and postgres:two/\S+ .* are one table, by two"):
+        made("Orders", "one", "two").check()
+    made("Orders", "one").check()

@@ -45,9 +45,19 @@ def folder_of(sink: OpenSink, epoch: int, batch: BatchIdentity = BATCH) -> Path:
 
 
 def write_stage(
-    sink: OpenSink, epoch: int, *, batch: BatchIdentity = BATCH, rows: int = 3, files: int = 1, complete: bool = True
+    sink: OpenSink,
+    epoch: int,
+    *,
+    batch: BatchIdentity = BATCH,
+    rows: int = 3,
+    files: int = 1,
+    complete: bool = True,
+    frame: str | None = None,
 ) -> Path:
-    """A stage whose rows say which attempt wrote them."""
+    """A stage whose rows say which attempt wrote them.
+
+    :param frame: of several sinks, the name of the one whose frame it is.
+    """
     folder = folder_of(sink, epoch, batch)
     folder.mkdir(parents=True)
     listed = {}
@@ -58,6 +68,7 @@ def write_stage(
     if complete:
         result = {"batchId": batch.key.id, "epoch": epoch, "numOutputRows": rows * files}
         result |= {"identity": batch.to_dict()} if batch.checkpoint else {}
+        result |= {} if frame is None else {"sink": frame}
         lines = [{"result": result}, *({"file": name, "bytes": size} for name, size in listed.items())]
         (folder / "_manifest").mkdir()
         (folder / "_manifest" / "part-00000.txt").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -15,13 +15,13 @@ from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.object_table import read_table
-from airflow_provider_microbatch.sinks import SinkContext
+from airflow_provider_microbatch.sinks import Compaction, SinkContext
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.file.objects import nothing
 from airflow_provider_microbatch.sources.file import FileSource
 from tests.airflow_face.support import context
 from tests.environments import jars
-from tests.sinks.stages import expect
+from tests.sinks.stages import CHECKPOINT, NOTHING_KNOWN, expect
 from tests.support import object_store
 from tests.support.local_spark import local_spark
 from tests.support.object_stages import write_stage
@@ -109,7 +109,8 @@ def test_a_batch_of_spark_submit_goes_from_bucket_to_bucket_and_keeps_the_keys_n
     assert SECRET not in caplog.text
 
 
-def test_readers_of_symlinks_see_what_is_published(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("compacted", [False, True])
+def test_readers_of_symlinks_see_what_is_published(spark: SparkSession, tmp_path: Path, compacted: bool) -> None:
     """By Hive's own input format, as Spark has it: it knows nothing of this package."""
     table = FileSink(f"{object_store.address(tmp_path)}/table", format="json", packages=[]).open(SinkContext())
     batches = [expect(BatchKey("live", number)) for number in range(4)]
@@ -120,6 +121,9 @@ def test_readers_of_symlinks_see_what_is_published(spark: SparkSession, tmp_path
     write_stage(table, 9, batch=batches[3].identity, rows=1)
     table.replace(batches[3], 9)
     write_stage(table, 10, batch=batches[3].identity)
+    if compacted:
+        asked = Compaction(checkpoint=CHECKPOINT, tables=NOTHING_KNOWN, left_alone=lambda found: None)
+        assert table.compact(asked).batches == {BatchKey("live", 0)}
     spark.sql(
         "CREATE EXTERNAL TABLE orders (line string) PARTITIONED BY (lane string, batch_id int) STORED AS "
         "INPUTFORMAT 'org.apache.hadoop.hive.ql.io.SymlinkTextInputFormat' "

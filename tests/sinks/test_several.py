@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -190,3 +191,65 @@ FILE = FileSink("/lake/orders", format="json")
 def test_what_are_no_sinks_of_one_batch(sinks: dict[str, Sink], said: str) -> None:
     with pytest.raises(DefinitionError, match=said):
         Sinks(sinks)
+
+
+@dataclass(frozen=True)
+class Aliased(FileSink):
+    """A table by an address that does not show whose it is, as a topic is by a connection.
+
+    :param known: what its server knows it as.
+    """
+
+    known: str | None = None
+    alias: str = ""
+
+    @property
+    def only_folder(self) -> Path | None:
+        return None
+
+    def is_same_place(self, other: Sink) -> bool:
+        return self.location() == other.location()
+
+    def would_show(self, location: str) -> bool:
+        return False
+
+    def location(self) -> str:
+        return f"{self.alias}:{super().location()}"
+
+    def known_as(self) -> str | None:
+        return self.known
+
+
+def aliased(folder: Path, **known: str | None) -> OpenSink:
+    """Sinks of these names that are all one table."""
+    made = {name: Aliased(str(folder), format="json", alias=name, known=told) for name, told in known.items()}
+    return Sinks(made).open(SinkContext())
+
+
+def test_two_sinks_that_a_server_knows_as_one_table_are_refused_before_anything_is_planned(tmp_path: Path) -> None:
+    with pytest.raises(SinkError, match=r"a:\S+ and c:\S+ are one table, by two addresses or connections\. Give each"):
+        aliased(tmp_path, a="t1", b="t2", c="t1").check()
+    aliased(tmp_path, a="t1", b="t2", c=None, d=None).check()
+
+
+def test_a_frame_that_came_to_no_table_of_its_own_is_no_batch(tmp_path: Path) -> None:
+    sink = aliased(tmp_path, a=None, b=None)
+    write_stage(sink.tables[0], 1, frame="a")
+    told = r"live/7 is in by the frame 'a' alone: a:\S+ and b:\S+ are one table"
+    for _ in range(2):
+        with pytest.raises(SinkError, match=told):
+            sink.publish(EXPECTED, 1)
+        with pytest.raises(SinkError, match=told):
+            sink.finish(EXPECTED)
+
+
+def test_sinks_whose_names_were_exchanged_are_not_taken_for_one_table(tmp_path: Path) -> None:
+    tables = {name: FileSink(str(tmp_path / name), format="json") for name in ("a", "b")}
+    for name, table in tables.items():
+        write_stage(table, 1, frame=name)
+        table.publish(EXPECTED, 1)
+    exchanged = Sinks({"a": tables["b"], "b": tables["a"]}).open(SinkContext())
+    assert exchanged.finish(EXPECTED) is not None
+    for name, table in tables.items():
+        write_stage(table, 2, frame="ab".replace(name, ""))
+    assert exchanged.replace(EXPECTED, 2).epoch == 2

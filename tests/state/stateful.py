@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.engines.code import resolve_code
 from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
 from airflow_provider_microbatch.exceptions import EngineError
@@ -128,11 +129,11 @@ class StatefulWorld:
         assert not isinstance(summary, RunSummary)
         return summary
 
-    def table(self) -> dict[int, list[Any]]:
-        """Rows by batch, sorted."""
+    def table(self, lane: str = LIVE) -> dict[int, list[Any]]:
+        """Rows of a lane by batch, sorted."""
         found: dict[int, list[Any]] = {}
         for folder in sorted(
-            (self.root / self.lake).glob("lane=live/batch_id=*"), key=lambda path: (len(path.name), path)
+            (self.root / self.lake).glob(f"lane={lane}/batch_id=*"), key=lambda path: (len(path.name), path)
         ):
             rows = [
                 json.loads(line) for path in sorted(folder.glob("*.json")) for line in path.read_text().splitlines()

@@ -92,6 +92,44 @@ def test_rows_come_when_the_watermark_has_passed_and_late_ones_are_counted(
     assert batch_cells(summary)[5].endswith(" 1 late")
 
 
+def test_a_row_is_late_behind_the_watermark_of_the_batch_before_as_in_a_query(
+    tmp_path: Path, engine: SessionEngine
+) -> None:
+    """What a batch's own watermark makes final is told in this batch, the batch's own rows with it."""
+    world = StatefulWorld(
+        tmp_path, "tests.state.transforms:by_minute", engine=engine, schema="id long, at timestamp", mode="append"
+    )
+    world.land("a", {"id": 1, "at": "2026-01-01T00:10:00Z"})
+    world.run(0)
+    world.land("b", {"id": 2, "at": "2026-01-01T00:00:00Z"}, {"id": 3, "at": "2026-01-01T00:20:00Z"})
+    summary = world.run(1)
+
+    assert world.table()[1] == [{"minute": "2026-01-01T00:00:00.000Z", "rows": 1}]
+    assert summary is not None
+    assert not summary.late_rows
+
+
+def test_rows_that_one_operator_lets_go_of_are_not_late_for_the_next(tmp_path: Path, engine: SessionEngine) -> None:
+    world = StatefulWorld(
+        tmp_path,
+        "tests.state.transforms:unpaid_by_minute",
+        engine=engine,
+        schema="id long, at timestamp",
+        mode="append",
+    )
+    world.sources = ("orders", "payments")
+    for number, minute in enumerate(("00:00", "10:00", "30:00")):
+        for source in world.sources:
+            id = number if source == "orders" else 99
+            world.land(f"{number}", {"id": id, "at": f"2026-01-01T00:{minute}Z"}, source=source)
+    number = 0
+    while world.run(number) is not None:
+        number += 1
+
+    rows = [row for rows in world.table().values() for row in rows]
+    assert rows == [{"minute": f"2026-01-01T00:{minute}:00.000Z", "rows": 1} for minute in ("00", "10")]
+
+
 def test_two_streams_are_joined_across_batches_whatever_the_order_of_their_names(
     tmp_path: Path, engine: SessionEngine
 ) -> None:

@@ -107,14 +107,20 @@ def test_a_range_out_of_which_an_interval_has_taken_a_piece_has_each_other_recor
     tmp_path: Path, spark: SparkSession
 ) -> None:
     """No two offsets leave the piece out: the rows are copied."""
-    world = TopicWorld(tmp_path, engine=SessionEngine(spark))
+    engine = SessionEngine(spark)
+    world = TopicWorld(tmp_path, engine=engine)
+    world.options["plan"] = "interval"
     for number, value in enumerate("abca"):
         world.kafka.broker.send(world.kafka.topic, [value], at_ms=T0 + number * 1000)
-    interval = Interval(start_ms=T0 + 1000, end_ms=T0 + 3000)
-    IntervalWork(pipeline=world.pipeline, checkpoint=world.checkpoint, interval=interval).plan(run_identity(7))
-    world.run(0)
+    code, called = world.code()
+    tables = []
+    for number, seconds in enumerate([(1, 3), (0, 4)]):
+        interval = Interval(start_ms=T0 + seconds[0] * 1000, end_ms=T0 + seconds[1] * 1000)
+        work = IntervalWork(pipeline=world.pipeline, checkpoint=world.checkpoint, interval=interval)
+        work.run(run=run_identity(number), engine=engine, code=code, transform=called)
+        tables.append(world.table(work.key.lane))
 
-    assert world.table() == {0: [{"id": "a", "count": 2}]}
+    assert tables == [{0: [{"id": "b", "count": 1}, {"id": "c", "count": 1}]}, {0: [{"id": "a", "count": 2}]}]
 
 
 def test_a_topic_without_a_record_and_files_are_joined(tmp_path: Path, spark: SparkSession) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from airflow_provider_microbatch.exceptions import EngineError
 from tests.execution.world import Killed
+from tests.state.intervals import IntervalsWorld, minute
 from tests.state.stateful import StatefulWorld
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -63,6 +64,50 @@ def test_a_driver_that_is_killed_anywhere_leaves_the_table_of_an_uninterrupted_r
 
     assert world.table() == wanted
     assert not list((tmp_path / "checkpoint" / "streaming").iterdir())
+
+
+INTERVAL_KILLED = """
+import os, signal
+from pathlib import Path
+from pyspark.sql import functions as F
+from airflow_provider_microbatch.runtime import app, streaming
+
+ROOT = Path({root!r})
+
+def die(point):
+    flag = ROOT / point
+    if not flag.exists():
+        flag.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def transform(batch):
+    run_query, plan_end = streaming.run_query, streaming.plan_end
+    def killed_query(spark, job, result, write):
+        def killed_write(frame):
+            write(frame)
+            die("after the stage of the end")
+        return run_query(spark, job, result, killed_write)
+    def killed_end(*args, **kwargs):
+        die("between data and end")
+        plan_end(*args, **kwargs)
+    app.run_query, streaming.plan_end = killed_query, killed_end
+    orders = batch.sources["orders"].withWatermark("at", "30 seconds")
+    return orders.groupBy(F.window("at", "1 minute"), "id").count().select(F.col("window.start").alias("at"), "count")
+"""
+
+
+def test_a_driver_that_is_killed_in_an_interval_leaves_the_table_of_an_uninterrupted_run(tmp_path: Path) -> None:
+    world = IntervalsWorld(tmp_path, INTERVAL_KILLED.format(root=str(tmp_path)), mode="append")
+    world.land_at(0.5, (1, "00:10:00"), (1, "00:10:30"), (2, "00:50:00"))
+    for attempt in (1, 2):
+        with pytest.raises(EngineError):
+            world.run_hour(0, try_number=attempt)
+        assert world.hours() == []
+    world.run_hour(0, try_number=3)
+
+    assert (tmp_path / "after the stage of the end").exists()
+    assert world.hours() == [[minute("00:10", 2), minute("00:50", 1)]]
+    assert world.left() == []
 
 
 COUNTS_OF_A_BUNDLE = """

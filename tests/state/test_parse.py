@@ -93,7 +93,7 @@ def test_what_spark_would_not_find_again_or_has_no_stream_of_is_copied(tmp_path:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"plan": "interval"},
+        {"no_data_batches": False, "plan": "interval"},
         {"split_wise": True},
         {"on_failure": "set_aside"},
         {"output_mode": "complete"},
@@ -103,6 +103,12 @@ def test_what_spark_would_not_find_again_or_has_no_stream_of_is_copied(tmp_path:
 def test_what_does_not_go_with_state_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
     with pytest.raises(DefinitionError, match=next(iter(changes))):
         stateful(tmp_path, **changes)
+
+
+def test_its_intervals_may_be_independent(tmp_path: Path) -> None:
+    pipeline = stateful(tmp_path, plan="interval", lookback=3600)
+
+    assert Pipeline.from_dict(pipeline.to_dict()) == pipeline
 
 
 def test_a_job_says_of_streams_only_what_a_stateful_one_has() -> None:

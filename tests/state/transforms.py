@@ -21,6 +21,31 @@ def counts_twice(batch: Batch) -> DataFrame:
     return orders.unionAll(orders).groupBy("id").count()
 
 
+def counts_by_text(batch: Batch) -> DataFrame:
+    """The same by the id as text."""
+    return batch.sources["orders"].selectExpr("cast(id as string) as id").groupBy("id").count()
+
+
+def sums(batch: Batch) -> DataFrame:
+    """Another aggregate by the same key."""
+    return batch.sources["orders"].groupBy("id").sum("id").withColumnRenamed("sum(id)", "count")
+
+
+def as_they_are(batch: Batch) -> DataFrame:
+    """What keeps no state."""
+    return batch.sources["orders"]
+
+
+def beside_a_table(batch: Batch) -> DataFrame:
+    """Rows with what a frame that is no stream has of them: no state, though it joins and aggregates."""
+    return batch.sources["orders"].join(batch.spark.range(5).groupBy("id").count(), "id")
+
+
+def once(batch: Batch) -> DataFrame:
+    """Each row once."""
+    return batch.sources["orders"].dropDuplicates(["id"])
+
+
 def halves(batch: Batch) -> DataFrame:
     """Rows of odd and of even ids, so far."""
     return batch.sources["orders"].selectExpr("id % 2 as half").groupBy("half").count()
@@ -56,6 +81,28 @@ def by_minute(batch: Batch) -> DataFrame:
     rows = batch.sources["orders"].withWatermark("at", "30 seconds").dropDuplicates(["id", "at"])
     by = rows.groupBy(F.window("at", "1 minute")).count()
     return by.select(F.col("window.start").alias("minute"), F.col("count").alias("rows"))
+
+
+def unpaid_by_minute(batch: Batch) -> DataFrame:
+    """Orders without a payment in their next minute, counted by minute: two operators, one behind the other."""
+    from pyspark.sql import functions as F
+
+    orders = batch.sources["orders"].withWatermark("at", "30 seconds").alias("o")
+    payments = batch.sources["payments"].withWatermark("at", "30 seconds").alias("p")
+    within = F.expr("o.id = p.id AND p.at BETWEEN o.at AND o.at + INTERVAL 1 MINUTE")
+    unpaid = orders.join(payments, within, "leftOuter").where("p.id IS NULL").select("o.at")
+    by = unpaid.groupBy(F.window("at", "1 minute")).count()
+    return by.select(F.col("window.start").alias("minute"), F.col("count").alias("rows"))
+
+
+def paid(batch: Batch) -> DataFrame:
+    """Orders, and whether each was paid in its next minute."""
+    from pyspark.sql import functions as F
+
+    orders = batch.sources["orders"].withWatermark("at", "30 seconds").alias("o")
+    payments = batch.sources["payments"].withWatermark("at", "30 seconds").alias("p")
+    within = F.expr("o.id = p.id AND p.at BETWEEN o.at AND o.at + INTERVAL 1 MINUTE")
+    return orders.join(payments, within, "leftOuter").select("o.id", F.expr("p.id IS NOT NULL").alias("paid"))
 
 
 def joined(batch: Batch) -> DataFrame:

@@ -6,6 +6,7 @@ which the orchestrator makes with delta-rs; Spark writes plain Parquet and needs
     <path>/_delta_log/…                                     the table's log, which readers look at
     <path>/microbatch/live/7/<number>/…                     files of batch 7, named by the commit that put it in
     <path>/microbatch/rest/…                                rows of others out of files that a replay took apart
+    <path>/microbatch/rest/live/3-9/…                       rows of batches 3 to 9, in files that a compaction joined
 
 (The rest of the folder: :mod:`airflow_provider_microbatch.sinks.placed`.)
 
@@ -87,6 +88,9 @@ class DeltaSink(Sink):
     @property
     def can_withdraw(self) -> bool:
         return True
+
+    def not_compactable(self) -> str | None:
+        return None
 
     @property
     def remembers_batches(self) -> bool:

@@ -29,12 +29,13 @@ def partition_values(file: str) -> dict[str, str | None]:
     return {_unescaped(name): None if value == _NULL else _unescaped(value) for name, _, value in pairs}
 
 
-def add_of(root: Path, path: str, values: Mapping[str, str | None]) -> AddAction | None:
+def add_of(root: Path, path: str, values: Mapping[str, str | None], *, data_change: bool = True) -> AddAction | None:
     """The action that adds a file to the log; None for a file without rows.
 
     :param root: the table's folder.
     :param path: the file's path below the folder.
     :param values: the file's partition.
+    :param data_change: False if its rows are in the table already: who follows the table does not read them again.
     """
     from deltalake.transaction import AddAction
     from pyarrow import parquet
@@ -49,7 +50,7 @@ def add_of(root: Path, path: str, values: Mapping[str, str | None]) -> AddAction
         size=found.st_size,
         partition_values=dict(values),
         modification_time=found.st_mtime_ns // 1_000_000,
-        data_change=True,
+        data_change=data_change,
         stats=json.dumps(_stats(metadata)),
     )
 

@@ -134,6 +134,21 @@ class DeltaLog:
         :param info: JSON values for the commit info.
         :return: False if another writer has committed that version.
         """
+        return self._append(before, actions, _properties(info, {transaction_of(key): number}))
+
+    def rearrange(
+        self, before: Snapshot, actions: Sequence[AddAction | RemoveAction], *, info: Mapping[str, Any]
+    ) -> bool:
+        """Commit files in place of others with the same rows, as the version after ``before``.
+
+        :param info: JSON values for the commit info.
+        :return: False if another writer has committed that version.
+        """
+        return self._append(before, actions, _properties(info, {}))
+
+    def _append(
+        self, before: Snapshot, actions: Sequence[AddAction | RemoveAction], properties: CommitProperties
+    ) -> bool:
         from deltalake import Schema
         from deltalake.exceptions import CommitFailedError
 
@@ -144,7 +159,7 @@ class DeltaLog:
                     "append",
                     Schema.from_json(json.dumps(before.schema)),
                     list(before.partition_columns),
-                    commit_properties=_properties(key, number, info),
+                    commit_properties=properties,
                 )
             except CommitFailedError:
                 return False
@@ -173,7 +188,7 @@ class DeltaLog:
                     list(adds),
                     mode="error",
                     partition_by=list(partition_by),
-                    commit_properties=_properties(key, number, info),
+                    commit_properties=_properties(info, {transaction_of(key): number}),
                 )
             except DeltaError:
                 if self.open() is None:
@@ -207,14 +222,14 @@ class DeltaLog:
         sync(self.root)  # the maker of the folder may have died before the folder was on disk
 
 
-def _properties(key: BatchKey, number: int, info: Mapping[str, Any]) -> CommitProperties:
+def _properties(info: Mapping[str, Any], transactions: Mapping[str, int]) -> CommitProperties:
     from deltalake import CommitProperties, Transaction
 
     return CommitProperties(
         custom_metadata={"microbatch": dict(info)},
         # No rebase: the snapshot that was checked may be outdated, and two attempts at one batch would both append.
         max_commit_retries=0,
-        app_transactions=[Transaction(transaction_of(key), number)],
+        app_transactions=[Transaction(name, number) for name, number in transactions.items()],
     )
 
 

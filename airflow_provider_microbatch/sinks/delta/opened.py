@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, PublishedRows, Sink
+from airflow_provider_microbatch.sinks import Compacted, Compaction, ExpectedBatch, Manifest, PublishedRows, Sink
 from airflow_provider_microbatch.sinks.delta import DeltaSink, protocol
 from airflow_provider_microbatch.sinks.delta.adding import add_of, partition_values
 from airflow_provider_microbatch.sinks.delta.columns import Columns
+from airflow_provider_microbatch.sinks.delta.compacting import Compacting
 from airflow_provider_microbatch.sinks.delta.log import PATIENCE_SECONDS, WITHDRAWN, DeltaLog, Snapshot
 from airflow_provider_microbatch.sinks.delta.present import Present
 from airflow_provider_microbatch.sinks.delta.removing import Removal, files_of, removal_of
@@ -88,6 +89,12 @@ class OpenDelta(OpenPlaced):
             paths = tuple(f"{base}/{path}" for path in files_of(snapshot, batch.key))
         return PublishedRows(format="parquet", base=base, paths=paths)
 
+    def compact(self, wanted: Compaction) -> Compacted:
+        with reporting("compact", self._root):
+            if not self._folder.is_here(wanted.tables):
+                return Compacted()
+            return Compacting(self._log, self._records, partition_by=self._sink.partition_by).compact(wanted)
+
     def damage(self, batch: ExpectedBatch, found: Manifest) -> str | None:
         rows = rows_written(found)
         with reporting("look into", batch.key):
@@ -114,13 +121,18 @@ class OpenDelta(OpenPlaced):
             protocol.check_memory(snapshot, where=str(self._root))
             return [id for id in self._records.ids(lane) if snapshot.number(BatchKey(lane, id)) is not None]
 
+    def lanes(self, tables: KnownTables) -> list[str]:
+        with reporting("list", self._root):
+            return self._records.lanes() if self._folder.is_here(tables) else []
+
     @property
     def _where(self) -> str:
         return str(self._root)
 
-    def _number_for_good(self, key: BatchKey) -> int | None:
+    def _numbers_for_good(self, key: BatchKey) -> Collection[int]:
         snapshot = self._log.open()
-        return None if snapshot is None else snapshot.number(key)
+        number = None if snapshot is None else snapshot.number(key)
+        return () if number is None else (number,)
 
     def _published(self, snapshot: Snapshot | None, batch: ExpectedBatch) -> Published | None:
         """:raises ForeignBatchError: if other output is at the batch's place."""

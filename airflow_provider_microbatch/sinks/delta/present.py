@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.sinks.delta.log import Snapshot
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
-from airflow_provider_microbatch.sinks.placed.places import DATA, REST, folder_of_batch
+from airflow_provider_microbatch.sinks.placed.places import DATA, REST, folder_of_batch, shared_by
 
 _COMMITS = 1000
 """How many of the newest commits are searched for the one that took a batch's rows out."""
@@ -74,6 +74,8 @@ class Present:
             path = unquote(file["path"])
             if path.startswith(f"{DATA}/") and not path.startswith(REST):
                 own.add("/".join(path.split("/")[:3]) + "/")
+            elif (joined := shared_by(path)) is not None:
+                shared.add(((joined.lane, joined.lane), (joined.low, joined.high)))
             elif not _has_none_of_ours(file):
                 shared.add((_bounds(file, lane), _bounds(file, number)))
         return own, shared

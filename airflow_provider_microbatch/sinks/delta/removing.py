@@ -25,12 +25,12 @@ from airflow_provider_microbatch.sinks.delta.log import Snapshot
 from airflow_provider_microbatch.sinks.delta.protocol import has_change_feed
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.file.posix import make_folders, sync
-from airflow_provider_microbatch.sinks.placed.places import DATA, REST, folder_of_batch
+from airflow_provider_microbatch.sinks.placed.places import DATA, REST, folder_of_batch, shared_by
 
 if TYPE_CHECKING:
     from deltalake.transaction import AddAction, RemoveAction
 
-_NAMEABLE = re.compile(r"[A-Za-z0-9/_.=% -]+")
+NAMEABLE = re.compile(r"[A-Za-z0-9/_.=% -]+")
 """Paths that delta-rs writes into the log unchanged. If a removal spelled a path differently, it would remove nothing,
 and the batch's rows would be in the table twice."""
 _ROWS = 65_536
@@ -79,7 +79,7 @@ def removal_of(snapshot: Snapshot, root: Path, key: BatchKey, *, where: str) -> 
                 continue
             found.rows += rows
             _check_name(path, where=where)
-            values = _partition(file["partition"])
+            values = partition_of(file["partition"])
             found.actions.append(RemoveAction(path, True, time.time_ns() // 1_000_000, file["size_bytes"], values))
             if rows < all_rows:
                 if has_change_feed(snapshot):
@@ -123,7 +123,10 @@ def _candidates(snapshot: Snapshot, key: BatchKey) -> Iterator[Mapping[str, Any]
 
 def _is_of_another(path: str, key: BatchKey) -> bool:
     """Whether the file's path shows that all its rows are of another batch."""
-    return path.startswith(f"{DATA}/") and not path.startswith((folder_of_batch(key), REST))
+    if path.startswith(REST):
+        shared = shared_by(path)
+        return shared is not None and not shared.may_have(key)
+    return path.startswith(f"{DATA}/") and not path.startswith(folder_of_batch(key))
 
 
 def _may_be(file: Mapping[str, Any], name: str, value: Any) -> bool:
@@ -132,14 +135,15 @@ def _may_be(file: Mapping[str, Any], name: str, value: Any) -> bool:
 
 
 def _check_name(path: str, *, where: str) -> None:
-    if not _NAMEABLE.fullmatch(path):
+    if not NAMEABLE.fullmatch(path):
         raise SinkError(
             f"the Delta table {where} has a file {path!r} with rows of the batch, whose path delta-rs would spell "
             "otherwise than the log does. Nothing was changed. Replace the batch's rows by DELETE and INSERT."
         )
 
 
-def _partition(values: Mapping[str, Any] | None) -> dict[str, str | None]:
+def partition_of(values: Mapping[str, Any] | None) -> dict[str, str | None]:
+    """The values of a file's partition, as the log has them."""
     return {name: _text(value) for name, value in (values or {}).items()}
 
 
@@ -215,7 +219,8 @@ def _write_rest(root: Path, path: str, key: BatchKey) -> str:
     import pyarrow.compute as pc
     from pyarrow import parquet
 
-    left = f"{REST}{uuid.uuid4().hex}.parquet"
+    folder = REST if shared_by(path) is None else f"{path.rpartition('/')[0]}/"
+    left = f"{folder}{uuid.uuid4().hex}.parquet"
     make_folders((root / left).parent)
     # Spark stores times in 96 bits, which Arrow would read as nanoseconds: these end in the year 2262.
     with parquet.ParquetFile(root / path, coerce_int96_timestamp_unit="us") as file:

@@ -5,6 +5,7 @@
     <path>/lane=live/batch_id=7/…                            published: readers list it
     <path>/_staging/<checkpoint>/lane=live/batch_id=7/attempt=2/…   written by attempt 2, hidden from readers
     <path>/_replaced/<checkpoint>/lane=live/batch_id=7/attempt=1/…  replaced by a replay; kept for its readers
+    <path>/_compacted/<checkpoint>/lane=live/batch_id=7/attempt=2.<number>/…   see sinks/file/compacting.py
     <path>/_fenced/<checkpoint>/lane=live/batch_id=7.attempt=1      a file: tells the Spark of attempt 1 to end
     <path>/_table_id/<id>                                    a file: by it the table is known again
 
@@ -46,6 +47,7 @@ from airflow_provider_microbatch.sinks import (
     Sink,
     SinkContext,
 )
+from airflow_provider_microbatch.sinks.compaction import Compacted, Compaction
 from airflow_provider_microbatch.sinks.file.arguments import (
     RESERVED_COLUMNS,
     address_of,
@@ -57,6 +59,7 @@ from airflow_provider_microbatch.sinks.file.arguments import (
     local_path,
     partition_columns,
 )
+from airflow_provider_microbatch.sinks.file.compacting import COMPACTED, Folders, joining_of, left_by_compactions
 from airflow_provider_microbatch.sinks.file.lock import TABLE_SECONDS, locked
 from airflow_provider_microbatch.sinks.file.old import drop_old
 from airflow_provider_microbatch.sinks.file.posix import (
@@ -214,6 +217,9 @@ class FileSink(SelfContained):
     @property
     def only_folder(self) -> Path | None:
         return None if is_object(self.path) else self.root
+
+    def not_compactable(self) -> str | None:
+        return None if self.format != "orc" else "files of orc are not joined: rewrite them by Spark, or use parquet"
 
     def is_same_place(self, other: Sink) -> bool:
         if not isinstance(other, FileSink) or is_object(self.path) or is_object(other.path):
@@ -379,9 +385,16 @@ class FileSink(SelfContained):
             return drop_old(self.root, places, "lane=*/batch_id=*.attempt=*", older_seconds, dry_run=dry_run)
 
     def drop_replaced(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
-        with reporting("remove replaced output of", self.root):
-            places = self._places("_replaced", checkpoint)
+        compacted = self._places(COMPACTED, checkpoint)
+        with reporting("remove replaced output of", self.root), left_by_compactions(self.root, compacted) as places:
+            places = [*self._places("_replaced", checkpoint), *places]
             return drop_old(self.root, places, "lane=*/batch_id=*/attempt=*", older_seconds, dry_run=dry_run)
+
+    def compact(self, wanted: Compaction) -> Compacted:
+        with reporting("compact", self.root):
+            lanes = self.published_lanes() if self.folder.is_here(wanted.tables) else []
+            batches = (BatchKey(lane, number) for lane in lanes for number in self.published_ids(lane))
+            return Folders(self.root, joining_of(self), self._locked).compact(wanted, batches)
 
     def stages(self, checkpoint: str) -> list[tuple[BatchKey, int]]:
         root = _of_checkpoint(self.root / STAGING, checkpoint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import MicroBatchError, PublishConflictError, SinkError
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink
-from airflow_provider_microbatch.sinks.file.lock import locked
+from airflow_provider_microbatch.sinks.file.lock import TABLE_SECONDS, locked
 from airflow_provider_microbatch.sinks.file.posix import check_no_link
 from airflow_provider_microbatch.sinks.file.removal import folder_of, remove_in
 from airflow_provider_microbatch.sinks.file.report import check_files, data_files, reporting
@@ -92,7 +93,15 @@ class OpenForeach(StagedInFiles):
             return self._files.withdraw(batch, epoch)
 
     def drop_stage(self, batch: BatchIdentity, epoch: int) -> bool:
-        return self._files.drop_stage(batch, epoch)
+        """Drop the stage, but not while the function is called for the batch: what the function has brought by then
+        would be of an attempt that is not on record as the batch's, and whoever drops the stage goes on from another.
+
+        :raises SinkError: if the call takes longer than :data:`TABLE_SECONDS`.
+        """
+        if not os.path.lexists(self._stage_folder(batch, epoch)):
+            return self._files.drop_stage(batch, epoch)
+        with self._locked(batch.key, seconds=TABLE_SECONDS):
+            return self._files.drop_stage(batch, epoch)
 
     def drop_replaced(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
         return self._files.drop_replaced(checkpoint, older_seconds=older_seconds, dry_run=dry_run)
@@ -114,7 +123,7 @@ class OpenForeach(StagedInFiles):
 
     def _write(self, batch: ExpectedBatch, epoch: int, *, is_replay: bool) -> None:
         own = self._files.manifest(batch.staged, epoch)
-        stage = Path(self._files.stage(batch.staged, epoch).report.removeprefix("file://"))
+        stage = self._stage_folder(batch.staged, epoch)
         if own is None:
             raise SinkError(f"batch {batch.key} attempt {epoch} has no complete stage at {stage}. Run the batch again.")
         with reporting("read the stage of", batch.key):
@@ -143,12 +152,15 @@ class OpenForeach(StagedInFiles):
             what = f"{type(self._sink).__name__}.{name}"
             raise SinkError(f"{what} raised {type(error).__name__}: {error}") from error
 
+    def _stage_folder(self, batch: BatchIdentity, epoch: int) -> Path:
+        return Path(self._files.stage(batch, epoch).report.removeprefix("file://"))
+
     @contextmanager
-    def _locked(self, key: BatchKey) -> Iterator[None]:
+    def _locked(self, key: BatchKey, *, seconds: float = LOCK_SECONDS) -> Iterator[None]:
         path = self._files.root / "_locks" / f"lane={key.lane}.batch_id={key.id}.lock"
         with reporting("lock", key):
             check_no_link(self._files.root, path)
-            with locked(path, seconds=LOCK_SECONDS):
+            with locked(path, seconds=seconds):
                 yield
 
 

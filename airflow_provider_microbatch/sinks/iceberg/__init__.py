@@ -120,6 +120,12 @@ class IcebergSink(Sink):
     def can_withdraw(self) -> bool:
         return True
 
+    def not_compactable(self) -> str | None:
+        return (
+            "compact it by Spark (CALL catalog.system.rewrite_data_files): each row names its batch, so that a replay "
+            "finds it in a file that was rewritten"
+        )
+
     @property
     def remembers_batches(self) -> bool:
         return True

@@ -13,9 +13,9 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey, is_name
 from airflow_provider_microbatch.exceptions import SinkError
@@ -59,6 +59,13 @@ class Ledger:
         """The number of the manifest of a batch that is in; None if the batch is not in."""
         pages = self._pages(properties, lane)
         return self._page(pages.get(id // PAGE, {})).get(id)
+
+    def numbers_by_branch(self, properties: Mapping[str, str], key: BatchKey) -> dict[str, int]:
+        """The numbers by which the records of all branches have a batch, also those of branches that are gone."""
+        names = (name.removeprefix(f"{_PREFIX}.") for name in properties if name.startswith(f"{_PREFIX}."))
+        branches = [unquote(branch) for branch, _, lane in (name.partition(".") for name in names) if lane == key.lane]
+        found = ((one, replace(self, branch=one).number(properties, key.lane, key.id)) for one in branches)
+        return {branch: number for branch, number in found if number is not None}
 
     def ids(self, properties: Mapping[str, str], lane: str) -> list[int]:
         """Ids of all batches of the lane that are in, ascending."""

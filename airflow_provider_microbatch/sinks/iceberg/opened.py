@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
@@ -131,12 +131,15 @@ class OpenIceberg(OpenPlaced):
     def _number(self, look: Look | None, key: BatchKey) -> int | None:
         return None if look is None else self._log.ledger.number(self._log.record(look), key.lane, key.id)
 
-    def _number_for_good(self, key: BatchKey) -> int | None:
-        """The number of the batch that is in, which no commit that was begun earlier can change: a catalog may still be
-        carrying out a commit whose process has died."""
+    def _numbers_for_good(self, key: BatchKey) -> Collection[int]:
+        """The numbers by which any branch has the batch. In this branch no commit that was begun earlier can change
+        that: a catalog may still be carrying out a commit whose process has died."""
         for look in self._log.looks():
-            if look is None or self._log.pass_by(look):
-                return self._number(look, key)
+            if look is None:
+                return ()
+            if self._log.pass_by(look):
+                own, others = self._number(look, key), self._log.ledger.numbers_by_branch(look.properties, key)
+                return {*others.values(), *(() if own is None else (own,))}
         raise self._outrun(key)
 
     def _published(self, look: Look | None, batch: ExpectedBatch) -> Published | None:
@@ -165,6 +168,8 @@ class OpenIceberg(OpenPlaced):
                     schema = columns.schema
                     self._log.create(schema, spec_of(self._sink.partitions, schema))
                     continue
+                if found is None:
+                    self._check_in_no_other(look, batch, placed)
                 if self._widen(look, columns):
                     continue
                 removal = Removal(look.table)
@@ -177,6 +182,16 @@ class OpenIceberg(OpenPlaced):
                     self._settle(Published(placed.place.number, placed.manifest, placed.manifest))
                     return placed.manifest
         raise self._outrun(key)
+
+    def _check_in_no_other(self, look: Look, batch: ExpectedBatch, placed: Placed) -> None:
+        """Check that no other branch has the attempt's files. :raises SinkError: if one has."""
+        for branch, number in self._log.ledger.numbers_by_branch(look.properties, batch.key).items():
+            if branch != look.branch and branch in look.table.metadata.refs and number == placed.place.number:
+                raise SinkError(
+                    f"batch {batch.key} attempt {placed.manifest.epoch} is in branch {branch!r} of {self._log.where}, "
+                    f"and would be in branch {look.branch!r} too. Nothing was published. Name branch={branch!r} again "
+                    "for this batch."
+                )
 
     def _columns(self, placed: Placed) -> Columns:
         told = read_schema(self._root / placed.place.below)

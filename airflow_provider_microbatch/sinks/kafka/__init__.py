@@ -135,6 +135,15 @@ class KafkaSink(Sink):
     def location(self) -> str:
         return f"kafka://{self.bootstrap_servers or self.conn_id}/{self.topic}"
 
+    def is_same_place(self, other: Sink) -> bool:
+        """Lists of brokers name one cluster if they have a broker in common: brokers come and go."""
+        if not isinstance(other, KafkaSink) or other.topic != self.topic:
+            return False
+        if self.bootstrap_servers is None or other.bootstrap_servers is None:
+            return self.conn_id == other.conn_id
+        own, others = (one.replace(" ", "").split(",") for one in (self.bootstrap_servers, other.bootstrap_servers))
+        return not set(own).isdisjoint(others)
+
     @property
     def remembers_batches(self) -> bool:
         return True

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -91,8 +91,9 @@ class OpenPlaced(StagedInFiles):
         """Commit the attempt's files to the table, or find that some attempt's files are in it."""
 
     @abstractmethod
-    def _number_for_good(self, key: BatchKey) -> int | None:
-        """The number of the batch that is in, which no commit begun earlier can change; None if it is not in."""
+    def _numbers_for_good(self, key: BatchKey) -> Collection[int]:
+        """The numbers by which the table's log has the batch, which no commit begun earlier can change: one, or none if
+        the batch is not in; of a table with branches, those of all branches, which share its files and marks."""
 
     @abstractmethod
     def _forget(self, place: Place) -> None:
@@ -111,10 +112,10 @@ class OpenPlaced(StagedInFiles):
             if not self._places.marked(batch, epoch):
                 return dropped
             with self._places.locked(batch, epoch):
-                number = self._number_for_good(batch.key)
-                # After the number: a replay first removes the mark of the attempt it replaces, which has readers.
+                numbers = self._numbers_for_good(batch.key)
+                # After the numbers: a replay first removes the mark of the attempt it replaces, which has readers.
                 for place in self._places.marked(batch, epoch):
-                    if place.number == number:
+                    if place.number in numbers:
                         self._forget(place)
                     else:
                         self._records.drop(batch.key, place.number)

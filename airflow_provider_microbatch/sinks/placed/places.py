@@ -29,6 +29,8 @@ DATA = "microbatch"
 REST = f"{DATA}/rest/"
 """The folder of rewritten files: they keep the rows of other batches when a batch is taken out."""
 
+_OWN = re.compile(rf"{DATA}/(?P<lane>[^/]+)/(?P<id>0|[1-9]\d*)/(?P<number>[0-9a-f]{{16}})/")
+_SHARED = re.compile(rf"{REST}(?P<lane>[^/]+)/(?P<low>\d+)-(?P<high>\d+)/")
 _MARK = re.compile(r"lane=(?P<lane>[^/]+)/batch_id=(?P<id>\d+)/attempt=(?P<epoch>\d+)\.(?P<number>[0-9a-f]{16})")
 _PLAIN = re.compile(r"[A-Za-z0-9/_.=-]+")
 """Paths that every reader and writer spells alike. delta-rs encodes an umlaut in the log; Spark's VACUUM lists the file
@@ -143,6 +145,41 @@ class Places:
 def folder_of_batch(key: BatchKey) -> str:
     """The folder, relative to the table's folder, whose files have rows of that batch and of no other."""
     return f"{DATA}/{key.lane}/{key.id}/"
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The batches whose rows a joined file may have, besides rows of nobody else: those of one lane from ``low`` to
+    ``high``. Its path says so, since a file's statistics say it only where all its columns have bounds."""
+
+    lane: str
+    low: int
+    high: int
+
+    @property
+    def folder(self) -> str:
+        """The folder of such files, relative to the table's folder."""
+        return f"{REST}{self.lane}/{self.low}-{self.high}/"
+
+    def may_have(self, key: BatchKey) -> bool:
+        """Whether a file with this path may have rows of the batch."""
+        return key.lane == self.lane and self.low <= key.id <= self.high
+
+
+def shared_by(path: str) -> Shared | None:
+    """The batches that the path of a joined file names; None if it is another file's path."""
+    found = _SHARED.match(path)
+    return None if found is None else Shared(found["lane"], int(found["low"]), int(found["high"]))
+
+
+def own_of(path: str) -> tuple[BatchKey, int] | None:
+    """The batch whose own file has that path, and the number of the manifest of the attempt that wrote it; None if it
+    is another file's path."""
+    found = _OWN.match(path)
+    try:
+        return None if found is None else (BatchKey(found["lane"], int(found["id"])), int(found["number"], 16))
+    except DefinitionError:
+        return None
 
 
 def in_place(folder: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:

@@ -80,5 +80,9 @@ class Records:
         names = {path.name.partition(".")[0] for path in (self.root / f"lane={lane}").glob("*.json")}
         yield from sorted(int(name) for name in names if name.isascii() and name.isdecimal())
 
+    def lanes(self) -> list[str]:
+        """Lanes of which any batch was published or about to be, ascending."""
+        return sorted(path.name.removeprefix("lane=") for path in self.root.glob("lane=*"))
+
     def _path(self, key: BatchKey, number: int) -> Path:
         return self.root / f"lane={key.lane}" / f"{key.id}.{number:016x}.json"

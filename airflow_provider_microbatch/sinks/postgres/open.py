@@ -100,6 +100,18 @@ class OpenPostgres(StagedInFiles):
         self._files.check()
         self._database.run(f"look at {self._sink.name}", self._check)
 
+    def known_as(self) -> str:
+        def look(connection: Connection) -> str:
+            # Of two servers one of which is made of the other's backup, system identifier and object ids are the same.
+            told = execute(
+                connection,
+                "SELECT pg_postmaster_start_time()::text, oid::text FROM pg_database "
+                "WHERE datname = current_database()",
+            ).fetchone()
+            return " ".join((*(told or ()), self._sink.name.sql))
+
+        return self._database.run(f"look where {self._sink.name} is", look)
+
     def make_ready(self, tables: KnownTables, *, is_there: Any) -> None:
         root = self._files.root
         try:
@@ -142,6 +154,13 @@ class OpenPostgres(StagedInFiles):
             return records.ids(lane) if records.are_there() else []
 
         return self._database.run(f"list the batches of lane {lane}", look)
+
+    def lanes(self, tables: KnownTables) -> list[str]:
+        def look(connection: Connection) -> list[str]:
+            records = self._records(connection)
+            return records.lanes() if records.are_there() else []
+
+        return self._database.run("list the lanes", look)
 
     def damage(self, batch: ExpectedBatch, found: Manifest) -> str | None:
         def look(connection: Connection) -> str | None:

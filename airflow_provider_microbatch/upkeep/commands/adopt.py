@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from shlex import quote
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.adoptions import Adoption, Adoptions
@@ -37,7 +38,7 @@ def plan_adopt(drafting: Drafting, key: BatchKey, *, allow_skip: bool = False) -
         raise MaintenanceError(
             f"batch {key} is not planned in {checkpoint.location}: nobody knows which range would not be read. Give "
             f"the pipeline another path or table, or have it count on behind this one by "
-            f"`microbatch start-behind {checkpoint.location}`."
+            f"`microbatch start-behind {quote(checkpoint.location)}`."
         )
     if entry.unresolved:
         raise MaintenanceError(

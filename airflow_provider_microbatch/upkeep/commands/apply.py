@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from shlex import quote
 from time import monotonic
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
@@ -243,7 +244,7 @@ class Applier:
             moved = self._checkpoint.maintenance.places.moved()
         if moved is not None:
             return f"{way} The checkpoint has left {where}, so it can no longer be given up."
-        return f"{way} To give the rest of its steps up: `microbatch repair {where} --give-up`."
+        return f"{way} To give the rest of its steps up: `microbatch repair {quote(where)} --give-up`."
 
     def _asked_by(self, step: Step, begun: Maintenance) -> Callable[[], bool]:
         """The question of a step whether its command is over. A copy takes as long as its checkpoint is large, state
@@ -273,7 +274,7 @@ class Applier:
         return MaintenanceError(
             f"`microbatch {begun.command}` stopped half way: another process goes on with it, or the checkpoint was "
             "restored from a backup that was taken in the middle of it. "
-            f"`microbatch repair {self._store.location}` finishes it."
+            f"`microbatch repair {quote(self._store.location)}` finishes it."
         )
 
     def _is_over(self, begun: Maintenance) -> bool:
@@ -285,7 +286,7 @@ class Applier:
     def _finished_by_another(self, begun: Maintenance) -> MaintenanceError:
         return MaintenanceError(
             f"`microbatch {begun.command}` was taken for dead, and finished by another, or given up; or the checkpoint "
-            f"was restored meanwhile. `microbatch check {self._store.location}` tells how it is now."
+            f"was restored meanwhile. `microbatch check {quote(self._store.location)}` tells how it is now."
         )
 
     def _check_nobody_alive(self) -> None:

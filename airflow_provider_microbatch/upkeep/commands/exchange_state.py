@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.codec import STATE_IDS
@@ -67,8 +69,16 @@ def entries_for_query(drafting: Drafting, position: Position) -> dict[str, str]:
     )
     found[f"commits/{number}"] = lane.commit_log.encoded(handed).decode()
     settings = ", ".join(f"{name}={value}" for name, value in state_settings().items())
-    drafting.note(f"the query needs Spark 4.0 or newer, the transform's operators as they are, and {settings}.")
+    drafting.note(f"the query needs {_spark_for(state)}, the transform's operators as they are, and {settings}.")
     return found
+
+
+def _spark_for(state: Mapping[str, Any]) -> str:
+    """The versions of Spark that read the state, in words: 4.0 and later ones do not read each other's."""
+    kept_by = str(state.get("sparkVersion", ""))
+    if not kept_by:
+        return "the version of Spark that has kept the state"
+    return "Spark 4.0" if kept_by.startswith("4.0.") else "Spark 4.1 or newer"
 
 
 def check_state_of_query(drafting: Drafting, origin: Checkpoint, position: Position) -> None:

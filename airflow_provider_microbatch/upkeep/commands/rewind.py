@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.entries import Attempt, Offset
-from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey, is_lane
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey, is_lane
 from airflow_provider_microbatch.checkpoint.set_offset_command import set_offset_command
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
-from airflow_provider_microbatch.execution.letters_taken import taken
 from airflow_provider_microbatch.execution.position import starts_of
 from airflow_provider_microbatch.sinks import OpenSink
 from airflow_provider_microbatch.sources import OpenSource, Source
+from airflow_provider_microbatch.upkeep.commands.letters_out import check_letters
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.rename_source import check_not_half_renamed
 from airflow_provider_microbatch.upkeep.commands.repair_epochs import fence_attempts, withdraw_requests
@@ -81,7 +82,7 @@ class _Rewind:
         for sink in filter(self._recorded.is_gone, self._recorded.on_record() if later else ()):
             self._drafting.note(f"{sink.location()} is gone, and is not asked for the batches that are taken out.")
         if later:
-            self._check_letters(later)
+            check_letters(self._checkpoint, self._recorded, lane=self._name, later=later)
             self._check_kept()
             self._check_files(later[0])
         self._check_readable(later, commit_ids)
@@ -200,7 +201,7 @@ class _Rewind:
                 f"restored from, and source {', '.join(cleaning)} gives up what is committed: their rows may be "
                 "nowhere else. Look that what they read is there, and put back what is not; then --allow-skip says "
                 "so, and loses what is not there. Or keep them: "
-                f"`microbatch start-behind {self._drafting.store.location} --allow-reread`."
+                f"`microbatch start-behind {quote(self._drafting.store.location)} --allow-reread`."
             )
         if cleaning:
             self._drafting.note(
@@ -246,7 +247,7 @@ class _Rewind:
         if self._to not in commit_ids:
             raise MaintenanceError(
                 f"batch {self._to} is not committed. Rewind to one that is; or, if it is in the table, "
-                f"`microbatch repair {self._drafting.store.location}` writes its commit entry."
+                f"`microbatch repair {quote(self._drafting.store.location)}` writes its commit entry."
             )
 
     def _no_further_than(self, first: int, kept: list[int]) -> str:
@@ -263,20 +264,6 @@ class _Rewind:
             "from now on."
         )
 
-    def _check_letters(self, later: list[int]) -> None:
-        """Check that no dead letters of the later batches were run again: a batch that runs again produces its rows and
-        dead letters anew, and the table would have these rows twice."""
-        by = taken(self._checkpoint)
-        found = [by[key] for number in later if (key := BatchKey(self._name, number)) in by]
-        if found and self._name != LETTERS:
-            first = min(key.id for key in found)
-            raise MaintenanceError(
-                "dead letters of what would be rewound were run again, or are planned to be, as batches "
-                f"{', '.join(map(str, found))}: their rows would be in the table twice. Take these out first: "
-                f"`microbatch rewind {self._drafting.store.location} --lane {LETTERS} --to {first - 1} --drop-output`; "
-                "then rewind, and replay the dead letters of then."
-            )
-
     def _check_kept(self) -> None:
         """Check that no retention is under way at these batches: it removes what it has announced, whenever its process
         wakes up."""
@@ -285,7 +272,8 @@ class _Rewind:
             told = (
                 f"the janitor, or a run that has committed, removes what is older than batch {before} from {where} or "
                 f"packs it, at this moment. {self._no_further_than(before + 1, self._lane.offset_log.ids())} Or, if it "
-                f"was killed, have `microbatch janitor {self._drafting.store.location}` finish that, and look again."
+                f"was killed, have `microbatch janitor {quote(self._drafting.store.location)}` finish that, and look "
+                "again."
             )
             if self._checkpoint.horizons.removing(self._name):
                 told += (
@@ -301,8 +289,8 @@ class _Rewind:
             if entries.is_compacted(first):
                 raise MaintenanceError(
                     f"batch {first} lies in a segment of old entries of {entries.location}, of which none can be moved "
-                    f"away. `microbatch export {self._drafting.store.location} TARGET` makes a copy without segments; "
-                    "rewind that, and put it in place of this checkpoint."
+                    f"away. `microbatch export {quote(self._drafting.store.location)} TARGET` makes a copy without "
+                    "segments; rewind that, and put it in place of this checkpoint."
                 )
 
     def _check_readable(self, later: list[int], commit_ids: list[int]) -> None:
@@ -316,7 +304,7 @@ class _Rewind:
             if entry is None and any(self._checkpoint.resolutions.unreadable(key)):
                 raise MaintenanceError(
                     f"where batch {key} ends is torn in {self._checkpoint.location}/resolved, and its commit entry may "
-                    f"tell it. Nothing was done. `microbatch repair {self._drafting.store.location}` first."
+                    f"tell it. Nothing was done. `microbatch repair {quote(self._drafting.store.location)}` first."
                 )
             if entry is None:
                 if number not in self._lost:  # else a note tells already that it is of after the backup

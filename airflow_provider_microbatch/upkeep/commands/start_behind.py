@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
@@ -47,7 +48,7 @@ def plan_start_behind(drafting: Drafting, *, allow_reread: bool) -> Plan:
     if position.planned is not None:
         raise MaintenanceError(
             f"batch {position.batch_id} is planned and not committed. Let the pipeline finish it, or "
-            f"`microbatch rewind {checkpoint.location} --to {position.batch_id - 1}` first."
+            f"`microbatch rewind {quote(checkpoint.location)} --to {position.batch_id - 1}` first."
         )
     recorded = Recorded(checkpoint)
     check_stateless(checkpoint, recorded)
@@ -113,8 +114,8 @@ def _check_reread(drafting: Drafting, recorded: Recorded, held: Sequence[int], *
         raise MaintenanceError(
             f"batches {own[0]} to {own[-1]} in the table are this checkpoint's own, of after the backup that it was "
             "restored from. What they read would be read again, and be in the table twice. "
-            f"`microbatch rewind {drafting.checkpoint.location} --to {own[0] - 1} --drop-output` takes them out first; "
-            "else allow it with --allow-reread."
+            f"`microbatch rewind {quote(drafting.checkpoint.location)} --to {own[0] - 1} --drop-output` takes them out "
+            "first; else allow it with --allow-reread."
         )
     drafting.note(f"what batches {own[0]} to {own[-1]} read is read again, as far as it is still there.")
 

@@ -4,6 +4,7 @@
 
     <table>/_symlink_format_manifest/lane=live/batch_id=7/manifest  for readers: the places of the files of batch 7
     <table>/_batches/lane=live/batch_id=7/<checkpoint>.2/…          written by attempt 2, never moved
+    <table>/_batches/lane=live/batch_id=7/<checkpoint>.2.<number>/… the same, joined by a compaction
     <table>/_index/lane=live/00000000000000000007                   batch 7 was about to be published, at least
     <table>/_staging/<checkpoint>/lane=live/batch_id=7/attempt=2    a mark: attempt 2 is written, and not published yet
     <table>/_replaced/<checkpoint>/lane=live/batch_id=7/…           a mark: the attempt was replaced, or is about to be
@@ -38,9 +39,11 @@ from airflow_provider_microbatch.runtime.job import NOTHING as NO_REQUIREMENTS
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.runtime.layout import ERROR, MANIFEST
 from airflow_provider_microbatch.runtime.object_table import is_nothing
-from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
+from airflow_provider_microbatch.sinks import Compacted, Compaction, ExpectedBatch, Manifest, OpenSink
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
+from airflow_provider_microbatch.sinks.file.compacting import joining_of
 from airflow_provider_microbatch.sinks.file.objects import nothing
+from airflow_provider_microbatch.sinks.file.objects.compacting import ObjectCompacting
 from airflow_provider_microbatch.sinks.file.objects.layout import FENCED, REPLACED, Written, marks_of
 from airflow_provider_microbatch.sinks.file.objects.published import Manifests, Published
 from airflow_provider_microbatch.sinks.file.objects.stages import Stages
@@ -197,10 +200,22 @@ class OpenObjectTable(OpenSink):
                 if written is None or not self._is_out(written, older_seconds):
                     continue
                 if not dry_run:
+                    if written.joined and not self._is_given_up(written):
+                        continue
                     self._stages.remove(written)
                     self._store.delete_many([mark])
                 found.append(f"{self.location()}/{written.folder}")
         return found
+
+    def compact(self, wanted: Compaction) -> Compacted:
+        refused = self._sink.not_compactable()
+        if refused is not None:
+            raise SinkError(f"{self.location()} cannot be compacted: {refused}.")
+        with self._telling("compact batches"):
+            keys = [BatchKey(lane, id) for lane in self._manifests.lanes() for id in sorted(self._manifests.ids(lane))]
+            return ObjectCompacting(
+                self._store, self._manifests, self._stages, joining_of(self._sink), self._manifest, self._data
+            ).compact(wanted, keys)
 
     def stages(self, checkpoint: str) -> list[tuple[BatchKey, int]]:
         with self._telling("list the stages"):
@@ -347,6 +362,12 @@ class OpenObjectTable(OpenSink):
         if published.written == written:
             return False
         return bool(self._older([self._manifests.path(written.key)], older_seconds))
+
+    def _is_given_up(self, written: Written) -> bool:
+        """Whether joined files can be removed. Nobody knows whether the compaction that wrote them has died or sleeps,
+        and it publishes on the condition that the batch's manifest is the one that it looked at: now it is another."""
+        before = self._manifests.look(written.key)
+        return before.written != written and self._manifests.touch(before)
 
     def _old(self, folder: str, seconds: float) -> list[str]:
         """Objects below a folder that were written at least ``seconds`` ago."""

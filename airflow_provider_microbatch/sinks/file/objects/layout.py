@@ -20,6 +20,7 @@ _NOBODY = "-"
 
 _ATTEMPT = re.compile(
     r"lane=(?P<lane>[^/]+)/batch_id=(?P<id>0|[1-9]\d*)/(?P<checkpoint>-|[A-Za-z0-9][A-Za-z0-9_-]*)\.(?P<epoch>\d+)"
+    r"(\.(?P<joined>[0-9a-f]{32}))?"
 )
 _MARK = re.compile(r"lane=(?P<lane>[^/]+)/batch_id=(?P<id>0|[1-9]\d*)[/.]attempt=(?P<epoch>\d+)")
 _MANIFEST = re.compile(r"lane=(?P<lane>[^/]+)/batch_id=(?P<id>0|[1-9]\d*)/manifest")
@@ -30,11 +31,13 @@ class Written:
     """The output of one attempt.
 
     :param checkpoint: id of the attempt's checkpoint; empty for an attempt from before checkpoints had ids.
+    :param joined: number of the compaction that has joined the attempt's files; empty for the files as it wrote them.
     """
 
     key: BatchKey
     checkpoint: str
     epoch: int
+    joined: str = ""
 
     @classmethod
     def by(cls, batch: BatchIdentity, epoch: int) -> Self:
@@ -51,12 +54,14 @@ class Written:
             key = BatchKey(found["lane"], int(found["id"]))
         except DefinitionError:
             return None
-        return cls(key, "" if found["checkpoint"] == _NOBODY else found["checkpoint"], int(found["epoch"]))
+        checkpoint = "" if found["checkpoint"] == _NOBODY else found["checkpoint"]
+        return cls(key, checkpoint, int(found["epoch"]), found["joined"] or "")
 
     @property
     def name(self) -> str:
         """Name of the folder of its files, below :data:`BATCHES`: its parents name lane and batch."""
-        return f"{folder_of(self.key)}/{self.checkpoint or _NOBODY}.{self.epoch}"
+        joined = f".{self.joined}" if self.joined else ""
+        return f"{folder_of(self.key)}/{self.checkpoint or _NOBODY}.{self.epoch}{joined}"
 
     @property
     def folder(self) -> str:

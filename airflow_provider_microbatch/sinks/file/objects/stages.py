@@ -25,6 +25,7 @@ from airflow_provider_microbatch.sinks.file.objects.layout import (
 from airflow_provider_microbatch.stores import Versioned
 from airflow_provider_microbatch.stores.object_store import ObjectStore
 from airflow_provider_microbatch.stores.object_store.bucket import Bucket
+from airflow_provider_microbatch.stores.object_store.forks import library
 
 _TRIES = 20
 
@@ -101,6 +102,12 @@ class Stages:
         """The objects in the attempt's folder: path below the folder → bytes."""
         folder = f"{self._bucket.address.prefix}/{written.folder}"
         return {one["path"].removeprefix(f"{folder}/"): one["size"] for one in self._bucket.objects(folder)}
+
+    def copy(self, old: Written, new: Written, path: str) -> None:
+        """Copy an object within the bucket, from the folder of one output to that of another."""
+        top = self._bucket.address.prefix
+        source, target = f"{top}/{old.folder}/{path}", f"{top}/{new.folder}/{path}"
+        self._bucket.ask("copy", source, lambda client: library().copy(client, source, target))
 
     def remove(self, written: Written) -> bool:
         """Remove all of the attempt's objects, its manifest first; False if there were none. Objects that a driver

@@ -1,0 +1,133 @@
+"""The state that a batch goes on from stands still: no replay of the batch before takes its place any more.
+
+The table takes the replay of a batch and the publish of the next one in two steps, and a process may sleep between any
+look and its step. What decides is their order on record. A replay has its attempt on record before it looks whether the
+next batch is planned, and replaces nothing if so. An attempt at the next batch, which is planned by then, first puts an
+end to all attempts of before that could still replace, and asks the table for the state after that. So whoever looked
+too early is ended, and whoever comes later sees the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd
+from airflow_provider_microbatch.checkpoint.fences import FencedBy, fence
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.leases import LEASE_SECONDS
+from airflow_provider_microbatch.exceptions import AttemptFencedError, BatchInProgressError, CheckpointError
+from airflow_provider_microbatch.execution.identity import expected
+from airflow_provider_microbatch.execution.liveness import sign_of_life
+from airflow_provider_microbatch.execution.planned import PlannedBatch, load_batch
+from airflow_provider_microbatch.execution.replay import answers
+from airflow_provider_microbatch.execution.stateful import state_before, state_of
+from airflow_provider_microbatch.sinks import Manifest, OpenSink
+
+EndEarlier = Callable[[Attempt, int], None]
+"""Puts an end to the attempts of a batch before the given one, and after the epoch. What cannot be ended now stays
+without an end on record."""
+
+
+def check_no_replay_waits(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> None:
+    """Check, before a batch is planned, that no clear of the batch before waits: the clear's user wants other output
+    there, and behind a planned batch none can be made. Writes nothing.
+
+    :param key: the batch that is to be planned.
+    :raises BatchInProgressError: if the replay is on its way.
+    :raises CheckpointError: if it is not, naming the ways on: nothing else may ever answer the clear.
+    """
+    before = _before(key)
+    pending = [] if before is None else checkpoint.replays.pending(before)
+    if before is None or not pending:
+        return
+    published = _published(checkpoint, sink, before)
+    made = None if published is None else checkpoint.attempts.made(before, published.epoch)
+    # A replay that died between its publish and its answer waits for nothing: its state is the one that counts.
+    waiting = next((request for request in pending if made is None or not answers(made, request)), None)
+    if waiting is None:
+        return
+    run = waiting.run
+    by = "nobody" if run is None else f"run {run.run_id!r} of DAG {run.dag_id!r}"
+    what = (
+        f"a clear of batch {before} of {checkpoint.location} by {by} waits for its answer (replay request "
+        f"{waiting.epoch}), which replaces the state that batch {key} goes on from."
+    )
+    newest = checkpoint.attempts.latest(before)
+    is_alive = newest is not None and sign_of_life(checkpoint, newest) is not None
+    # A request is a little older than its attempt.
+    if is_alive or checkpoint.replays.epochs.age_seconds(before) < LEASE_SECONDS:
+        raise BatchInProgressError(f"{what} Nothing was done here; a run after that one makes the next batch.")
+    parked = None if newest is None else sign_of_life(checkpoint, newest, parked=True)
+    raise CheckpointError(
+        f"{what} Nothing was planned, since {parked or 'no sign of life is there of its replay'}. Have that run try "
+        "again, or clear its task again. If it will not, or cannot: `microbatch withdraw-clear "
+        f"{checkpoint.location} {before}` leaves the batch as it is, and the next run goes on from it."
+    )
+
+
+def have_stand(
+    checkpoint: Checkpoint, sink: OpenSink, attempt: Attempt, *, end_earlier: EndEarlier, now_ms: int
+) -> None:
+    """Put an end to all attempts that could still replace the batch before, of which none is made from now on.
+
+    :param attempt: of a batch that keeps state; on record.
+    :raises CheckpointError: if one of them cannot be ended now. Its process may sleep right before its replace.
+    """
+    before = _before(attempt.key)
+    while before is not None and (left := _may_replace(checkpoint, sink, before)):
+        fencing = fence(
+            before,
+            checkpoint.attempts.latest_epoch(before) + 1,
+            by=FencedBy.GONE_ON,
+            started_ms=now_ms,
+            run=attempt.run,
+        )
+        if not checkpoint.attempts.take_exactly(fencing):
+            continue
+        end_earlier(fencing, left[0].epoch - 1)
+        end = AttemptEnd(state="canceled", error=f"batch {attempt.key} goes on from the state", ended_ms=now_ms)
+        checkpoint.attempts.end(before, fencing.epoch, end)
+        left = _may_replace(checkpoint, sink, before)
+        if left:
+            run = left[0].run
+            raise CheckpointError(
+                f"batch {before}: attempt {left[0].epoch} of {'no run' if run is None else f'run {run.run_id!r}'} was "
+                f"to replace its output, and its stage could not be dropped (the log says why): it could still replace "
+                f"the state that batch {attempt.key} goes on from. Nothing was run. Run this task again once "
+                f"{sink.location()} can be written."
+            )
+
+
+def check_stands(checkpoint: Checkpoint, sink: OpenSink, planned: PlannedBatch, staged: Manifest) -> None:
+    """Check that a stage was made on the state that is published by now.
+
+    :raises AttemptFencedError: if the table has other output of the batch before, as one that was restored has.
+    """
+    state = state_of(staged.result, where=f"the stage of batch {planned.key} attempt {staged.epoch}")
+    if state is None or state.get("base") is None:
+        return
+    before = state_before(planned, checkpoint=checkpoint, sink=sink)
+    if before is None or before["ids"] != state["base"]:
+        raise AttemptFencedError(
+            f"batch {planned.key} attempt {staged.epoch} goes on from what {sink.location()} had of the batch before, "
+            "and that has another state by now. Nothing was published; the next try goes on from what is there."
+        )
+
+
+def _before(key: BatchKey) -> BatchKey | None:
+    return BatchKey(key.lane, key.id - 1) if key.id > 0 else None
+
+
+def _published(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> Manifest | None:
+    return sink.contains(expected(checkpoint, load_batch(checkpoint, key).identity))
+
+
+def _may_replace(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> list[Attempt]:
+    """Attempts that are newer than the published one, and whose stage may still be there: the end of one goes on record
+    after its stage was dropped. Oldest first."""
+    open_epochs = checkpoint.attempts.epochs.open(key)
+    published = _published(checkpoint, sink, key) if open_epochs else None
+    newer = [epoch for epoch in open_epochs if published is None or epoch > published.epoch]
+    found = [checkpoint.attempts.get(key, epoch) for epoch in newer]
+    return [one for one in found if one is not None and not one.is_fence]

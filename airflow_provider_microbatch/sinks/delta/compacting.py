@@ -1,0 +1,307 @@
+"""Joins small files of a Delta table, also those of different batches: one commit removes them and adds the joined
+files, and says of both that no row has changed.
+
+Each row names its batch, so that a replay or a rewind of a batch finds its rows in a joined file, as it does after
+OPTIMIZE. A joined file's path names the batches of which it may have rows. Application transactions, which say that a
+batch is in, stay as they are.
+
+A commit is for exactly the version after the one that was looked at, and only if all files that it removes are in that
+version: what somebody has replaced, deleted or joined meanwhile is not brought back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks import Manifest
+from airflow_provider_microbatch.sinks.compaction import CHANGED, Compacted, Compaction, is_small, pack
+from airflow_provider_microbatch.sinks.compaction.parquet import ParquetJoining
+from airflow_provider_microbatch.sinks.delta import protocol
+from airflow_provider_microbatch.sinks.delta.adding import add_of
+from airflow_provider_microbatch.sinks.delta.log import DeltaLog, Snapshot
+from airflow_provider_microbatch.sinks.delta.removing import NAMEABLE, partition_of
+from airflow_provider_microbatch.sinks.file.posix import check_no_link, make_folders, sync
+from airflow_provider_microbatch.sinks.placed.places import Shared, own_of, shared_by
+from airflow_provider_microbatch.sinks.placed.records import Records
+
+if TYPE_CHECKING:
+    from deltalake.transaction import AddAction
+
+_COMMIT_BYTES = 1024**3
+"""Files of this size together are joined and committed before the next ones are: who is killed has done a part."""
+
+
+_BATCHES = 10_000
+"""A joined file has rows of so many batches at most: whether it may be joined once more is asked for each of them."""
+_BELOW = 4
+"""Folders that name a batch's own files, or joined ones; folders of partitions lie below."""
+
+
+@dataclass(frozen=True)
+class Small:
+    """A small file of a version.
+
+    :param path: relative to the table's folder.
+    :param size: in bytes.
+    :param partition: its partition, as the log has it.
+    :param shared: the batches of which it may have rows.
+    :param number: number of the manifest of the attempt that wrote it; None for a joined file.
+    """
+
+    path: str
+    size: int
+    partition: Mapping[str, str | None]
+    shared: Shared
+    number: int | None
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A file that is to take the place of small ones.
+
+    :param add: the action that adds it.
+    """
+
+    path: str
+    size: int
+    files: Sequence[Small]
+    add: AddAction
+
+
+class Compacting:
+    """A compaction of a table.
+
+    :param log: the table's log.
+    :param records: manifests of its batches.
+    :param partition_by: the partition columns in the sink's definition.
+    """
+
+    def __init__(self, log: DeltaLog, records: Records, *, partition_by: Sequence[str]) -> None:
+        self._log = log
+        self._root = log.root
+        self._records = records
+        self._partition_by = partition_by
+        self._joining = ParquetJoining()
+        self._manifests: dict[tuple[BatchKey, int], Manifest] = {}
+
+    def compact(self, wanted: Compaction) -> Compacted:
+        """Join what is small.
+
+        :raises SinkError: if the table cannot be written, or others commit all the time.
+        """
+        done = Compacted()
+        snapshot = self._log.open()
+        if snapshot is None:
+            return done
+        self._check(snapshot)
+        groups = self._groups(snapshot, wanted, done)
+        if wanted.dry_run:
+            for group in groups:
+                done.join(self._batches(group, snapshot), [one.size for one in group], [sum(one.size for one in group)])
+            return done
+        for portion in _portions(groups):
+            joined = [one for group in portion if (one := self._joined(group, snapshot, done)) is not None]
+            self._commit(joined, wanted, done)
+        return done
+
+    def _check(self, snapshot: Snapshot) -> None:
+        # From a file with a deletion vector, rows that were deleted would come back.
+        protocol.check(snapshot, partition_by=self._partition_by, where=str(self._root))
+
+    def _groups(self, snapshot: Snapshot, wanted: Compaction, done: Compacted) -> list[list[Small]]:
+        """Files to be joined: of one partition, one lane and one kind, in the order of their batches."""
+        places: dict[object, list[Small]] = {}
+        # With a change feed no row of another batch may be written anew, so that a replay could not take them apart.
+        alone = protocol.has_change_feed(snapshot)
+        for file in sorted(_small(snapshot, wanted.target_bytes), key=lambda one: (one.shared.low, one.path)):
+            if alone and (file.shared.low != file.shared.high or file.number is None):
+                continue
+            place = (tuple(sorted(file.partition.items())), file.shared.lane, file.shared.low if alone else None)
+            places.setdefault(place, []).append(file)
+        groups = []
+        for files in places.values():
+            kinds: dict[object, list[tuple[Small, int]]] = {}
+            for file in files if len(files) > 1 else ():
+                try:
+                    if self._may_be_joined(file, snapshot, wanted, done):
+                        weighed = (file, _weight(file, wanted.target_bytes))
+                        kinds.setdefault(self._joining.kind(self._root / file.path), []).append(weighed)
+                except (SinkError, OSError) as error:
+                    done.leave(BatchKey(file.shared.lane, file.shared.low), str(error))
+            groups += [group for found in kinds.values() for group in pack(found, wanted.target_bytes)]
+        return groups
+
+    def _may_be_joined(self, file: Small, snapshot: Snapshot, wanted: Compaction, done: Compacted | None) -> bool:
+        """:raises SinkError: if nobody can say whose its rows are."""
+        for key, number in self._attempts(file, snapshot):
+            if (key, number) not in self._manifests:
+                self._manifests[key, number] = self._records.get(key, number)
+            why = wanted.refusal(self._manifests[key, number])
+            if why is not None:
+                if done is not None:
+                    done.leave(key, why)
+                return False
+        return True
+
+    def _attempts(self, file: Small, snapshot: Snapshot) -> Iterator[tuple[BatchKey, int]]:
+        """Batches of which the file may have rows, with the numbers of the manifests of these rows."""
+        if file.number is not None:
+            yield BatchKey(file.shared.lane, file.shared.low), file.number
+            return
+        for id in range(file.shared.low, file.shared.high + 1):
+            key = BatchKey(file.shared.lane, id)
+            number = snapshot.number(key)
+            if number is not None:
+                yield key, number
+
+    def _batches(self, files: Sequence[Small], snapshot: Snapshot) -> set[BatchKey]:
+        return {key for file in files for key, _ in self._attempts(file, snapshot)}
+
+    def _joined(self, files: Sequence[Small], snapshot: Snapshot, done: Compacted) -> Joined | None:
+        """The files as one file on disk, which no commit names yet; None if they cannot be joined."""
+        shared = Shared(files[0].shared.lane, files[0].shared.low, max(one.shared.high for one in files))
+        numbers = {one.number for one in files}
+        # A batch's own folder says for certain, to whoever looks for others' rows, that there are none.
+        is_own = shared.low == shared.high and None not in numbers
+        name = f"joined-{uuid.uuid4().hex}.parquet"
+        if is_own:
+            path = f"{files[0].path.rpartition('/')[0]}/{name}"
+        else:
+            # Below it the folders of the partition: who reads the files themselves takes its values from there.
+            path = shared.folder + "/".join([*files[0].path.split("/")[_BELOW:-1], name])
+        target = self._root / path
+        check_no_link(self._root, target.parent)
+        make_folders(target.parent)
+        try:
+            self._joining.join([self._root / one.path for one in files], target)
+            add = add_of(self._root, path, files[0].partition, data_change=False)
+            if add is None:
+                raise SinkError(f"{files[0].path} and those beside it have no rows")
+            sync(target)
+            sync(target.parent)
+        except (SinkError, FileNotFoundError) as error:
+            _remove(target)
+            for key in self._batches(files, snapshot):
+                done.leave(key, str(error))
+            return None
+        except BaseException:
+            _remove(target)
+            raise
+        return Joined(path, target.stat().st_size, files, add)
+
+    def _commit(self, joined: Sequence[Joined], wanted: Compaction, done: Compacted) -> None:
+        """Put the joined files in place of the small ones, as far as all of these are still there.
+
+        :raises SinkError: if others commit all the time.
+        """
+        since_ns, tried = time.time_ns(), False
+        for snapshot in self._log.snapshots() if joined else ():
+            if snapshot is None:
+                raise SinkError(f"the Delta table {self._root} is gone.")
+            self._check(snapshot)
+            there = {file.path for file in _files(snapshot)}
+            if tried and any(one.path in there for one in joined):
+                self._count(joined, snapshot, done)  # the answer to a commit was lost, and not the commit
+                return
+            kept = [one for one in joined if self._still(one, there, snapshot, wanted)]
+            for one in joined:
+                if one not in kept:
+                    for key in self._batches(one.files, snapshot):
+                        done.leave(key, CHANGED)
+                    if not tried:  # after a try a version may name it: it is left to VACUUM
+                        _remove(self._root / one.path)
+            joined = kept
+            if not joined:
+                return
+            tried = True
+            if self._log.rearrange(
+                snapshot, list(_actions(joined)), info={"joined": sum(len(o.files) for o in joined)}
+            ):
+                self._log.sync(since_ns=since_ns)
+                self._count(joined, snapshot, done)
+                return
+        if joined:
+            raise SinkError(
+                f"others commit to the Delta table {self._root} all the time, so that nothing could be committed in "
+                "place of its small files. Nothing was changed; compact it when less is going on."
+            )
+
+    def _still(self, one: Joined, there: set[str], snapshot: Snapshot, wanted: Compaction) -> bool:
+        """Whether the small files are all in the version, and may still be joined."""
+        if not all(file.path in there for file in one.files):
+            return False
+        if not all(self._may_be_joined(file, snapshot, wanted, None) for file in one.files):
+            return False
+        try:
+            return (self._root / one.path).lstat().st_size == one.size
+        except FileNotFoundError:
+            return False  # a VACUUM that keeps less than this takes has removed it
+
+    def _count(self, joined: Sequence[Joined], snapshot: Snapshot, done: Compacted) -> None:
+        for one in joined:
+            done.join(self._batches(one.files, snapshot), [file.size for file in one.files], [one.size])
+
+
+def _actions(joined: Sequence[Joined]) -> Iterator[Any]:
+    from deltalake.transaction import RemoveAction
+
+    now_ms = time.time_ns() // 1_000_000
+    for one in joined:
+        for file in one.files:
+            yield RemoveAction(file.path, False, now_ms, file.size, dict(file.partition))
+        yield one.add
+
+
+def _small(snapshot: Snapshot, target_bytes: int) -> Iterator[Small]:
+    for file in _files(snapshot):
+        if NAMEABLE.fullmatch(file.path) and is_small(_weight(file, target_bytes), target_bytes):
+            yield file
+
+
+def _weight(file: Small, target_bytes: int) -> int:
+    """The file's size, or, of one with rows of very many batches, what its batches count for."""
+    return max(file.size, (file.shared.high - file.shared.low + 1) * target_bytes // _BATCHES)
+
+
+def _files(snapshot: Snapshot) -> Iterator[Small]:
+    """The files of the version that hold rows of batches alone: their own files, and joined ones."""
+    import pyarrow as pa
+
+    table = pa.table(snapshot.table.get_add_actions(flatten=False))
+    names = [name for name in ("path", "size_bytes", "partition") if name in table.column_names]
+    for batch in table.select(names).to_batches(max_chunksize=1000):
+        for file in batch.to_pylist():
+            path = unquote(file["path"])
+            own, shared = own_of(path), shared_by(path)
+            number = None
+            if own is not None:
+                key, number = own
+                shared = Shared(key.lane, key.id, key.id)
+            if shared is not None:
+                yield Small(path, file["size_bytes"], partition_of(file.get("partition")), shared, number)
+
+
+def _portions(groups: Sequence[list[Small]]) -> Iterator[list[list[Small]]]:
+    portion, size = list[list[Small]](), 0
+    for group in groups:
+        portion.append(group)
+        size += sum(one.size for one in group)
+        if size >= _COMMIT_BYTES:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()

@@ -1,0 +1,67 @@
+"""Mutations of sinks on record, as a run reads them back that has the pipeline at hand."""
+
+from __future__ import annotations
+
+from tests.mutants.mutation import Mutation
+
+RECORDED = "tests/execution/test_recorded_sinks.py"
+BRANCHES = "tests/execution/test_branches.py"
+
+MUTATIONS = [
+    Mutation(
+        name="a run knows classes of sinks on record by the settings alone",
+        why="of a pipeline with a sink of its own, rows that are in one table come into another one too",
+        file="execution/recorded_sinks.py",
+        old=" known=now.classes(),",
+        new="",
+        tests=(RECORDED,),
+    ),
+    Mutation(
+        name="a run reads sinks on record back by the servers that the settings name",
+        why="a table that has lost its batches goes on, where it is reached by a server that the pipeline names",
+        file="execution/recorded_sinks.py",
+        old=" live=[now, *now.tables], known=now.classes(), any_server=True)",
+        new=" known=now.classes())",
+        tests=(RECORDED,),
+    ),
+    Mutation(
+        name="a server of before is asked whoever trusts it",
+        why="whoever can write into a checkpoint has a run speak to a server of theirs",
+        file="execution/table_place.py",
+        old="        check_may_be_asked(before, beside=sink)\n",
+        new="",
+        tests=(RECORDED,),
+    ),
+    Mutation(
+        name="a class that nobody trusts stops a batch that an attempt on record was to write with",
+        why="whoever can write into a checkpoint has the pipeline stand still, by an attempt with a class of theirs",
+        file="execution/table_place.py",
+        old='            log.warning("Whether batch %s is in',
+        new='            raise\n            log.warning("Whether batch %s is in',
+        tests=(RECORDED,),
+    ),
+    Mutation(
+        name="an attempt of before is ended in the sink of now",
+        why="its publisher wakes up and publishes to the table of before, or files that a branch has are removed",
+        file="execution/ending.py",
+        old="        sink = self._sink_of(earlier)\n",
+        new="        sink = self._sink\n",
+        tests=(BRANCHES, RECORDED),
+    ),
+    Mutation(
+        name="a stage that one branch does not have is no other one's",
+        why="files that another branch has are removed, and it cannot be read any more",
+        file="sinks/iceberg/opened.py",
+        old="                return {*others.values(), *(",
+        new="                return {*(",
+        tests=(BRANCHES,),
+    ),
+    Mutation(
+        name="what an attempt has published to one branch it publishes to another one too",
+        why="two branches have the batch, and neither can be fast-forwarded to the other one any more",
+        file="sinks/iceberg/opened.py",
+        old="                    self._check_in_no_other(look, batch, placed)\n",
+        new="                    pass\n",
+        tests=(BRANCHES,),
+    ),
+]

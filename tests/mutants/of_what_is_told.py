@@ -1,0 +1,54 @@
+"""Mutations of what people are told: summaries, findings, errors."""
+
+from __future__ import annotations
+
+from tests.mutants.mutation import Mutation
+
+CLEARS = "tests/execution/test_clears.py"
+WHOSE = "tests/execution/test_whose_batch.py"
+INSIDE = "tests/execution/test_check_inside.py"
+JOBS = "tests/runtime/test_run_job.py"
+SUBMIT = "tests/engines/test_submit_error.py"
+
+MUTATIONS = [
+    Mutation(
+        name="a summary names who planned the batch, whoever finished it",
+        why="at night somebody reads the log of a run that has nothing of the failure",
+        file="execution/summary.py",
+        old="    finisher = shown.run if shown is not None and",
+        new="    finisher = entry.run if",
+        tests=(CLEARS,),
+    ),
+    Mutation(
+        name="check asks the table for no batch",
+        why="a batch that was removed by hand is nothing wrong",
+        file="upkeep/table_check.py",
+        old="    chosen = committed if everything else sample(committed)\n",
+        new="    chosen = []\n",
+        tests=(WHOSE,),
+    ),
+    Mutation(
+        name="an error of the look behind the newest batch is left out",
+        why="check is clean while a batch's rows are in the table twice",
+        file="upkeep/table_check.py",
+        old="                if sink.seems_away(checkpoint.tables) is not None:\n",
+        new="                if True:\n",
+        tests=(INSIDE,),
+    ),
+    Mutation(
+        name="a frame of pandas is called a DataFrame",
+        why="the error says that a DataFrame is no DataFrame",
+        file="runtime/app.py",
+        old='    if package in ("pandas", "pyarrow"):\n',
+        new="    if False:\n",
+        tests=(JOBS,),
+    ),
+    Mutation(
+        name="a Spark that was killed has an exit code",
+        why="nobody looks for what killed it, and the batch counts as failed by its code",
+        file="engines/spark_submit/error.py",
+        old="    if name is not None:\n        hint",
+        new="    if False:\n        hint",
+        tests=(SUBMIT,),
+    ),
+]

@@ -1,0 +1,92 @@
+"""State is kept by each Spark beside the locked one, batch by batch, and goes to a query of that Spark's and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.exceptions import EngineError
+from airflow_provider_microbatch.runtime.streaming import state_settings
+from tests.environments import spark_versions
+from tests.spark_exchange.handed import Handed, Spark, as_text, other_spark
+from tests.state.intervals import IntervalsWorld, minute
+from tests.state.stateful import StatefulWorld
+
+pytestmark = [pytest.mark.spark, pytest.mark.exchange, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module", params=spark_versions())
+def spark(request: pytest.FixtureRequest) -> Iterator[Spark]:
+    with other_spark(request.param) as found:
+        yield found
+
+
+def test_an_aggregate_goes_on_and_from_hand_to_hand(tmp_path: Path, spark: Spark) -> None:
+    handed = Handed(tmp_path, spark, "counts", state_settings())
+    handed.begin()
+    for _ in range(2):
+        handed.land((1, "00:00"), (2, "00:00"))
+        handed.run()
+    handed.export_it()
+    handed.land((1, "00:00"), (3, "00:00"))
+    assert as_text(handed.stream()) == as_text([{"id": 1, "count": 3}, {"id": 3, "count": 1}])
+    handed.import_it()
+    handed.land((1, "00:00"), (2, "00:00"))
+    assert as_text(handed.run()) == as_text([{"id": 1, "count": 4}, {"id": 2, "count": 3}])
+
+
+def test_deduplication_and_windows_go_on_and_from_hand_to_hand(tmp_path: Path, spark: Spark) -> None:
+    handed = Handed(tmp_path, spark, "by_minute", state_settings())
+    handed.begin()
+    handed.land((1, "00:10"), (1, "00:10"))
+    handed.run()
+    handed.land((1, "00:10"), (2, "00:20"))
+    handed.run()
+    handed.export_it()
+    handed.land((2, "00:20"), (3, "00:30"))
+    handed.stream()
+    handed.import_it()
+    handed.land((3, "00:30"), (4, "10:00"))
+    handed.run()
+
+    rows = handed.query_rows + handed.our_rows
+    assert [row["rows"] for row in rows] == [3]
+
+
+def test_a_join_goes_on_and_from_hand_to_hand(tmp_path: Path, spark: Spark) -> None:
+    handed = Handed(tmp_path, spark, "joined", state_settings())
+    handed.begin()
+    handed.land((1, "00:00"), (2, "00:00"))
+    handed.run()
+    handed.land((1, "00:00"), (3, "00:00"), source="payments")
+    handed.run()
+    assert [row["id"] for row in handed.our_rows] == [1]
+    handed.export_it()
+    handed.land((2, "00:00"), source="payments")
+    handed.land((3, "00:00"), (4, "00:00"))
+    assert sorted(row["id"] for row in handed.stream()) == [2, 3]
+    handed.import_it()
+    handed.land((4, "00:00"), source="payments")
+    assert [row["id"] for row in handed.run()] == [4]
+
+
+def test_an_interval_tells_all_at_its_end(tmp_path: Path, spark: Spark) -> None:
+    world = IntervalsWorld(tmp_path, "tests.state.transforms:by_minute", engine=spark.engine, mode="append")
+    world.land_at(0.5, (1, "00:10:00"), (1, "00:10:00"), (2, "00:50:00"))
+    world.run_hour(0)
+
+    assert world.hours() == [[minute("00:10", 1), minute("00:50", 1)]]
+    assert world.left() == []
+
+
+def test_a_transform_that_keeps_other_state_is_refused_with_the_way_on(tmp_path: Path, spark: Spark) -> None:
+    world = StatefulWorld(tmp_path, "tests.state.transforms:counts", engine=spark.engine)
+    world.land("a", 1)
+    world.run(0)
+    world.land("b", 1)
+    for number, other in enumerate(("sums", "once")):
+        world.transform = f"tests.state.transforms:{other}"
+        with pytest.raises(EngineError, match="Put them back as they were, or begin a checkpoint and a table"):
+            world.run(1, try_number=1 + number)

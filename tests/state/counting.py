@@ -1,0 +1,68 @@
+"""A stateful pipeline without Spark: each batch counts on from the state that it is told of."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+from acme_microbatch.counter import CounterSource
+
+from airflow_provider_microbatch.runtime.job import Job, Subtask
+from airflow_provider_microbatch.runtime.subtasks import Done
+from tests.execution.world import World
+from tests.support.inline_engine import InlineEngine
+
+CONF = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    )
+}
+
+
+class CountingEngine(InlineEngine):
+    """The numbers so far, as one row, and the state that a batch tells of.
+
+    :param kept: the numbers so far by id of the state; engines of one pipeline share it.
+    :param times: how often each number counts.
+    """
+
+    def __init__(self, kept: dict[str, int], *, times: int = 1, **more: Any) -> None:
+        super().__init__(**more)
+        self._kept = kept
+        self._times = times
+
+    def _run(self, job: Job, subtask: Subtask | None = None) -> Done:
+        assert job.streaming is not None
+        before, own = job.streaming.before, str(uuid.uuid4())
+        base = None if before is None else before["ids"]
+        so_far = 0 if base is None else self._kept[base["0"][0][0]]
+
+        def counted(sources: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+            self._kept[own] = so_far + self._times * len(sources["orders"])
+            return [{"id": self._kept[own]}]
+
+        self.transform = counted
+        self.told = {"state": {"ids": {"0": [[own]]}, "base": base, "conf": CONF, "nextWatermarkMs": 0}}
+        return super()._run(job, subtask)
+
+
+class CountingWorld(World):
+    """One stateful pipeline below ``root``, whose table has by batch the numbers so far."""
+
+    def __init__(self, root: Path, **pipeline: Any) -> None:
+        super().__init__(root, stateful=True, **pipeline)
+        self.sources: dict[str, Any] = {"orders": CounterSource(str(root / "head"))}
+        self.kept: dict[str, int] = {}
+
+    def engine(self, **more: Any) -> CountingEngine:
+        return CountingEngine(self.kept, **more)
+
+    def come(self, head: int) -> None:
+        """The counter is here now."""
+        (self.root / "head").write_text(str(head))
+
+    def batch(self, number: int, *, head: int, times: int = 1, **identity: int) -> None:
+        """The task run ``number``, to its end."""
+        self.come(head)
+        self.run(number, self.engine(times=times), **identity)

@@ -1,0 +1,186 @@
+"""Data intervals of a stateful pipeline: each begins with empty state, and tells all that it has at its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import CheckpointError, IntervalError
+from airflow_provider_microbatch.sources.file import FileSource
+from tests.execution.intervals import backfill_run
+from tests.state.intervals import IntervalsWorld, minute
+from tests.state.stateful import SessionEngine
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+class ArchivedWorld(IntervalsWorld):
+    """Spark does not find its files again where it would look: it streams a copy."""
+
+    def source(self, name: str) -> FileSource:
+        return FileSource(
+            str(self._landing(name)),
+            format="json",
+            schema=self.schema,
+            clean_source="archive",
+            archive_dir=str(self.root / "archive"),
+        )
+
+
+def test_each_interval_begins_with_empty_state_and_tells_what_waits_for_the_watermark_at_its_end(
+    tmp_path: Path, engine: SessionEngine
+) -> None:
+    """The last minutes are not behind any watermark of data: a query of Spark's would tell them when more came."""
+    world = IntervalsWorld(tmp_path, "tests.state.transforms:by_minute", engine=engine, mode="append")
+    world.land_at(0.5, (1, "00:10:00"), (1, "00:10:00"), (2, "00:50:00"))
+    world.land_at(1.5, (1, "00:10:00"), (3, "01:30:00"))
+    world.run_hour(1)
+    world.run_hour(0)
+
+    assert world.hours() == [[minute("00:10", 1), minute("00:50", 1)], [minute("00:10", 1), minute("01:30", 1)]]
+    assert world.left() == []
+
+
+def test_what_has_no_watermark_is_an_aggregate_of_the_interval_alone(tmp_path: Path, engine: SessionEngine) -> None:
+    world = IntervalsWorld(tmp_path, "tests.state.transforms:counts", engine=engine)
+    world.land_at(0.5, (1, "00:10:00"), (1, "00:20:00"))
+    world.land_at(1.5, (1, "01:10:00"))
+    world.run_hour(0)
+    world.run_hour(1)
+
+    assert world.hours() == [["1 2"], ["1 1"]]
+    assert world.left() == []
+
+
+def test_of_a_copy_it_is_the_same(tmp_path: Path, engine: SessionEngine) -> None:
+    world = ArchivedWorld(tmp_path, "tests.state.transforms:by_minute", engine=engine, mode="append")
+    world.land_at(0.5, (1, "00:10:00"), (1, "00:10:00"), (2, "00:50:00"))
+    world.run_hour(0)
+    world.run_hour(0, clear_number=1)
+
+    assert world.hours() == [[minute("00:10", 1), minute("00:50", 1)]]
+    assert world.left() == []
+
+
+def test_rows_that_wait_for_two_operators_are_told_once(tmp_path: Path, engine: SessionEngine) -> None:
+    world = IntervalsWorld(tmp_path, "tests.state.transforms:unpaid_by_minute", engine=engine, mode="append")
+    world.sources = ("orders", "payments")
+    world.land_at(0.5, (1, "00:10:00"), (2, "00:20:00"), (3, "00:50:00"))
+    world.land_at(0.5, (2, "00:20:30"), source="payments")
+    world.run_hour(0)
+
+    assert world.hours() == [[minute("00:10", 1), minute("00:50", 1)]]
+
+
+def test_rows_of_before_the_end_and_of_the_end_are_one_batch(tmp_path: Path, engine: SessionEngine) -> None:
+    """Pairs are told when they are found, orders without a payment at the end."""
+    world = IntervalsWorld(tmp_path, "tests.state.transforms:paid", engine=engine, mode="append")
+    world.sources = ("orders", "payments")
+    world.land_at(0.5, (1, "00:10:00"), (2, "00:20:00"))
+    world.land_at(0.5, (2, "00:20:30"), source="payments")
+    world.run_hour(0)
+
+    assert world.hours() == [["1 False", "2 True"]]
+    commit = world.checkpoint.lane(world.work(0).key.lane).commit_of(0)
+    assert commit is not None
+    assert commit.progress["numOutputRows"] == 2
+    assert commit.progress["numInputRows"] == {"orders": 2, "payments": 1}
+    assert not commit.requires_another_batch
+
+
+def test_a_replay_of_an_interval_replaces_its_output_and_leaves_no_state(tmp_path: Path, engine: SessionEngine) -> None:
+    world = IntervalsWorld(tmp_path, "tests.state.transforms:counts", engine=engine)
+    world.land_at(0.5, (1, "00:10:00"))
+    world.land_at(1.5, (1, "01:10:00"))
+    world.run_hour(0)
+    world.run_hour(1)
+    world.transform = "tests.state.transforms:counts_twice"
+    world.run_hour(0, clear_number=1)
+
+    assert world.hours() == [["1 2"], ["1 1"]]
+    assert world.left() == []
+
+
+def test_a_backfill_of_an_interval_that_was_read_replays_it_where_the_pipeline_says_so(
+    tmp_path: Path, engine: SessionEngine
+) -> None:
+    world = IntervalsWorld(tmp_path, "tests.state.transforms:counts", engine=engine, on_overlap="replay")
+    world.land_at(0.5, (1, "00:10:00"))
+    world.run_hour(0)
+    world.transform = "tests.state.transforms:counts_twice"
+    code, called = world.code()
+    world.work(0).run(run=backfill_run(77), engine=engine, code=code, transform=called)
+
+    assert world.hours() == [["1 2"]]
+
+
+def test_an_interval_is_not_read_beside_batches_that_keep_state(tmp_path: Path, engine: SessionEngine) -> None:
+    """As a run of Airflow's backfill would; the rows would be counted by themselves."""
+    world = IntervalsWorld(tmp_path, "tests.state.transforms:counts", engine=engine, plan="live")
+    world.land_at(0.5, (1, "00:10:00"))
+    refused = r"keeps state from batch to batch.*reads what is new.*plan='interval'"
+    with pytest.raises(IntervalError, match=refused):
+        world.run_hour(0)
+    with pytest.raises(IntervalError, match=refused):
+        world.work(0).should_fire()
+    assert world.checkpoint.lanes() == ["live"]
+    world.run(1)
+
+    assert world.table() == {0: [{"id": 1, "count": 1}]}
+
+
+def test_a_partition_that_is_run_again_asks_for_no_batch_from_which_others_have_gone_on(
+    tmp_path: Path, engine: SessionEngine
+) -> None:
+    """A request that no attempt can answer would hold retention for ever."""
+    world = IntervalsWorld(tmp_path, "tests.state.transforms:counts", engine=engine, plan="live")
+    run = backfill_run(0, partition="2023-11-15T00:00:00+00:00")
+    code, called = world.code()
+    for number in range(2):
+        world.land(f"{number}", {"id": 1})
+        world.execution.run(
+            run=run if number == 0 else backfill_run(number), engine=engine, code=code, transform=called
+        )  # fmt: skip
+    again = backfill_run(7, partition="2023-11-15T00:00:00+00:00")
+
+    with pytest.raises(CheckpointError, match=r"from which batches 1 to 1 have gone on.*rewind"):
+        world.work(0).run(run=again, engine=engine, code=code, transform=called)
+    assert not world.checkpoint.replays.pending(BatchKey("live", 0))
+
+
+def test_batches_that_keep_state_are_not_followed_by_intervals_nor_intervals_by_them(
+    tmp_path: Path, engine: SessionEngine
+) -> None:
+    for first, then in (("live", "interval"), ("interval", "live")):
+        (tmp_path / first).mkdir()
+        world = IntervalsWorld(tmp_path / first, "tests.state.transforms:counts", engine=engine, plan=first)
+        world.land_at(0.5, (1, "00:10:00"))
+        world.land_at(1.5, (1, "01:10:00"))
+        _run(world, first, 0)
+        before = sorted(str(path) for path in (tmp_path / first).rglob("*"))
+        world.options["plan"] = then
+        with pytest.raises((CheckpointError, IntervalError), match="a checkpoint and a table of its own"):
+            _run(world, then, 1)
+        assert sorted(str(path) for path in (tmp_path / first).rglob("*")) == before
+
+
+def _run(world: IntervalsWorld, plan: str, number: int) -> None:
+    if plan == "live":
+        world.run(number)
+    else:
+        world.run_hour(number)
+
+
+def test_what_a_killed_attempt_has_left_goes_with_the_commit_and_that_of_other_intervals_stays(
+    tmp_path: Path, engine: SessionEngine
+) -> None:
+    world = IntervalsWorld(tmp_path, "tests.state.transforms:counts", engine=engine)
+    world.land_at(0.5, (1, "00:10:00"))
+    lanes = [world.work(number).key.lane for number in (0, 1)]
+    for lane in lanes:
+        (tmp_path / "checkpoint" / "streaming" / f"{lane}.0-0" / "state" / "0").mkdir(parents=True)
+    world.run_hour(0)
+
+    assert {Path(path).name for path in world.left()} == {f"{lanes[1]}.0-0", "state", "0"}

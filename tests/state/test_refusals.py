@@ -1,0 +1,130 @@
+"""A change that state cannot survive is refused with the way on, and does no harm to who takes it back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_microbatch.cli.main import main
+from airflow_provider_microbatch.exceptions import DefinitionError, EngineError
+from airflow_provider_microbatch.execution.engine import Code, Handle
+from airflow_provider_microbatch.runtime.job import Job
+from airflow_provider_microbatch.runtime.other_state import refuse_other_spark
+from tests.state.stateful import SessionEngine, StatefulWorld
+from tests.state.test_parse import STORE, stateful
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+OF = "tests.state.transforms:"
+
+
+@pytest.mark.parametrize(
+    ("before", "then", "what"),
+    [
+        ("counts", "counts_by_text", r"key_schema=.*LongType.*StringType"),
+        ("counts", "sums", r"value_schema=.*count.*sum"),
+        ("counts", "as_they_are", r"\[\(OperatorId: 0 -> OperatorName: stateStoreSave\)\]; .* batch: \[\]"),
+        ("counts", "once", r"OperatorName: stateStoreSave\)\]; .* batch: \[\(OperatorId: 0 -> OperatorName: dedupe"),
+        ("as_they_are", "counts", r"have kept none, and the transform has an operator that keeps it \(Aggregate\)"),
+    ],
+    ids=["keys of another type", "other values", "an operator less", "another operator", "the first operator"],
+)
+def test_a_transform_that_keeps_other_state_is_refused_and_the_one_of_before_goes_on(
+    tmp_path: Path, engine: SessionEngine, before: str, then: str, what: str
+) -> None:
+    world = StatefulWorld(tmp_path, OF + before, engine=engine)
+    world.land("a", 1)
+    world.run(0)
+    world.land("b", 1)
+    world.transform = OF + then
+    with pytest.raises(EngineError, match=what) as refused:
+        world.run(1)
+    world.transform = OF + before
+    world.run(1, try_number=2)
+
+    assert "Put them back as they were, or begin a checkpoint and a table of their own" in str(refused.value)
+    assert "stateSchemaCheck" not in str(refused.value)
+    assert list(world.table()) == [0, 1]
+
+
+class _Told(SessionEngine):
+    """Has each job told that the state was kept by Spark 4.0."""
+
+    def start(self, handle: Handle, job: Job, code: Code) -> None:
+        streaming = job.streaming
+        if streaming is not None and streaming.before is not None:
+            assert streaming.before["sparkVersion"] == self._spark.version
+            job = replace(job, streaming=replace(streaming, before={**streaming.before, "sparkVersion": "4.0.4"}))
+        super().start(handle, job, code)
+
+
+def test_state_that_another_spark_has_kept_is_refused_where_this_one_does_not_read_it(
+    tmp_path: Path, engine: SessionEngine
+) -> None:
+    world = StatefulWorld(tmp_path, OF + "counts", engine=_Told(engine._spark))
+    world.land("a", 1)
+    world.run(0)
+    world.land("b", 1)
+
+    with pytest.raises(
+        EngineError, match=r"kept by Spark 4\.0\.4, and this is Spark 4\.1.*version of before; or begin"
+    ):
+        world.run(1)
+
+
+@pytest.mark.parametrize("versions", [("4.1.3", "4.2.0"), ("4.3.0", "4.1.3"), ("4.0.4", "4.0.1")], ids=str)
+def test_state_of_a_spark_that_is_read_is_not_refused(versions: tuple[str, str]) -> None:
+    refuse_other_spark(*versions)
+
+
+def test_what_keeps_no_state_goes_on_without(tmp_path: Path, engine: SessionEngine) -> None:
+    world = StatefulWorld(tmp_path, OF + "beside_a_table", engine=engine)
+    for number in range(2):
+        world.land(f"{number}", number, 7)
+        world.run(number)
+
+    assert world.table() == {number: [{"id": number, "count": 1}] for number in range(2)}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (STORE + "providerClass", "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"),
+        (STORE + "checkpointFormatVersion", "1"),
+        (STORE + "stateSchemaCheck", "false"),
+    ],
+)
+def test_settings_that_no_state_of_two_attempts_survives_are_refused_at_parse(
+    tmp_path: Path, name: str, value: str
+) -> None:
+    with pytest.raises(DefinitionError, match=rf"conf '{name}'.*Leave it out"):
+        stateful(tmp_path, conf={name: value})
+
+
+def test_older_batches_are_made_again_behind_a_rewind_that_shows_what_it_takes_back(
+    tmp_path: Path, engine: SessionEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """State too is that of the batch which it goes back to."""
+    world = StatefulWorld(tmp_path, OF + "counts", engine=engine)
+    for number in range(4):
+        world.land(f"{number}", 1, 10 + number)
+        world.run(number)
+    words: list[Any] = ["rewind", str(tmp_path / "checkpoint"), "--to", "0", "--drop-output"]
+    world.transform = OF + "counts_twice"
+
+    assert main([*words, "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert list(world.table()) == [0, 1, 2, 3]
+    assert main(words) == 0
+    assert [number for number in (1, 2, 3) if f"batch {number}" not in shown and f"live/{number}" not in shown] == []
+    number = 4
+    while world.run(number) is not None:
+        number += 1
+
+    assert world.table() == {
+        0: [{"id": 1, "count": 1}, {"id": 10, "count": 1}],
+        **{number: [{"id": 1, "count": 1 + 2 * number}, {"id": 10 + number, "count": 2}] for number in (1, 2, 3)},
+    }

@@ -1,0 +1,265 @@
+"""A batch that keeps state goes on from the output that the table has of the batch before, whatever a replay does."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.replays import Replays
+from airflow_provider_microbatch.exceptions import (
+    AttemptFencedError,
+    BatchInProgressError,
+    CheckpointError,
+    EngineError,
+    MicroBatchError,
+    SinkError,
+)
+from airflow_provider_microbatch.sinks import file as file_sink
+from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.foreach import ForeachBatch
+from airflow_provider_microbatch.upkeep.commands.withdraw_clear import plan_withdraw_clear
+from tests.execution.maintaining import applied, rewind
+from tests.execution.sleepers import Sleep, killed
+from tests.execution.world import CODE, Killed, run_identity
+from tests.state.counting import CountingWorld
+from tests.support.foreach_sinks import RowsInSqlite
+
+FIRST = BatchKey("live", 0)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> CountingWorld:
+    """Batch 0 is in, and the counter has come on."""
+    made = CountingWorld(tmp_path)
+    made.batch(0, head=1)
+    made.come(2)
+    return made
+
+
+def replay(world: CountingWorld, *, try_number: int = 1, **more: Any) -> None:
+    """Batch 0 again, by code that counts each number twice."""
+    world.run(0, world.engine(times=2, **more), clear_number=1, try_number=try_number)
+
+
+def next_batch(world: CountingWorld, *, try_number: int = 1) -> None:
+    world.run(1, world.engine(), try_number=try_number)
+
+
+def planned_by_a_sleeper(world: CountingWorld) -> Callable[[], None]:
+    """The next batch, by a planner that has looked by now, and sleeps before it writes the entry."""
+    planner = world.execution.planner
+    planner.begin()
+    position = planner.position()
+    ranges = planner.sources.next_ranges(position.committed, {})
+    return lambda: (planner.write_entry(position, run_identity(1), ranges), next_batch(world))[-1]
+
+
+def withdrawn(world: CountingWorld) -> None:
+    applied(world, lambda drafting: plan_withdraw_clear(drafting, FIRST))
+
+
+def an_hour_passes(world: CountingWorld) -> None:
+    world.expire_leases()
+    for path in (world.root / "checkpoint" / "replays").rglob("*"):
+        os.utime(path, times=(time.time() - 3600,) * 2)
+
+
+SLEEPS = [(FileSink, "replace"), (file_sink, "check_files"), (file_sink, "exchange")]
+
+
+@pytest.mark.parametrize(("owner", "name"), SLEEPS, ids=[name for _, name in SLEEPS])
+def test_a_replay_that_sleeps_while_the_next_batch_is_planned_read_published_and_committed_replaces_nothing(
+    world: CountingWorld, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
+) -> None:
+    """The planner has looked before the clear."""
+    plan = planned_by_a_sleeper(world)
+    Sleep(monkeypatch).before(owner, name, plan)
+    with pytest.raises(MicroBatchError):
+        replay(world)
+
+    assert world.table() == {0: [1], 1: [2]}
+    with pytest.raises(CheckpointError, match=r"from which batches 1 to 1 have gone on.*rewind .*--to -1"):
+        replay(world, try_number=2)
+    assert world.stages() == []
+
+
+def test_of_a_replay_whose_clear_is_withdrawn_no_attempt_wakes_up_behind_the_next_batch(
+    world: CountingWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def meanwhile() -> None:
+        world.expire_leases()
+        withdrawn(world)
+        next_batch(world)
+
+    Sleep(monkeypatch).before(FileSink, "replace", meanwhile)
+    with pytest.raises(SinkError, match="no complete stage"):
+        replay(world)
+
+    assert world.table() == {0: [1], 1: [2]}
+
+
+def test_the_next_batch_goes_on_from_a_replay_that_has_replaced_in_the_last_moment(
+    world: CountingWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = planned_by_a_sleeper(world)
+    Sleep(monkeypatch).before(Replays, "complete", plan)
+    replay(world)
+
+    assert world.table() == {0: [2], 1: [3]}
+    assert not world.checkpoint.replays.pending(FIRST)
+
+
+def test_while_a_replay_runs_the_next_batch_is_left_to_the_next_run(world: CountingWorld) -> None:
+    said = []
+
+    def meanwhile(job: object) -> None:
+        with pytest.raises(BatchInProgressError, match=r"live/0 .*run 'run-0' .*Nothing was done here"):
+            next_batch(world)
+        said.append(world.execution.should_fire(run_identity(1)))
+
+    replay(world, after_stage=meanwhile)
+    next_batch(world)
+
+    assert not said[0].fire
+    assert "run 'run-0'" in said[0].reason
+    assert world.table() == {0: [2], 1: [3]}
+
+
+def failed_replay(world: CountingWorld) -> None:
+    def fails(job: object) -> None:
+        raise EngineError("no executors")
+
+    with pytest.raises(EngineError):
+        replay(world, before_stage=fails)
+
+
+def test_a_clear_that_nobody_answers_stops_the_next_batch_with_the_ways_on(world: CountingWorld) -> None:
+    failed_replay(world)
+    with pytest.raises(BatchInProgressError):  # its retry may be on its way
+        next_batch(world)
+    an_hour_passes(world)
+    for ask in (lambda: next_batch(world), lambda: world.execution.should_fire(run_identity(1))):
+        with pytest.raises(CheckpointError, match=r"run 'run-0' of DAG 'orders' .*microbatch withdraw-clear .* live/0"):
+            ask()
+    assert world.table() == {0: [1]}
+
+    withdrawn(world)
+    next_batch(world)
+    assert world.table() == {0: [1], 1: [2]}
+
+
+def test_a_replay_whose_stage_waits_for_audits_is_named(world: CountingWorld) -> None:
+    run, engine = run_identity(0, clear_number=1), world.engine(times=2)
+    found = world.execution.look(FIRST, run, engine_of=lambda _: engine)
+    attempt = world.execution.open_next(found, run=run, code=CODE, engine=engine)
+    assert attempt is not None
+    job = world.execution.job(attempt, None)
+    world.execution.run_attempt(attempt=attempt, job=job, engine=engine, code=CODE)
+    an_hour_passes(world)
+    world.execution.keep(attempt, seconds=60)
+    with pytest.raises(CheckpointError, match=r"its stage waits for its audits.*Clear the submit task of run 'run-0'"):
+        next_batch(world)
+    manifest = world.execution.publish(attempt)
+    world.execution.commit(key=FIRST, manifest=manifest, run=run)
+    next_batch(world)
+
+    assert world.table() == {0: [2], 1: [3]}
+
+
+def test_the_retry_of_the_replay_lets_the_next_batch_go_on(world: CountingWorld) -> None:
+    failed_replay(world)
+    an_hour_passes(world)
+    replay(world, try_number=2)
+    next_batch(world)
+
+    assert world.table() == {0: [2], 1: [3]}
+
+
+def test_a_replay_that_died_before_its_answer_stops_nothing(
+    world: CountingWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(Replays, "complete", killed)
+        with pytest.raises(Killed):
+            replay(world)
+    an_hour_passes(world)
+    next_batch(world)
+
+    assert world.table() == {0: [2], 1: [3]}
+    world.janitor()
+    assert not world.checkpoint.replays.pending(FIRST)
+
+
+def test_a_stage_of_a_replay_that_cannot_be_dropped_stops_the_next_batch_by_its_name(
+    world: CountingWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever sleeps with it could replace what the next batch has gone on from."""
+
+    def away(*_: object) -> bool:
+        raise SinkError("the table is away")
+
+    def meanwhile() -> None:
+        world.expire_leases()
+        withdrawn(world)
+        with monkeypatch.context() as patched:
+            patched.setattr(FileSink, "drop_stage", away)
+            with pytest.raises(CheckpointError, match=r"attempt 2 of run 'run-0' .*the state .*Run this task again"):
+                next_batch(world)
+
+    Sleep(monkeypatch).before(FileSink, "replace", meanwhile)
+    replay(world)
+    next_batch(world, try_number=2)
+
+    assert world.table() == {0: [2], 1: [3]}
+
+
+def test_the_next_batch_waits_for_a_replay_whose_function_is_being_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows may be in the target by now, where nothing takes them back."""
+    target = RowsInSqlite(str(tmp_path / "stages"), str(tmp_path / "rows.db"), format="json")
+    world = CountingWorld(tmp_path, sink=target)
+    world.batch(0, head=1)
+    world.come(2)
+    monkeypatch.setattr("airflow_provider_microbatch.sinks.foreach.opened.TABLE_SECONDS", 0)
+    plan = planned_by_a_sleeper(world)
+
+    def meanwhile() -> None:
+        with pytest.raises(CheckpointError, match=r"attempt 2 of run 'run-0' .*could not be dropped"):
+            plan()
+
+    Sleep(monkeypatch).before(FileSink, "replace", meanwhile)
+    replay(world)
+    next_batch(world, try_number=2)
+
+    told = [ForeachBatch(key=BatchKey("live", n), checkpoint="", pipeline="", epoch=0, is_replay=False) for n in (0, 1)]
+    assert [target.held(batch) for batch in told] == [[{"id": 2}], [{"id": 3}]]
+
+
+def test_an_attempt_whose_state_is_not_the_one_that_is_published_by_now_publishes_nothing(world: CountingWorld) -> None:
+    """As behind a table that was restored from a backup meanwhile."""
+
+    def restored(job: object) -> None:
+        folder = world.lake / "lane=live" / "batch_id=0" / "_manifest" / "part-0.txt"
+        other = next(iter(world.kept))
+        folder.write_text(folder.read_text().replace(other, "00000000-0000-0000-0000-000000000000"))
+
+    with pytest.raises(AttemptFencedError, match=r"goes on from .*another state"):
+        world.run(1, world.engine(after_stage=restored))
+    assert world.table() == {0: [1]}
+    assert not world.checkpoint.commit_log.has(1)
+
+
+def test_a_batch_that_was_taken_back_leaves_the_one_before_to_its_replay(world: CountingWorld) -> None:
+    next_batch(world)
+    applied(world, rewind(0))
+    replay(world)
+    next_batch(world, try_number=2)
+
+    assert world.table() == {0: [2], 1: [3]}
