@@ -74,17 +74,23 @@ class CompactOperator(BaseOperator):
             try:
                 with lifetime():
                     reports += self._compact(location, pipeline)
-            except (MicroBatchError, OSError) as error:
+            except Exception as error:
+                # Sinks may be a user's: whatever they raise, the next pipeline's tables are compacted.
                 self.log.exception("the tables of %s cannot be compacted", location)
-                problems.append(f"{location}: {error}")
+                told = error if isinstance(error, (MicroBatchError, OSError)) else f"{type(error).__name__}: {error}"
+                problems.append(f"{location}: {told}")
         problems += [f"{report.location}: {report.failed}" for report in reports if report.failed is not None]
         if problems:
             raise AirflowException("not everything was compacted:\n" + "\n".join(problems))
         return [report.to_dict() for report in reports]
 
     def _compact(self, location: str, pipeline: Pipeline | None) -> list[TableReport]:
+        checkpoint = Checkpoint(open_store(location), sources=[] if pipeline is None else [*pipeline.sources])
+        if checkpoint.identity() is None:
+            self.log.warning("%s is no checkpoint yet: no pipeline has run there, so there is nothing to do", location)
+            return []
         return compact(
-            Checkpoint(open_store(location), sources=[] if pipeline is None else [*pipeline.sources]),
+            checkpoint,
             sinks=None if pipeline is None else [pipeline.sink.open(SinkContext())],
             target_bytes=self.target_bytes,
             dry_run=self.only_say,

@@ -44,9 +44,12 @@ def test_it_compacts_each_by_pipeline_or_by_checkpoint_and_logs_the_rate(
     assert "MB a second" in caplog.text
 
 
-def test_a_pipeline_that_never_ran_has_nothing_to_compact(tmp_path: Path) -> None:
-    (report,) = run(tmp_path, pipelines=[World(tmp_path).pipeline])
-    assert (report["files_before"], report["refused"], report["failed"]) == (0, None, None)
+def test_where_no_pipeline_has_run_there_is_nothing_to_compact(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world, nowhere = World(tmp_path), str(tmp_path / "nowhere")
+    assert run(tmp_path, pipelines=[world.pipeline], checkpoints=[nowhere]) == []
+    assert f"{nowhere} is no checkpoint yet" in capsys.readouterr().out
     assert not (tmp_path / "checkpoint").exists()
     assert not (tmp_path / "lake").exists()
 

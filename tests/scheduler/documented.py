@@ -15,7 +15,7 @@ SERVED = {"kafka", "kinesis", "object-stores"}
 ``tests/sources/test_kafka_definition.py``, ``tests/sources/test_kinesis_spark.py`` and
 ``tests/airflow_face/test_object_store.py``."""
 
-BESIDE_THE_JANITOR = {"microbatch_janitor", "orders_table"}
+BESIDE_THE_JANITOR = {"microbatch_compact", "microbatch_janitor", "orders_table"}
 
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _API = re.compile(r'os\.environ\.get\("ORDERS_API", "[^"]+"\)')
