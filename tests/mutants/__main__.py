@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.environments import ENVIRONMENTS
 from tests.mutants.mutation import Mutation
 from tests.mutants.mutations import MUTATIONS
 
@@ -32,6 +33,7 @@ COPIED = (
     "dags",
     "docs",
     "benchmarks",
+    "requirements",
     "pyproject.toml",
     "README.md",
     "SECURITY.md",
@@ -70,6 +72,10 @@ def copy(top: Path) -> Iterator[Path]:
                 shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
             else:
                 shutil.copy(source, folder / name)
+        # Pythons and jars that tests need, made once: without requirements and these, tests of other Sparks are none.
+        made = (top / ENVIRONMENTS.name).resolve()
+        made.mkdir(exist_ok=True)
+        (folder / ENVIRONMENTS.name).symlink_to(made, target_is_directory=True)
         yield folder
 
 
