@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-
-from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowException
+from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.exceptions import DefinitionError, MicroBatchError
-from airflow_provider_microbatch.lifetime import lifetime
-from airflow_provider_microbatch.operators.micro_batch import check_pipeline
+from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.operators.upkeep import Upkeep
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sinks import SinkContext
 from airflow_provider_microbatch.sinks.compaction import TARGET_BYTES
-from airflow_provider_microbatch.stores.location import open_store
-from airflow_provider_microbatch.upkeep.compaction import TableReport, compact
-
-if TYPE_CHECKING:
-    from airflow.sdk import Context
+from airflow_provider_microbatch.upkeep.compaction import compact
 
 
-class CompactOperator(BaseOperator):
+class CompactOperator(Upkeep):
     """Join the small files of pipelines' tables. Each batch stays known, and can be replayed, as before; readers see
     the old files or the new, never both. It may run beside the tasks that make batches, and again after it was killed.
 
@@ -38,6 +30,8 @@ class CompactOperator(BaseOperator):
     """
 
     ui_color = "#e2d9f3"
+    cannot = "the tables of %s cannot be compacted"
+    undone = "not everything was compacted"
 
     def __init__(
         self,
@@ -48,50 +42,23 @@ class CompactOperator(BaseOperator):
         only_say: bool = False,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        where = f"task {self.task_id!r}"
-        if isinstance(pipelines, Pipeline) or isinstance(checkpoints, str) or not (pipelines or checkpoints):
-            raise DefinitionError(f"{where}: give a list of at least one: pipelines=[…] or checkpoints=[…].")
+        super().__init__(pipelines=pipelines, checkpoints=checkpoints, only_say=only_say, **kwargs)
         if not isinstance(target_bytes, int) or isinstance(target_bytes, bool) or target_bytes < 1:
-            raise DefinitionError(f"{where}: target_bytes must be 1 or more, not {target_bytes!r}.")
-        self.pipelines = [check_pipeline(pipeline, operator=where) for pipeline in pipelines]
-        self.checkpoints = list(checkpoints)
+            raise DefinitionError(f"{self.where}: target_bytes must be 1 or more, not {target_bytes!r}.")
         self.target_bytes = target_bytes
-        self.only_say = only_say
 
-    def execute(self, context: Context) -> list[dict[str, Any]]:
-        """Compact the tables of each pipeline; one that cannot be compacted does not keep the others waiting.
-
-        :return: the reports of all tables.
-        :raises AirflowException: at the end, if a table was not compacted to its end; a later run does the rest.
-        """
-        work: list[tuple[str, Pipeline | None]] = [
-            *((pipeline.checkpoint, pipeline) for pipeline in self.pipelines),
-            *((location, None) for location in self.checkpoints),
-        ]
-        reports, problems = list[TableReport](), list[str]()
-        for location, pipeline in work:
-            try:
-                with lifetime():
-                    reports += self._compact(location, pipeline)
-            except Exception as error:
-                # Sinks may be a user's: whatever they raise, the next pipeline's tables are compacted.
-                self.log.exception("the tables of %s cannot be compacted", location)
-                told = error if isinstance(error, (MicroBatchError, OSError)) else f"{type(error).__name__}: {error}"
-                problems.append(f"{location}: {told}")
-        problems += [f"{report.location}: {report.failed}" for report in reports if report.failed is not None]
-        if problems:
-            raise AirflowException("not everything was compacted:\n" + "\n".join(problems))
-        return [report.to_dict() for report in reports]
-
-    def _compact(self, location: str, pipeline: Pipeline | None) -> list[TableReport]:
-        checkpoint = Checkpoint(open_store(location), sources=[] if pipeline is None else [*pipeline.sources])
+    def keep_up(self, checkpoint: Checkpoint, pipeline: Pipeline | None) -> tuple[list[dict[str, Any]], list[str]]:
+        """Compact the tables of one pipeline; one that cannot be compacted does not keep the others waiting."""
         if checkpoint.identity() is None:
-            self.log.warning("%s is no checkpoint yet: no pipeline has run there, so there is nothing to do", location)
-            return []
-        return compact(
+            self.log.warning(
+                "%s is no checkpoint yet: no pipeline has run there, so there is nothing to do", checkpoint.location
+            )
+            return [], []
+        reports = compact(
             checkpoint,
             sinks=None if pipeline is None else [pipeline.sink.open(SinkContext())],
             target_bytes=self.target_bytes,
             dry_run=self.only_say,
         )
+        failed = [f"{report.location}: {report.failed}" for report in reports if report.failed is not None]
+        return [report.to_dict() for report in reports], failed

@@ -349,7 +349,7 @@ MUTATIONS = [
     Mutation(
         name="what a sink raises ends the janitor for all checkpoints",
         why="stages of other pipelines stay for as long as one is broken",
-        file="operators/janitor.py",
+        file="operators/upkeep.py",
         old="            except Exception as error:\n",
         new="            except (MicroBatchError, OSError) as error:\n",
         tests=(JANITOR_TASK,),
