@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TypeVar
 from unittest import mock
 
 from airflow_provider_microbatch.sinks.file import FileSink
@@ -19,6 +20,7 @@ from tests.support.inline_engine import InlineEngine
 from tests.support.leases import expire_leases
 
 Make = Callable[[Drafting], Plan]
+W = TypeVar("W", bound=World)
 
 
 class Killed(BaseException):
@@ -65,7 +67,7 @@ def applied(world: World, make: Make = plan_repair, *, engine: InlineEngine | No
     return shown
 
 
-def filled(world: World, count: int) -> World:
+def filled(world: W, count: int) -> W:
     """The world, with so many batches of one row each, all committed."""
     for number in range(count):
         world.land(number)

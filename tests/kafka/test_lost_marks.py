@@ -14,7 +14,7 @@ from airflow_provider_microbatch.sinks.kafka import marks as module
 from airflow_provider_microbatch.sinks.kafka.mark import key_of
 from airflow_provider_microbatch.upkeep.commands.set_offset import plan_set_offset
 from airflow_provider_microbatch.upkeep.table_check import check_table
-from tests.execution.maintaining import applied, rewind
+from tests.execution.maintaining import applied, filled, rewind
 from tests.kafka.pipeline import TopicWorld
 from tests.support import kafka
 from tests.support.kafka_stages import read
@@ -25,10 +25,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def world(tmp_path: Path) -> TopicWorld:
     """Three batches of one row each, and a row that has landed since."""
-    world = TopicWorld(tmp_path)
-    for number in range(3):
-        world.land(number)
-        world.run(number)
+    world = filled(TopicWorld(tmp_path), 3)
     world.land(3)
     return world
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_microbatch.exceptions import SinkError
+from tests.execution.maintaining import filled
 from tests.kafka.pipeline import TopicWorld
 from tests.support.kafka_stages import read
 
@@ -20,10 +21,7 @@ NO_MARK = b"not ours"
 @pytest.fixture
 def world(tmp_path: Path) -> TopicWorld:
     """Three batches of one row each, and a row that has landed since."""
-    world = TopicWorld(tmp_path)
-    for number in range(3):
-        world.land(number)
-        world.run(number)
+    world = filled(TopicWorld(tmp_path), 3)
     world.land(3)
     return world
 
