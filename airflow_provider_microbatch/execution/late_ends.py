@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Offset
@@ -50,7 +51,7 @@ def resolve(checkpoint: Checkpoint, sources: OpenedSources, planned: PlannedBatc
             f"{render(chosen)}; attempt {manifest.epoch} has read up to {render(ends)}. Nothing is published or "
             "committed by this one; the next attempt reads exactly the range that was chosen. If this comes again and "
             f"again, a restored backup has forgotten whose output is in the table: `microbatch repair "
-            f"{checkpoint.location}`."
+            f"{quote(checkpoint.location)}`."
         )
     log.info("Batch %s ends at %s, as attempt %s has read it", planned.key, render(chosen), planned.entry.resolved_by)
     return planned

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
+from shlex import quote
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
@@ -187,7 +188,7 @@ def _finding(checkpoint: Checkpoint, key: BatchKey, request: Replay) -> Finding:
         where=checkpoint.replays.epochs.where(key, request.epoch),
         message=f"a clear{by} waits for its answer, and retention keeps batch {key} and all after it until then.",
         repair=f"Clear the task again, and let it run. If the run was deleted: `microbatch withdraw-clear "
-        f"{checkpoint.location} {key}`.",
+        f"{quote(checkpoint.location)} {key}`.",
     )
 
 

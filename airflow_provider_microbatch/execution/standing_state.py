@@ -10,6 +10,7 @@ too early is ended, and whoever comes later sees the plan.
 from __future__ import annotations
 
 from collections.abc import Callable
+from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd
@@ -62,7 +63,7 @@ def check_no_replay_waits(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey)
     raise CheckpointError(
         f"{what} Nothing was planned, since {parked or 'no sign of life is there of its replay'}. Have that run try "
         "again, or clear its task again. If it will not, or cannot: `microbatch withdraw-clear "
-        f"{checkpoint.location} {before}` leaves the batch as it is, and the next run goes on from it."
+        f"{quote(checkpoint.location)} {before}` leaves the batch as it is, and the next run goes on from it."
     )
 
 

@@ -114,8 +114,8 @@ def check_intervals(pipeline: Pipeline, checkpoint: Checkpoint) -> None:
             f"pipeline {pipeline.name!r} keeps state from batch to batch (stateful=True), and a data interval is read "
             "beside them: its rows would be aggregated by themselves, and the state would never know them. Its next "
             "batch reads what is new, however old it is; `microbatch rewind "
-            f"{checkpoint.location} --to …` takes batches back to be made again. If each interval is to be aggregated "
-            "by itself, that is plan='interval', with a checkpoint and a table of its own."
+            f"{quote(checkpoint.location)} --to …` takes batches back to be made again. If each interval is to be "
+            "aggregated by itself, that is plan='interval', with a checkpoint and a table of its own."
         )
 
 

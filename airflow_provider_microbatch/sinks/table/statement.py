@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shlex import quote
+
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.exceptions import PublishConflictError, SinkError
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
@@ -63,5 +65,5 @@ def check_order(table: Table, batch: BatchIdentity, owner: Owner | None) -> None
     raise PublishConflictError(
         f"table {table.name} is the output of batch {owner.key}, which is later than batch {key}. Nothing was "
         f"replaced. If this checkpoint is a new one, or was restored from an older backup, `microbatch start-behind "
-        f"{batch.location or 'LOCATION'}` has it count on behind that batch."
+        f"{quote(batch.location or 'LOCATION')}` has it count on behind that batch."
     )

@@ -278,7 +278,7 @@ class _Rewind:
             if self._checkpoint.horizons.removing(self._name):
                 told += (
                     " A removal whose pipeline keeps all by now is finished by nobody: `microbatch repair "
-                    f"{self._drafting.store.location} --give-up` takes it for dead at your word."
+                    f"{quote(self._drafting.store.location)} --give-up` takes it for dead at your word."
                 )
             raise MaintenanceError(told)
 
