@@ -86,7 +86,7 @@ def test_a_transform_that_keeps_other_state_is_refused_with_the_way_on(tmp_path:
     world.land("a", 1)
     world.run(0)
     world.land("b", 1)
-    for number, other in enumerate(("sums", "once")):
+    for number, other in enumerate(("counts_by_text", "once")):
         world.transform = f"tests.state.transforms:{other}"
         with pytest.raises(EngineError, match="Put them back as they were, or begin a checkpoint and a table"):
             world.run(1, try_number=1 + number)
