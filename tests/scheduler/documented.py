@@ -4,20 +4,17 @@ folders, the hours between two runs, the number of slots, and, but for the READM
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-SERVED = {"kafka", "kinesis", "object-stores"}
-"""Pages whose DAG needs a server that the tests' Airflow has not. The same runs on the real server in
-``tests/sources/test_kafka_definition.py``, ``tests/sources/test_kinesis_spark.py`` and
-``tests/airflow_face/test_object_store.py``."""
-
 BESIDE_THE_JANITOR = {"microbatch_compact", "microbatch_janitor", "orders_table"}
 
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_TRANSFORM = re.compile(r"^    # (jobs/\w+\.py)\n((?:    .*\n|\n)+)", re.MULTILINE)
 _API = re.compile(r'os\.environ\.get\("ORDERS_API", "[^"]+"\)')
 _NAMED_IN_THE_TEXT = """\
 from airflow_provider_microbatch.operators.drain import drain
@@ -40,18 +37,15 @@ class Documented:
     folder: Path
 
     @property
-    def landing(self) -> str | None:
-        """The folder below ``landing`` in which its source looks; None if it makes no batches."""
-        return self._named("landing")
-
-    @property
     def checkpoint(self) -> str:
-        """Its pipeline's, below ``checkpoints``."""
-        found = self._named("checkpoints")
-        assert found is not None, self.text
+        """The address of its pipeline's."""
+        found = re.findall(r'"(s3://[^"]*-checkpoints/\w+)"', self.text) or [
+            # An example that has a pipeline of its own names that last.
+            f"{self.folder}/checkpoints/{name}"
+            for name in re.findall(r"/checkpoints/(\w+)", self.text)
+        ]
         # Those of a job lie below its own, each under the name of the pipeline's first sink; the last one is told of.
-        sinks = re.findall(r'\.sink\("(\w+)"', self.text)
-        return f"{found}/{sinks[-1]}" if sinks else found
+        return "/".join([found[-1], *re.findall(r'\.sink\("(\w+)"', self.text)[-1:]])
 
     @property
     def landings(self) -> list[str]:
@@ -59,15 +53,10 @@ class Documented:
         return re.findall(r"/landing/(\w+)", self.text)
 
     @property
-    def upstream(self) -> str | None:
-        """The table below ``lake`` that its source reads, if it is another pipeline's, for which the test stands."""
-        found = re.findall(r'DeltaSource\("[^"]*/lake/(\w+)"', self.text)
-        return found[-1] if found else None
-
-    def _named(self, folder: str) -> str | None:
-        """What lies below a folder; an example that has a pipeline of its own names that last."""
-        found = re.findall(rf"/{folder}/(\w+)", self.text)
-        return found[-1] if found else None
+    def bucket(self) -> str | None:
+        """The address of its table, if that lies in a bucket."""
+        found = re.search(r'FileSink\("(s3://[^"]+)"', self.text)
+        return found and found[1]
 
     @property
     def replaces(self) -> bool:
@@ -75,12 +64,15 @@ class Documented:
         return 'mode="create_or_replace"' in self.text
 
 
-def deploy_transform(dags: Path) -> None:
-    """Put the README's transform where it says: into ``jobs/`` beside its DAG file. Docs use it too; what those of
-    ``dags/`` use lies there already."""
+def deploy_transforms(dags: Path) -> None:
+    """Put the README's transform, and those of docs, where they say: into ``jobs/`` beside their DAG files. Docs use
+    the README's too; what those of ``dags/`` use lies there already."""
     _, transform = blocks(ROOT / "README.md")
     assert transform.startswith("def transform(batch):")
     (dags / "jobs" / "orders_transform.py").write_text(transform)
+    for page in (ROOT / "docs").glob("*.md"):
+        for name, lines in _TRANSFORM.findall(page.read_text()):
+            (dags / name).write_text(textwrap.dedent(lines))
 
 
 def documented(home: Path, *, api: str) -> Iterator[Documented]:
@@ -92,7 +84,7 @@ def documented(home: Path, *, api: str) -> Iterator[Documented]:
     readme, _ = blocks(ROOT / "README.md")
     yield _adapted("README", readme, home / "README", engine="spark_default")
     pipeline = readme.partition("\nwith DAG(")[0]
-    for page in sorted(page for page in (ROOT / "docs").glob("*.md") if page.stem not in SERVED):
+    for page in sorted((ROOT / "docs").glob("*.md")):
         for number, block in enumerate(block for block in blocks(page) if "DAG(" in block):
             name = f"{page.stem}_{number}"
             yield _adapted(name, f"{pipeline}\n{_NAMED_IN_THE_TEXT}\n{block}", home / name)
@@ -121,6 +113,9 @@ def _adapted(name: str, text: str, folder: Path, *, engine: str = "spark_connect
     text = re.sub(r'(DAG\(\s*)"\w+"', rf'\1"{dag_id}"', text)
     text = re.sub(r'schedule="(?!@continuous)[^"]+"', 'schedule="* * * * * */10"', text)  # every ten seconds
     text = text.replace("slots=20", "slots=2").replace('conn_id="spark_default"', f'conn_id="{engine}"')
+    text = re.sub(r'(MicroBatchOperator\(task_id="micro_batch", pipeline=\w+)\)', rf'\1, conn_id="{engine}")', text)
     text = text.replace('"/data/', f'"{folder}/')
+    # Another test's topic, and another test's catalog, have these names in the one Airflow.
+    text = text.replace('topics=["orders"]', 'topics=["documented"]').replace('"s3://lake@', '"s3://bucket@')
     text = text.replace('os.environ.get("MICROBATCH_HOME", "/opt/microbatch")', f'"{folder}"')
     return Documented(dag_id=dag_id, text=text, folder=folder)

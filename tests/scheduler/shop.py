@@ -44,6 +44,13 @@ class Shop:
         unfinished.write_text("".join(json.dumps(order) + "\n" for order in orders))
         unfinished.rename(path)
 
+    def connect(self, conn_id: str, conn_type: str, *, extra: Mapping[str, Any], **more: Any) -> None:
+        """Have a connection of that name in Airflow, if there is none yet."""
+        known = {one["connection_id"] for one in self.airflow.api("GET", "connections")["connections"]}
+        if conn_id not in known:
+            stored = {"connection_id": conn_id, "conn_type": conn_type, "extra": json.dumps(extra), **more}
+            self.airflow.api("POST", "connections", stored)
+
     def checkpoint(self, name: str) -> Checkpoint:
         """A DAG's checkpoint."""
         return Checkpoint(open_store(str(self.home / "checkpoints" / name)))

@@ -12,16 +12,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-import pyarrow as pa
-import pyarrow.dataset as ds
 import pytest
-from deltalake import DeltaTable, write_deltalake
-from pyiceberg.table import StaticTable
 
+from airflow_provider_microbatch import connections
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.engines.server import CONNECTION
-from tests.scheduler.documented import Documented, deploy_transform, documented
-from tests.scheduler.shop import Shop, order
+from airflow_provider_microbatch.stores.location import open_store
+from tests.scheduler.documented import Documented, deploy_transforms, documented
+from tests.scheduler.landings import Landing, buckets, connectors, in_bucket, in_tables, landing_of
+from tests.scheduler.shop import Shop
 from tests.support.orders_api import FolderServer, serving
 
 # Its waits end when what they wait for comes; on a machine that is busy with other things that takes minutes.
@@ -38,28 +38,23 @@ class Watched:
 
     :param dag: what is deployed.
     :param shop: the Airflow, and the folder that the DAG has for ``/data``.
+    :param landing: what its source looks at; None if it makes no batches.
     """
 
     dag: Documented
     shop: Shop
+    landing: Landing | None
     landed: list[list[int]] = field(default_factory=list)
     """The ids of each file; a file is a batch."""
     verdict: str | None = None
     """Empty for a DAG that had its third run, else what went wrong; None while it is on its way."""
 
     def land(self) -> None:
-        """A file, or version, that nobody has planned yet; the next run, or slot, takes it."""
-        assert self.dag.landing is not None
+        """What nobody has planned yet; the next run, or slot, takes it."""
+        assert self.landing is not None
         number = len(self.landed)
         ids = [2 * number, 2 * number + 1]
-        if self.dag.upstream is None:
-            self.shop.land(self.dag.landing, f"{number}", [order(id) for id in ids])
-        else:
-            write_deltalake(
-                self.shop.home / "lake" / self.dag.upstream,
-                pa.Table.from_pylist([order(id) for id in ids]),
-                mode="append",
-            )
+        self.landing.land(number, ids)
         self.landed.append(ids)
 
     def look(self, *, is_late: bool) -> bool:
@@ -71,7 +66,7 @@ class Watched:
             states = {run["dag_run_id"]: run["state"] for run in self.shop.airflow.runs(self.dag.dag_id)}
             failed = [run_id for run_id, state in states.items() if state == "failed"]
             succeeded = {run_id for run_id, state in states.items() if state == "success"}
-            if self.dag.landing is not None:
+            if self.landing is not None:
                 succeeded &= self._planners()
             if failed:
                 self.verdict = self._told(failed[0])
@@ -84,13 +79,16 @@ class Watched:
         return self.verdict is not None
 
     def _planners(self) -> set[str]:
-        """The runs that have planned a batch. Until there are three, a file waits for the next: it landed while the
-        batch before it was under way."""
-        log = self.shop.checkpoint(self.dag.checkpoint).offset_log
-        planned = [entry.run.run_id for _, entry in log.range() if entry.run is not None]
-        if len(set(planned)) < RUNS and len(planned) == len(self.landed):
+        """The runs that have planned a batch. Until there are three, more lands for the next: it lands while the batch
+        before it is under way, or after that, where a batch takes what has come until it is read."""
+        checkpoint = Checkpoint(open_store(self.dag.checkpoint))
+        planned = [(id, entry.run.run_id) for id, entry in checkpoint.offset_log.range() if entry.run is not None]
+        if self.landing is not None and self.landing.ends_late:
+            planned = [(id, run_id) for id, run_id in planned if checkpoint.commit_log.get(id) is not None]
+        found = {run_id for _, run_id in planned}
+        if len(found) < RUNS and len(planned) == len(self.landed):
             self.land()
-        return set(planned)
+        return found
 
     def _compared(self) -> str:
         """What is wrong with the rows in its table, or in each of several, as a reader of all of it finds them."""
@@ -98,16 +96,9 @@ class Watched:
             return ""
         newest = self.landed[-1:] if self.dag.replaces else self.landed
         wanted = [id for ids in newest for id in ids]
-        tables = {}
-        for folder in (self.shop.home / "lake").iterdir():
-            if (folder / "_delta_log").is_dir():
-                table = DeltaTable(folder.as_uri()).to_pyarrow_table(columns=["id"])
-            elif (folder / "metadata").is_dir():
-                newest = max((folder / "metadata").glob("*.metadata.json"))
-                table = StaticTable.from_metadata(str(newest)).scan(selected_fields=("id",)).to_arrow()
-            else:
-                table = ds.dataset(folder, partitioning="hive").to_table(columns=["id"])
-            tables[folder.name] = sorted(table["id"].to_pylist())
+        tables = dict(in_tables(self.shop.home / "lake"))
+        if self.dag.bucket is not None:
+            tables[self.dag.bucket] = in_bucket(self.dag.bucket)
         wrong = {name: found for name, found in tables.items() if found != wanted}
         return f"landed {wanted}, in the tables {wrong}" if wrong or not tables else ""
 
@@ -130,7 +121,8 @@ def warm_engine(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     folder = shop.home / "engine"
     folder.mkdir(mode=0o700)
     try:
-        assert main(["engine", "start", "--dir", str(folder), "--master", "local[1]"]) == 0
+        has = f"spark.jars={','.join(map(str, connectors()))}"
+        assert main(["engine", "start", "--dir", str(folder), "--master", "local[1]", "--conf", has]) == 0
         (connection,) = json.loads((folder / CONNECTION).read_text()).values()
         extra = connection.get("extra")
         stored = {**connection, "extra": json.dumps(extra) if isinstance(extra, dict) else extra}
@@ -149,14 +141,18 @@ def orders_api() -> Iterator[str]:
 
 @pytest.fixture
 def deployed(shop: Shop, warm_engine: None, orders_api: str) -> Iterator[list[Watched]]:
+    connections.find_by(buckets)  # of checkpoints, for who looks into them from here
     found = list(documented(shop.home / "documented", api=orders_api))
     files = {dag.dag_id: shop.airflow.dags / f"{dag.dag_id}.py" for dag in found}
-    watched = [Watched(dag=dag, shop=Shop(home=dag.folder, airflow=shop.airflow)) for dag in found]
-    deploy_transform(shop.airflow.dags)
+    watched = []
+    for dag in found:
+        own = Shop(home=dag.folder, airflow=shop.airflow)
+        watched.append(Watched(dag=dag, shop=own, landing=landing_of(dag.text, own)))
+    deploy_transforms(shop.airflow.dags)
     for one in watched:
         for folder in one.dag.landings:
             (one.shop.home / "landing" / folder).mkdir(parents=True, exist_ok=True)
-        if one.dag.landing is not None:
+        if one.landing is not None:
             one.land()
         files[one.dag.dag_id].write_text(one.dag.text)
     yield watched

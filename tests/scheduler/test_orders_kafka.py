@@ -18,8 +18,7 @@ DAG = "orders_kafka"
 
 def test_each_run_is_one_transaction_and_a_clear_is_refused_before_spark_begins(shop: Shop) -> None:
     topic = kafka.running().topic(name="orders", partitions=2)
-    extra = json.dumps({"bootstrap.servers": kafka.running().address})
-    shop.airflow.api("POST", "connections", {"connection_id": "kafka", "conn_type": "kafka", "extra": extra})
+    shop.connect("kafka", "kafka", extra={"bootstrap.servers": kafka.running().address})
     shop.airflow.unpause(DAG)
     try:
         for number in range(2):
