@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, settings
 
 from airflow_provider_microbatch import configuration, connections
 from airflow_provider_microbatch.settings import Settings, hand_down
-from tests.environments import QUICK_JAVA
+from tests.environments import ENVIRONMENTS
+from tests.support.spark_classes import shared
 
 ROOT = Path(__file__).resolve().parent.parent
 TRUSTED = (
@@ -49,7 +50,7 @@ def _isolate() -> Path:
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         # The janitor has to call the hooks of killed tasks from the checkpoint alone.
         "AIRFLOW__MICROBATCH__TRUSTED_MODULES": ",".join(TRUSTED),
-        **QUICK_JAVA,
+        **shared(ENVIRONMENTS / "spark-classes"),
         # A PyPI pyspark's spark-submit finds its home only through PATH.
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
     }

@@ -60,6 +60,17 @@ def jars(name: str) -> list[Path]:
     return sorted(lib.glob("*.jar"))
 
 
+def spark_classes() -> Path:
+    """The folder of an archive of the classes of the locked Spark, see :mod:`tests.support.spark_classes`.
+
+    The first call makes it, which takes some 30 seconds.
+    """
+    folder = ENVIRONMENTS / "spark-classes"
+    command = [sys.executable, "-m", "tests.support.spark_classes", str(folder)]
+    _made_once(folder / "archive.json", folder.name, REPOSITORY / "requirements" / "dev.txt", command)
+    return folder
+
+
 def _made_once(made: Path, name: str, made_of: Path, *commands: list[str]) -> None:
     """Run the commands that fill the folder ``name``, unless they have, out of the same file, and ``made`` is there."""
     stamp = hashlib.sha256(made_of.read_bytes()).hexdigest()
@@ -72,7 +83,9 @@ def _made_once(made: Path, name: str, made_of: Path, *commands: list[str]) -> No
             return
         shutil.rmtree(folder, ignore_errors=True)
         for command in commands:
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, cwd=REPOSITORY
+            )
             assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
         marker.write_text(stamp)
 
@@ -137,3 +150,5 @@ if __name__ == "__main__":
     for each in sorted(path.parent.name for path in (REPOSITORY / "tests" / "support" / "jars").glob("*/pom.xml")):
         print(f"jars {each}", flush=True)
         jars(each)
+    print("classes of Spark", flush=True)
+    spark_classes()

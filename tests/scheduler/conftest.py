@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from demo.local_airflow import LocalAirflow
+from tests.environments import spark_classes
 from tests.scheduler.shop import TODAY, Shop
 from tests.support.postgres import Postgres, postgres
 
@@ -85,7 +86,9 @@ def shop(tmp_path_factory: pytest.TempPathFactory, database_server: Postgres) ->
         "MICROBATCH_HOME": str(home),
         "MICROBATCH_HOUR": str(TODAY.hour),
         "SPARK_CONF_DIR": str(home / "spark"),
-        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[1]"}),
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(
+            {"conn_type": "spark", "host": "local[1]", "extra": {"class-archive": str(spark_classes())}}
+        ),
         "AIRFLOW_CONN_LAKE": json.dumps(
             {"conn_type": "iceberg", "extra": {"type": "sql", "uri": f"sqlite:///{home / 'catalog.db'}"}}
         ),
