@@ -14,8 +14,17 @@ import pytest
 from airflow_provider_microbatch.engines import class_archive
 from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
 from tests.engines.conftest import World
+from tests.environments import QUICK_JAVA
 
 SHARED = "org.apache.spark.deploy.SparkSubmit source: shared objects file (top)"
+
+
+@pytest.fixture(autouse=True)
+def without_that_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Java writes no archive while it takes classes from another one."""
+    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
+    for name, value in QUICK_JAVA.items():
+        monkeypatch.setenv(name, value)
 
 
 def use(monkeypatch: pytest.MonkeyPatch, folder: object) -> None:
