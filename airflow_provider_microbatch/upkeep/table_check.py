@@ -27,6 +27,7 @@ from airflow_provider_microbatch.execution.identity import (
     planned_identity,
 )
 from airflow_provider_microbatch.execution.letters_taken import replay_command
+from airflow_provider_microbatch.execution.liveness import Held, held_as
 from airflow_provider_microbatch.execution.other_lives import another_life, first_of_another_life
 from airflow_provider_microbatch.execution.set_aside import is_aside
 from airflow_provider_microbatch.execution.unknown_batches import check_letters_known, check_none_unknown
@@ -189,15 +190,25 @@ def _other_life(checkpoint: Checkpoint, table: OpenSink, key: BatchKey) -> int |
 
 def _of_two_attempts(checkpoint: Checkpoint, sink: OpenSink, asked: ExpectedBatch) -> Finding:
     key = asked.identity.key
-    parts = ((table, found_in(table, asked)) for table in sink.tables)
-    told = " and ".join(f"{table.location()} has it of attempt {one.epoch}" for table, one in parts if one is not None)
+    parts = [(table, one) for table in sink.tables if (one := found_in(table, asked)) is not None]
+    told = " and ".join(f"{table.location()} has it of attempt {one.epoch}" for table, one in parts)
     return Finding(
         kind="table",
         where=checkpoint.lane(key.lane).commit_log.where(key.id),
         message=f"batch {key} is to be of one attempt in all tables, and {told}: a replay was cut off between them.",
-        repair=f"`microbatch janitor {quote(checkpoint.location)}` finishes it while its stage is there. "
-        f"Else: {_back(checkpoint, key)}",
+        repair=f"{_finished_by(checkpoint, key, max(one.epoch for _, one in parts))} Else: {_back(checkpoint, key)}",
     )
+
+
+def _finished_by(checkpoint: Checkpoint, key: BatchKey, epoch: int) -> str:
+    """Who publishes the rest of an attempt's stage."""
+    attempt = checkpoint.attempts.get(key, epoch)
+    if attempt is not None and attempt.run is not None and held_as(checkpoint, key, epoch) is Held.STAGED:
+        return (
+            f"Clear the commit task of run {attempt.run.run_id!r} of DAG {attempt.run.dag_id!r} alone, which finishes "
+            "it while its stage is there: the janitor leaves that to the audits until their time is over."
+        )
+    return f"`microbatch janitor {quote(checkpoint.location)}` finishes it while its stage is there."
 
 
 def _look_inside(checkpoint: Checkpoint, sink: OpenSink, asked: ExpectedBatch, found: Manifest) -> Iterator[Finding]:

@@ -28,8 +28,9 @@ from airflow_provider_microbatch.sinks import SinkContext
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.several import Sinks
 from airflow_provider_microbatch.upkeep.commands.adopt import plan_adopt
+from airflow_provider_microbatch.upkeep.commands.steps import DropOutput
 from airflow_provider_microbatch.upkeep.table_check import check_table
-from tests.execution.maintaining import applied, expire, rewind
+from tests.execution.maintaining import applied, expire, planned, rewind
 from tests.execution.two_tables import NAMES, Two, coded, die_between_two_tables, dying, is_clean
 from tests.execution.world import run_identity
 from tests.sinks.stages import expect, write_stage
@@ -172,6 +173,20 @@ def test_a_rewind_takes_out_what_was_published_to_a_part_of_the_tables(world: Tw
     world.run(2, coded(2))
     assert world.tables() == [{0: [(1, 2), (2, 2)], 1: [(3, 2)]}] * 2
     assert is_clean(world)
+
+
+def test_a_rewind_says_what_does_not_come_back(world: Two) -> None:
+    world.run(0, coded())
+    world.options["sink"] = FileSink(str(world.root / "orders"), format="json")
+    world.land(3)
+    world.run(1, coded())
+    shown = planned(world, rewind(-1))
+    whys = {Path(step.where).name: step.why for step in shown.steps if isinstance(step, DropOutput)}
+    assert whys == {
+        "orders": "it is read and published again",
+        "daily": "nothing writes to this table any more",
+    }
+    assert any("daily: what is taken out there does not come back" in note for note in shown.notes)
 
 
 def test_check_names_the_table_that_lacks_a_batch_and_a_clear_puts_it_back(world: Two) -> None:

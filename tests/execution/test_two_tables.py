@@ -64,6 +64,12 @@ def test_check_tells_of_a_batch_that_the_tables_have_of_two_attempts(world: Two)
     (finding,) = check_table(world.checkpoint, everything=True).findings
     assert "orders has it of attempt 2" in finding.message
     assert "daily has it of attempt 1" in finding.message
+    assert "microbatch janitor" in finding.repair
+    (newest,) = (one for one in world.checkpoint.attempts.all(KEY) if one.epoch == 2)
+    world.execution.keep(newest, seconds=3600)  # as the steps do, whose audits the janitor leaves it to
+    (finding,) = check_table(world.checkpoint, everything=True).findings
+    assert "Clear the commit task of run" in finding.repair
+    assert "microbatch janitor" not in finding.repair
     world.run(1, coded(2), clear_number=1, try_number=2)
     assert is_clean(world)
 

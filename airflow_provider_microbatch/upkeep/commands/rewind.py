@@ -428,12 +428,16 @@ class _Rewind:
                 "--drop-output it is taken out first, the newest first, one by one."
             )
         taken = [(number, found) for number in reversed(present) for found in reversed(published[number])]
+        for_good = dict[str, None]()
         for number, found in taken:
             if not found.sink.definition.can_withdraw:
                 raise MaintenanceError(
                     f"batch {number} is in {found.sink.location()}, which no batch can be taken out of: each makes it "
                     "whole, or its sink has no way to. Take it out there (drop the table, say), and run this again."
                 )
+            comes_back = self._recorded.is_written_to(found.sink, lane=self._name)
+            if not comes_back:
+                for_good[found.sink.location()] = None
             adopted = self._checkpoint.adoptions.get(BatchKey(self._name, number)) if not found.manifest.epoch else None
             step = DropOutput(
                 key=str(BatchKey(self._name, number)),
@@ -441,9 +445,14 @@ class _Rewind:
                 identity=found.manifest.identity.to_dict() if found.manifest.identity else None,
                 sink=found.sink.definition.to_dict(),
                 where=found.sink.location(),
-                why="it is read and published again",
+                why="it is read and published again" if comes_back else "nothing writes to this table any more",
             )
             self._drafting.elsewhere(step)
+        for where in for_good:
+            self._drafting.note(
+                f"the pipeline, as it ran last, does not write to {where}: what is taken out there does not come back. "
+                "To have it there again, name that sink and let a batch run first."
+            )
         if present:
             self._drafting.note(
                 "readers of the table miss these batches until they have run again; what is taken out is kept as "

@@ -237,6 +237,14 @@ class Recorded:
         found = [self._usable[name] for name in names if name in self._usable]
         return found or self.sinks()[:1]
 
+    def is_written_to(self, table: OpenSink, *, lane: str) -> bool:
+        """Whether what a lane reads again is published to the table, as far as is known from here: the pipeline may
+        have had the table at another time only."""
+        try:
+            return any(_is_one(table, one) for sink in self.today(lane) for one in sink.tables)
+        except MaintenanceError:
+            return True
+
     def never_written(self) -> tuple[list[OpenSink], list[str]]:
         """The sinks that no attempt on record wrote to, each once: a plan that was refused has left its pipeline on
         record, or retention has removed the attempts. And the reasons, in words, of those that cannot be used from
