@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,12 @@ from pyarrow import dataset, parquet
 
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks import Manifest, SinkContext
+from airflow_provider_microbatch.sinks.compaction.writer_name import rename_writer
 from airflow_provider_microbatch.sinks.file import FileSink
 from tests.sinks.stages import EXPECTED, KEY, write_stage
 from tests.sinks.test_file_compaction import batch_folder, data, publish, wanted
+
+ARROW, MR = f"parquet-cpp-arrow version {pa.cpp_version}", "parquet-mr version 1.16.0 (build 0)"
 
 
 @pytest.fixture
@@ -93,7 +97,8 @@ def test_what_looks_like_headers_of_older_files_is_not_joined(tmp_path: Path) ->
     assert "header" in next(iter(sink.compact(wanted()).left))
 
 
-def parquet_batch(sink: FileSink, tables: list[pa.Table], **given: Any) -> Manifest:
+def parquet_batch(sink: FileSink, tables: list[pa.Table], *, writers: Sequence[str] = (), **given: Any) -> Manifest:
+    """:param writers: names of the files' writers; else Arrow's."""
     folder = write_stage(sink, 1)
     files = {}
     for number, table in enumerate(tables):
@@ -102,6 +107,8 @@ def parquet_batch(sink: FileSink, tables: list[pa.Table], **given: Any) -> Manif
         with parquet.ParquetWriter(path, table.schema, **named) as writer:
             writer.write_table(table)
             writer.add_key_value_metadata(table.schema.metadata or {})
+        if writers:
+            rename_writer(path, writers[number], before=ARROW)
         files[path.name] = path.read_bytes()
     _rewrite(folder, files)
     return sink.publish(EXPECTED, 1)
@@ -141,6 +148,24 @@ def test_files_of_other_columns_or_of_another_writer_are_not_mixed(lake: FileSin
     assert (lake.compact(wanted()).files_before, len(list(batch_folder(lake).glob("*.parquet")))) == (2, 3)
     assert sum("-joined-" in path.name for path in batch_folder(lake).glob("*.parquet")) == 1
     assert dataset.dataset(batch_folder(lake), format="parquet").count_rows() == 4
+
+
+@pytest.mark.parametrize("name", [MR, "", "x" * 127, "é" * 100, f"{ARROW} {ARROW}"], ids=len)
+def test_times_in_96_bits_keep_the_name_of_their_writer(lake: FileSink, name: str) -> None:
+    table = pa.table({"at": pa.array([0, 1], pa.timestamp("us")), f" {ARROW}": [f" {ARROW}", ARROW]})
+    table = table.replace_schema_metadata({"k": f" {ARROW}"})
+    parquet_batch(lake, [table, table], writers=[name, name])
+    assert lake.compact(wanted()).files_after == 1
+    (path,) = batch_folder(lake).glob("*.parquet")
+    found = parquet.ParquetFile(path, coerce_int96_timestamp_unit="us")
+    assert (found.metadata.created_by, found.metadata.metadata[b"k"].decode()) == (name, f" {ARROW}")
+    assert found.read().to_pylist() == table.to_pylist() * 2
+
+
+def test_and_are_not_joined_with_those_of_another_writer(lake: FileSink) -> None:
+    table = pa.table({"at": pa.array([0], pa.timestamp("us"))})
+    parquet_batch(lake, [table, table], writers=[MR, ARROW])
+    assert lake.compact(wanted()).files_before == 0
 
 
 def test_what_reads_back_otherwise_is_not_published(lake: FileSink, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.registry import DISTRIBUTION
+from airflow_provider_microbatch.sinks.compaction.writer_name import rename_writer
 from airflow_provider_microbatch.sinks.file.reading import open_regular
 
 _GROUP_BYTES = 64 * 1024 * 1024
@@ -36,7 +37,8 @@ class ParquetJoining:
             found = _opened(stack, file)
             # Spark's own notes too: they say how old dates and times are meant.
             notes = tuple(sorted(_notes(found).items()))
-            return str(found.schema).partition("\n")[2], notes, _codec(found)  # the first line has an address in memory
+            columns = str(found.schema).partition("\n")[2]  # the first line has an address in memory
+            return columns, notes, _codec(found), _writer(found)
 
     def join(self, files: Sequence[Path], target: Path) -> None:
         from pyarrow import ArrowException, parquet
@@ -59,6 +61,9 @@ class ParquetJoining:
                 for table in _row_groups(files):
                     writer.write_table(table, row_group_size=table.num_rows)
                 writer.add_key_value_metadata(_notes(first))
+                name = _writer(first)
+            if name is not None:
+                rename_writer(target, name, before=_created_by(target))
             _check_same(files, target)
         except ArrowException as error:
             raise SinkError(f"{files[0]} and {len(files) - 1} others beside it cannot be joined: {error}") from error
@@ -77,6 +82,17 @@ def _opened(stack: ExitStack, file: Path) -> Any:
 
 def _notes(file: Any) -> dict[bytes, bytes]:
     return {key: value for key, value in (file.metadata.metadata or {}).items() if key != _ARROW}
+
+
+def _writer(file: Any) -> str | None:
+    """The writer's name, if readers may read values by it: times of 96 bits. Of other columns it says nothing, and a
+    joined file of a Delta table may be joined with files of Spark's once more."""
+    return str(file.metadata.created_by) if _has(file, "", "INT96") else None
+
+
+def _created_by(path: Path) -> str:
+    with ExitStack() as stack:
+        return str(_opened(stack, path).metadata.created_by)
 
 
 def _codec(file: Any) -> str:
@@ -122,8 +138,8 @@ def _check_same(files: Sequence[Path], target: Path) -> None:
                 f"the columns of {files[0]} are stored as Arrow does not store them, so that readers could find other "
                 f"types: {_first_difference(first.schema, joined.schema)}"
             )
-        if _notes(joined) != _notes(first):
-            raise SinkError(f"{target} has not got the notes of its writer that {files[0]} has")
+        if (_notes(joined), _writer(joined)) != (_notes(first), _writer(first)):
+            raise SinkError(f"{target} has not got the notes and the name of its writer that {files[0]} has")
         index = 0
         for table in _row_groups(files):
             if not _same(table, joined.read_row_group(index)):
