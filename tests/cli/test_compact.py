@@ -132,6 +132,18 @@ def test_a_table_that_is_away_is_an_error_and_the_next_one_is_done(
     assert list(world.lake.iterdir()) == []
 
 
+def test_a_folder_that_is_somebody_elses_by_now_stays_as_it_is(world: World, tmp_path: Path) -> None:
+    """Where the table was once; or a place that a stranger names in the checkpoint."""
+    world.lake.rename(tmp_path / "moved")
+    world.options["sink"] = FileSink(str(tmp_path / "moved"), format="json")
+    world.land(9)
+    world.run(2)
+    world.lake.mkdir()
+    (world.lake / "theirs.json").write_text("{}\n")
+    main(["compact", location(world)])
+    assert [path.name for path in world.lake.iterdir()] == ["theirs.json"]
+
+
 def test_a_table_that_cannot_be_compacted_is_refused_with_what_to_do(world: World, tmp_path: Path) -> None:
     sinks: list[Sink] = [RowsInSqlite(str(tmp_path / "stages"), str(tmp_path / "rows.db"), format="json")]
     sinks.append(world.pipeline.sink)
