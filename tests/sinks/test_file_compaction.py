@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.sinks import Compacted, Compaction
+from airflow_provider_microbatch.sinks import Compacted, Compaction, file
 from airflow_provider_microbatch.sinks.compaction.lines import LineJoining
 from airflow_provider_microbatch.sinks.file import FileSink, compacting
 from airflow_provider_microbatch.sinks.file.lock import locked
@@ -246,6 +246,26 @@ def test_a_replay_while_files_are_read_is_no_error_and_the_next_batch_is_done(
     assert (done.left, done.batches) == ({compacting.CHANGED: {KEY}}, {BatchKey("live", 8)})
     assert {row for row in rows(sink) if row[0] == 7} == {(7, 2, 0), (7, 2, 1), (7, 2, 2)}
     assert len(list((sink.root / "_compacted").rglob("*.json"))) == 4, "of batch 8, for its readers"
+
+
+def test_a_batch_whose_lock_is_held_keeps_no_other_one_small(sink: FileSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as by a replay that is stopped."""
+    publish(sink)
+    publish(sink, BatchKey("live", 8))
+    monkeypatch.setattr(file, "TABLE_SECONDS", 0.1)
+    with sink._locked(KEY):
+        done = sink.compact(wanted())
+    assert (list(done.left.values()), done.batches) == ([{KEY}], {BatchKey("live", 8)})
+    assert f"process {os.getpid()}" in next(iter(done.left))
+
+
+def test_nor_does_one_with_a_pipe_that_somebody_has_put_there(sink: FileSink) -> None:
+    before = publish(sink)
+    publish(sink, BatchKey("live", 8))
+    os.mkfifo(batch_folder(sink) / "_pipe")
+    done = sink.compact(wanted())
+    assert (list(done.left.values()), done.batches) == ([{KEY}], {BatchKey("live", 8)})
+    assert rows(sink).items() >= before.items()
 
 
 def test_a_batch_of_which_a_file_is_gone_is_named_and_the_next_one_is_done(tmp_path: Path) -> None:

@@ -89,6 +89,16 @@ def test_lines_that_would_run_together_are_not_joined(sink: FileSink, files: dic
     assert len(data(batch_folder(sink))) == 2
 
 
+@pytest.mark.parametrize(
+    "content", [b"no gzip", gzip.compress(b"0,a\n" * 9)[:-12], gzip.compress(b"")[:10] + b"\xff" * 9]
+)
+def test_packed_lines_that_cannot_be_read_are_left_and_named(tmp_path: Path, content: bytes) -> None:
+    sink = FileSink(str(tmp_path / "table"), format="csv")
+    _rewrite(write_stage(sink, 1), {f"part-{number}.csv.gz": content for number in range(2)})
+    sink.publish(EXPECTED, 1)
+    assert "part-0.csv.gz cannot be read as gzip" in next(iter(sink.compact(wanted()).left))
+
+
 def test_what_looks_like_headers_of_older_files_is_not_joined(tmp_path: Path) -> None:
     sink = FileSink(str(tmp_path / "table"), format="csv")
     folder = write_stage(sink, 1)
@@ -196,3 +206,14 @@ def test_a_file_that_is_no_parquet_is_left_and_named(lake: FileSink) -> None:
     _rewrite(folder, {"part-0.parquet": b"PAR1", "part-1.parquet": b"PAR1"})
     lake.publish(EXPECTED, 1)
     assert "part-0.parquet cannot be read" in next(iter(lake.compact(wanted()).left))
+
+
+@pytest.mark.parametrize("old", [b"id", None], ids=["a name that is no text", "a page that is none"])
+def test_nor_is_parquet_that_cannot_be_read_joined(lake: FileSink, old: bytes | None) -> None:
+    table = pa.table({"id": [1]})
+    parquet_batch(lake, [table, table])
+    for path in batch_folder(lake).glob("*.parquet"):
+        content = path.read_bytes()
+        old = old or content[4:20]
+        path.write_bytes(content.replace(old, b"\xff" * len(old)))
+    assert "part-00000.parquet" in next(iter(lake.compact(wanted()).left))

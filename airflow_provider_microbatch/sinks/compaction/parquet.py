@@ -4,7 +4,7 @@ what comes out is read back and compared: a reader finds each value in the same 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ class ParquetJoining:
             ) from error
 
     def kind(self, file: Path) -> Hashable:
-        with ExitStack() as stack:
+        with _told(f"{file} cannot be read as Parquet"), ExitStack() as stack:
             found = _opened(stack, file)
             # Spark's own notes too: they say how old dates and times are meant.
             notes = tuple(sorted(_notes(found).items()))
@@ -41,9 +41,9 @@ class ParquetJoining:
             return columns, notes, _codec(found), _writer(found)
 
     def join(self, files: Sequence[Path], target: Path) -> None:
-        from pyarrow import ArrowException, parquet
+        from pyarrow import parquet
 
-        try:
+        with _told(f"{files[0]} and {len(files) - 1} others beside it cannot be joined"):
             with ExitStack() as stack:
                 first = _opened(stack, files[0])
                 given = {"store_decimal_as_integer": True} if _has(first, "Decimal", "INT32", "INT64") else {}
@@ -65,19 +65,30 @@ class ParquetJoining:
             if name is not None:
                 rename_writer(target, name, before=_created_by(target))
             _check_same(files, target)
-        except ArrowException as error:
-            raise SinkError(f"{files[0]} and {len(files) - 1} others beside it cannot be joined: {error}") from error
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Raise Arrow's errors of what is in a file as errors of the sink. Those of the file system stay: they have a
+    number."""
+    from pyarrow import ArrowException
+
+    try:
+        yield
+    except (ArrowException, UnicodeDecodeError) as error:
+        raise SinkError(f"{what}: {error}") from error
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise SinkError(f"{what}: {error}") from error
 
 
 def _opened(stack: ExitStack, file: Path) -> Any:
-    from pyarrow import ArrowException, parquet
+    from pyarrow import parquet
 
     held = stack.enter_context(open_regular(file))
-    try:
-        # Spark may store times in 96 bits, which Arrow would read as nanoseconds: these end in the year 2262.
-        return stack.enter_context(parquet.ParquetFile(held, coerce_int96_timestamp_unit="us"))
-    except ArrowException as error:
-        raise SinkError(f"{file} cannot be read as Parquet: {error}") from error
+    # Spark may store times in 96 bits, which Arrow would read as nanoseconds: these end in the year 2262.
+    return stack.enter_context(parquet.ParquetFile(held, coerce_int96_timestamp_unit="us"))
 
 
 def _notes(file: Any) -> dict[bytes, bytes]:

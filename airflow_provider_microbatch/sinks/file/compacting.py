@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 
 COMPACTED = "_compacted"
 
+_OF_THE_TABLE = (errno.ENOTSUP, errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+"""Errors that are no batch's own."""
+
 Result = TypeVar("Result")
 
 
@@ -98,7 +101,8 @@ class Folders:
     def compact(self, wanted: Compaction, batches: Iterable[BatchKey]) -> Compacted:
         """Compact the batches, one after the other.
 
-        :raises OSError: if another compaction of the table is at work, or for an error of the file system.
+        :raises OSError: if another compaction of the table is at work, or for an error of the file system that each
+            further batch would meet too.
         """
         done = Compacted()
         looks = (_tried(key, done, partial(self._look, key, wanted, done)) for key in batches)
@@ -235,13 +239,21 @@ def left_by_compactions(root: Path, places: list[Path]) -> Iterator[list[Path]]:
 
 
 def _tried(key: BatchKey, done: Compacted, what: Callable[[], Result]) -> Result | None:
-    """What ``what`` returns; None if the batch is left."""
+    """What ``what`` returns; None where the batch is left for an error of its own: one batch, such as one whose lock is
+    held, or in whose folder somebody has put what cannot be copied, keeps no other batch small.
+
+    :raises OSError: for an error of the file system that each further batch would meet too.
+    """
     try:
         return what()
     except SinkError as error:
         done.leave(key, str(error))
     except FileNotFoundError:
         done.leave(key, CHANGED)  # a replay puts other files in their place while they are read
+    except OSError as error:
+        if error.errno in _OF_THE_TABLE:
+            raise
+        done.leave(key, str(error))
     return None
 
 
