@@ -172,6 +172,14 @@ MUTATIONS = [
         tests=(COMMAND,),
     ),
     Mutation(
+        name="a report of a compaction has all reasons",
+        why="XCom and log grow with the table where a reason names a file",
+        file="upkeep/compaction.py",
+        old="key=lambda left: (-len(left[1]), left[0]))[:_NAMED]",
+        new="key=lambda left: (-len(left[1]), left[0]))",
+        tests=(COMMAND,),
+    ),
+    Mutation(
         name="a compaction begins while a command is changing the checkpoint",
         why="what is about to be taken out is worked at",
         file="upkeep/compaction.py",

@@ -178,6 +178,16 @@ def test_and_are_not_joined_with_those_of_another_writer(lake: FileSink) -> None
     assert lake.compact(wanted()).files_before == 0
 
 
+def test_columns_that_arrow_stores_otherwise_are_one_reason_for_all_batches(lake: FileSink) -> None:
+    """Such as lists with spark.sql.parquet.writeLegacyFormat: the report is kept in XCom."""
+    table = pa.table({"tags": [["a"]]})
+    parquet_batch(lake, [table, table], use_compliant_nested_type=False)
+    ((why, left),) = lake.compact(wanted()).left.items()
+    assert left == {KEY}
+    assert "as Arrow does not store them" in why
+    assert str(lake.root) not in why
+
+
 def test_what_reads_back_otherwise_is_not_published(lake: FileSink, monkeypatch: pytest.MonkeyPatch) -> None:
     parquet_batch(lake, [pa.table({"id": [1]}), pa.table({"id": [2]})])
     real = parquet.ParquetWriter.write_table

@@ -146,8 +146,8 @@ def _check_same(files: Sequence[Path], target: Path) -> None:
         joined, first = _opened(stack, target), _opened(stack, files[0])
         if not joined.schema.equals(first.schema):
             raise SinkError(
-                f"the columns of {files[0]} are stored as Arrow does not store them, so that readers could find other "
-                f"types: {_first_difference(first.schema, joined.schema)}"
+                "the columns are stored as Arrow does not store them, so that readers could find other types: "
+                f"{_first_difference(first.schema, joined.schema)}"
             )
         if (_notes(joined), _writer(joined)) != (_notes(first), _writer(first)):
             raise SinkError(f"{target} has not got the notes and the name of its writer that {files[0]} has")
