@@ -92,6 +92,14 @@ MUTATIONS = [
         tests=(FILES,),
     ),
     Mutation(
+        name="nothing is left of compactions while one is at work",
+        why="the definition of a former table goes, and what is left there is never found",
+        file="sinks/file/compacting.py",
+        old="            if not dry_run:\n",
+        new="            if places:\n",
+        tests=("tests/execution/test_former_tables.py",),
+    ),
+    Mutation(
         name="the joined folder of a batch is published before it is on disk",
         why="after a power cut a batch is empty files",
         file="sinks/file/compacting.py",

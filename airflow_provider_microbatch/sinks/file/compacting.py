@@ -223,16 +223,21 @@ class Folders:
 
 
 @contextmanager
-def left_by_compactions(root: Path, places: list[Path]) -> Iterator[list[Path]]:
+def left_by_compactions(root: Path, places: list[Path], *, dry_run: bool) -> Iterator[list[Path]]:
     """The given folders below ``_compacted`` as long as no compaction is at work on the table: the janitor removes what
-    is old in them, and must take nothing away from a compaction that has counted it already."""
+    is old in them, and must take nothing away from a compaction that has counted it already.
+
+    :param dry_run: they are only listed, also while one is at work: whether anything is left decides whether the
+        definition of a former table is kept, without which no janitor would look there again.
+    """
     if not (root / COMPACTED).is_dir():
         yield []
         return
     check_no_link(root, root / COMPACTED)
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(_only_one(root))
+            if not dry_run:
+                stack.enter_context(_only_one(root))
         except TimeoutError:
             places = []
         yield places
