@@ -54,6 +54,20 @@ def test_a_table_of_before_a_replay_is_found(world: World) -> None:
     assert "is attempt 1's, and attempt 2 has replaced that since" in message
 
 
+def test_a_restore_that_removed_nothing_is_found(world: World) -> None:
+    """A backup without deletion has the files of before a compaction, or a replay, beside those of after it."""
+    folder = world.lake / "lane=live" / "batch_id=0"
+    (manifest,) = (folder / "_manifest").glob("part-*")
+    shutil.copy(folder / "part-0.json", folder / "part-joined.json")
+    text = manifest.read_text().replace("part-0.json", "part-joined.json")
+    (folder / "_manifest" / "part-00000-of-another.txt").write_text(text)
+    (message,) = told(world)
+    assert "has two outputs of batch live/0" in message
+    folder.rename(world.root / "moved away")
+    world.run(0, clear_number=1)
+    assert told(world) == []
+
+
 @pytest.mark.parametrize("everything", [False, True])
 def test_a_batch_that_was_moved_or_copied_to_a_later_number_is_found_where_it_is(
     world: World, everything: bool

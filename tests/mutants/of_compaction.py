@@ -92,6 +92,14 @@ MUTATIONS = [
         tests=(FILES,),
     ),
     Mutation(
+        name="two manifests in one folder are one",
+        why="a restore that has removed nothing shows rows twice, and `check --table` finds all well",
+        file="sinks/file/report.py",
+        old="    if outputs > 1:\n",
+        new="    if outputs > 2:\n",
+        tests=("tests/execution/test_check_inside.py",),
+    ),
+    Mutation(
         name="nothing is left of compactions while one is at work",
         why="the definition of a former table goes, and what is left there is never found",
         file="sinks/file/compacting.py",
