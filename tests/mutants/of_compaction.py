@@ -92,6 +92,14 @@ MUTATIONS = [
         tests=(FILES,),
     ),
     Mutation(
+        name="a look into a batch beside a compaction finds damage",
+        why="an operator clears a batch that is whole",
+        file="upkeep/table_check.py",
+        old="        now = None if differs is None else found_in(table, asked)\n",
+        new="        now = part\n",
+        tests=("tests/execution/test_check_inside.py",),
+    ),
+    Mutation(
         name="two manifests in one folder are one",
         why="a restore that has removed nothing shows rows twice, and `check --table` finds all well",
         file="sinks/file/report.py",
