@@ -172,6 +172,14 @@ MUTATIONS = [
         tests=(FORMATS,),
     ),
     Mutation(
+        name="as many huge rows as small ones are read at once",
+        why="a worker dies of 200 KB of files that are gigabytes unpacked",
+        file="sinks/compaction/parquet.py",
+        old="    return max(min(_ROWS, _GROUP_BYTES // max(largest, 1)), 1)\n",
+        new="    return _ROWS\n",
+        tests=(FORMATS,),
+    ),
+    Mutation(
         name="a joined Parquet file is not read back",
         why="a value that Arrow cannot store is another one afterwards",
         file="sinks/compaction/parquet.py",

@@ -15,6 +15,7 @@ from pyarrow import dataset, parquet
 
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks import Manifest, SinkContext
+from airflow_provider_microbatch.sinks.compaction import parquet as compaction_of_parquet
 from airflow_provider_microbatch.sinks.compaction.writer_name import rename_writer
 from airflow_provider_microbatch.sinks.file import FileSink
 from tests.sinks.stages import EXPECTED, KEY, write_stage
@@ -209,6 +210,18 @@ def test_times_before_1970_are_the_same_ones(lake: FileSink, deprecated: bool) -
     found = parquet.ParquetFile(path, coerce_int96_timestamp_unit="us")
     assert found.schema.column(0).physical_type == ("INT96" if deprecated else "INT64")
     assert found.read()["at"].to_pylist() == [*times["at"].to_pylist()] * 2
+
+
+def test_huge_values_that_are_small_when_packed_are_not_held_in_memory_at_once(
+    lake: FileSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction_of_parquet, "_GROUP_BYTES", 100_000)
+    table = pa.table({"id": pa.array([f"{number}{'x' * 10_000}" for number in range(50)])})
+    parquet_batch(lake, [table, table], compression="zstd")
+    assert lake.compact(wanted()).bytes_before < 50_000
+    (path,) = batch_folder(lake).glob("*.parquet")
+    found = parquet.read_metadata(path)
+    assert max(found.row_group(index).num_rows for index in range(found.num_row_groups)) <= 20
 
 
 def test_a_file_that_is_no_parquet_is_left_and_named(lake: FileSink) -> None:

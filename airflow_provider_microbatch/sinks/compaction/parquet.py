@@ -15,7 +15,8 @@ from airflow_provider_microbatch.sinks.file.reading import open_regular
 
 _GROUP_BYTES = 64 * 1024 * 1024
 """Rows are held in memory up to this size, and written as one row group."""
-_ROWS = 16_384
+_ROWS = 4_096
+"""Rows that are read at once, unless they are large."""
 _ARROW = b"ARROW:schema"
 """How Arrow would spell the columns: other readers go by the file's own schema, and Arrow has to do so too."""
 
@@ -123,7 +124,8 @@ def _row_groups(files: Sequence[Path]) -> Iterator[Any]:
     held, size = list[Any](), 0
     for path in files:
         with ExitStack() as stack:
-            for part in _opened(stack, path).iter_batches(batch_size=_ROWS):
+            file = _opened(stack, path)
+            for part in file.iter_batches(batch_size=_rows_at_once(file)):
                 held.append(part)
                 size += part.nbytes
                 if size >= _GROUP_BYTES:
@@ -131,6 +133,13 @@ def _row_groups(files: Sequence[Path]) -> Iterator[Any]:
                     held, size = [], 0
     if held:
         yield _table(held)
+
+
+def _rows_at_once(file: Any) -> int:
+    """So many rows as have the size of a row group: huge values may take hardly any room in a file that is packed."""
+    groups = (file.metadata.row_group(index) for index in range(file.metadata.num_row_groups))
+    largest = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
+    return max(min(_ROWS, _GROUP_BYTES // max(largest, 1)), 1)
 
 
 def _table(parts: Sequence[Any]) -> Any:
