@@ -68,6 +68,8 @@ def _lines(report: TableReport, *, dry_run: bool) -> Iterator[str]:
             f"{report.location}: {done.files_before:,} files of {len(done.batches):,} batches → "
             f"{done.files_after:,}{size}{told}"
         )
-    for why, keys in sorted(done.left.items()):
+    for why, keys in report.named:
         named = ", ".join(map(str, sorted(keys)[:_NAMED])) + (", …" if len(keys) > _NAMED else "")
         yield f"  left as they are, {len(keys):,} ({named}): {' '.join(why.split())}"
+    if report.unnamed:
+        yield f"  left as they are, others: for {report.unnamed:,} further reasons"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import MicroBatchError
 from airflow_provider_microbatch.runtime.masking import mask
 from airflow_provider_microbatch.sinks import Compacted, Compaction, Manifest, OpenSink
@@ -19,7 +20,8 @@ from airflow_provider_microbatch.upkeep.commands.site import Recorded, tables_of
 log = logging.getLogger(__name__)
 
 _NAMED = 10
-"""Of batches that were left so many are named: a table may have very many, and the report is kept in XCom."""
+"""So many batches that were left, and reasons for it, are named: a table may have very many, and the report is kept in
+XCom."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,16 @@ class TableReport:
     refused: str | None = None
     failed: str | None = None
 
+    @property
+    def named(self) -> list[tuple[str, set[BatchKey]]]:
+        """Why batches were left, with the batches: the reasons of most of them. A reason may be of one batch alone."""
+        return sorted(self.done.left.items(), key=lambda left: (-len(left[1]), left[0]))[:_NAMED]
+
+    @property
+    def unnamed(self) -> int:
+        """Number of reasons that are not among those."""
+        return max(len(self.done.left) - _NAMED, 0)
+
     def to_dict(self) -> dict[str, Any]:
         """JSON values, for XCom and ``--json``."""
         done = self.done
@@ -52,8 +64,9 @@ class TableReport:
             "seconds": round(self.seconds, 3),
             "left": {
                 why: {"batches": len(keys), "such_as": [str(key) for key in sorted(keys)[:_NAMED]]}
-                for why, keys in sorted(done.left.items())
+                for why, keys in self.named
             },
+            "further_reasons": self.unnamed,
             "refused": self.refused,
             "failed": self.failed,
         }
@@ -106,8 +119,10 @@ def _compact(table: OpenSink, wanted: Compaction) -> TableReport:
         f"{done.bytes_after:,}", f"{done.bytes_before:,}", report.seconds,
         done.files_before / rate, done.bytes_before / rate / 1e6,
     )  # fmt: skip
-    for why, keys in sorted(done.left.items()):
+    for why, keys in report.named:
         log.info("%s: %s batches were left as they are, such as %s: %s", location, len(keys), min(keys), why)
+    if report.unnamed:
+        log.info("%s: batches were left as they are for %s further reasons", location, report.unnamed)
     return report
 
 

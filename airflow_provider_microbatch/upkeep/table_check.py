@@ -216,8 +216,7 @@ def _look_inside(checkpoint: Checkpoint, sink: OpenSink, asked: ExpectedBatch, f
     was published last."""
     key, told = asked.key, list[str]()
     for table in sink.tables:
-        part = found_in(table, asked)
-        differs = None if part is None else table.damage(asked, part)
+        differs = _damage(table, asked)
         if differs is not None:
             told.append(f"batch {key} in {table.location()} is not what was published ({differs}).")
     # An adopted batch counts as older than all attempts of this checkpoint.
@@ -236,6 +235,19 @@ def _look_inside(checkpoint: Checkpoint, sink: OpenSink, asked: ExpectedBatch, f
             message=message,
             repair=_back(checkpoint, key),
         )
+
+
+def _damage(table: OpenSink, asked: ExpectedBatch) -> str | None:
+    """How the batch's files differ from those that its manifest names; None if they do not. A replay or a compaction
+    may exchange both between the two looks, which is no damage."""
+    part = found_in(table, asked)
+    while part is not None:
+        differs = table.damage(asked, part)
+        now = None if differs is None else found_in(table, asked)
+        if now is None or now == part:
+            return differs
+        part = now
+    return None
 
 
 def _look_at_next(checkpoint: Checkpoint, sinks: Sequence[OpenSink]) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.cli.main import main
-from airflow_provider_microbatch.sinks import Sink, SinkContext
+from airflow_provider_microbatch.sinks import Compacted, Sink, SinkContext
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.upkeep.compaction import compact
 from tests.execution.world import World
@@ -130,6 +131,34 @@ def test_a_table_that_is_away_is_an_error_and_the_next_one_is_done(
     assert main(["compact", location(world)]) == 1
     assert "not compacted to its end" in capsys.readouterr().out
     assert list(world.lake.iterdir()) == []
+
+
+def test_what_is_told_does_not_grow_with_the_table(
+    world: World, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = Compacted(left={f"of one batch: {number}": {BatchKey("live", number)} for number in range(50)})
+    done.left["of most"] = {BatchKey("live", number) for number in range(50, 90)}
+    monkeypatch.setattr(FileSink, "compact", lambda *_: done)
+    with caplog.at_level(logging.INFO):
+        main(["compact", location(world), "--json"])
+    (report,) = json.loads(capsys.readouterr().out)
+    assert (len(report["left"]), report["further_reasons"]) == (10, 41)
+    assert report["left"]["of most"] == {"batches": 40, "such_as": [f"live/{number}" for number in range(50, 60)]}
+    assert (caplog.text.count("left as they are"), caplog.text.count("41 further reasons")) == (11, 1)
+    main(["compact", location(world)])
+    assert capsys.readouterr().out.count("left as they are") == 11
+
+
+def test_a_folder_that_is_somebody_elses_by_now_stays_as_it_is(world: World, tmp_path: Path) -> None:
+    """Where the table was once; or a place that a stranger names in the checkpoint."""
+    world.lake.rename(tmp_path / "moved")
+    world.options["sink"] = FileSink(str(tmp_path / "moved"), format="json")
+    world.land(9)
+    world.run(2)
+    world.lake.mkdir()
+    (world.lake / "theirs.json").write_text("{}\n")
+    main(["compact", location(world)])
+    assert [path.name for path in world.lake.iterdir()] == ["theirs.json"]
 
 
 def test_a_table_that_cannot_be_compacted_is_refused_with_what_to_do(world: World, tmp_path: Path) -> None:

@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
+from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.upkeep.compaction import compact
 from airflow_provider_microbatch.upkeep.table_check import check_table
+from tests.cli.test_compact import split
 from tests.execution.world import World
 from tests.support.inline_engine import InlineEngine
 
@@ -52,6 +56,43 @@ def test_a_table_of_before_a_replay_is_found(world: World) -> None:
     backup.rename(folder)
     (message,) = told(world)
     assert "is attempt 1's, and attempt 2 has replaced that since" in message
+
+
+def test_a_restore_that_removed_nothing_is_found(world: World) -> None:
+    """A backup without deletion has the files of before a compaction, or a replay, beside those of after it."""
+    folder = world.lake / "lane=live" / "batch_id=0"
+    (manifest,) = (folder / "_manifest").glob("part-*")
+    shutil.copy(folder / "part-0.json", folder / "part-joined.json")
+    text = manifest.read_text().replace("part-0.json", "part-joined.json")
+    (folder / "_manifest" / "part-00000-of-another.txt").write_text(text)
+    (message,) = told(world)
+    assert "has two outputs of batch live/0" in message
+    folder.rename(world.root / "moved away")
+    world.run(0, clear_number=1)
+    assert told(world) == []
+
+
+@pytest.mark.parametrize("changed", [True, False], ids=["a compaction", "a file that goes"])
+def test_what_is_exchanged_between_two_looks_is_no_damage(
+    world: World, monkeypatch: pytest.MonkeyPatch, changed: bool
+) -> None:
+    world.land(8, 9)
+    world.run(2)
+    split(world, 2)
+    real = FileSink.damage
+
+    def damage(self: FileSink, batch: ExpectedBatch, found: Manifest) -> str | None:
+        if found.key.id != 2:
+            return real(self, batch, found)
+        monkeypatch.setattr(FileSink, "damage", real)
+        if changed:
+            compact(world.checkpoint)
+        else:
+            next((world.lake / "lane=live" / "batch_id=2").glob("*.json")).unlink()
+        return real(self, batch, found)
+
+    monkeypatch.setattr(FileSink, "damage", damage)
+    assert len(told(world)) == (0 if changed else 1)
 
 
 @pytest.mark.parametrize("everything", [False, True])

@@ -11,6 +11,7 @@ from airflow_provider_microbatch.checkpoint.definitions import Definitions
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.file.lock import locked
 from airflow_provider_microbatch.sinks.table import TableSink
 from airflow_provider_microbatch.sinks.table.path_catalog import PathCatalog
 from airflow_provider_microbatch.upkeep.table_check import check_table
@@ -170,3 +171,21 @@ def test_what_a_rewind_took_out_of_a_table_that_is_gone_is_made_in_another(tmp_p
     for number in range(3):
         world.run(number)
     assert world.table() == {0: [0], 1: [1], 2: [2]}
+
+
+def test_a_definition_stays_while_a_compaction_is_at_work_on_its_table(tmp_path: Path) -> None:
+    world = filled(World(tmp_path, min_batches_to_retain=2), 1)
+    old = world.lake
+    left = old / "_compacted" / world.checkpoint_id / "lane=live" / "batch_id=0" / "attempt=1.0"
+    left.mkdir(parents=True)
+    world.lake = tmp_path / "today"
+    for number in range(1, 6):
+        world.land(number)
+        world.run(number)
+    with locked(old / "_compacted" / "lock", seconds=0):
+        world.janitor(grace_seconds=0)
+        assert left.is_dir(), "it may be what the compaction has counted"
+        assert len(world.checkpoint.definitions.names()) == 2, "else no janitor would look there again"
+    world.janitor(grace_seconds=0)
+    assert not left.exists()
+    assert len(world.checkpoint.definitions.names()) == 1

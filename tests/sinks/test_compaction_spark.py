@@ -83,6 +83,22 @@ def test_parquet_of_all_kinds(spark: Any, tmp_path: Path, times: str, partitions
     assert rows(spark.read.parquet(str(sink.root))) == before
 
 
+def test_times_in_96_bits_to_whom_reads_them_by_their_writer(spark: Any, tmp_path: Path) -> None:
+    sink = FileSink(str(tmp_path / "table"))
+    publish(spark, sink, 0, ["id", "timestamp'2026-01-01 12:00:00' as ts"])
+    conf = {"spark.sql.session.timeZone": "America/New_York", "spark.sql.parquet.int96TimestampConversion": "true"}
+    kept = {name: spark.conf.get(name) for name in conf}
+    try:
+        for name, value in conf.items():
+            spark.conf.set(name, value)
+        before = rows(spark.read.parquet(str(sink.root)))
+        assert compacted(sink).files_after == 1
+        assert rows(spark.read.parquet(str(sink.root))) == before
+    finally:
+        for name, value in kept.items():
+            spark.conf.set(name, value)
+
+
 @pytest.mark.parametrize("codec", ["none", "gzip"])
 @pytest.mark.parametrize("format", ["json", "csv"])
 def test_lines(spark: Any, tmp_path: Path, format: str, codec: str) -> None:

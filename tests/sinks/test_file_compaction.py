@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections import Counter
@@ -13,7 +14,7 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.sinks import Compacted, Compaction
+from airflow_provider_microbatch.sinks import Compacted, Compaction, file
 from airflow_provider_microbatch.sinks.compaction.lines import LineJoining
 from airflow_provider_microbatch.sinks.file import FileSink, compacting
 from airflow_provider_microbatch.sinks.file.lock import locked
@@ -186,7 +187,7 @@ def test_an_error_anywhere_leaves_the_batch_and_nothing_else(
     before = publish(sink)
 
     def fail() -> None:
-        raise OSError("the disk is full")
+        raise OSError(errno.ENOSPC, "the disk is full")
 
     at(step, fail, monkeypatch, after=after)
     with pytest.raises(SinkError, match="the disk is full"):
@@ -247,6 +248,42 @@ def test_a_replay_while_files_are_read_is_no_error_and_the_next_batch_is_done(
     assert len(list((sink.root / "_compacted").rglob("*.json"))) == 4, "of batch 8, for its readers"
 
 
+def test_a_batch_whose_lock_is_held_keeps_no_other_one_small(sink: FileSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as by a replay that is stopped."""
+    publish(sink)
+    publish(sink, BatchKey("live", 8))
+    monkeypatch.setattr(file, "TABLE_SECONDS", 0.1)
+    with sink._locked(KEY):
+        done = sink.compact(wanted())
+    assert (list(done.left.values()), done.batches) == ([{KEY}], {BatchKey("live", 8)})
+    assert f"process {os.getpid()}" in next(iter(done.left))
+
+
+def test_nor_does_one_with_a_pipe_that_somebody_has_put_there(sink: FileSink) -> None:
+    before = publish(sink)
+    publish(sink, BatchKey("live", 8))
+    os.mkfifo(batch_folder(sink) / "_pipe")
+    done = sink.compact(wanted())
+    assert (list(done.left.values()), done.batches) == ([{KEY}], {BatchKey("live", 8)})
+    assert rows(sink).items() >= before.items()
+
+
+def test_a_batch_of_which_a_file_is_gone_is_named_and_the_next_one_is_done(tmp_path: Path) -> None:
+    lake = FileSink(str(tmp_path / "lake"))
+    publish(lake)
+    lost, *_ = (path for path in batch_folder(lake).iterdir() if path.is_file())
+    lost.unlink()
+    assert lost.name in next(iter(lake.compact(wanted()).left))
+
+
+def test_a_table_without_small_files_gets_no_folder_of_compactions(sink: FileSink) -> None:
+    publish(sink, files=1)
+    publish(sink, BatchKey("live", 8))
+    sink.compact(wanted(checkpoint="another"))
+    sink.compact(wanted(left_alone=lambda found: "no"))
+    assert not (sink.root / "_compacted").exists()
+
+
 def test_a_rewind_meanwhile_stays(sink: FileSink, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(sink)
     at("sync_tree", lambda: sink.withdraw(EXPECTED, 1), monkeypatch, after=True)
@@ -276,6 +313,7 @@ def test_a_late_replay_does_not_put_back_what_a_compaction_has_seen(sink: FileSi
 def test_another_one_at_work_is_waited_for_by_nobody_and_named(sink: FileSink) -> None:
     publish(sink)
     sink.compact(wanted())
+    publish(sink, BatchKey("live", 8))
     with locked(sink.root / "_compacted" / "lock", seconds=0), pytest.raises(SinkError, match=f"process {os.getpid()}"):
         sink.compact(wanted())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,13 @@ from pyarrow import dataset, parquet
 
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks import Manifest, SinkContext
+from airflow_provider_microbatch.sinks.compaction import parquet as compaction_of_parquet
+from airflow_provider_microbatch.sinks.compaction.writer_name import rename_writer
 from airflow_provider_microbatch.sinks.file import FileSink
 from tests.sinks.stages import EXPECTED, KEY, write_stage
 from tests.sinks.test_file_compaction import batch_folder, data, publish, wanted
+
+ARROW, MR = f"parquet-cpp-arrow version {pa.cpp_version}", "parquet-mr version 1.16.0 (build 0)"
 
 
 @pytest.fixture
@@ -85,6 +90,16 @@ def test_lines_that_would_run_together_are_not_joined(sink: FileSink, files: dic
     assert len(data(batch_folder(sink))) == 2
 
 
+@pytest.mark.parametrize(
+    "content", [b"no gzip", gzip.compress(b"0,a\n" * 9)[:-12], gzip.compress(b"")[:10] + b"\xff" * 9]
+)
+def test_packed_lines_that_cannot_be_read_are_left_and_named(tmp_path: Path, content: bytes) -> None:
+    sink = FileSink(str(tmp_path / "table"), format="csv")
+    _rewrite(write_stage(sink, 1), {f"part-{number}.csv.gz": content for number in range(2)})
+    sink.publish(EXPECTED, 1)
+    assert "part-0.csv.gz cannot be read as gzip" in next(iter(sink.compact(wanted()).left))
+
+
 def test_what_looks_like_headers_of_older_files_is_not_joined(tmp_path: Path) -> None:
     sink = FileSink(str(tmp_path / "table"), format="csv")
     folder = write_stage(sink, 1)
@@ -93,7 +108,8 @@ def test_what_looks_like_headers_of_older_files_is_not_joined(tmp_path: Path) ->
     assert "header" in next(iter(sink.compact(wanted()).left))
 
 
-def parquet_batch(sink: FileSink, tables: list[pa.Table], **given: Any) -> Manifest:
+def parquet_batch(sink: FileSink, tables: list[pa.Table], *, writers: Sequence[str] = (), **given: Any) -> Manifest:
+    """:param writers: names of the files' writers; else Arrow's."""
     folder = write_stage(sink, 1)
     files = {}
     for number, table in enumerate(tables):
@@ -102,6 +118,8 @@ def parquet_batch(sink: FileSink, tables: list[pa.Table], **given: Any) -> Manif
         with parquet.ParquetWriter(path, table.schema, **named) as writer:
             writer.write_table(table)
             writer.add_key_value_metadata(table.schema.metadata or {})
+        if writers:
+            rename_writer(path, writers[number], before=ARROW)
         files[path.name] = path.read_bytes()
     _rewrite(folder, files)
     return sink.publish(EXPECTED, 1)
@@ -143,6 +161,34 @@ def test_files_of_other_columns_or_of_another_writer_are_not_mixed(lake: FileSin
     assert dataset.dataset(batch_folder(lake), format="parquet").count_rows() == 4
 
 
+@pytest.mark.parametrize("name", [MR, "", "x" * 127, "é" * 100, f"{ARROW} {ARROW}"], ids=len)
+def test_times_in_96_bits_keep_the_name_of_their_writer(lake: FileSink, name: str) -> None:
+    table = pa.table({"at": pa.array([0, 1], pa.timestamp("us")), f" {ARROW}": [f" {ARROW}", ARROW]})
+    table = table.replace_schema_metadata({"k": f" {ARROW}"})
+    parquet_batch(lake, [table, table], writers=[name, name])
+    assert lake.compact(wanted()).files_after == 1
+    (path,) = batch_folder(lake).glob("*.parquet")
+    found = parquet.ParquetFile(path, coerce_int96_timestamp_unit="us")
+    assert (found.metadata.created_by, found.metadata.metadata[b"k"].decode()) == (name, f" {ARROW}")
+    assert found.read().to_pylist() == table.to_pylist() * 2
+
+
+def test_and_are_not_joined_with_those_of_another_writer(lake: FileSink) -> None:
+    table = pa.table({"at": pa.array([0], pa.timestamp("us"))})
+    parquet_batch(lake, [table, table], writers=[MR, ARROW])
+    assert lake.compact(wanted()).files_before == 0
+
+
+def test_columns_that_arrow_stores_otherwise_are_one_reason_for_all_batches(lake: FileSink) -> None:
+    """Such as lists with spark.sql.parquet.writeLegacyFormat: the report is kept in XCom."""
+    table = pa.table({"tags": [["a"]]})
+    parquet_batch(lake, [table, table], use_compliant_nested_type=False)
+    ((why, left),) = lake.compact(wanted()).left.items()
+    assert left == {KEY}
+    assert "as Arrow does not store them" in why
+    assert str(lake.root) not in why
+
+
 def test_what_reads_back_otherwise_is_not_published(lake: FileSink, monkeypatch: pytest.MonkeyPatch) -> None:
     parquet_batch(lake, [pa.table({"id": [1]}), pa.table({"id": [2]})])
     real = parquet.ParquetWriter.write_table
@@ -166,8 +212,31 @@ def test_times_before_1970_are_the_same_ones(lake: FileSink, deprecated: bool) -
     assert found.read()["at"].to_pylist() == [*times["at"].to_pylist()] * 2
 
 
+def test_huge_values_that_are_small_when_packed_are_not_held_in_memory_at_once(
+    lake: FileSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction_of_parquet, "_GROUP_BYTES", 100_000)
+    table = pa.table({"id": pa.array([f"{number}{'x' * 10_000}" for number in range(50)])})
+    parquet_batch(lake, [table, table], compression="zstd")
+    assert lake.compact(wanted()).bytes_before < 50_000
+    (path,) = batch_folder(lake).glob("*.parquet")
+    found = parquet.read_metadata(path)
+    assert max(found.row_group(index).num_rows for index in range(found.num_row_groups)) <= 20
+
+
 def test_a_file_that_is_no_parquet_is_left_and_named(lake: FileSink) -> None:
     folder = write_stage(lake, 1)
     _rewrite(folder, {"part-0.parquet": b"PAR1", "part-1.parquet": b"PAR1"})
     lake.publish(EXPECTED, 1)
     assert "part-0.parquet cannot be read" in next(iter(lake.compact(wanted()).left))
+
+
+@pytest.mark.parametrize("old", [b"id", None], ids=["a name that is no text", "a page that is none"])
+def test_nor_is_parquet_that_cannot_be_read_joined(lake: FileSink, old: bytes | None) -> None:
+    table = pa.table({"id": [1]})
+    parquet_batch(lake, [table, table])
+    for path in batch_folder(lake).glob("*.parquet"):
+        content = path.read_bytes()
+        old = old or content[4:20]
+        path.write_bytes(content.replace(old, b"\xff" * len(old)))
+    assert "part-00000.parquet" in next(iter(lake.compact(wanted()).left))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import shutil
+import zlib
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,6 +60,9 @@ def _check_without_header(files: Sequence[Path]) -> None:
     firsts = set()
     for file in files:
         with open_regular(file) as part:
-            firsts.add((gzip.GzipFile(fileobj=part) if file.name.endswith(_PACKED) else part).readline())
+            try:
+                firsts.add((gzip.GzipFile(fileobj=part) if file.name.endswith(_PACKED) else part).readline())
+            except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+                raise SinkError(f"{file} cannot be read as gzip: {error}") from error
     if len(firsts - {b""}) == 1:
         raise SinkError(f"{files[0]} and those beside it begin with the same line, which may be a header")

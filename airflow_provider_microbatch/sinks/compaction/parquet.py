@@ -4,17 +4,19 @@ what comes out is read back and compared: a reader finds each value in the same 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.registry import DISTRIBUTION
+from airflow_provider_microbatch.sinks.compaction.writer_name import rename_writer
 from airflow_provider_microbatch.sinks.file.reading import open_regular
 
 _GROUP_BYTES = 64 * 1024 * 1024
 """Rows are held in memory up to this size, and written as one row group."""
-_ROWS = 16_384
+_ROWS = 4_096
+"""Rows that are read at once, unless they are large."""
 _ARROW = b"ARROW:schema"
 """How Arrow would spell the columns: other readers go by the file's own schema, and Arrow has to do so too."""
 
@@ -32,16 +34,17 @@ class ParquetJoining:
             ) from error
 
     def kind(self, file: Path) -> Hashable:
-        with ExitStack() as stack:
+        with _told(f"{file} cannot be read as Parquet"), ExitStack() as stack:
             found = _opened(stack, file)
             # Spark's own notes too: they say how old dates and times are meant.
             notes = tuple(sorted(_notes(found).items()))
-            return str(found.schema).partition("\n")[2], notes, _codec(found)  # the first line has an address in memory
+            columns = str(found.schema).partition("\n")[2]  # the first line has an address in memory
+            return columns, notes, _codec(found), _writer(found)
 
     def join(self, files: Sequence[Path], target: Path) -> None:
-        from pyarrow import ArrowException, parquet
+        from pyarrow import parquet
 
-        try:
+        with _told(f"{files[0]} and {len(files) - 1} others beside it cannot be joined"):
             with ExitStack() as stack:
                 first = _opened(stack, files[0])
                 given = {"store_decimal_as_integer": True} if _has(first, "Decimal", "INT32", "INT64") else {}
@@ -59,24 +62,49 @@ class ParquetJoining:
                 for table in _row_groups(files):
                     writer.write_table(table, row_group_size=table.num_rows)
                 writer.add_key_value_metadata(_notes(first))
+                name = _writer(first)
+            if name is not None:
+                rename_writer(target, name, before=_created_by(target))
             _check_same(files, target)
-        except ArrowException as error:
-            raise SinkError(f"{files[0]} and {len(files) - 1} others beside it cannot be joined: {error}") from error
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Raise Arrow's errors of what is in a file as errors of the sink. Those of the file system stay: they have a
+    number."""
+    from pyarrow import ArrowException
+
+    try:
+        yield
+    except (ArrowException, UnicodeDecodeError) as error:
+        raise SinkError(f"{what}: {error}") from error
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise SinkError(f"{what}: {error}") from error
 
 
 def _opened(stack: ExitStack, file: Path) -> Any:
-    from pyarrow import ArrowException, parquet
+    from pyarrow import parquet
 
     held = stack.enter_context(open_regular(file))
-    try:
-        # Spark may store times in 96 bits, which Arrow would read as nanoseconds: these end in the year 2262.
-        return stack.enter_context(parquet.ParquetFile(held, coerce_int96_timestamp_unit="us"))
-    except ArrowException as error:
-        raise SinkError(f"{file} cannot be read as Parquet: {error}") from error
+    # Spark may store times in 96 bits, which Arrow would read as nanoseconds: these end in the year 2262.
+    return stack.enter_context(parquet.ParquetFile(held, coerce_int96_timestamp_unit="us"))
 
 
 def _notes(file: Any) -> dict[bytes, bytes]:
     return {key: value for key, value in (file.metadata.metadata or {}).items() if key != _ARROW}
+
+
+def _writer(file: Any) -> str | None:
+    """The writer's name, if readers may read values by it: times of 96 bits. Of other columns it says nothing, and a
+    joined file of a Delta table may be joined with files of Spark's once more."""
+    return str(file.metadata.created_by) if _has(file, "", "INT96") else None
+
+
+def _created_by(path: Path) -> str:
+    with ExitStack() as stack:
+        return str(_opened(stack, path).metadata.created_by)
 
 
 def _codec(file: Any) -> str:
@@ -96,7 +124,8 @@ def _row_groups(files: Sequence[Path]) -> Iterator[Any]:
     held, size = list[Any](), 0
     for path in files:
         with ExitStack() as stack:
-            for part in _opened(stack, path).iter_batches(batch_size=_ROWS):
+            file = _opened(stack, path)
+            for part in file.iter_batches(batch_size=_rows_at_once(file)):
                 held.append(part)
                 size += part.nbytes
                 if size >= _GROUP_BYTES:
@@ -104,6 +133,13 @@ def _row_groups(files: Sequence[Path]) -> Iterator[Any]:
                     held, size = [], 0
     if held:
         yield _table(held)
+
+
+def _rows_at_once(file: Any) -> int:
+    """So many rows as have the size of a row group: huge values may take hardly any room in a file that is packed."""
+    groups = (file.metadata.row_group(index) for index in range(file.metadata.num_row_groups))
+    largest = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
+    return max(min(_ROWS, _GROUP_BYTES // max(largest, 1)), 1)
 
 
 def _table(parts: Sequence[Any]) -> Any:
@@ -119,11 +155,11 @@ def _check_same(files: Sequence[Path], target: Path) -> None:
         joined, first = _opened(stack, target), _opened(stack, files[0])
         if not joined.schema.equals(first.schema):
             raise SinkError(
-                f"the columns of {files[0]} are stored as Arrow does not store them, so that readers could find other "
-                f"types: {_first_difference(first.schema, joined.schema)}"
+                "the columns are stored as Arrow does not store them, so that readers could find other types: "
+                f"{_first_difference(first.schema, joined.schema)}"
             )
-        if _notes(joined) != _notes(first):
-            raise SinkError(f"{target} has not got the notes of its writer that {files[0]} has")
+        if (_notes(joined), _writer(joined)) != (_notes(first), _writer(first)):
+            raise SinkError(f"{target} has not got the notes and the name of its writer that {files[0]} has")
         index = 0
         for table in _row_groups(files):
             if not _same(table, joined.read_row_group(index)):

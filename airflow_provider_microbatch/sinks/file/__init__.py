@@ -386,7 +386,8 @@ class FileSink(SelfContained):
 
     def drop_replaced(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
         compacted = self._places(COMPACTED, checkpoint)
-        with reporting("remove replaced output of", self.root), left_by_compactions(self.root, compacted) as places:
+        left = left_by_compactions(self.root, compacted, dry_run=dry_run)
+        with reporting("remove replaced output of", self.root), left as places:
             places = [*self._places("_replaced", checkpoint), *places]
             return drop_old(self.root, places, "lane=*/batch_id=*/attempt=*", older_seconds, dry_run=dry_run)
 

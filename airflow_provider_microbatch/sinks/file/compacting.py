@@ -23,11 +23,13 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
@@ -45,6 +47,11 @@ if TYPE_CHECKING:
 
 COMPACTED = "_compacted"
 
+_OF_THE_TABLE = (errno.ENOTSUP, errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+"""Errors that are no batch's own."""
+
+Result = TypeVar("Result")
+
 
 def joining_of(sink: FileSink) -> Joining:
     """How files of the table are joined. :raises SinkError: if they cannot be."""
@@ -58,6 +65,29 @@ def joining_of(sink: FileSink) -> Joining:
 
 
 @dataclass(frozen=True)
+class Joinable:
+    """A batch whose small files are to be joined.
+
+    :param found: its manifest.
+    :param target: its folder.
+    :param groups: names of files, of which each group becomes one file.
+    """
+
+    found: Manifest
+    target: Path
+    groups: list[list[str]]
+
+    @property
+    def before(self) -> list[int]:
+        """The size of each small file, in bytes."""
+        return [self.found.files[name] for group in self.groups for name in group]
+
+    def bytes_of(self, group: Sequence[str]) -> int:
+        """The size of a group, in bytes."""
+        return sum(self.found.files[name] for name in group)
+
+
+@dataclass(frozen=True)
 class Folders:
     """:param root: the table's folder.
     :param joining: how files of its format are joined.
@@ -68,67 +98,60 @@ class Folders:
     joining: Joining
     locked: Callable[[BatchKey], AbstractContextManager[None]]
 
-    def compact(self, wanted: Compaction, batches: Iterator[BatchKey]) -> Compacted:
+    def compact(self, wanted: Compaction, batches: Iterable[BatchKey]) -> Compacted:
         """Compact the batches, one after the other.
 
-        :raises OSError: if another compaction of the table is at work, or for an error of the file system.
+        :raises OSError: if another compaction of the table is at work, or for an error of the file system that each
+            further batch would meet too.
         """
         done = Compacted()
-        if wanted.dry_run or not self.root.is_dir():  # a table that no attempt has written to yet
-            for key in batches:
-                self._batch(key, wanted, done)
+        looks = (_tried(key, done, partial(self._look, key, wanted, done)) for key in batches)
+        joinable = (one for one in looks if one is not None)
+        if wanted.dry_run:
+            for one in joinable:
+                done.join([one.found.key], one.before, [one.bytes_of(group) for group in one.groups])
             return done
+        first = next(joinable, None)
+        if first is None:
+            return done  # nothing is made in a folder that may be somebody else's by now
         check_no_link(self.root, self.root / COMPACTED)
         make_private_folder(self.root / COMPACTED)
         with _only_one(self.root):
-            for key in batches:
-                self._batch(key, wanted, done)
+            for one in chain([first], joinable):
+                _tried(one.found.key, done, partial(self._join, one, wanted, done))
         return done
 
-    def _batch(self, key: BatchKey, wanted: Compaction, done: Compacted) -> None:
-        target, found = self.root / f"lane={key.lane}" / f"batch_id={key.id}", None
-        try:
-            check_no_link(self.root, target)
-            found = read_manifest(target, key)
-            why = "not published by this package" if found is None else wanted.refusal(found)
-            if found is None or why is not None:
-                done.leave(key, why or "")
-                return
-            groups = self._groups(found, target, wanted.target_bytes)
-            if not groups:
-                return
-            damage = differences(target, found)
-            if damage is not None:
-                done.leave(key, f"not what was published ({damage}): `microbatch check --table` has the way on")
-                return
-            before = [found.files[name] for group in groups for name in group]
-            if wanted.dry_run:
-                done.join([key], before, [sum(found.files[name] for name in group) for group in groups])
-                return
-            joined = self._replace(found, target, groups, wanted)
-        except SinkError as error:
-            done.leave(key, str(error))
-            return
-        except FileNotFoundError:
-            # A replay puts other files in their place while they are read.
-            if found is None or read_manifest(target, key) == found:
-                raise
-            joined = None
-        if joined is None:
-            done.leave(key, CHANGED)
-        else:
-            done.join([key], before, [size for name, size in joined.files.items() if name not in found.files])
-
-    def _groups(self, found: Manifest, target: Path, target_bytes: int) -> list[list[str]]:
-        """Names of files to be joined: those of one folder, since a folder is a value of a column, and of one kind."""
-        kinds: dict[object, list[tuple[str, int]]] = {}
-        small = [name for name in sorted(found.files) if found.files[name] < target_bytes]
+    def _look(self, key: BatchKey, wanted: Compaction, done: Compacted) -> Joinable | None:
+        """What of the batch is to be joined; None if nothing is, or may be."""
+        target = self.root / f"lane={key.lane}" / f"batch_id={key.id}"
+        check_no_link(self.root, target)
+        found = read_manifest(target, key)
+        why = "not published by this package" if found is None else wanted.refusal(found)
+        if found is None or why is not None:
+            done.leave(key, why or "")
+            return None
+        small = [name for name in sorted(found.files) if found.files[name] < wanted.target_bytes]
         if len(small) < 2:
-            return []
+            return None
+        damage = differences(target, found)
+        if damage is not None:
+            done.leave(key, f"not what was published ({damage}): `microbatch check --table` has the way on")
+            return None
+        # Of one folder, since a folder is a value of a column, and of one kind.
+        kinds: dict[object, list[tuple[str, int]]] = {}
         for name in small:
             kind = (name.rpartition("/")[0], self.joining.kind(target / name))
             kinds.setdefault(kind, []).append((name, found.files[name]))
-        return [group for files in kinds.values() for group in pack(files, target_bytes)]
+        groups = [group for files in kinds.values() for group in pack(files, wanted.target_bytes)]
+        return Joinable(found, target, groups) if groups else None
+
+    def _join(self, one: Joinable, wanted: Compaction, done: Compacted) -> None:
+        joined = self._replace(one.found, one.target, one.groups, wanted)
+        if joined is None:
+            done.leave(one.found.key, CHANGED)
+            return
+        new = [size for name, size in joined.files.items() if name not in one.found.files]
+        done.join([one.found.key], one.before, new)
 
     def _replace(self, found: Manifest, target: Path, groups: list[list[str]], wanted: Compaction) -> Manifest | None:
         """Put the joined files in the batch's place. :return: the manifest in place; None if the batch has changed."""
@@ -200,19 +223,43 @@ class Folders:
 
 
 @contextmanager
-def left_by_compactions(root: Path, places: list[Path]) -> Iterator[list[Path]]:
+def left_by_compactions(root: Path, places: list[Path], *, dry_run: bool) -> Iterator[list[Path]]:
     """The given folders below ``_compacted`` as long as no compaction is at work on the table: the janitor removes what
-    is old in them, and must take nothing away from a compaction that has counted it already."""
+    is old in them, and must take nothing away from a compaction that has counted it already.
+
+    :param dry_run: they are only listed, also while one is at work: whether anything is left decides whether the
+        definition of a former table is kept, without which no janitor would look there again.
+    """
     if not (root / COMPACTED).is_dir():
         yield []
         return
     check_no_link(root, root / COMPACTED)
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(_only_one(root))
+            if not dry_run:
+                stack.enter_context(_only_one(root))
         except TimeoutError:
             places = []
         yield places
+
+
+def _tried(key: BatchKey, done: Compacted, what: Callable[[], Result]) -> Result | None:
+    """What ``what`` returns; None where the batch is left for an error of its own: one batch, such as one whose lock is
+    held, or in whose folder somebody has put what cannot be copied, keeps no other batch small.
+
+    :raises OSError: for an error of the file system that each further batch would meet too.
+    """
+    try:
+        return what()
+    except SinkError as error:
+        done.leave(key, str(error))
+    except FileNotFoundError:
+        done.leave(key, CHANGED)  # a replay puts other files in their place while they are read
+    except OSError as error:
+        if error.errno in _OF_THE_TABLE:
+            raise
+        done.leave(key, str(error))
+    return None
 
 
 def _only_one(root: Path) -> AbstractContextManager[None]:

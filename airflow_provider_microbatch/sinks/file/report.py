@@ -44,10 +44,12 @@ def manifest_from(lines: Iterable[Any], key: BatchKey, *, where: str) -> Manifes
     """
     result: Mapping[str, Any] | None = None
     files: dict[str, int] = {}
+    outputs = 0
     folder = where.removesuffix(f"/{MANIFEST}")
     try:
         for line in lines:
             if "result" in line:
+                outputs += 1
                 result = line["result"]
             else:
                 files[line["file"]] = int(line["bytes"])
@@ -63,6 +65,12 @@ def manifest_from(lines: Iterable[Any], key: BatchKey, *, where: str) -> Manifes
             f"{where} is no manifest of a batch ({type(error).__name__}: {error}). Somebody changed it; "
             f"look at {folder} and move it away if it is not needed."
         ) from error
+    if outputs > 1:
+        raise SinkError(
+            f"{folder} has two outputs of batch {key}, such as one of before a replay or a compaction and one of after "
+            "it: a copy or a restore has added files and removed none, so that readers may find rows twice. Move the "
+            "folder away, and clear the batch's task."
+        )
     if batch_id != key.id or (identity is not None and identity.key != key):
         raise SinkError(f"{folder} should hold batch {key}, but its manifest says batch {batch_id}. Move it away.")
     return Manifest(key=key, epoch=epoch, identity=identity, files=files, result=result)
