@@ -28,7 +28,7 @@ from airflow_provider_microbatch.execution.identity import (
     planned_identity,
 )
 from airflow_provider_microbatch.execution.letters_taken import taken
-from airflow_provider_microbatch.execution.newest import newest_published
+from airflow_provider_microbatch.execution.newest import newest_published, published_epoch
 from airflow_provider_microbatch.execution.recorded_sinks import check_may_be_asked, recorded_sink
 from airflow_provider_microbatch.execution.table_shape import OTHERS, check_shape
 from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink, Sink, SinkContext
@@ -90,7 +90,7 @@ def _check_knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, epoch: 
     unmerged = next(filter(None, (table.unmerged(_on_record(checkpoint, key), one) for one in wrote)), None)
     if unmerged is None and not any(table.definition.is_same_place(one) for one in wrote):
         return
-    if (left := table.unrecorded(_on_record(checkpoint, key))) is not None:
+    if (left := table.unrecorded(_on_record(checkpoint, key), wrote)) is not None:
         raise SinkError(f"batch {key} is committed. {left}")
     known = max(_before(checkpoint, table, key), default=-1)
     rewind = command(checkpoint.lane(key.lane), f"rewind --to {known} --drop-output")
@@ -181,6 +181,27 @@ def _published_to(checkpoint: Checkpoint, key: BatchKey, epoch: int, *, beside: 
             wrote = recorded_sink(checkpoint, name, beside=beside)
             found += () if wrote is None else wrote.tables
     return found
+
+
+def check_recorded(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> None:
+    """Check that a batch that is to be replayed is not in a table that has lost its record of the batch.
+
+    :raises SinkError: if it is: its rows would be there twice.
+    """
+    left = unrecorded(checkpoint, sink, _on_record(checkpoint, key))
+    if left is not None:
+        raise SinkError(f"batch {key} is committed. {left} Nothing was published.")
+
+
+def unrecorded(checkpoint: Checkpoint, sink: OpenSink, batch: ExpectedBatch) -> str | None:
+    """See :meth:`OpenSink.unrecorded`, which is asked of each of the sink's tables.
+
+    :raises SinkError: if one cannot tell.
+    :raises CorruptEntryError: if an entry cannot be read.
+    """
+    epoch = published_epoch(checkpoint, batch.key)
+    wrote = [] if epoch is None else _published_to(checkpoint, batch.key, epoch, beside=sink)
+    return next(filter(None, (table.unrecorded(batch, wrote) for table in sink.tables)), None)
 
 
 def check_not_elsewhere(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> None:

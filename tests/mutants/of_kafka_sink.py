@@ -8,6 +8,7 @@ SINK, PROCESSES, MARKS = (f"tests/kafka/test_{name}.py" for name in ("sink", "pr
 MEANWHILE = "tests/kafka/test_meanwhile.py"
 OTHERS = "tests/kafka/test_marks_of_others.py"
 LOST = "tests/kafka/test_lost_marks.py"
+AGED = "tests/kafka/test_aged_marks.py"
 RESTORED = "tests/kafka/test_restored.py"
 REPLACEABLE = "tests/execution/test_not_replaceable.py"
 
@@ -216,17 +217,41 @@ MUTATIONS = [
         name="a batch that has lost its mark alone is taken for lost with its records",
         why="a rewind, as the error says, doubles them",
         file="execution/table_place.py",
-        old="if (left := table.unrecorded(_on_record(checkpoint, key))) is not None:",
-        new="if (left := table.unrecorded(_on_record(checkpoint, key))) is not None and False:",
+        old="if (left := table.unrecorded(_on_record(checkpoint, key), wrote)) is not None:",
+        new="if (left := table.unrecorded(_on_record(checkpoint, key), wrote)) is not None and False:",
         tests=(LOST,),
     ),
     Mutation(
         name="a clear publishes again what has lost its mark",
         why="a clear doubles records, and nobody wanted it",
-        file="sinks/kafka/opened.py",
-        old="if (left := self.unrecorded(batch)) is not None:",
-        new="if (left := self.unrecorded(batch)) is not None and False:",
+        file="execution/table_place.py",
+        old="    if left is not None:\n",
+        new="    if left is not None and False:\n",
         tests=(LOST,),
+    ),
+    Mutation(
+        name="a batch whose mark has aged out is taken for one that had another table",
+        why="a clear doubles records, as `check` says to do, once the policy of the marks is mended",
+        file="sinks/kafka/opened.py",
+        old="if not any(self._sink.is_same_place(one) or self.is_table_of(one, batch.tables) for one in wrote):",
+        new="if not wrote or min(self._marks.ids(batch.key.lane), default=0) > batch.key.id:",
+        tests=(AGED,),
+    ),
+    Mutation(
+        name="a topic by another connection is taken for another topic",
+        why="a clear doubles records whose mark is lost, once the connection has another name",
+        file="sinks/kafka/opened.py",
+        old="self._known.is_known(tables, at=before.location())",
+        new="before is None",
+        tests=(AGED,),
+    ),
+    Mutation(
+        name="a batch that had another table is taken for one that has lost its mark",
+        why="no clear can make it in the topic, though it is in no table",
+        file="execution/table_place.py",
+        old="wrote = [] if epoch is None else _published_to(checkpoint, batch.key, epoch, beside=sink)",
+        new="wrote = list(sink.definition.tables)",
+        tests=(AGED,),
     ),
     Mutation(
         name="partitions that come while records are sent are in no mark",

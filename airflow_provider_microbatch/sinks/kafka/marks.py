@@ -97,7 +97,8 @@ class Marks:
         if policy != "compact":
             raise SinkError(
                 f"the topic {self._name}, which has the marks of {self._topic}, has cleanup.policy={policy}: marks "
-                "would age out of it, and batches be published again. Set cleanup.policy=compact there."
+                "would age out of it, and batches be published again. Set cleanup.policy=compact there. What has aged "
+                "out does not come back by that: a clear of its batch is refused, and `check --table` names it."
             )
 
     def look(self, key: BatchKey) -> Seen:

@@ -14,7 +14,7 @@ from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import AttemptFencedError, PublishConflictError, SinkError
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.settings import make_private_folder
-from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, SinkContext
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink, SinkContext
 from airflow_provider_microbatch.sinks.file import STAGING
 from airflow_provider_microbatch.sinks.file.posix import check_no_link, make_folders
 from airflow_provider_microbatch.sinks.file.report import check_files, read_schema
@@ -172,7 +172,7 @@ class OpenPostgres(StagedInFiles):
 
         return self._database.run(f"count batch {batch.key}", look)
 
-    def unrecorded(self, batch: ExpectedBatch) -> str | None:
+    def unrecorded(self, batch: ExpectedBatch, wrote: Sequence[Sink]) -> str | None:
         def look(connection: Connection) -> str | None:
             records = self._records(connection)
             if not records.are_there() or records.find(batch.key) is not None:
