@@ -240,7 +240,7 @@ class OpenKafka(StagedInFiles):
         topic, end = self._look_before(batch, before)
         between = {number: (begin.get(number, 0), at) for number, at in end.items()}
         top = max(seen.top, batch.key.id)
-        mark = Mark(manifest=own, top=top, topic_id=topic.id, offsets=between)
+        mark = Mark(manifest=own, top=top, topic_id=topic.id, offsets=between, behind=seen.end, marks_id=seen.marks_id)
         transaction.mark(key=key_of(self._sink.topic, batch.key), value=encode(mark))
         transaction.commit()
         return own
