@@ -10,7 +10,7 @@ from typing import Any
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, CommitEntry, Relation, RunIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.checkpoint.replays import Replay
+from airflow_provider_microbatch.checkpoint.replays import Replay, Replays
 from airflow_provider_microbatch.exceptions import AttemptFencedError, SinkError, SourceError
 from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.execution.identity import complete_replace, expected, is_still_planned
@@ -53,7 +53,7 @@ def request_replay(
     key, replays = planned.key, checkpoint.replays
     # Only the attempts whose output was published, or that a replay was asked for: the outcome of a clear's attempt
     # that failed may be another run's.
-    attempts = [one for one in checkpoint.attempts.all(key) if one.request is not None or one.epoch == commit.epoch]
+    attempts = [one for one in checkpoint.attempts.all(key) if one.epoch == commit.epoch or _is_asked_for(replays, one)]
     known = [
         planned.entry.run,
         commit.run,
@@ -89,6 +89,11 @@ def request_replay(
     _withdraw_unanswerable(checkpoint, sources, planned, [one for one in waiting if one.run and run.is_of(one.run)])
     log.info("Batch %s: replay request %s waits for its answer", key, waiting[-1].epoch)
     return waiting[-1].epoch
+
+
+def _is_asked_for(replays: Replays, attempt: Attempt) -> bool:
+    """Whether the attempt was made for a clear, and nothing has refused that since: a retry is then refused as well."""
+    return attempt.request is not None and not replays.is_refused(attempt.key, attempt.request)
 
 
 def check_place_again(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> None:
@@ -159,7 +164,7 @@ def _withdraw_unanswerable(
         check_replayable(sources, planned)
     except SourceError as error:
         for request in own:
-            checkpoint.replays.withdraw(planned.key, request.epoch, reason=str(error))
+            checkpoint.replays.refuse(planned.key, request.epoch, reason=str(error))
         raise
 
 
