@@ -216,13 +216,36 @@ def check_not_elsewhere(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -
         try:
             wrote = recorded_sink(checkpoint, name, beside=sink)
         except (CheckpointError, DefinitionError) as error:
-            # It may be a stranger's, who must not stop the pipeline by an attempt that names a class of theirs.
-            log.warning("Whether batch %s is in a table that it was made for before, nobody can ask: %s", key, error)
+            _check_of_no_attempt(checkpoint, sink, key, name, planned, error)
             continue
         letters = None if wrote is None else wrote.dead_letters
         for other in () if wrote is None else wrote.tables:
             is_of_letters = letters is not None and other.is_same_place(letters)
             _check_not_in(checkpoint, other, sink, key, is_of_letters=is_of_letters)
+
+
+def _check_of_no_attempt(
+    checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, name: str, planned: BatchIdentity | None, error: Exception
+) -> None:
+    """Check that a definition of which nobody can tell the table is of no attempt at the batch as it is planned, unless
+    the sink has the batch.
+
+    One of another attempt may be a stranger's, who must not stop the pipeline by a class of theirs. Whose attempt bears
+    the plan is not known either, so a person can pass over it: without its definition an attempt has no table.
+
+    :param error: why the definition cannot be read here.
+    """
+
+    def is_in_the_way(attempt: Attempt) -> bool:
+        is_of_plan = attempt.identity is not None and attempt.identity == planned
+        return is_of_plan and _may_have_published(checkpoint, attempt, planned)
+
+    if name in _definitions(checkpoint, key, where=is_in_the_way) and not _contains(checkpoint, sink, key):
+        raise SinkError(
+            f"{_not_asked(sink, key, 'another table', error)} If it is none of yours, or nothing that this pipeline "
+            f"made is in its table any more, remove {checkpoint.definitions.where(name)}."
+        ) from error
+    log.warning("Whether batch %s is in a table that it was made for before, nobody can ask: %s", key, error)
 
 
 def _check_not_in(checkpoint: Checkpoint, before: Sink, sink: OpenSink, key: BatchKey, *, is_of_letters: bool) -> None:
@@ -255,7 +278,7 @@ def _check_not_in(checkpoint: Checkpoint, before: Sink, sink: OpenSink, key: Bat
     )
 
 
-def _not_asked(sink: OpenSink, key: BatchKey, before: str, error: DefinitionError) -> str:
+def _not_asked(sink: OpenSink, key: BatchKey, before: str, error: Exception) -> str:
     """Why a batch is not made whose table of before cannot be asked from here.
 
     :param before: that table.
