@@ -103,10 +103,11 @@ class OpenPostgres(StagedInFiles):
     def known_as(self) -> str:
         def look(connection: Connection) -> str:
             # Of two servers one of which is made of the other's backup, system identifier and object ids are the same.
+            # As a number: how a time is written is the session's.
             told = execute(
                 connection,
-                "SELECT pg_postmaster_start_time()::text, oid::text FROM pg_database "
-                "WHERE datname = current_database()",
+                "SELECT (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint::text, oid::text "
+                "FROM pg_database WHERE datname = current_database()",
             ).fetchone()
             return " ".join((*(told or ()), self._sink.name.sql))
 
