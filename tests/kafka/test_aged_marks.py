@@ -20,6 +20,7 @@ from tests.execution.maintaining import filled
 from tests.execution.test_newest import set_aside
 from tests.kafka.pipeline import TopicWorld
 from tests.support import kafka
+from tests.support.inline_engine import InlineEngine
 from tests.support.kafka_stages import read
 
 pytestmark = pytest.mark.slow
@@ -67,6 +68,13 @@ def test_a_batch_whose_mark_is_gone_is_not_published_again_by_a_clear(
     assert re.search(LOST, next(one.message for one in found if "live/0" in one.message))
     assert not any("Clear task" in one.repair for one in found)
     assert world.ids() == [0, 1, 2, 3, 4]
+
+
+def test_nor_is_one_whose_mark_goes_while_its_replay_runs(tmp_path: Path) -> None:
+    world = filled(TopicWorld(tmp_path, on_replay="append"), 2)
+    with pytest.raises(SinkError, match=LOST):
+        world.run(0, InlineEngine(after_stage=lambda job: take_out(world)), clear_number=1)
+    assert world.ids() == [0, 1]
 
 
 def test_a_topic_that_is_named_by_another_connection_is_the_same(tmp_path: Path) -> None:
