@@ -19,6 +19,7 @@ from airflow_provider_microbatch.checkpoint.records import (
 from airflow_provider_microbatch.stores import Store
 
 _WITHDRAWN = "withdrawn"
+_REFUSED = "refused"
 
 
 def _is_of_later_clear(other: Replay, one: Replay) -> bool:
@@ -107,10 +108,22 @@ class Replays:
                 self.epochs.end(attempt.key, request.epoch, given)
 
     def withdraw(self, key: BatchKey, epoch: int, *, reason: str) -> None:
-        """Record that the request cannot be answered. The request counts as never made: its run may ask again."""
+        """Record that the request is not to be answered. It counts as never made."""
+        self._end(key, epoch, withdrawn(reason))
+
+    def refuse(self, key: BatchKey, epoch: int, *, reason: str) -> None:
+        """Withdraw the request, since nothing can answer it. A retry of its run may ask again: it must not pass for
+        done."""
+        self._end(key, epoch, {**withdrawn(reason), _REFUSED: True})
+
+    def is_refused(self, key: BatchKey, epoch: int) -> bool:
+        """Whether the request was withdrawn by :meth:`refuse`."""
+        return (self.epochs.ended(key, epoch) or {}).get(_REFUSED) is True
+
+    def _end(self, key: BatchKey, epoch: int, end: Mapping[str, Any]) -> None:
         for other in self.behind(key, epoch):
-            self.epochs.end(key, other.epoch, withdrawn(reason))
-        self.epochs.end(key, epoch, withdrawn(reason))
+            self.epochs.end(key, other.epoch, end)
+        self.epochs.end(key, epoch, end)
 
     def behind(self, key: BatchKey, epoch: int) -> list[Replay]:
         """Requests without an answer that :meth:`pending` passes over as long as this request counts. A caller that

@@ -58,7 +58,7 @@ from airflow_provider_microbatch.execution.replay import (
 from airflow_provider_microbatch.execution.retention import apply_retention
 from airflow_provider_microbatch.execution.set_aside import set_aside_if_due
 from airflow_provider_microbatch.execution.source_names import check_no_half_rename
-from airflow_provider_microbatch.execution.stateful import check_replay, keep_state_of_committed, next_watermark
+from airflow_provider_microbatch.execution.stateful import check_answerable, keep_state_of_committed, next_watermark
 from airflow_provider_microbatch.execution.status import begin_attempt
 from airflow_provider_microbatch.execution.subtasks import check_ran_by_splits, drop_kept_if_over, drop_stage
 from airflow_provider_microbatch.execution.summary import BatchSummary, RunSummary, summarize
@@ -302,7 +302,7 @@ class Execution:
             if should_stop():
                 raise AttemptCanceledError(f"batch {key} attempt {attempt.epoch} was stopped before publish.")
             if planned.committed and not (planned.set_aside and published is None):
-                check_replay(self.checkpoint, key, staged.result)  # a batch behind it may be planned by now
+                check_answerable(self.checkpoint, attempt, staged.result)  # a batch behind it may be planned by now
                 published = replace_published(
                     self.checkpoint, self.planner.sources, sink, planned, batch, staged=staged, published=published
                 )

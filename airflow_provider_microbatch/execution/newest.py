@@ -42,6 +42,18 @@ def newest_published(checkpoint: Checkpoint, lane: str, *, below: int | None = N
     return None
 
 
+def published_epoch(checkpoint: Checkpoint, key: BatchKey) -> int | None:
+    """The epoch of the attempt whose output of a committed batch is in the table; None if none was published.
+
+    :raises CorruptEntryError: if an entry cannot be read.
+    """
+    answer = checkpoint.replays.newest_answer(key)
+    if answer is not None:
+        return int(answer["attempt"])
+    commit = checkpoint.lane(key.lane).commit_of(key.id)
+    return None if commit is None or commit.set_aside else commit.epoch
+
+
 def first_in_a_row(log: MetadataLog[CommitEntry], number: int) -> int:
     """The first of the consecutive batches that were set aside, if this batch is set aside now.
 

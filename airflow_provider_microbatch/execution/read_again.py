@@ -22,12 +22,14 @@ from airflow_provider_microbatch.execution.forgetting import check_left_out
 from airflow_provider_microbatch.execution.guard import named
 from airflow_provider_microbatch.execution.identity import latest_in
 from airflow_provider_microbatch.execution.letters_taken import check_not_taken
+from airflow_provider_microbatch.execution.newest import published_epoch
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources, read_as
 from airflow_provider_microbatch.execution.plan import Planner
 from airflow_provider_microbatch.execution.planned import PlannedBatch
 from airflow_provider_microbatch.execution.progress import told
 from airflow_provider_microbatch.execution.refused import refused_in
 from airflow_provider_microbatch.execution.standing_state import check_stands
+from airflow_provider_microbatch.execution.table_place import check_recorded
 from airflow_provider_microbatch.runtime.masking import HIDDEN, mask
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
 from airflow_provider_microbatch.sources import Source
@@ -40,7 +42,7 @@ ReadAs = Mapping[str, Mapping[str, str | None]]
 
 def say_what_changed(checkpoint: Checkpoint, sources: OpenedSources, planned: PlannedBatch, *, replayed: bool) -> None:
     """Warn if a batch is about to be read in another way than its published output was, or than it was planned."""
-    epoch = _published_epoch(checkpoint, planned) if replayed else None
+    epoch = published_epoch(checkpoint, planned.key) if replayed else None
     before = planned.entry.read_as if epoch is None else _read_as(checkpoint, planned.key, epoch, sources.classes)
     found = _changes(before, sources.read_as(planned.ranges))
     if found and epoch is not None:
@@ -139,6 +141,7 @@ def replace_published(
     :raises SourceError: if nothing is left of the rows of a source, and the published output has some; or if data of
         the range is gone that the published attempt has read.
     :raises PublishConflictError: if a later attempt was faster.
+    :raises SinkError: if a table has the batch's rows and has lost its record of them.
     """
     # Also where a table lacks the batch: what another table has of it would be replaced.
     before = latest_in(sink, batch) if published is None else published
@@ -168,21 +171,13 @@ def replace_published(
             "the source, or its files, and run this task again; or leave the batch as it is: "
             f"`microbatch withdraw-clear {quote(checkpoint.location)} {batch.key}`."
         )
+    check_recorded(checkpoint, sink, batch.key)
     try:
         return sink.replace(batch, staged.epoch)
     except PublishConflictError as conflict:
         winner = sink.contains(batch)
         who = named(checkpoint.attempts.get(batch.key, winner.epoch) if winner else None)
         raise PublishConflictError(f"{conflict} The winner is {who}.") from None
-
-
-def _published_epoch(checkpoint: Checkpoint, planned: PlannedBatch) -> int | None:
-    key = planned.key
-    answer = checkpoint.replays.newest_answer(key)
-    if answer is not None:
-        return int(answer["attempt"])
-    commit = None if planned.set_aside else checkpoint.lane(key.lane).commit_of(key.id)
-    return None if commit is None else commit.epoch
 
 
 def _changes(before: ReadAs, after: ReadAs) -> list[str]:

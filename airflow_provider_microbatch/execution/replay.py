@@ -10,7 +10,7 @@ from typing import Any
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, CommitEntry, Relation, RunIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.checkpoint.replays import Replay
+from airflow_provider_microbatch.checkpoint.replays import Replay, Replays
 from airflow_provider_microbatch.exceptions import AttemptFencedError, SinkError, SourceError
 from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.execution.identity import complete_replace, expected, is_still_planned
@@ -21,7 +21,7 @@ from airflow_provider_microbatch.execution.other_lives import check_of_this_life
 from airflow_provider_microbatch.execution.planned import PlannedBatch
 from airflow_provider_microbatch.execution.progress import progress_of
 from airflow_provider_microbatch.execution.stateful import check_replay
-from airflow_provider_microbatch.execution.table_place import check_none_lost, check_not_elsewhere
+from airflow_provider_microbatch.execution.table_place import check_none_lost, check_not_elsewhere, check_recorded
 from airflow_provider_microbatch.sinks import Manifest, OpenSink
 
 log = logging.getLogger(__name__)
@@ -45,15 +45,15 @@ def request_replay(
     earlier clear waits. A request outlives its attempt: a retry of a failed replay finds the request and goes on.
 
     :raises SourceError: if a source cannot read the range again, with its reason; nothing is written then.
-    :raises SinkError: if the batch is in another table than ``sink``, or that lacks an earlier one, or in a table in
-        which no batch can be replaced; nothing is written then.
+    :raises SinkError: if the batch is in another table than ``sink``, or that lacks an earlier one or has lost its
+        record of the batch, or in a table in which no batch can be replaced; nothing is written then.
     :raises CheckpointError: if the batch's dead letters were run again; nothing is written then.
     :raises AttemptFencedError: if the run is a try from before a later clear of its own task.
     """
     key, replays = planned.key, checkpoint.replays
     # Only the attempts whose output was published, or that a replay was asked for: the outcome of a clear's attempt
     # that failed may be another run's.
-    attempts = [one for one in checkpoint.attempts.all(key) if one.request is not None or one.epoch == commit.epoch]
+    attempts = [one for one in checkpoint.attempts.all(key) if one.epoch == commit.epoch or _is_asked_for(replays, one)]
     known = [
         planned.entry.run,
         commit.run,
@@ -85,21 +85,29 @@ def request_replay(
     if not is_new_clear:
         check_not_elsewhere(checkpoint, sink, key)
         check_of_this_life(checkpoint, sink, key)
+        check_recorded(checkpoint, sink, key)
     _withdraw_unanswerable(checkpoint, sources, planned, [one for one in waiting if one.run and run.is_of(one.run)])
     log.info("Batch %s: replay request %s waits for its answer", key, waiting[-1].epoch)
     return waiting[-1].epoch
+
+
+def _is_asked_for(replays: Replays, attempt: Attempt) -> bool:
+    """Whether the attempt was made for a clear, and nothing has refused that since: a retry is then refused as well."""
+    return attempt.request is not None and not replays.is_refused(attempt.key, attempt.request)
 
 
 def check_place_again(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> None:
     """Check that a batch may be made again in the table, before its replay is requested: its attempt would be refused,
     and a request that waits for that attempt would hold retention.
 
-    :raises SinkError: if the batch is in another table than ``sink``, or that lacks an earlier one.
+    :raises SinkError: if the batch is in another table than ``sink``, or that lacks an earlier one, or has lost its
+        record of the batch.
     :raises CheckpointError: if its dead letters were run again.
     """
     check_not_elsewhere(checkpoint, sink, key)
     check_of_this_life(checkpoint, sink, key)
     check_none_lost(checkpoint, sink, key)
+    check_recorded(checkpoint, sink, key)
     check_not_taken(checkpoint, key, sink)
 
 
@@ -156,7 +164,7 @@ def _withdraw_unanswerable(
         check_replayable(sources, planned)
     except SourceError as error:
         for request in own:
-            checkpoint.replays.withdraw(planned.key, request.epoch, reason=str(error))
+            checkpoint.replays.refuse(planned.key, request.epoch, reason=str(error))
         raise
 
 

@@ -24,6 +24,7 @@ from airflow_provider_microbatch.exceptions import (
 from airflow_provider_microbatch.execution.letters_taken import first_still_told
 from airflow_provider_microbatch.execution.refused_plan import refused_plan
 from airflow_provider_microbatch.execution.set_aside import oldest_aside
+from airflow_provider_microbatch.execution.stateful import is_overtaken
 from airflow_provider_microbatch.execution.status import definition_if_there
 from airflow_provider_microbatch.sinks import Sink, SinkContext
 
@@ -183,12 +184,16 @@ def held(checkpoint: Checkpoint, lane: str) -> list[BatchKey]:
 
 def _finding(checkpoint: Checkpoint, key: BatchKey, request: Replay) -> Finding:
     by = "" if request.run is None else f" of run {request.run.run_id!r} of DAG {request.run.dag_id!r}"
+    withdraw = f"`microbatch withdraw-clear {quote(checkpoint.location)} {key}`"
+    repair = f"Clear the task again, and let it run. If the run was deleted: {withdraw}."
+    with suppress(CorruptEntryError):  # which is another finding
+        if is_overtaken(checkpoint, key):
+            repair = f"{withdraw}: later batches have gone on from the batch's state, and no clear of it is accepted."
     return Finding(
         kind="clear",
         where=checkpoint.replays.epochs.where(key, request.epoch),
         message=f"a clear{by} waits for its answer, and retention keeps batch {key} and all after it until then.",
-        repair=f"Clear the task again, and let it run. If the run was deleted: `microbatch withdraw-clear "
-        f"{quote(checkpoint.location)} {key}`.",
+        repair=repair,
     )
 
 

@@ -57,7 +57,7 @@ def streaming_of(
     """
     folder = local_folder(checkpoint)
     bounded = _is_bounded(pipeline, planned.key, checkpoint)
-    check_is_newest(checkpoint, planned.key)
+    _check_answerable(checkpoint, attempt)
     identity = checkpoint.identity()
     assert identity is not None, "a batch is planned"
     before = state_before(planned, checkpoint=checkpoint, sink=sink)
@@ -268,11 +268,44 @@ def _check_output_mode(pipeline: Pipeline, before: Mapping[str, Any], checkpoint
         )
 
 
-def check_is_newest(checkpoint: Checkpoint, key: BatchKey) -> None:
-    """Check that the batch is the newest. :raises CheckpointError: if a later batch is planned, which has gone on, or
-    goes on, from the batch's state."""
+def check_answerable(checkpoint: Checkpoint, attempt: Attempt, result: Mapping[str, Any]) -> None:
+    """Check an attempt at a replay, as :func:`check_replay` does before. What it refuses is withdrawn: nothing can
+    answer that clear any more, and as long as it waits retention removes nothing.
+
+    :param result: of the attempt.
+    :raises CheckpointError: as :func:`check_replay`.
+    """
+    if result.get("state") is not None:
+        _check_answerable(checkpoint, attempt)
+
+
+def _check_answerable(checkpoint: Checkpoint, attempt: Attempt) -> None:
+    try:
+        _check_is_newest(checkpoint, attempt.key)
+    except CheckpointError as error:
+        for request in checkpoint.replays.pending(attempt.key):
+            if request.epoch <= (attempt.request or 0):
+                checkpoint.replays.refuse(attempt.key, request.epoch, reason=str(error))
+        raise
+
+
+def is_overtaken(checkpoint: Checkpoint, key: BatchKey) -> bool:
+    """Whether later batches have gone on from the state that a committed batch has kept: no clear of it is answered.
+
+    :raises CorruptEntryError: if its commit entry cannot be read.
+    """
+    commit = checkpoint.lane(key.lane).commit_of(key.id)
+    return commit is not None and _has_left_state(commit) and _newest_if_later(checkpoint, key) is not None
+
+
+def _newest_if_later(checkpoint: Checkpoint, key: BatchKey) -> int | None:
     newest = checkpoint.lane(key.lane).offset_log.latest_id()
-    if newest is not None and newest > key.id:
+    return newest if newest is not None and newest > key.id else None
+
+
+def _check_is_newest(checkpoint: Checkpoint, key: BatchKey) -> None:
+    newest = _newest_if_later(checkpoint, key)
+    if newest is not None:
         raise CheckpointError(
             f"batch {key} of {checkpoint.location} keeps state, from which batches {key.id + 1} to {newest} have "
             f"gone on: run again by itself it would contradict them. `microbatch rewind {quote(checkpoint.location)} "
@@ -281,9 +314,13 @@ def check_is_newest(checkpoint: Checkpoint, key: BatchKey) -> None:
 
 
 def check_replay(checkpoint: Checkpoint, key: BatchKey, result: Mapping[str, Any]) -> None:
-    """Check a replay. :raises CheckpointError: if the batch with this result has kept state, and is not the newest."""
+    """Check a replay before it is requested.
+
+    :raises CheckpointError: if the batch with this result has kept state, and a later batch is planned, which has gone
+        on, or goes on, from that state.
+    """
     if result.get("state") is not None:
-        check_is_newest(checkpoint, key)
+        _check_is_newest(checkpoint, key)
 
 
 def next_watermark(manifest: Manifest, planned: PlannedBatch) -> int:

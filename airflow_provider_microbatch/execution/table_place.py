@@ -28,7 +28,7 @@ from airflow_provider_microbatch.execution.identity import (
     planned_identity,
 )
 from airflow_provider_microbatch.execution.letters_taken import taken
-from airflow_provider_microbatch.execution.newest import newest_published
+from airflow_provider_microbatch.execution.newest import newest_published, published_epoch
 from airflow_provider_microbatch.execution.recorded_sinks import check_may_be_asked, recorded_sink
 from airflow_provider_microbatch.execution.table_shape import OTHERS, check_shape
 from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink, Sink, SinkContext
@@ -90,7 +90,7 @@ def _check_knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, epoch: 
     unmerged = next(filter(None, (table.unmerged(_on_record(checkpoint, key), one) for one in wrote)), None)
     if unmerged is None and not any(table.definition.is_same_place(one) for one in wrote):
         return
-    if (left := table.unrecorded(_on_record(checkpoint, key))) is not None:
+    if (left := table.unrecorded(_on_record(checkpoint, key), wrote)) is not None:
         raise SinkError(f"batch {key} is committed. {left}")
     known = max(_before(checkpoint, table, key), default=-1)
     rewind = command(checkpoint.lane(key.lane), f"rewind --to {known} --drop-output")
@@ -183,6 +183,27 @@ def _published_to(checkpoint: Checkpoint, key: BatchKey, epoch: int, *, beside: 
     return found
 
 
+def check_recorded(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> None:
+    """Check that a batch that is to be replayed is not in a table that has lost its record of the batch.
+
+    :raises SinkError: if it is: its rows would be there twice.
+    """
+    left = unrecorded(checkpoint, sink, _on_record(checkpoint, key))
+    if left is not None:
+        raise SinkError(f"batch {key} is committed. {left} Nothing was published.")
+
+
+def unrecorded(checkpoint: Checkpoint, sink: OpenSink, batch: ExpectedBatch) -> str | None:
+    """See :meth:`OpenSink.unrecorded`, which is asked of each of the sink's tables.
+
+    :raises SinkError: if one cannot tell.
+    :raises CorruptEntryError: if an entry cannot be read.
+    """
+    epoch = published_epoch(checkpoint, batch.key)
+    wrote = [] if epoch is None else _published_to(checkpoint, batch.key, epoch, beside=sink)
+    return next(filter(None, (table.unrecorded(batch, wrote) for table in sink.tables)), None)
+
+
 def check_not_elsewhere(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> None:
     """Check that a batch is made, or replayed, in the table that it is in, if it is in any.
 
@@ -195,13 +216,36 @@ def check_not_elsewhere(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -
         try:
             wrote = recorded_sink(checkpoint, name, beside=sink)
         except (CheckpointError, DefinitionError) as error:
-            # It may be a stranger's, who must not stop the pipeline by an attempt that names a class of theirs.
-            log.warning("Whether batch %s is in a table that it was made for before, nobody can ask: %s", key, error)
+            _check_of_no_attempt(checkpoint, sink, key, name, planned, error)
             continue
         letters = None if wrote is None else wrote.dead_letters
         for other in () if wrote is None else wrote.tables:
             is_of_letters = letters is not None and other.is_same_place(letters)
             _check_not_in(checkpoint, other, sink, key, is_of_letters=is_of_letters)
+
+
+def _check_of_no_attempt(
+    checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, name: str, planned: BatchIdentity | None, error: Exception
+) -> None:
+    """Check that a definition of which nobody can tell the table is of no attempt at the batch as it is planned, unless
+    the sink has the batch.
+
+    One of another attempt may be a stranger's, who must not stop the pipeline by a class of theirs. Whose attempt bears
+    the plan is not known either, so a person can pass over it: without its definition an attempt has no table.
+
+    :param error: why the definition cannot be read here.
+    """
+
+    def is_in_the_way(attempt: Attempt) -> bool:
+        is_of_plan = attempt.identity is not None and attempt.identity == planned
+        return is_of_plan and _may_have_published(checkpoint, attempt, planned)
+
+    if name in _definitions(checkpoint, key, where=is_in_the_way) and not _contains(checkpoint, sink, key):
+        raise SinkError(
+            f"{_not_asked(sink, key, 'another table', error)} If it is none of yours, or nothing that this pipeline "
+            f"made is in its table any more, remove {checkpoint.definitions.where(name)}."
+        ) from error
+    log.warning("Whether batch %s is in a table that it was made for before, nobody can ask: %s", key, error)
 
 
 def _check_not_in(checkpoint: Checkpoint, before: Sink, sink: OpenSink, key: BatchKey, *, is_of_letters: bool) -> None:
@@ -234,7 +278,7 @@ def _check_not_in(checkpoint: Checkpoint, before: Sink, sink: OpenSink, key: Bat
     )
 
 
-def _not_asked(sink: OpenSink, key: BatchKey, before: str, error: DefinitionError) -> str:
+def _not_asked(sink: OpenSink, key: BatchKey, before: str, error: Exception) -> str:
     """Why a batch is not made whose table of before cannot be asked from here.
 
     :param before: that table.

@@ -393,9 +393,13 @@ class OpenSink(ABC):
         are missing, of another size or not the batch's. None if it does not differ, or the sink cannot tell."""
         return None
 
-    def unrecorded(self, batch: ExpectedBatch) -> str | None:
+    def unrecorded(self, batch: ExpectedBatch, wrote: Sequence[Sink]) -> str | None:
         """Rows of the batch that readers see although :meth:`contains` does not know the batch, because the sink's
-        record of it was removed; in words, with the ways on. None if there are none, or there cannot be any."""
+        record of it was removed; in words, with the ways on. None if there are none, or there cannot be any.
+
+        :param wrote: the tables that the batch was published to, as they are on record; for a sink whose rows do not
+            tell whose they are. Empty if the batch was published nowhere.
+        """
         return None
 
     def strays(self, tables: KnownTables) -> list[str]:

@@ -398,11 +398,15 @@ class Janitor:
 
     def _retain(self, report: JanitorReport) -> None:
         checkpoint, dry_run = self._checkpoint, self._dry_run
-        try:
-            for lane in checkpoint.lanes():
+        for lane in checkpoint.lanes():
+            try:
                 for what in apply_retention(checkpoint, kept=retained(checkpoint, lane), lane=lane, dry_run=dry_run):
                     report.add("retention applied", what, "")
-            for what in (*purge_definitions(checkpoint, dry_run=dry_run), *purge_marks(checkpoint, dry_run=dry_run)):
-                report.add("retention applied", what, "no attempt needs them")
-        except Exception as error:
-            self._failed("retention", error, report)
+            except Exception as error:
+                self._failed(f"retention of lane {lane}", error, report)
+        for purge in (purge_definitions, purge_marks):
+            try:
+                for what in purge(checkpoint, dry_run=dry_run):
+                    report.add("retention applied", what, "no attempt needs them")
+            except Exception as error:
+                self._failed("retention", error, report)

@@ -30,6 +30,7 @@ from airflow_provider_microbatch.execution.letters_taken import replay_command
 from airflow_provider_microbatch.execution.liveness import Held, held_as
 from airflow_provider_microbatch.execution.other_lives import another_life, first_of_another_life
 from airflow_provider_microbatch.execution.set_aside import is_aside
+from airflow_provider_microbatch.execution.table_place import unrecorded
 from airflow_provider_microbatch.execution.unknown_batches import check_letters_known, check_none_unknown
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
 from airflow_provider_microbatch.upkeep.commands.site import Recorded, tables_of
@@ -162,7 +163,7 @@ def _look(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey, *, inside: 
     elif told is not None:
         # Such as a folder that another batch is in: a clear is refused while it is there.
         repair = f"Mend that first, as it says. If the batch is not in then: {repair}"
-    elif (left := _unrecorded(asked_for, asked)) is not None:
+    elif (left := _unrecorded(checkpoint, asked_for, asked)) is not None:
         message, repair = (
             f"batch {key} is committed. {left}",
             "Choose one of the ways on; a clear is refused until then.",
@@ -175,9 +176,9 @@ def _look(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey, *, inside: 
     yield Finding(kind="table", where=lane.commit_log.where(key.id), message=message, repair=repair)
 
 
-def _unrecorded(tables: Sequence[OpenSink], asked: ExpectedBatch) -> str | None:
-    with suppress(SinkError):
-        return next(filter(None, (table.unrecorded(asked) for table in tables)), None)
+def _unrecorded(checkpoint: Checkpoint, tables: Sequence[OpenSink], asked: ExpectedBatch) -> str | None:
+    with suppress(SinkError, CheckpointError):
+        return next(filter(None, (unrecorded(checkpoint, table, asked) for table in tables)), None)
     return None
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.marks import Mark
 from airflow_provider_microbatch.execution.retention import MARK_SECONDS
 from tests.execution.world import KEY, World
@@ -102,6 +103,22 @@ def test_a_mark_goes_when_its_attempt_has_ended_and_time_has_passed(world: World
     world.expire_leases()
     assert world.janitor().of("retention applied") == ["1 marks of Airflow's events"]
     assert marks.names() == []
+
+
+def test_what_cannot_be_read_in_one_lane_keeps_nothing_else_from_retention(world: World) -> None:
+    world.staged()
+    world.checkpoint.marks.put(mark())
+    world.expire_leases()
+    age(world, MARK_SECONDS + 1)
+    for lane in (LIVE, LETTERS):
+        strange = Path(world.checkpoint.attempts.epochs.where(BatchKey(lane, 9), 1))
+        strange.parent.mkdir(parents=True)
+        strange.write_text("v1\nnothing of ours")
+    (world.root / "checkpoint" / "lanes" / LETTERS).mkdir(parents=True)
+    report = world.janitor()
+    told = [action.what for action in report.actions if action.kind == "failed"]
+    assert told == ["retention of lane live", "retention of lane dead-letters"]
+    assert world.checkpoint.marks.names() == []
 
 
 def test_a_mark_that_cannot_be_read_keeps_nobody_from_anything(world: World, diary: Path) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from airflow_provider_microbatch.sinks.dead_letters import with_letters
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.several import Sinks
-from tests.execution.world import World
+from tests.execution.world import KEY, World
 from tests.support.delta_table import batches_of
 
 OURS, THEIRS = "lake:1", "sea:1"
@@ -133,20 +134,59 @@ def test_a_server_that_nobody_trusts_hides_nothing_of_the_tables_beside_it(
         run(world, 2)
 
 
-def test_a_class_that_is_not_the_pipelines_stops_no_run_and_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("is_trusted", [True, False], ids=["trusted then", "given up"])
+def test_what_a_class_of_before_may_have_published_is_not_made_in_another_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_trusted: bool
 ) -> None:
-    """Whoever can write into the checkpoint could name one there."""
     monkeypatch.setattr(settings, "_given", Settings)
     world = World(tmp_path, sink=only(tmp_path / "lake"))
     world.land(1)
-    world.staged()
+    world.execution.publish(world.staged())
     world.expire_leases()
     world.options["sink"] = FileSink(str(tmp_path / "files"), format="json")
-    world.run(1)
+    told = rf"would be in both\. Nobody has looked: .*trusted_modules = {__name__} .* remove (/\S+/pipelines/\w+)\.$"
+    for number in (1, 2):
+        with pytest.raises(SinkError, match=told) as refused:
+            world.run(number)
+    if is_trusted:
+        trust(monkeypatch, OURS)
+        with pytest.raises(SinkError, match=r"live/0 was published to .*lake, and is there"):
+            world.run(3)
+        return
+    (entry,) = re.findall(told, str(refused.value))
+    Path(entry).unlink()
+    world.run(3)
     assert (tmp_path / "files" / "lane=live" / "batch_id=0").is_dir()
-    (told,) = [line for line in caplog.messages if "in a table that it was made for before, nobody can ask" in line]
-    assert f"trusted_modules = {__name__}" in told
+
+
+def test_a_class_of_before_stops_no_replay_of_what_is_in_the_table_of_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that takes other arguments by now."""
+    monkeypatch.setattr(settings, "_given", Settings)
+    world = World(tmp_path, sink=only(tmp_path / "lake"))
+    run(world, 0)
+    world.options["sink"] = DeltaSink(str(tmp_path / "lake"))
+    world.run(0, clear_number=1)
+    assert world.checkpoint.replays.is_answered(KEY)
+    assert rows(tmp_path / "lake") == [0]
+
+
+def test_a_strangers_attempt_that_names_a_class_stops_no_run_and_is_named(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever can write into the checkpoint could."""
+    world.land(1)
+    attempt = world.staged()
+    trap = {"class": "strangers:Trap", "version": 1, "arguments": {}}
+    name = world.checkpoint.definitions.put({**trap, "arguments": {"sink": trap, "sources": {}, "hooks": []}})
+    theirs = replace(attempt, epoch=attempt.epoch + 1, definition=name, identity=None)
+    world.checkpoint.attempts.take_exactly(theirs)
+    world.expire_leases()
+    world.run(1)
+    assert world.table() == {0: [1]}
+    told = [line for line in caplog.messages if "in a table that it was made for before, nobody can ask" in line]
+    assert "strangers" in told[0]
 
 
 def test_what_was_staged_for_a_table_of_before_is_published_there_by_nobody(tmp_path: Path) -> None:
@@ -164,7 +204,9 @@ def test_what_was_staged_for_a_table_of_before_is_published_there_by_nobody(tmp_
     assert (tmp_path / "newer" / "lane=live" / "batch_id=0").is_dir()
 
 
-def test_nor_is_its_table_in_the_way_where_its_class_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attempt_of_a_class_that_is_gone_is_ended_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(settings, "_given", Settings)
     world = World(tmp_path, sink=only(tmp_path / "lake"))
     world.land(1)
@@ -173,5 +215,6 @@ def test_nor_is_its_table_in_the_way_where_its_class_is_gone(tmp_path: Path, mon
     trust(monkeypatch)
     monkeypatch.delattr(f"{__name__}.Served")
     world.options["sink"] = FileSink(str(tmp_path / "newer"), format="json")
-    world.run(1)
+    with pytest.raises(SinkError, match="has no attribute 'Served'"):
+        world.run(1)
     assert world.checkpoint.attempts.ended(attempt.key, attempt.epoch) is not None

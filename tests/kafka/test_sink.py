@@ -134,6 +134,8 @@ def test_its_mark_says_between_which_offsets_a_batch_lies(world: World) -> None:
     between = mark.offsets
     lying = [one for one in world.records() if between[one.partition][0] <= one.offset < between[one.partition][1]]
     assert of(lying, "microbatch-batch") == ["live/8"] * 3
+    (*_, record) = read(sink.definition.marks_topic, partitions=1)
+    assert mark.behind == record.offset, "where the marks ended before it"
 
 
 @slow

@@ -352,7 +352,7 @@ MUTATIONS = [
         name="a request that is withdrawn leaves those that came behind it late",
         why="nobody answers them: they are waited for from then on, and hold retention for ever",
         file="checkpoint/replays.py",
-        old="            self.epochs.end(key, other.epoch, withdrawn(reason))\n",
+        old="            self.epochs.end(key, other.epoch, end)\n",
         new="            pass\n",
         tests=("tests/execution/test_clears.py",),
     ),

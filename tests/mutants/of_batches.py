@@ -106,8 +106,8 @@ MUTATIONS = [
         name="a clear that nobody can answer is waited for",
         why="it holds retention for ever",
         file="execution/replay.py",
-        old="        for request in own:\n            checkpoint.replays.withdraw(",
-        new="        for request in own[:0]:\n            checkpoint.replays.withdraw(",
+        old="        for request in own:\n            checkpoint.replays.refuse(",
+        new="        for request in own[:0]:\n            checkpoint.replays.refuse(",
         tests=("tests/execution/test_replay_of_cleaned.py",),
     ),
     Mutation(

@@ -9,6 +9,14 @@ REPLAYS = "tests/execution/test_janitor_replays.py"
 
 MUTATIONS = [
     Mutation(
+        name="what cannot be read in one lane keeps everything else from retention",
+        why="one entry of somebody's, and the logs of all lanes grow",
+        file="upkeep/janitor.py",
+        old='                self._failed(f"retention of lane {lane}", error, report)\n',
+        new='                return self._failed(f"retention of lane {lane}", error, report)\n',
+        tests=("tests/execution/test_marks.py",),
+    ),
+    Mutation(
         name="a replay is not answered whose definition was removed",
         why="the janitor fails at it in each run, and retention stands still before its batch",
         file="upkeep/janitor.py",

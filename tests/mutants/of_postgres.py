@@ -8,6 +8,14 @@ FAULTS, PROCESSES, MERGE = (f"tests/postgres/test_{name}.py" for name in ("fault
 
 MUTATIONS = [
     Mutation(
+        name="what a server is known by is written as the session writes times",
+        why="two connections to one table pass for two tables, and one frame of each batch is nowhere",
+        file="sinks/postgres/open.py",
+        old="(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint::text",
+        new="pg_postmaster_start_time()::text",
+        tests=("tests/postgres/test_faults.py",),
+    ),
+    Mutation(
         name="a stage that was dropped is published all the same",
         why="a publisher that slept brings back what was given up",
         file="sinks/postgres/records.py",

@@ -36,8 +36,16 @@ MUTATIONS = [
         name="a class that nobody trusts stops a batch that an attempt on record was to write with",
         why="whoever can write into a checkpoint has the pipeline stand still, by an attempt with a class of theirs",
         file="execution/table_place.py",
-        old='            log.warning("Whether batch %s is in',
-        new='            raise\n            log.warning("Whether batch %s is in',
+        old="if name in _definitions(checkpoint, key, where=is_in_the_way) and",
+        new="if",
+        tests=(RECORDED,),
+    ),
+    Mutation(
+        name="what an attempt may have published by a class that cannot be loaded is made in another table",
+        why="its rows are in both",
+        file="execution/table_place.py",
+        old="return is_of_plan and _may_have_published(checkpoint, attempt, planned)",
+        new="return False",
         tests=(RECORDED,),
     ),
     Mutation(

@@ -237,6 +237,17 @@ def test_what_the_extra_has_is_libpqs_or_airflows(tmp_path: Path, extra: dict[st
         sink.check()
 
 
+def test_a_table_is_known_as_one_by_whichever_session_it_is_looked_at(tmp_path: Path) -> None:
+    """Two connections to it are two sinks of one table, which is refused before anything is planned."""
+
+    def known(zone: str) -> str:
+        connection = database.connection_of(database.CONN_ID, extra={"options": f"-c TimeZone={zone}"})
+        definition = database.sink_in(tmp_path).definition
+        return OpenPostgres(definition, opened.SinkContext(connect=lambda _: connection)).known_as()
+
+    assert known("Asia/Tokyo") == known("America/New_York")
+
+
 def test_a_record_that_names_a_table_of_somebody_drops_nothing(tmp_path: Path) -> None:
     """Others may write into the schema's tables."""
     sink = database.sink_in(tmp_path)

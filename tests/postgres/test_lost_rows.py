@@ -93,18 +93,18 @@ def test_a_batch_whose_record_was_removed_is_not_published_beside_its_rows(
     sink, table = database.sink_in(tmp_path), database.table_in(tmp_path)
     write_stage(sink, 1)
     sink.publish(EXPECTED, 1)
-    assert sink.unrecorded(EXPECTED) is None
+    assert sink.unrecorded(EXPECTED, []) is None
     run(f"DELETE FROM {database.table_in(tmp_path, 'microbatch_batches')} WHERE id = 7")
     write_stage(sink, 2)
     with pytest.raises(SinkError, match=r"has 3 rows of batch live/7, and .*microbatch_batches has no row of it"):
         publish(sink, EXPECTED, 2)
     assert len(database.rows(table)) == 3
-    told = sink.unrecorded(EXPECTED)
+    told = sink.unrecorded(EXPECTED, [])
     assert told is not None
     run(told.partition("(DELETE")[2].partition(")")[0].join(["DELETE", ""]))
     publish(sink, EXPECTED, 2)
     assert len(database.rows(table)) == 3
-    assert sink.unrecorded(EXPECTED) is None
+    assert sink.unrecorded(EXPECTED, []) is None
 
 
 @pytest.mark.parametrize("how", ["DROP TABLE", "TRUNCATE"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from airflow_provider_microbatch.exceptions import (
     MicroBatchError,
     SinkError,
 )
+from airflow_provider_microbatch.execution.retention import find_held
 from airflow_provider_microbatch.sinks import file as file_sink
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.foreach import ForeachBatch
@@ -87,6 +89,29 @@ def test_a_replay_that_sleeps_while_the_next_batch_is_planned_read_published_and
     with pytest.raises(CheckpointError, match=r"from which batches 1 to 1 have gone on.*rewind .*--to -1"):
         replay(world, try_number=2)
     assert world.stages() == []
+
+
+def test_a_clear_that_the_next_batch_has_overtaken_holds_no_retention_and_is_refused_by_each_retry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = CountingWorld(tmp_path, min_batches_to_retain=2)
+    world.batch(0, head=1)
+    world.come(2)
+    plan = planned_by_a_sleeper(world)
+    with monkeypatch.context() as patched:
+        Sleep(patched).before(FileSink, "replace", plan)
+        with pytest.raises(MicroBatchError):
+            replay(world)
+    for number in (2, 3):
+        world.batch(number, head=number + 1)
+    (found,) = find_held(world.checkpoint)
+    assert re.match(r"`microbatch withdraw-clear \S+ live/0`: later batches have gone on", found.repair)
+    for try_number in (2, 3):
+        with pytest.raises(CheckpointError, match="from which batches 1 to 3 have gone on"):
+            replay(world, try_number=try_number)
+    assert not find_held(world.checkpoint)
+    world.batch(4, head=5)
+    assert world.checkpoint.offset_log.ids() == [3, 4]
 
 
 def test_of_a_replay_whose_clear_is_withdrawn_no_attempt_wakes_up_behind_the_next_batch(

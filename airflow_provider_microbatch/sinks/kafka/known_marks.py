@@ -44,10 +44,13 @@ class KnownMarks:
         """Why there is no asking the topic of the marks that the checkpoint knows, and what to do; None if there is."""
         return self._away(tables, *self._look())
 
-    def is_known(self, tables: KnownTables) -> bool:
-        """Whether the checkpoint has published to this very topic: it has the id of its marks on record."""
+    def is_known(self, tables: KnownTables, *, at: str | None = None) -> bool:
+        """Whether the checkpoint has published to this very topic: it has the id of its marks on record.
+
+        :param at: the address by which it was published to; None: the one of now.
+        """
         topic, _ = self._look()
-        return topic is not None and tables.get(self._place(topic)) is not None
+        return topic is not None and tables.get(self._place(topic, at=at)) is not None
 
     def make_known(self, tables: KnownTables, *, is_there: Callable[[], bool]) -> None:
         """Have the checkpoint know the topic of the marks by its id from now on.
@@ -81,8 +84,8 @@ class KnownMarks:
             "looks for the newest batch here, and knows this topic from then on."
         )
 
-    def _place(self, topic: Topic) -> str:
-        return f"{self._sink.location()}#{topic.id}"
+    def _place(self, topic: Topic, *, at: str | None = None) -> str:
+        return f"{at or self._sink.location()}#{topic.id}"
 
 
 def _hex(id: str) -> str:

@@ -25,12 +25,17 @@ class Mark:
     :param top: the highest number of the batch's lane that the topic has, this one included.
     :param topic_id: id of the topic when the batch was published.
     :param offsets: by partition, between which offsets the batch's records lie: from the first, before the second.
+    :param behind: where the topic of the marks ended when the batch was published: no batch of the lane of a higher
+        number than ``top`` has a mark before that. True wherever the mark lies: somebody may write it again.
+    :param marks_id: id of the topic that ``behind`` is an offset of; None if that is not known.
     """
 
     manifest: Manifest
     top: int
     topic_id: str
     offsets: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    behind: int = 0
+    marks_id: str | None = None
 
 
 def key_of(topic: str, key: BatchKey) -> bytes:
@@ -60,6 +65,8 @@ def encode(mark: Mark) -> bytes:
         "top": mark.top,
         "topicId": mark.topic_id,
         "offsets": {str(partition): list(found) for partition, found in mark.offsets.items()},
+        "behind": mark.behind,
+        "marksId": mark.marks_id,
         "result": dict(manifest.result),
     }
     whole = json.dumps({**values, "files": dict(manifest.files)}).encode()
@@ -87,7 +94,15 @@ def decode(data: bytes | None, key: BatchKey, *, where: str) -> Mark:
             result=dict(values["result"]),
         )
         offsets = {int(one): (_whole(first), _whole(last)) for one, (first, last) in values["offsets"].items()}
-        return Mark(manifest=manifest, top=_whole(values["top"]), topic_id=str(values["topicId"]), offsets=offsets)
+        marks_id = values.get("marksId")
+        return Mark(
+            manifest=manifest,
+            top=_whole(values["top"]),
+            topic_id=str(values["topicId"]),
+            offsets=offsets,
+            behind=_whole(values.get("behind", 0)),
+            marks_id=None if marks_id is None else str(marks_id),
+        )
     except _UNREADABLE as error:
         raise SinkError(
             f"{where} is no mark of batch {key} ({type(error).__name__}: {error}). Somebody else writes there, or a "

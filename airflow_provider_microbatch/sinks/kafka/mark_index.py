@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from math import inf
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
@@ -36,27 +37,43 @@ class Found:
 
 @dataclass
 class _Lane:
-    """:param newest: offset of the newest mark of the lane, of those that can be read.
-    :param top: the highest number that it says the lane has; -1 for none.
-    :param topic_id: the topic that it was published to.
+    """:param newest: of the mark that was published last, of those that can be read: where the marks ended then, and
+        its offset. Another one may lie behind it, which somebody has written again.
+    :param top: the highest number that a mark says the lane has; -1 for none.
+    :param topic_id: the topic that the newest was published to.
+    :param tops: what marks say of records that were not read yet: from which offset down, negated, and no batch of
+        which higher number is there. A heap.
     :param least_top: no batch of a higher number has a mark before those that were read.
     """
 
     found: dict[int, Found] = field(default_factory=dict)
     bad: dict[int, Found] = field(default_factory=dict)
-    newest: int = -1
+    newest: tuple[int, int] = (-1, -1)
     top: int = -1
     topic_id: str | None = None
+    tops: list[tuple[int, int]] = field(default_factory=list)
     least_top: float = inf
+
+    def add(self, mark: Mark, *, offset: int, behind: int) -> None:
+        self.top = max(self.top, mark.top)
+        heappush(self.tops, (-behind, mark.top))
+        if (behind, offset) > self.newest:
+            self.newest, self.topic_id = (behind, offset), mark.topic_id
+
+    def read_to(self, lower: int) -> None:
+        """All records from this offset on were read."""
+        while self.tops and -self.tops[0][0] >= lower:
+            self.least_top = min(self.least_top, heappop(self.tops)[1])
 
 
 class MarkIndex:
     """:param where: name of the topic of the marks, for messages.
+    :param id: its id. Marks that were copied there from another topic say nothing of its offsets.
     :param end: offset behind the newest record that is to be read.
     """
 
-    def __init__(self, where: str, *, end: int) -> None:
-        self._where = where
+    def __init__(self, where: str, *, id: str | None, end: int) -> None:
+        self._where, self.id = where, id
         self._lanes = defaultdict[str, _Lane](_Lane)
         self._kept = 0
         self.lower = self.upper = end
@@ -70,9 +87,7 @@ class MarkIndex:
         except SinkError as told:
             error = told
         if mark is not None:
-            lane.least_top = min(lane.least_top, mark.top)
-            if offset > lane.newest:
-                lane.newest, lane.top, lane.topic_id = offset, mark.top, mark.topic_id
+            lane.add(mark, offset=offset, behind=mark.behind if mark.marks_id == self.id else 0)
         before = lane.found.get(key.id)
         if before is not None and before.offset > offset:
             return
@@ -91,13 +106,18 @@ class MarkIndex:
 
     def knows(self, key: BatchKey) -> bool:
         """Whether it is known if the batch is in, and what is the newest of its lane."""
-        lane = self._lanes[key.lane]
-        return lane.newest >= 0 and (key.id in lane.found or self.is_whole(key.lane, above=key.id - 1))
+        is_in = key.id in self._lanes[key.lane].found
+        return self._least_top(key.lane) < inf and (is_in or self.is_whole(key.lane, above=key.id - 1))
 
     def is_whole(self, lane: str, *, above: int) -> bool:
-        """Whether no mark of a higher number than ``above`` lies before what was read: each mark has the highest number
-        of its lane so far, and the marks of a lane are written by one producer at a time."""
-        return self._lanes[lane].least_top <= above
+        """Whether no mark of a higher number than ``above`` lies before what was read, by the marks that tell of all
+        that was not."""
+        return self._least_top(lane) <= above
+
+    def _least_top(self, lane: str) -> float:
+        known = self._lanes[lane]
+        known.read_to(self.lower)
+        return known.least_top
 
     def newest(self, lane: str) -> tuple[int, str | None]:
         """The highest number of the lane that is in, -1 for none; and the id of the topic that its newest batch was
@@ -106,7 +126,7 @@ class MarkIndex:
         :raises SinkError: if a later record than the newest mark is none: nobody knows what is in.
         """
         known = self._lanes[lane]
-        self._check(found for found in known.bad.values() if found.offset > known.newest)
+        self._check(found for found in known.bad.values() if found.offset > known.newest[1])
         return known.top, known.topic_id
 
     def ids(self, lane: str, *, above: int) -> list[int]:

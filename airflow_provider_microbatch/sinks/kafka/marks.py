@@ -1,9 +1,9 @@
 """The marks of batches: one small record each, in a compacted topic beside the topic, within the batch's transaction.
 
-A look reads marks from the end backwards, until it finds the batch or knows that it is not there: each mark has the
-highest number of its lane so far, and the marks of a lane are written by one producer at a time, so no mark of the
-batch lies before one whose lane had not come so far. For the newest batches that is one read; and who looks again
-reads what is new, or lies further back.
+A look reads marks from the end backwards, until it finds the batch or knows that it is not there: each mark says how
+far its lane had come, and where the marks ended then, so no mark of a later batch lies before that. For the newest
+batches that is one read; and who looks again reads what is new, or lies further back. The offset of a mark itself says
+nothing: people bring back marks that were lost, behind those of later batches.
 """
 
 from __future__ import annotations
@@ -38,11 +38,15 @@ class Seen:
     :param mark: the newest mark of the batch; None if the batch is not in.
     :param top: the highest number of the batch's lane that is in; -1 for none.
     :param topic_id: id of the topic that the lane's newest batch was published to; None if the lane has none.
+    :param end: where the topic of the marks ended at the look.
+    :param marks_id: id of that topic.
     """
 
     mark: Mark | None
     top: int
     topic_id: str | None = None
+    end: int = 0
+    marks_id: str | None = None
 
 
 def gone(topic: str, name: str) -> str:
@@ -97,7 +101,8 @@ class Marks:
         if policy != "compact":
             raise SinkError(
                 f"the topic {self._name}, which has the marks of {self._topic}, has cleanup.policy={policy}: marks "
-                "would age out of it, and batches be published again. Set cleanup.policy=compact there."
+                "would age out of it, and batches be published again. Set cleanup.policy=compact there. What has aged "
+                "out does not come back by that: a clear of its batch is refused, and `check --table` names it."
             )
 
     def look(self, key: BatchKey) -> Seen:
@@ -111,7 +116,8 @@ class Marks:
             pass
         top, topic_id = index.newest(key.lane)
         found = index.find(key)
-        return Seen(mark=None if found is None else self._mark(key, found), top=top, topic_id=topic_id)
+        mark = None if found is None else self._mark(key, found)
+        return Seen(mark=mark, top=top, topic_id=topic_id, end=index.upper, marks_id=index.id)
 
     def ids(self, lane: str, *, above: int = -1) -> list[int]:
         """Numbers under which batches of the lane are in, ascending; those at most ``above`` are left out."""
@@ -143,7 +149,8 @@ class Marks:
         """What is known of the marks, up to their end of now."""
         end = self._settled_end()
         if self._index is None or end < self._index.upper:
-            self._index = MarkIndex(self._name, end=end)
+            found = self._cluster.topics([self._name]).get(self._name)
+            self._index = MarkIndex(self._name, id=None if found is None else found.id, end=end)
         self._read_into(self._index, self._index.upper, end)
         self._index.upper = end
         return self._index

@@ -19,7 +19,7 @@ from airflow_provider_microbatch.kafka.cluster import Cluster, Topic
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.runtime.layout import MANIFEST
 from airflow_provider_microbatch.settings import make_private_folder
-from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, SinkContext
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink, SinkContext
 from airflow_provider_microbatch.sinks.file import STAGING
 from airflow_provider_microbatch.sinks.file.posix import check_no_link, make_folders
 from airflow_provider_microbatch.sinks.file.report import check_files, reporting
@@ -119,22 +119,33 @@ class OpenKafka(StagedInFiles):
             return self._known.away(tables)
         return None
 
-    def unrecorded(self, batch: ExpectedBatch) -> str | None:
+    def is_table_of(self, before: Sink, tables: KnownTables) -> bool:
+        # By another list of brokers, or another connection: the topic's id is on record with the address.
+        is_so_named = isinstance(before, KafkaSink) and before.topic == self._sink.topic
+        return is_so_named and self._known.is_known(tables, at=before.location())
+
+    def unrecorded(self, batch: ExpectedBatch, wrote: Sequence[Sink]) -> str | None:
+        # By what is on record alone: which marks are left tells nothing, since old ones may have aged out.
+        if not any(self._sink.is_same_place(one) or self.is_table_of(one, batch.tables) for one in wrote):
+            return None
         seen = self._marks.look(batch.key) if self._known.are_there(batch.tables) else None
         if seen is None or seen.mark is not None:
             return None
         if seen.topic_id != self._topic.id and not self._known.is_known(batch.tables):
             return None  # it was published to a topic that was removed since
-        ids = self._marks.ids(batch.key.lane)
-        if ids and ids[0] > batch.key.id:
-            return None  # the pipeline had another table then
+        left = (
+            f"{self._sink.marks_topic} has no mark of batch {batch.key}, and {self._sink.topic} is the very topic that "
+            "it was published to: its records are there, and published again they would be in it twice. Bring the mark "
+            "back."
+        )
+        if seen.top > batch.key.id:
+            # No rewind: marks of the batches behind it are there, of plans that would be others then.
+            return f"{left} Or leave the batch as it is, and mark its task as succeeded: later batches go on so."
         # Without --drop-output: no record is taken out.
         rewind = self._rewind(batch, min(seen.top, batch.key.id - 1))
         return (
-            f"{self._sink.marks_topic} has no mark of batch {batch.key}, and {self._sink.topic} is the very topic that "
-            "it was published to: its records are there, and published again they would be in it twice. Bring the mark "
-            f"back. Or have the log go on without it: {rewind}, and `microbatch set-offset … --allow-skip` sets "
-            "each source behind what is in. Or, if the batch's records were deleted there, that rewind alone has them "
+            f"{left} Or have the log go on without it: {rewind}, and `microbatch set-offset … --allow-skip` sets each "
+            "source behind what is in. Or, if the batch's records were deleted there, that rewind alone has them "
             "published again."
         )
 
@@ -142,8 +153,6 @@ class OpenKafka(StagedInFiles):
         return self._bring_in(batch, epoch, replay=False)
 
     def replace(self, batch: ExpectedBatch, epoch: int) -> Manifest:
-        if (left := self.unrecorded(batch)) is not None:
-            raise SinkError(f"{left} Nothing was published.")
         found = self._bring_in(batch, epoch, replay=True)
         if found.epoch != epoch:
             raise PublishConflictError(
@@ -231,7 +240,7 @@ class OpenKafka(StagedInFiles):
         topic, end = self._look_before(batch, before)
         between = {number: (begin.get(number, 0), at) for number, at in end.items()}
         top = max(seen.top, batch.key.id)
-        mark = Mark(manifest=own, top=top, topic_id=topic.id, offsets=between)
+        mark = Mark(manifest=own, top=top, topic_id=topic.id, offsets=between, behind=seen.end, marks_id=seen.marks_id)
         transaction.mark(key=key_of(self._sink.topic, batch.key), value=encode(mark))
         transaction.commit()
         return own

@@ -14,7 +14,7 @@ from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import AttemptFencedError, PublishConflictError, SinkError
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.settings import make_private_folder
-from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, SinkContext
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink, SinkContext
 from airflow_provider_microbatch.sinks.file import STAGING
 from airflow_provider_microbatch.sinks.file.posix import check_no_link, make_folders
 from airflow_provider_microbatch.sinks.file.report import check_files, read_schema
@@ -103,10 +103,11 @@ class OpenPostgres(StagedInFiles):
     def known_as(self) -> str:
         def look(connection: Connection) -> str:
             # Of two servers one of which is made of the other's backup, system identifier and object ids are the same.
+            # As a number: how a time is written is the session's.
             told = execute(
                 connection,
-                "SELECT pg_postmaster_start_time()::text, oid::text FROM pg_database "
-                "WHERE datname = current_database()",
+                "SELECT (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint::text, oid::text "
+                "FROM pg_database WHERE datname = current_database()",
             ).fetchone()
             return " ".join((*(told or ()), self._sink.name.sql))
 
@@ -172,7 +173,7 @@ class OpenPostgres(StagedInFiles):
 
         return self._database.run(f"count batch {batch.key}", look)
 
-    def unrecorded(self, batch: ExpectedBatch) -> str | None:
+    def unrecorded(self, batch: ExpectedBatch, wrote: Sequence[Sink]) -> str | None:
         def look(connection: Connection) -> str | None:
             records = self._records(connection)
             if not records.are_there() or records.find(batch.key) is not None:
