@@ -125,6 +125,12 @@ class Sink(Definition, ABC):
         about it; None if it can. Asked before a replay begins."""
         return None
 
+    @property
+    def keeps_replaced(self) -> bool:
+        """Whether an attempt's output stays in the table whatever is published after it, so that no other's takes its
+        place: all tables of the batch have to get the output of that attempt."""
+        return self.not_replaceable() is not None
+
     def not_compactable(self) -> str | None:
         """Why :meth:`OpenSink.compact` cannot join the table's small files, in words that say what to do instead; None
         if it can. A sink of several tables is asked for each."""

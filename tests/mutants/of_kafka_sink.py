@@ -9,6 +9,7 @@ MEANWHILE = "tests/kafka/test_meanwhile.py"
 OTHERS = "tests/kafka/test_marks_of_others.py"
 LOST = "tests/kafka/test_lost_marks.py"
 RESTORED = "tests/kafka/test_restored.py"
+BEHIND = "tests/kafka/test_behind_a_topic.py"
 REPLACEABLE = "tests/execution/test_not_replaceable.py"
 
 MUTATIONS = [
@@ -303,9 +304,33 @@ MUTATIONS = [
     Mutation(
         name="the stages are dropped that a table behind a topic waits for",
         why="each next attempt is refused by the topic, for ever",
+        file="execution/dropping.py",
+        old="if _has(table, batch, attempt) and not _has(sink, batch, attempt):",
+        new="if False:",
+        tests=(REPLACEABLE,),
+    ),
+    Mutation(
+        name="a table behind a topic is asked for before its publisher is fenced",
+        why="each next attempt is refused by the topic, for ever, if a publisher was faster than who drops its stages",
+        file="execution/dropping.py",
+        old="                dropped.append(table.drop_stage(attempt.batch, attempt.epoch))\n",
+        new="",
+        tests=(REPLACEABLE,),
+    ),
+    Mutation(
+        name="an attempt ends whose stages a table behind a topic waits for",
+        why="its hooks hear that it has failed, and it is committed",
         file="execution/ending.py",
-        old="            if kept is not None:\n",
+        old="            if dropped.behind is not None:\n",
         new="            if False:\n",
         tests=(REPLACEABLE,),
+    ),
+    Mutation(
+        name="a topic that publishes a batch once more is taken for one that replaces it",
+        why="each try that fails behind the topic has its consumers get the batch once more",
+        file="sinks/kafka/__init__.py",
+        old="    def keeps_replaced(self) -> bool:\n        return True\n",
+        new="    def keeps_replaced(self) -> bool:\n        return self.on_replay != APPEND\n",
+        tests=(BEHIND,),
     ),
 ]
