@@ -333,4 +333,12 @@ MUTATIONS = [
         new="    def keeps_replaced(self) -> bool:\n        return self.on_replay != APPEND\n",
         tests=(BEHIND,),
     ),
+    Mutation(
+        name="a rewind drops all stages before it looks whether a topic has the batch",
+        why="if it has, the tables behind it never get the batch, and each next attempt is refused by the topic",
+        file="upkeep/commands/rewind.py",
+        old="for table in sorted(tables, key=lambda one: not stays(one)):",
+        new="for table in sorted(tables, key=stays):",
+        tests=(BEHIND,),
+    ),
 ]

@@ -92,10 +92,6 @@ class _Rewind:
         for number in reversed(later):
             fence_attempts(self._drafting, BatchKey(self._name, number), why="its batch was rewound", also_ended=True)
             self._drop_stages(unfinished[number])
-        for attempt in (one for number in reversed(later) for one in unfinished[number]):
-            wrote = self._recorded.sink_of(attempt)
-            for step in () if wrote is None or self._recorded.is_gone(wrote) else not_in(attempt, wrote):
-                self._drafting.elsewhere(step)
         self._drop(later)
         why = f"later than batch {self._to}" if self._to >= 0 else "everything is read again"
         # Commits first, from the newest on: if the command is killed in between, no batch is committed that the offset
@@ -464,11 +460,12 @@ class _Rewind:
     def _drop_stages(self, fenced: list[Attempt]) -> None:
         """Plan to drop the stages of attempts that have passed the fence and sleep before their publish. Such a publish
         would put a batch that no log knows at the batch's place, and no batch of this number could ever be
-        published."""
+        published. Where such a publish was faster, in a table that no batch can be taken out of, the plan ends with the
+        look there, and the stages of the tables behind it are left for the next run."""
         for attempt in fenced:
             sink = self._recorded.sink_of(attempt)
             tables = () if sink is None else sink.tables
-            for table in tables:
+            for table in sorted(tables, key=lambda one: not stays(one)):
                 if table.definition.is_cheap_to_ask:
                     self._drafting.elsewhere(
                         DropStage(
@@ -480,3 +477,6 @@ class _Rewind:
                             why="a publish that comes late finds nothing",
                         )
                     )
+                look = not_in(attempt, table)
+                if look is not None and sink is not None and not self._recorded.is_gone(sink):
+                    self._drafting.elsewhere(look)

@@ -27,23 +27,19 @@ def told_of(checkpoint: Checkpoint, numbers: Sequence[int], sinks: Iterable[Open
     return f"{told}No run of that interval makes a batch before the pipeline writes to another table."
 
 
-def not_in(attempt: Attempt, sink: OpenSink) -> list[NotIn]:
-    """The steps that look whether an attempt, which may have passed its fence and slept, has published meanwhile; one
-    for each table that no batch can be taken out of."""
-    if attempt.identity is None:
-        return []
-    return [
-        NotIn(
-            key=str(attempt.key),
-            epoch=attempt.epoch,
-            identity=attempt.identity.to_dict(),
-            sink=table.definition.to_dict(),
-            where=table.location(),
-            why="its attempt may have gone on while the command began",
-        )
-        for table in sink.tables
-        if stays(table)
-    ]
+def not_in(attempt: Attempt, table: OpenSink) -> NotIn | None:
+    """The step that looks whether an attempt, which may have passed its fence and slept, has published meanwhile; None
+    if the batch can be taken out of the table, or nobody can tell whether it is the attempt's."""
+    if attempt.identity is None or not stays(table):
+        return None
+    return NotIn(
+        key=str(attempt.key),
+        epoch=attempt.epoch,
+        identity=attempt.identity.to_dict(),
+        sink=table.definition.to_dict(),
+        where=table.location(),
+        why="its attempt may have gone on while the command began",
+    )
 
 
 def stays(table: OpenSink) -> bool:
