@@ -19,7 +19,7 @@ from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.rename_source import check_not_half_renamed
 from airflow_provider_microbatch.upkeep.commands.repair_epochs import fence_attempts, withdraw_requests
 from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded
-from airflow_provider_microbatch.upkeep.commands.staying import not_in, stays, told_of
+from airflow_provider_microbatch.upkeep.commands.staying import not_in, told_of
 from airflow_provider_microbatch.upkeep.commands.steps import DropOutput, DropStage, Keep
 from airflow_provider_microbatch.upkeep.commands.told import Told
 
@@ -82,7 +82,8 @@ class _Rewind:
         for sink in filter(self._recorded.is_gone, self._recorded.on_record() if later else ()):
             self._drafting.note(f"{sink.location()} is gone, and is not asked for the batches that are taken out.")
         if later:
-            check_letters(self._checkpoint, self._recorded, lane=self._name, later=later)
+            published = {*commit_ids, *self._lost}
+            check_letters(self._checkpoint, self._recorded, lane=self._name, later=later, published=published)
             self._check_kept()
             self._check_files(later[0])
         self._check_readable(later, commit_ids)
@@ -119,7 +120,11 @@ class _Rewind:
             if sink is None or identity is None:
                 continue
             for table in () if self._recorded.is_gone(sink) else sink.tables:
-                if table.definition.is_cheap_to_ask and table.definition.keeps_batches and not stays(table):
+                if (
+                    table.definition.is_cheap_to_ask
+                    and table.definition.keeps_batches
+                    and table.definition.can_withdraw
+                ):
                     self._drafting.elsewhere(
                         DropOutput(
                             key=str(key),
@@ -145,14 +150,13 @@ class _Rewind:
         except MaintenanceError:
             return {}  # no pipeline is on record; batches in the logs are looked up one by one
         self._silent = tables.silent
-        holders = sorted(tables.holders.items())
-        found = {number: self._unknown(number, by) for number, by in holders if number > self._to}
-        lost = {
-            number: kept
-            for number, all_of_it in found.items()
-            if (kept := [one for one in all_of_it if one.sink.definition.keeps_batches and not stays(one.sink)])
-        }
-        staying = {number: one.sink for number, all_of_it in found.items() for one in all_of_it if stays(one.sink)}
+        lost, staying = dict[int, list[Published]](), dict[int, OpenSink]()
+        for number, by in sorted(tables.holders.items()):
+            for one in self._unknown(number, by) if number > self._to else ():
+                if one.sink.definition.keeps_for_good:
+                    staying[number] = one.sink
+                elif one.sink.definition.keeps_batches:
+                    lost.setdefault(number, []).append(one)
         if staying:
             told = told_of(self._checkpoint, sorted(staying), staying.values(), lane=self._name)
             if is_alone and not lost:
@@ -465,7 +469,7 @@ class _Rewind:
         for attempt in fenced:
             sink = self._recorded.sink_of(attempt)
             tables = () if sink is None else sink.tables
-            for table in sorted(tables, key=lambda one: not stays(one)):
+            for table in sorted(tables, key=lambda one: not one.definition.keeps_for_good):
                 if table.definition.is_cheap_to_ask:
                     self._drafting.elsewhere(
                         DropStage(
