@@ -33,6 +33,7 @@ from airflow_provider_microbatch.execution.fire import FireDecision
 from airflow_provider_microbatch.execution.guard import held_by_another, known_to_be_held
 from airflow_provider_microbatch.execution.intervals import LaneRanges, batch_of, late_spans, longest_of, newest_of
 from airflow_provider_microbatch.execution.labels import names_of
+from airflow_provider_microbatch.execution.letters_taken import AS_IT_IS
 from airflow_provider_microbatch.execution.liveness import EngineOf, no_engine
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.own_batches import own_of_interval, runs_of
@@ -40,7 +41,6 @@ from airflow_provider_microbatch.execution.plan import Planner
 from airflow_provider_microbatch.execution.planned import PlannedBatch
 from airflow_provider_microbatch.execution.position import read_position
 from airflow_provider_microbatch.execution.replay import (
-    AS_IT_IS,
     ask_again,
     check_place_again,
     check_replaceable,

@@ -7,7 +7,6 @@ Rows that it refuses again are letters that a later batch may have.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from airflow_provider_microbatch.execution.letters_taken import (
     SOURCE,
     batches_of,
     leave_as_it_is,
+    offset_of,
     replay_command,
     taken,
 )
@@ -95,7 +95,7 @@ class OpenLetters(OpenSource):
         found, left = self._to_take()
         if left and not found:
             raise SourceError(" ".join(left.values()))
-        return json.dumps({"batches": list(map(str, found))}) if found else start
+        return offset_of(found) if found else start
 
     def left(self) -> dict[BatchKey, str]:
         """Batches whose letters no batch has taken and none can have now; for each the reason, and what to do."""

@@ -14,15 +14,14 @@ from airflow_provider_microbatch.exceptions import (
     HandleError,
     MicroBatchError,
 )
+from airflow_provider_microbatch.execution.dropping import drop_stage
 from airflow_provider_microbatch.execution.engine import Engine
 from airflow_provider_microbatch.execution.guard import named
-from airflow_provider_microbatch.execution.identity import expected_on_record, found_in
 from airflow_provider_microbatch.execution.recorded_sinks import check_may_be_asked, recorded_sink
 from airflow_provider_microbatch.execution.set_aside import FOUND_DEAD, cause_of, is_dead
 from airflow_provider_microbatch.execution.standing_state import have_stand
 from airflow_provider_microbatch.execution.stateful import drop_own_folder
 from airflow_provider_microbatch.execution.status import end_attempt, is_committed
-from airflow_provider_microbatch.execution.subtasks import drop_stage
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sinks import OpenSink, SinkContext
 
@@ -59,8 +58,8 @@ class Ending:
         """End an attempt that will not publish: stop Spark, drop the stage, record how the attempt ended. Never raises
         over the error that led here; work that cannot be done now is left to the next attempt.
 
-        If the attempt's output is in a table that takes none in its place, and not in all, the stages stay and no end
-        is recorded: the next try publishes them in the other tables. No other attempt's output could follow there.
+        If the attempt's output is in a table that has it for good, and not in all, the stages of the others stay and no
+        end is recorded: the next try publishes them there. No other attempt's output could follow.
 
         :param cause: the cause of the failure; None takes the cause from ``error``.
         :param sink: the sink that the attempt wrote to; None: the pipeline's of now.
@@ -68,14 +67,14 @@ class Ending:
         try:
             if engine is not None:
                 self._cancel(attempt, engine)
-            kept = self._to_be_followed(attempt, sink or self._sink)
-            if kept is not None:
+            dropped = drop_stage(self._checkpoint, sink or self._sink, attempt)
+            if dropped.behind is not None:
                 log.warning(
-                    "Batch %s attempt %s is in %s, which takes no other in its place: its stages stay, and the next try"
-                    " publishes them in the other tables", attempt.key, attempt.epoch, kept,
+                    "Batch %s attempt %s is in %s for good: its other stages stay, and the next try publishes them",
+                    attempt.key, attempt.epoch, dropped.behind,
                 )  # fmt: skip
                 return
-            if drop_stage(self._checkpoint, sink or self._sink, attempt):
+            if dropped.any:
                 log.info("Dropped the stage of batch %s attempt %s", attempt.key, attempt.epoch)
             if state == "failed":
                 cause = cause or cause_of(error)
@@ -84,16 +83,11 @@ class Ending:
         except (MicroBatchError, OSError) as cleanup:
             log.warning("batch %s attempt %s could not be cleaned up: %s", attempt.key, attempt.epoch, cleanup)
 
-    def _to_be_followed(self, attempt: Attempt, sink: OpenSink) -> str | None:
-        """Where the table is that has the attempt's output and takes no other, if other tables lack it; else None."""
-        if sink.definition.not_replaceable() is None or len(sink.tables) == 1:
-            return None
-        batch = expected_on_record(self._checkpoint, attempt.key, tables=self._checkpoint.tables)
-        found = ((table, found_in(table, batch)) for table in sink.tables)
-        have = [table for table, one in found if one is not None and one.epoch == attempt.epoch]
-        if len(have) == len(sink.tables):
-            return None
-        return next((table.location() for table in have if table.definition.not_replaceable() is not None), None)
+    def outrun(self, attempt: Attempt, *, by: Attempt | None) -> None:
+        """End an attempt whose batch is in by another one."""
+        drop_stage(self._checkpoint, self._sink, attempt)
+        error = f"{named(by)} published first"
+        self.end(attempt, AttemptEnd(state="superseded", error=error, ended_ms=self._clock_ms()))
 
     @staticmethod
     def _cancel(attempt: Attempt, engine: Engine) -> None:

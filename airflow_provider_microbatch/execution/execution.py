@@ -60,7 +60,7 @@ from airflow_provider_microbatch.execution.set_aside import set_aside_if_due
 from airflow_provider_microbatch.execution.source_names import check_no_half_rename
 from airflow_provider_microbatch.execution.stateful import check_answerable, keep_state_of_committed, next_watermark
 from airflow_provider_microbatch.execution.status import begin_attempt
-from airflow_provider_microbatch.execution.subtasks import check_ran_by_splits, drop_kept_if_over, drop_stage
+from airflow_provider_microbatch.execution.subtasks import check_ran_by_splits, drop_kept_if_over
 from airflow_provider_microbatch.execution.summary import BatchSummary, RunSummary, summarize
 from airflow_provider_microbatch.execution.table_place import make_ready
 from airflow_provider_microbatch.pipeline import Pipeline
@@ -312,9 +312,7 @@ class Execution:
             log.info("Batch %s is in the sink by attempt %s; attempt %s adopts it", key, published.epoch, attempt.epoch)
             if planned.committed:
                 published = complete_replace(self.checkpoint, sink, planned.identity, published)
-            drop_stage(self.checkpoint, sink, attempt)
-            error = f"{named(self.checkpoint.attempts.get(key, published.epoch))} published first"
-            self._ending.end(attempt, AttemptEnd(state="superseded", error=error, ended_ms=self._clock_ms()))
+            self._ending.outrun(attempt, by=self.checkpoint.attempts.get(key, published.epoch))
         return published
 
     def commit(self, *, key: BatchKey, manifest: Manifest, run: RunIdentity | None) -> CommitEntry:

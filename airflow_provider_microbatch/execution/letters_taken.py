@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from shlex import quote
 
+from airflow_provider_microbatch.checkpoint.by_hand import is_position
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LETTERS, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import CheckpointError, SourceError
-from airflow_provider_microbatch.execution.identity import expected, latest_in
+from airflow_provider_microbatch.execution.identity import expected, found_in, latest_in
 from airflow_provider_microbatch.execution.planned import load_batch
 from airflow_provider_microbatch.execution.unknown_batches import check_letters_known
 from airflow_provider_microbatch.sinks import OpenSink
@@ -31,6 +32,11 @@ def batches_of(offset: Offset | None) -> list[BatchKey]:
         return [BatchKey.parse(text) for text in json.loads(offset)["batches"]]
     except (ValueError, KeyError, TypeError) as error:
         raise SourceError(f"{offset:.100} is no position among dead letters.") from error
+
+
+def offset_of(batches: Iterable[BatchKey]) -> Offset:
+    """The position that stands for the letters of these batches."""
+    return json.dumps({"batches": list(map(str, batches))})
 
 
 def taken(checkpoint: Checkpoint) -> dict[BatchKey, BatchKey]:
@@ -84,13 +90,23 @@ def check_not_taken(checkpoint: Checkpoint, key: BatchKey, sink: OpenSink) -> No
         return
     how = _run_again(checkpoint, by, sink)
     if how is not None:
+        kept = _kept_for_good(checkpoint, by, sink)
         rewind = command(checkpoint.lane(LETTERS), f"rewind --to {by.id - 1} --drop-output")
+        way = (
+            f"Take these out first: {rewind}; then replay the batch, and its dead letters of then."
+            if kept is None
+            else f"Nobody can take these out of {kept}: the batch stays as it is. {AS_IT_IS}"
+        )
         # A request that waits keeps the batch's letters from being run again, and retention from it.
         waits = "" if not checkpoint.replays.pending(key) else f" Or {leave_as_it_is(checkpoint, key)}."
         raise CheckpointError(
             f"batch {key} is not replayed: {how}, so that what the replay makes of them would be in the table twice. "
-            f"Take these out first: {rewind}; then replay the batch, and its dead letters of then.{waits}"
+            f"{way}{waits}"
         )
+
+
+AS_IT_IS = "If it is right as it is, mark the task as succeeded."
+"""The way on of a run whose batch is not replayed."""
 
 
 def leave_as_it_is(checkpoint: Checkpoint, key: BatchKey) -> str:
@@ -98,8 +114,21 @@ def leave_as_it_is(checkpoint: Checkpoint, key: BatchKey) -> str:
     return f"leave the batch as it is: `microbatch withdraw-clear {quote(checkpoint.location)} {key}`"
 
 
+def _kept_for_good(checkpoint: Checkpoint, by: BatchKey, sink: OpenSink) -> str | None:
+    """Address of a table that has the batch and never gives it up; None if there is none. Of numbers that a command has
+    counted over, whatever has them has them for good."""
+    planned = load_batch(checkpoint, by)
+    batch = expected(checkpoint, planned.identity)
+    tables = (table for table in sink.tables if table.definition.keeps_for_good)
+    return next(
+        (table.location() for table in tables if is_position(planned.entry) or found_in(table, batch) is not None), None
+    )
+
+
 def _run_again(checkpoint: Checkpoint, by: BatchKey, sink: OpenSink) -> str | None:
     """How the batch has run letters again, in words; None if it has not, and no attempt at it is under way."""
+    if is_position(load_batch(checkpoint, by).entry):
+        return f"its dead letters count as run again since batch {by}, which a command has counted over"
     if checkpoint.lane(LETTERS).commit_of(by.id) is None:
         attempts = checkpoint.attempts
         # One that was killed counts until somebody ends it: only then it is fenced.

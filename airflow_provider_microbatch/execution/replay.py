@@ -15,7 +15,7 @@ from airflow_provider_microbatch.exceptions import AttemptFencedError, SinkError
 from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.execution.identity import complete_replace, expected, is_still_planned
 from airflow_provider_microbatch.execution.late_ends import check_on_record
-from airflow_provider_microbatch.execution.letters_taken import check_not_taken
+from airflow_provider_microbatch.execution.letters_taken import AS_IT_IS, check_not_taken
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.other_lives import check_of_this_life
 from airflow_provider_microbatch.execution.planned import PlannedBatch
@@ -174,9 +174,6 @@ def check_replayable(sources: OpenedSources, planned: PlannedBatch) -> None:
     reason = sources.not_replayable(planned.ranges)
     if reason is not None:
         raise SourceError(f"batch {planned.key} cannot be replayed, {reason}")
-
-
-AS_IT_IS = "If it is right as it is, mark the task as succeeded."
 
 
 def check_replaceable(checkpoint: Checkpoint, sink: OpenSink, planned: PlannedBatch, *, way: str = AS_IT_IS) -> None:

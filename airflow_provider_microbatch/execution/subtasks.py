@@ -133,12 +133,9 @@ def check_ran_by_splits(job: Job, attempt: Attempt, sink: OpenSink) -> None:
         )
 
 
-def drop_stage(checkpoint: Checkpoint, sink: OpenSink, attempt: Attempt) -> bool:
-    """Drop the stage of an attempt that will not publish. Before that, the finished subtasks of a split-wise attempt
-    are kept, on record, for the next attempt.
-
-    :return: False if there was no stage.
-    """
+def keep_finished(checkpoint: Checkpoint, sink: OpenSink, attempt: Attempt) -> None:
+    """Keep the finished subtasks of a split-wise attempt, on record, for the next attempt: its own stage is about to be
+    dropped."""
     output = sink.subtasks
     if output is not None and _is_split_wise(checkpoint, attempt):
         try:
@@ -148,7 +145,6 @@ def drop_stage(checkpoint: Checkpoint, sink: OpenSink, attempt: Attempt) -> bool
         # Before the stage goes. The attempt's Spark may still run, and would go on in a stage that is made again under
         # it: output that it finishes there lacks what went with the first stage, and looks whole.
         checkpoint.subtasks.close(attempt.key, attempt.epoch)
-    return sink.drop_stage(attempt.batch, attempt.epoch)
 
 
 def _keep_finished(checkpoint: Checkpoint, output: SubtaskStages, attempt: Attempt) -> None:

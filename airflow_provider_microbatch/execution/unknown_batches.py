@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from airflow_provider_microbatch.checkpoint.by_hand import is_position
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey, is_lane
 from airflow_provider_microbatch.exceptions import ForeignBatchError
@@ -62,8 +63,10 @@ def check_letters_known(checkpoint: Checkpoint, sink: OpenSink) -> None:
     """
     if not sink.definition.is_cheap_to_ask:
         return
-    newest = checkpoint.lane(LETTERS).offset_log.latest_id()
-    if newest is not None:
+    lane = checkpoint.lane(LETTERS)
+    newest = lane.offset_log.latest_id()
+    entry = None if newest is None else lane.offset_log.get(newest)
+    if newest is not None and entry is not None and not is_position(entry):  # else a command has counted over it
         check_of_this_life(checkpoint, sink, BatchKey(LETTERS, newest))
     newest = -1 if newest is None else newest
     for table in sink.tables:

@@ -120,10 +120,21 @@ class Sink(Definition, ABC):
         """Whether :meth:`OpenSink.withdraw` can take a batch out. Only then does a command that withdraws begin."""
         return False
 
+    @property
+    def keeps_for_good(self) -> bool:
+        """Whether a batch that is in stays in: no later one takes its place, and nobody can take it out."""
+        return self.keeps_batches and not self.can_withdraw
+
     def not_replaceable(self) -> str | None:
         """Why a batch that is in cannot be replaced by a replay, in words that go on from the batch and say what to do
         about it; None if it can. Asked before a replay begins."""
         return None
+
+    @property
+    def keeps_replaced(self) -> bool:
+        """Whether an attempt's output stays in the table whatever is published after it, so that no other's takes its
+        place: all tables of the batch have to get the output of that attempt."""
+        return self.not_replaceable() is not None
 
     def not_compactable(self) -> str | None:
         """Why :meth:`OpenSink.compact` cannot join the table's small files, in words that say what to do instead; None

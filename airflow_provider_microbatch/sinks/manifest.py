@@ -9,7 +9,7 @@ from shlex import quote
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
-from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import ForeignBatchError, SinkError
 
@@ -148,7 +148,8 @@ class ExpectedBatch:
             plan = (
                 f"`microbatch rewind {place} --to {newest}{lane}` gives up the plan, then " if self._is_planned else ""
             )
-            ways += [f"{plan}{counted_over(self.identity.location)}"] if key.lane == LIVE else []
+            way = counted_over(self.identity.location, key.lane)
+            ways += [] if way is None else [f"{plan}{way}"]
         elif is_own:
             ways.append(
                 f"`microbatch rewind {place} --to {newest} --drop-output{lane}` takes what is later than the "
@@ -194,11 +195,20 @@ def _of_job(made: BatchIdentity) -> str:
     return f", or in a job JobGraph({job!r}, …, checkpoint={root!r}) and its sink(…, pipeline={name!r})"
 
 
-def counted_over(place: str) -> str:
-    """The way on behind batches of this checkpoint that no log knows, and that nobody can take out of their table.
+def counted_over(place: str, lane: str) -> str | None:
+    """The way on behind batches of this checkpoint that no log knows, and that nobody can take out of their table; None
+    for the lane of an interval, which has none.
 
     :param place: address of the checkpoint.
     """
+    if lane == LETTERS:
+        return (
+            f"`microbatch start-behind {quote(place)} --lane {lane} --allow-skip` has this lane count on behind what "
+            "is there; nobody can tell which dead letters that has, so none of now is run again then, and no batch "
+            "that has some is replayed"
+        )
+    if lane != LIVE:
+        return None
     return (
         f"`microbatch start-behind {quote(place)} --allow-reread` has this checkpoint count on behind what is there; "
         f"before the next run `microbatch set-offset {quote(place)} --source … --offset … --allow-skip` sets each "

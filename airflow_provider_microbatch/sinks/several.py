@@ -96,6 +96,10 @@ class Sinks(Sink):
         return next(filter(None, (sink.not_replaceable() for sink in self.sinks.values())), None)
 
     @property
+    def keeps_replaced(self) -> bool:
+        return any(sink.keeps_replaced for sink in self.sinks.values())
+
+    @property
     def is_cheap_to_ask(self) -> bool:
         return all(sink.is_cheap_to_ask for sink in self.sinks.values())
 

@@ -24,6 +24,7 @@ from airflow_provider_microbatch.exceptions import (
     PartlyRemovedError,
     UntrustedError,
 )
+from airflow_provider_microbatch.execution.dropping import drop_stage
 from airflow_provider_microbatch.execution.identity import expected_on_record, published_in
 from airflow_provider_microbatch.execution.liveness import EngineOf, no_engine, sign_of_life
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
@@ -43,7 +44,7 @@ from airflow_provider_microbatch.execution.status import (
     hooks_of,
     is_committed,
 )
-from airflow_provider_microbatch.execution.subtasks import drop_kept, drop_stage, is_over
+from airflow_provider_microbatch.execution.subtasks import drop_kept, is_over
 from airflow_provider_microbatch.job_status import JobStatusHook, Telling
 from airflow_provider_microbatch.sinks import Manifest, OpenSink, Sink, SinkContext
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
@@ -286,7 +287,7 @@ class Janitor:
                 report.add("refused", what, str(error))
         drop_own_folder(self._checkpoint, attempt)
         for sink in staged:
-            if drop_stage(self._checkpoint, sink, attempt):
+            if drop_stage(self._checkpoint, sink, attempt).any:
                 report.add("stage dropped", what, told)
 
     def _tell(self, attempt: Attempt, end: AttemptEnd, sinks: Sequence[OpenSink], report: JanitorReport) -> None:

@@ -307,6 +307,19 @@ class TestRestoredCheckpoints:
             live(world, 0, 2, clear_number=1)
         assert ids(world) == [1, 2, 3]
 
+    def test_their_numbers_are_counted_over_where_nobody_can_take_them_out_alone(self, world: Checked) -> None:
+        restored(world, lambda: replay(world, 10))
+        behind = ["start-behind", world.pipeline.checkpoint, "--lane", "dead-letters", "--allow-skip"]
+        status, told = said(behind)
+        assert status != 0
+        assert said(advised(told, world)[0])[0] == 0
+        status, told = said(behind)
+        assert status == 0
+        assert "nothing to do" in told
+        assert planned(world) == []
+        replay(world, 11)
+        assert ids(world) == [1, 2, 3]
+
     def test_what_another_pipeline_has_of_that_lane_is_in_nobodys_way(self, world: Checked) -> None:
         replay(world, 10)
         folder = world.root / "lake" / "lane=dead-letters" / "batch_id=0"

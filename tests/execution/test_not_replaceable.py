@@ -1,5 +1,5 @@
 """Tables in which no batch can be replaced, such as a topic: a clear of a batch that is in is refused before a job of
-Spark runs, and leaves nothing behind."""
+Spark runs, and leaves nothing behind; and what is in there is followed by the other tables of the batch."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.execution.identity import expected
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.manifest import Manifest
 from airflow_provider_microbatch.sinks.several import Sinks
 from tests.execution.intervals import IntervalWorld, hour
+from tests.execution.sleepers import Sleep
 from tests.execution.two_tables import Two, coded
-from tests.execution.world import World
+from tests.execution.world import KEY, World
 from tests.support.inline_engine import InlineEngine
 
 
@@ -26,6 +27,15 @@ class AppendedOnly(FileSink):
 
     def not_replaceable(self) -> str | None:
         return "what was read cannot be taken back"
+
+
+@dataclass(frozen=True)
+class AppendedAgain(FileSink):
+    """Publishes a batch once more beside what is in, as a topic with ``on_replay="append"`` does."""
+
+    @property
+    def keeps_replaced(self) -> bool:
+        return True
 
 
 @pytest.fixture
@@ -100,30 +110,49 @@ class Full:
     """The disk of a table, which takes nothing while it is full."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-        self.is_full, publish = True, FileSink.publish
+        self.is_full = True
+        for change in ("publish", "replace"):
+            self._watch(monkeypatch, change, name)
 
-        def published(sink: FileSink, *given: Any) -> Manifest:
+    def _watch(self, monkeypatch: pytest.MonkeyPatch, change: str, name: str) -> None:
+        real = getattr(FileSink, change)
+
+        def changed(sink: FileSink, *given: Any) -> Manifest:
             if self.is_full and sink.path.endswith(name):
                 raise SinkError("No space left on device")
-            return publish(sink, *given)
+            found: Manifest = real(sink, *given)
+            return found
 
-        monkeypatch.setattr(FileSink, "publish", published)
+        monkeypatch.setattr(FileSink, change, changed)
 
 
-@pytest.fixture
-def two(tmp_path: Path) -> Two:
+def two_of(root: Path, first: type[FileSink]) -> Two:
+    """The first of its tables is of that class."""
     sinks = {
-        "orders": AppendedOnly(str(tmp_path / "orders"), format="json"),
-        "daily": FileSink(str(tmp_path / "daily"), format="json"),
+        "orders": first(str(root / "orders"), format="json"),
+        "daily": FileSink(str(root / "daily"), format="json"),
     }
-    world = Two(tmp_path, sink=Sinks(sinks))
+    world = Two(root, sink=Sinks(sinks))
     world.land(1, 2)
     return world
 
 
+@pytest.fixture
+def two(tmp_path: Path) -> Two:
+    return two_of(tmp_path, AppendedOnly)
+
+
+def is_over(world: Two, epoch: int) -> bool:
+    """Whether the attempt has succeeded, and nothing is left of any."""
+    end = world.checkpoint.attempts.ended(KEY, epoch)
+    return end is not None and end.state == "succeeded" and world.execution.sink.stages(world.checkpoint_id) == []
+
+
+@pytest.mark.parametrize("first", [AppendedOnly, AppendedAgain])
 def test_what_failed_behind_such_a_table_is_published_by_the_next_try(
-    two: Two, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: type[FileSink]
 ) -> None:
+    two = two_of(tmp_path, first)
     disk = Full(monkeypatch, "daily")
     for number in (1, 2):
         with pytest.raises(SinkError, match="No space left"):
@@ -133,11 +162,49 @@ def test_what_failed_behind_such_a_table_is_published_by_the_next_try(
     two.run(0, engine, try_number=3)
     assert engine.jobs == []
     assert two.tables() == [{0: [(1, 1), (2, 1)]}] * 2
-    (attempt,) = two.checkpoint.attempts.all(BatchKey(LIVE, 0))
-    assert two.execution.sink.stages(attempt.batch.checkpoint) == []
-    end = two.checkpoint.attempts.ended(attempt.key, attempt.epoch)
-    assert end is not None
-    assert end.state == "succeeded"
+    assert is_over(two, 1)
+
+
+def test_a_replay_that_failed_behind_such_a_table_is_brought_to_its_end_by_the_next_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = two_of(tmp_path, AppendedAgain)
+    two.run(0, coded(1))
+    disk = Full(monkeypatch, "daily")
+    for number in (2, 3):
+        with pytest.raises(SinkError, match="No space left"):
+            two.run(0, coded(number), clear_number=1, try_number=number)
+    disk.is_full = False
+    engine = coded(4)
+    two.run(0, engine, clear_number=1, try_number=4)
+    assert engine.jobs == []
+    assert two.tables() == [{0: [(1, 2), (2, 2)]}] * 2
+    assert two.checkpoint.replays.pending(KEY) == []
+    assert is_over(two, 2)
+
+
+@pytest.mark.parametrize("who", ["the next run", "the janitor"])
+def test_what_is_published_there_while_its_stages_are_dropped_is_published_behind_it_too(
+    two: Two, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    """It had passed the fence, and is killed between the tables."""
+    attempt = two.staged()
+    two.expire_leases()
+
+    def publish() -> None:
+        execution, disk = two.execution, Full(monkeypatch, "daily")
+        batch = expected(two.checkpoint, execution.load(attempt.key).identity, attempt)
+        with pytest.raises(SinkError, match="No space left"):
+            execution.sink.publish(batch, attempt.epoch)
+        disk.is_full = False
+
+    Sleep(monkeypatch).before(AppendedOnly, "drop_stage", publish)
+    if who == "the janitor":
+        assert two.janitor(sinks=[two.pipeline.sink]).of("waits for its commit") == ["live/0 attempt 1"]
+    two.run(1, coded(2))
+    assert two.tables() == [{0: [(1, 0), (2, 0)]}] * 2
+    assert two.checkpoint.commit_log.latest_id() == 0
+    assert two.execution.sink.stages(two.checkpoint_id) == []
 
 
 def test_what_failed_before_such_a_table_is_made_anew(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,5 +214,4 @@ def test_what_failed_before_such_a_table_is_made_anew(two: Two, monkeypatch: pyt
     disk.is_full = False
     two.run(0, coded(2), try_number=2)
     assert two.tables() == [{0: [(1, 2), (2, 2)]}] * 2
-    (attempt, *_) = two.checkpoint.attempts.all(BatchKey(LIVE, 0))
-    assert two.execution.sink.stages(attempt.batch.checkpoint) == []
+    assert two.execution.sink.stages(two.checkpoint_id) == []

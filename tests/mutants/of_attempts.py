@@ -109,17 +109,17 @@ MUTATIONS = [
     Mutation(
         name="a failed attempt's stage stays",
         why="stages pile up",
-        file="execution/ending.py",
-        old="            if drop_stage(self._checkpoint, sink or self._sink, attempt):\n",
-        new="            if False:\n",
+        file="execution/dropping.py",
+        old="any=sink.drop_stage(attempt.batch, attempt.epoch) or any(dropped)",
+        new="any=any(dropped)",
         tests=(RUN,),
     ),
     Mutation(
         name="an adopted attempt's stage stays",
         why="stages pile up",
-        file="execution/execution.py",
-        old="            drop_stage(self.checkpoint, sink, attempt)\n            error =",
-        new="            error =",
+        file="execution/ending.py",
+        old="        drop_stage(self._checkpoint, self._sink, attempt)\n        error =",
+        new="        error =",
         tests=(RUN,),
     ),
     Mutation(

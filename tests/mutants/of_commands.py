@@ -124,7 +124,7 @@ MUTATIONS = [
     Mutation(
         name="a checkpoint begins behind the highest number that a batch can have",
         why="neither Spark nor a file system goes on from there",
-        file="upkeep/commands/start_behind.py",
+        file="upkeep/commands/count_over.py",
         old="    elif held[-1] >= _HIGHEST:\n",
         new="    elif False:\n",
         tests=(BEHIND,),

@@ -11,6 +11,8 @@ LOST = "tests/kafka/test_lost_marks.py"
 AGED = "tests/kafka/test_aged_marks.py"
 BROUGHT_BACK = "tests/kafka/test_marks_brought_back.py"
 RESTORED = "tests/kafka/test_restored.py"
+BEHIND = "tests/kafka/test_behind_a_topic.py"
+LETTERS = "tests/kafka/test_letters.py"
 REPLACEABLE = "tests/execution/test_not_replaceable.py"
 
 MUTATIONS = [
@@ -321,8 +323,8 @@ MUTATIONS = [
     Mutation(
         name="a rewind over a plan is refused for what stays in a topic",
         why="the plan can be given up by nothing, and start-behind waits for that",
-        file="upkeep/commands/staying.py",
-        old="return table.definition.keeps_batches and not table.definition.can_withdraw",
+        file="sinks/__init__.py",
+        old="return self.keeps_batches and not self.can_withdraw",
         new="return False",
         tests=(RESTORED,),
     ),
@@ -369,9 +371,73 @@ MUTATIONS = [
     Mutation(
         name="the stages are dropped that a table behind a topic waits for",
         why="each next attempt is refused by the topic, for ever",
+        file="execution/dropping.py",
+        old="if _has(table, batch, attempt) and not _has(sink, batch, attempt):",
+        new="if False:",
+        tests=(REPLACEABLE,),
+    ),
+    Mutation(
+        name="a table behind a topic is asked for before its publisher is fenced",
+        why="each next attempt is refused by the topic, for ever, if a publisher was faster than who drops its stages",
+        file="execution/dropping.py",
+        old="                dropped.append(table.drop_stage(attempt.batch, attempt.epoch))\n",
+        new="",
+        tests=(REPLACEABLE,),
+    ),
+    Mutation(
+        name="an attempt ends whose stages a table behind a topic waits for",
+        why="its hooks hear that it has failed, and it is committed",
         file="execution/ending.py",
-        old="            if kept is not None:\n",
+        old="            if dropped.behind is not None:\n",
         new="            if False:\n",
         tests=(REPLACEABLE,),
+    ),
+    Mutation(
+        name="a topic that publishes a batch once more is taken for one that replaces it",
+        why="each try that fails behind the topic has its consumers get the batch once more",
+        file="sinks/kafka/__init__.py",
+        old="    def keeps_replaced(self) -> bool:\n        return True\n",
+        new="    def keeps_replaced(self) -> bool:\n        return self.on_replay != APPEND\n",
+        tests=(BEHIND,),
+    ),
+    Mutation(
+        name="a rewind drops all stages before it looks whether a topic has the batch",
+        why="if it has, the tables behind it never get the batch, and each next attempt is refused by the topic",
+        file="upkeep/commands/rewind.py",
+        old="for table in sorted(tables, key=lambda one: not one.definition.keeps_for_good):",
+        new="for table in sorted(tables, key=lambda one: one.definition.keeps_for_good):",
+        tests=(BEHIND,),
+    ),
+    Mutation(
+        name="a replay that is refused for letters in a topic names a rewind",
+        why="it is always refused, and nobody knows how to go on",
+        file="execution/letters_taken.py",
+        old="            if kept is None\n",
+        new="            if True\n",
+        tests=(LETTERS,),
+    ),
+    Mutation(
+        name="a plan that nobody published has letters that were run again",
+        why="where a topic has letters of after a backup, it can be given up by nothing",
+        file="upkeep/commands/letters_out.py",
+        old="    if not any(number in published or recorded.everywhere(BatchKey(lane, number)) for number in later):\n",
+        new="    if False:\n",
+        tests=(LETTERS,),
+    ),
+    Mutation(
+        name="a lane of letters is counted over, and none counts as run again",
+        why="what the topic has of them already gets there once more",
+        file="upkeep/commands/letters_behind.py",
+        old="ends={SOURCE: offset_of(letters)}",
+        new="ends={SOURCE: offset_of(())}",
+        tests=(LETTERS,),
+    ),
+    Mutation(
+        name="a number that is counted over is looked for in the topic",
+        why="after start-behind each clear is refused as before it",
+        file="execution/unknown_batches.py",
+        old="if newest is not None and entry is not None and not is_position(entry):",
+        new="if newest is not None and entry is not None:",
+        tests=(LETTERS,),
     ),
 ]

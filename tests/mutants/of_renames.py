@@ -172,7 +172,7 @@ MUTATIONS = [
     Mutation(
         name="start-behind counts up to any number",
         why="a folder that somebody has renamed has it fill memory and disk",
-        file="upkeep/commands/start_behind.py",
+        file="upkeep/commands/count_over.py",
         old="    if missing > _MOST_MISSING:\n",
         new="    if missing > 10**9:\n",
         tests=("tests/execution/test_start_behind.py",),

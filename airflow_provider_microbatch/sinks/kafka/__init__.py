@@ -148,6 +148,10 @@ class KafkaSink(Sink):
     def remembers_batches(self) -> bool:
         return True
 
+    @property
+    def keeps_replaced(self) -> bool:
+        return True
+
     def not_replaceable(self) -> str | None:
         if self.on_replay == APPEND:
             return None

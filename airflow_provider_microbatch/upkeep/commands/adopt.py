@@ -18,7 +18,6 @@ from airflow_provider_microbatch.sinks.manifest import counted_over
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded
 from airflow_provider_microbatch.upkeep.commands.stateless import check_stateless
-from airflow_provider_microbatch.upkeep.commands.staying import stays
 
 
 def plan_adopt(drafting: Drafting, key: BatchKey, *, allow_skip: bool = False) -> Plan:
@@ -83,8 +82,10 @@ def plan_adopt(drafting: Drafting, key: BatchKey, *, allow_skip: bool = False) -
 def _given_up(checkpoint: Checkpoint, key: BatchKey, found: Published) -> str:
     """How all that is planned is read after all."""
     rewind = f"rewind --to {key.id - 1}"
-    if any(stays(table) for table in found.sink.tables):
-        return f"{command(checkpoint.lane(key.lane), rewind)} gives the plan up; {counted_over(checkpoint.location)}"
+    if any(table.definition.keeps_for_good for table in found.sink.tables):
+        way = counted_over(checkpoint.location, key.lane)
+        given_up = f"{command(checkpoint.lane(key.lane), rewind)} gives the plan up"
+        return given_up if way is None else f"{given_up}; {way}"
     return (
         f"{command(checkpoint.lane(key.lane), f'{rewind} --drop-output')} takes the output out and has all of it read"
     )

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LETTERS, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import MaintenanceError
 from airflow_provider_microbatch.execution.letters_taken import taken
-from airflow_provider_microbatch.upkeep.commands.site import Recorded
+from airflow_provider_microbatch.sinks import OpenSink
+from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded
 
 
-def check_letters(checkpoint: Checkpoint, recorded: Recorded, *, lane: str, later: Sequence[int]) -> None:
+def check_letters(
+    checkpoint: Checkpoint, recorded: Recorded, *, lane: str, later: Sequence[int], published: Collection[int]
+) -> None:
     """Check that no dead letters of what is rewound were run again: a batch that runs again produces its rows and dead
     letters anew, and the table would have these rows twice.
 
     :param recorded: the pipeline on record, whose tables may have more batches of dead letters than the log.
     :param lane: the lane that is rewound.
     :param later: its batches that run again.
+    :param published: those of them that were published, for all that the logs and the tables say of them; others are
+        looked up.
     :raises MaintenanceError: if some were run again, or may have been, naming the command that takes them out.
     """
     if lane == LETTERS:
@@ -26,31 +31,38 @@ def check_letters(checkpoint: Checkpoint, recorded: Recorded, *, lane: str, late
     by = taken(checkpoint)
     found = [by[key] for number in later if (key := BatchKey(lane, number)) in by]
     if found:
+        kept = [one.sink for key in found for one in recorded.everywhere(key) or recorded.of_another_life(key)]
         raise MaintenanceError(
             "dead letters of what would be rewound were run again, or are planned to be, as batches "
-            f"{', '.join(map(str, found))}: their rows would be in the table twice. Take these out first: "
-            f"{_out(checkpoint, min(key.id for key in found))}; then rewind, and replay the dead letters of then."
+            f"{', '.join(map(str, found))}: their rows would be in the table twice. {_way(checkpoint, found, kept)}"
         )
+    if not any(number in published or recorded.everywhere(BatchKey(lane, number)) for number in later):
+        return  # it has no letters yet that could have been run again
     unknown = _unknown(checkpoint, recorded)
     if unknown:
+        kept = [one.sink for lives in unknown.values() for one in lives]
         raise MaintenanceError(
             f"batches {', '.join(map(str, unknown))} in the table are of after the backup that this checkpoint was "
             "restored from. They have dead letters that were run again, and nobody can tell whose: those of what would "
-            f"be rewound would be in the table twice. Take them out first: {_out(checkpoint, unknown[0].id)}; then "
-            "rewind, and replay the dead letters of then."
+            f"be rewound would be in the table twice. {_way(checkpoint, list(unknown), kept)}"
         )
 
 
-def _out(checkpoint: Checkpoint, first: int) -> str:
-    return command(checkpoint.lane(LETTERS), f"rewind --to {first - 1} --drop-output")
+def _way(checkpoint: Checkpoint, found: Sequence[BatchKey], tables: Sequence[OpenSink]) -> str:
+    """The way on with batches of dead letters that are in these tables, in words."""
+    kept = sorted({table.location() for table in tables if table.definition.keeps_for_good})
+    if kept:
+        return f"Nobody can take these out of {' and '.join(kept)}. Nothing was done."
+    rewind = command(checkpoint.lane(LETTERS), f"rewind --to {min(key.id for key in found) - 1} --drop-output")
+    return f"Take these out first: {rewind}; then rewind, and replay the dead letters of then."
 
 
-def _unknown(checkpoint: Checkpoint, recorded: Recorded) -> list[BatchKey]:
+def _unknown(checkpoint: Checkpoint, recorded: Recorded) -> dict[BatchKey, list[Published]]:
     """Batches of dead letters that tables have and no log knows, ascending."""
     try:
         holders = sorted(recorded.told(LETTERS).holders.items())
     except MaintenanceError:
-        return []  # no pipeline is on record
+        return {}  # no pipeline is on record
     first = min(checkpoint.lane(LETTERS).offset_log.ids(), default=0)  # retention has removed those before
     found = ((BatchKey(LETTERS, number), tables) for number, tables in holders if number >= first)
-    return [key for key, tables in found if recorded.of_another_life(key, tables=tables)]
+    return {key: lives for key, tables in found if (lives := recorded.of_another_life(key, tables=tables))}

@@ -18,8 +18,9 @@ from airflow_provider_microbatch.stores import Store
 @dataclass(frozen=True, kw_only=True)
 class NotIn:
     """Check that an attempt that slept has published nothing since the plan was made. It comes behind the drop of the
-    attempt's stage, from which on it never will, and before the logs change: with the batch in the table, and no log
-    that knows it, no batch of its number could be made, and none could be taken out.
+    attempt's stage for the table, from which on it never will; before the drop of those for other tables, without which
+    the batch could not be brought to its end; and before the logs change: with the batch in the table, and no log that
+    knows it, no batch of its number could be made, and none could be taken out.
 
     :param key: the batch, as ``str(BatchKey)``.
     :param epoch: the attempt.

@@ -19,7 +19,7 @@ from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.rename_source import check_not_half_renamed
 from airflow_provider_microbatch.upkeep.commands.repair_epochs import fence_attempts, withdraw_requests
 from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded
-from airflow_provider_microbatch.upkeep.commands.staying import not_in, stays, told_of
+from airflow_provider_microbatch.upkeep.commands.staying import not_in, told_of
 from airflow_provider_microbatch.upkeep.commands.steps import DropOutput, DropStage, Keep
 from airflow_provider_microbatch.upkeep.commands.told import Told
 
@@ -82,7 +82,8 @@ class _Rewind:
         for sink in filter(self._recorded.is_gone, self._recorded.on_record() if later else ()):
             self._drafting.note(f"{sink.location()} is gone, and is not asked for the batches that are taken out.")
         if later:
-            check_letters(self._checkpoint, self._recorded, lane=self._name, later=later)
+            published = {*commit_ids, *self._lost}
+            check_letters(self._checkpoint, self._recorded, lane=self._name, later=later, published=published)
             self._check_kept()
             self._check_files(later[0])
         self._check_readable(later, commit_ids)
@@ -92,10 +93,6 @@ class _Rewind:
         for number in reversed(later):
             fence_attempts(self._drafting, BatchKey(self._name, number), why="its batch was rewound", also_ended=True)
             self._drop_stages(unfinished[number])
-        for attempt in (one for number in reversed(later) for one in unfinished[number]):
-            wrote = self._recorded.sink_of(attempt)
-            for step in () if wrote is None or self._recorded.is_gone(wrote) else not_in(attempt, wrote):
-                self._drafting.elsewhere(step)
         self._drop(later)
         why = f"later than batch {self._to}" if self._to >= 0 else "everything is read again"
         # Commits first, from the newest on: if the command is killed in between, no batch is committed that the offset
@@ -123,7 +120,11 @@ class _Rewind:
             if sink is None or identity is None:
                 continue
             for table in () if self._recorded.is_gone(sink) else sink.tables:
-                if table.definition.is_cheap_to_ask and table.definition.keeps_batches and not stays(table):
+                if (
+                    table.definition.is_cheap_to_ask
+                    and table.definition.keeps_batches
+                    and table.definition.can_withdraw
+                ):
                     self._drafting.elsewhere(
                         DropOutput(
                             key=str(key),
@@ -149,14 +150,13 @@ class _Rewind:
         except MaintenanceError:
             return {}  # no pipeline is on record; batches in the logs are looked up one by one
         self._silent = tables.silent
-        holders = sorted(tables.holders.items())
-        found = {number: self._unknown(number, by) for number, by in holders if number > self._to}
-        lost = {
-            number: kept
-            for number, all_of_it in found.items()
-            if (kept := [one for one in all_of_it if one.sink.definition.keeps_batches and not stays(one.sink)])
-        }
-        staying = {number: one.sink for number, all_of_it in found.items() for one in all_of_it if stays(one.sink)}
+        lost, staying = dict[int, list[Published]](), dict[int, OpenSink]()
+        for number, by in sorted(tables.holders.items()):
+            for one in self._unknown(number, by) if number > self._to else ():
+                if one.sink.definition.keeps_for_good:
+                    staying[number] = one.sink
+                elif one.sink.definition.keeps_batches:
+                    lost.setdefault(number, []).append(one)
         if staying:
             told = told_of(self._checkpoint, sorted(staying), staying.values(), lane=self._name)
             if is_alone and not lost:
@@ -473,11 +473,12 @@ class _Rewind:
     def _drop_stages(self, fenced: list[Attempt]) -> None:
         """Plan to drop the stages of attempts that have passed the fence and sleep before their publish. Such a publish
         would put a batch that no log knows at the batch's place, and no batch of this number could ever be
-        published."""
+        published. Where such a publish was faster, in a table that no batch can be taken out of, the plan ends with the
+        look there, and the stages of the tables behind it are left for the next run."""
         for attempt in fenced:
             sink = self._recorded.sink_of(attempt)
             tables = () if sink is None else sink.tables
-            for table in tables:
+            for table in sorted(tables, key=lambda one: not one.definition.keeps_for_good):
                 if table.definition.is_cheap_to_ask:
                     self._drafting.elsewhere(
                         DropStage(
@@ -489,3 +490,6 @@ class _Rewind:
                             why="a publish that comes late finds nothing",
                         )
                     )
+                look = not_in(attempt, table)
+                if look is not None and sink is not None and not self._recorded.is_gone(sink):
+                    self._drafting.elsewhere(look)

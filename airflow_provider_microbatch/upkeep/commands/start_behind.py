@@ -4,31 +4,18 @@ checkpoint's."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
-from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import MaintenanceError
-from airflow_provider_microbatch.execution.newest import first_in_a_row
 from airflow_provider_microbatch.execution.position import read_position
 from airflow_provider_microbatch.sinks.manifest import counted_over
-from airflow_provider_microbatch.upkeep.commands.encoding import (
-    encoded_offsets,
-    encoded_position_commit,
-    entry_by_hand,
-)
+from airflow_provider_microbatch.upkeep.commands.count_over import check_counted, count_over
+from airflow_provider_microbatch.upkeep.commands.encoding import entry_by_hand
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
 from airflow_provider_microbatch.upkeep.commands.stateless import check_stateless
-from airflow_provider_microbatch.upkeep.commands.staying import stays, told_of
-
-_MOST_MISSING = 10_000
-"""How many consecutive numbers may be missing in a table, at most, before a number that it has: each gets entries in
-the logs."""
-
-_HIGHEST = 2**63 - 1
-"""The highest batch id: Spark's batch ids are signed numbers of 64 bits."""
+from airflow_provider_microbatch.upkeep.commands.staying import told_of
 
 
 def plan_start_behind(drafting: Drafting, *, allow_reread: bool) -> Plan:
@@ -57,46 +44,19 @@ def plan_start_behind(drafting: Drafting, *, allow_reread: bool) -> Plan:
     if not held:
         return drafting.plan()
     # A log that begins here begins at the first held number: the numbers before it need not be counted.
-    _check_counted(recorded, checkpoint.tables, held if position.latest is None else [position.batch_id - 1, *held])
+    counted = held if position.latest is None else [position.batch_id - 1, *held]
+    check_counted(recorded, checkpoint.tables, counted, LIVE)
     _check_reread(drafting, recorded, held, allow_reread=allow_reread)
     drafting.note(
         f"the table holds batches up to {held[-1]}; the next one here is {held[-1] + 1}. Whoever else goes on writing "
         "there comes to that number too: then this pipeline needs a table of its own."
     )
     drafting.note("it reads all that its sources have after its own position, whether or not it is in the table.")
+    entry = entry_by_hand(drafting, position, sources=identity.sources)
     # A log that begins here needs only one entry before: every run verifies just the newest two entries.
     first = position.batch_id if position.latest is not None else max(held[-1] - 1, 0)
-    why = f"the table has batches of this number or later ones: nothing is read before batch {held[-1] + 1}"
-    entry = entry_by_hand(drafting, position, sources=identity.sources)
-    planned = encoded_offsets(drafting, LIVE, entry)
-    since = first_in_a_row(checkpoint.lane(LIVE).commit_log, first)
-    commit = encoded_position_commit(drafting, entry, planned=planned, since=since)
-    for number in range(first, held[-1] + 1):
-        goes_on = position.latest is not None or number > first
-        drafting.write(f"offsets/{number}", planned, why, after=f"commits/{number - 1}" if goes_on else None)
-        drafting.write(f"commits/{number}", commit, "set by hand: nothing of it is in the table")
+    count_over(drafting, LIVE, position, entry, range(first, held[-1] + 1))
     return drafting.plan()
-
-
-def _check_counted(recorded: Recorded, tables: KnownTables, held: Sequence[int]) -> None:
-    """Check that the numbers in the table were counted up to: a stray folder may have any number as its name.
-
-    :param held: numbers that the table holds, after the newest number here if there is one.
-    :raises MaintenanceError: naming the folder, if no pipeline can have counted up to it, or no batch can have such a
-        number.
-    """
-    missing, after = max(((upper - lower - 1, upper) for lower, upper in pairwise(held)), default=(0, held[-1]))
-    if missing > _MOST_MISSING:
-        why = f"and none of the {missing} numbers before it: nobody has counted so far"
-    elif held[-1] >= _HIGHEST:
-        after, why = held[-1], f"and the one after it is no number of a batch: those go up to {_HIGHEST}"
-    else:
-        return
-    where = ", ".join(sink.location() for sink in recorded.usable() if after in sink.batches(LIVE, tables))
-    raise MaintenanceError(
-        f"the table has a batch {after} (lane={LIVE}/batch_id={after} of {where}), {why}. Look who put it there. If "
-        "nobody needs it, move it out of the table, and say this again; else this pipeline needs a table of its own."
-    )
 
 
 def _check_reread(drafting: Drafting, recorded: Recorded, held: Sequence[int], *, allow_reread: bool) -> None:
@@ -105,11 +65,12 @@ def _check_reread(drafting: Drafting, recorded: Recorded, held: Sequence[int], *
     found = {key.id: lives for key in keys if (lives := recorded.of_another_life(key))}
     if not found:
         return
-    own, staying = sorted(found), [one.sink for lives in found.values() for one in lives if stays(one.sink)]
+    own = sorted(found)
+    staying = [one.sink for lives in found.values() for one in lives if one.sink.definition.keeps_for_good]
     if staying and not allow_reread:
         raise MaintenanceError(told_of(drafting.checkpoint, own, staying, lane=LIVE))
     if staying:
-        drafting.note(counted_over(drafting.checkpoint.location) + ".")
+        drafting.note(f"{counted_over(drafting.checkpoint.location, LIVE)}.")
     if not allow_reread:
         raise MaintenanceError(
             f"batches {own[0]} to {own[-1]} in the table are this checkpoint's own, of after the backup that it was "

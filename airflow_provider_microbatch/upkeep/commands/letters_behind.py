@@ -1,0 +1,63 @@
+"""Start behind, of dead letters: their lane counts on behind the batches that a table has for good and no log knows."""
+
+from __future__ import annotations
+
+from shlex import quote
+
+from airflow_provider_microbatch.checkpoint.key import LETTERS, BatchKey
+from airflow_provider_microbatch.checkpoint.lane import command
+from airflow_provider_microbatch.exceptions import MaintenanceError
+from airflow_provider_microbatch.execution.dead_letters import with_letters
+from airflow_provider_microbatch.execution.letters_taken import SOURCE, offset_of, replay_command, taken
+from airflow_provider_microbatch.execution.position import read_position
+from airflow_provider_microbatch.upkeep.commands.count_over import check_counted, count_over
+from airflow_provider_microbatch.upkeep.commands.encoding import entry_by_hand
+from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
+from airflow_provider_microbatch.upkeep.commands.site import Recorded
+
+
+def plan_letters_behind(drafting: Drafting, *, allow_skip: bool) -> Plan:
+    """The plan after which the next batch of dead letters has a number under which no table has anything, and all
+    letters of now count as run again: the batches that are counted over have some of them, and nobody can tell which.
+
+    :param allow_skip: accept that letters are among them that were never run again.
+    :raises MaintenanceError: if a batch of the lane is planned, if what is there can be taken out, or if letters would
+        be passed over without permission.
+    :raises SinkError: if a table cannot tell which batches it holds.
+    """
+    checkpoint = drafting.checkpoint
+    lane = checkpoint.lane(LETTERS)
+    position = read_position(lane)
+    if position.planned is not None:
+        raise MaintenanceError(
+            f"batch {BatchKey(LETTERS, position.batch_id)} is planned and not committed. Finish it: "
+            f"{replay_command(checkpoint)}. Or give it up first: "
+            f"{command(lane, f'rewind --to {position.batch_id - 1}')}."
+        )
+    recorded = Recorded(checkpoint)
+    recorded.sinks()  # raises unless all sinks can be asked
+    held = [number for number in recorded.batches(LETTERS) if number >= position.batch_id]
+    if not held:
+        return drafting.plan()
+    check_counted(recorded, checkpoint.tables, [position.batch_id - 1, *held], LETTERS)
+    lives = [one for number in held for one in recorded.of_another_life(BatchKey(LETTERS, number))]
+    if any(one.sink.definition.can_withdraw for one in lives):
+        raise MaintenanceError(
+            f"a table has batches of lane {LETTERS} that no log knows and that can be taken out. First "
+            f"{command(lane, f'rewind --to {position.batch_id - 1} --drop-output')}; then say this again for the rest."
+        )
+    by = taken(checkpoint)
+    letters = [batch.key for batch in with_letters(checkpoint) if batch.key not in by] if lives else []
+    shown = ", ".join(map(str, letters))
+    if letters and not allow_skip:
+        raise MaintenanceError(
+            f"dead letters of batch {shown} may be in {' and '.join(sorted({one.sink.location() for one in lives}))} "
+            "by a batch that no log knows. Nobody can tell whose it has, so none of them is run again once its number "
+            "is counted over, and none of these batches is replayed. They stay where they are, and `microbatch "
+            f"dead-letters {quote(checkpoint.location)}` counts them. Allow that with --allow-skip."
+        )
+    if letters:
+        drafting.note(f"dead letters of batch {shown} count as run again from now on, also those that never were.")
+    entry = entry_by_hand(drafting, position, sources=(SOURCE,), ends={SOURCE: offset_of(letters)})
+    count_over(drafting, LETTERS, position, entry, range(position.batch_id, held[-1] + 1))
+    return drafting.plan()

@@ -1,0 +1,91 @@
+"""A batch that goes to a topic and to a table behind it: what is in the topic for good gets into the table, too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.exceptions import MaintenanceError, SinkError
+from airflow_provider_microbatch.execution.identity import expected
+from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.upkeep.commands.steps import DropStage
+from tests.execution.maintaining import applied, rewind
+from tests.execution.sleepers import Sleep
+from tests.execution.test_dead_letters import refusing
+from tests.execution.test_not_replaceable import Full
+from tests.kafka.pipeline import TopicWorld
+from tests.support.inline_engine import InlineEngine
+
+pytestmark = pytest.mark.slow
+
+
+def engine() -> InlineEngine:
+    return refusing({1: None, 2: "dead_letter"})
+
+
+def world_of(root: Path, **given: str) -> TopicWorld:
+    """Of its rows 1 goes to the topic, and 2 to the dead letters.
+
+    :param given: arguments of the topic's sink.
+    """
+    world = TopicWorld(root, **given)
+    world.options["dead_letters"] = FileSink(str(root / "letters"), format="json")
+    world.options["expect"] = {"version = 1": "dead_letter"}
+    world.land(1, 2)
+    return world
+
+
+def test_a_topic_that_takes_a_batch_again_gets_it_once_if_the_table_behind_it_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = world_of(tmp_path, on_replay="append")
+    disk = Full(monkeypatch, "letters")
+    for number in (1, 2, 3):
+        with pytest.raises(SinkError, match="No space left"):
+            world.run(0, engine(), try_number=number)
+    disk.is_full = False
+    world.run(0, engine(), try_number=4)
+    assert world.ids() == [1]
+    assert world.stages() == []
+
+
+def test_a_clear_that_fails_behind_the_topic_is_published_there_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = world_of(tmp_path, on_replay="append")
+    world.run(0, engine())
+    disk = Full(monkeypatch, "letters")
+    for number in (1, 2):
+        with pytest.raises(SinkError, match="No space left"):
+            world.run(0, engine(), clear_number=1, try_number=number)
+    disk.is_full = False
+    world.run(0, engine(), clear_number=1, try_number=3)
+    assert world.ids() == [1, 1]
+    assert world.stages() == []
+
+
+def test_a_batch_that_gets_into_the_topic_while_it_is_rewound_stays_and_is_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = world_of(tmp_path)
+    attempt = world.staged()
+    world.expire_leases()
+
+    def publish() -> None:
+        """It had passed the fence before the command began, and is killed between the topic and the letters."""
+        execution, disk = world.execution, Full(monkeypatch, "letters")
+        batch = expected(world.checkpoint, execution.load(attempt.key).identity, attempt)
+        with pytest.raises(SinkError, match="No space left"):
+            execution.sink.publish(batch, attempt.epoch)
+        disk.is_full = False
+
+    Sleep(monkeypatch).before(DropStage, "apply", publish)
+    with pytest.raises(MaintenanceError, match=r"live/0 is in .*published while .* Nothing was rewound"):
+        applied(world, rewind(-1))
+    world.expire_leases()
+    world.janitor()
+    world.run(1, engine())
+    assert world.ids() == [1, 2]
+    assert world.checkpoint.commit_log.latest_id() == 0
+    assert world.stages() == []

@@ -1,0 +1,92 @@
+"""Dead letters that were run again into a topic, out of which nothing is taken: nothing comes twice, and no error
+names a command that is always refused."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.key import LETTERS
+from airflow_provider_microbatch.checkpoint.verify import verify_all
+from airflow_provider_microbatch.exceptions import CheckpointError, ForeignBatchError, MaintenanceError
+from airflow_provider_microbatch.upkeep.commands.letters_behind import plan_letters_behind
+from tests.execution.maintaining import applied, planned, rewind
+from tests.execution.test_letters_once import live, replay, restored
+from tests.execution.two_tables import is_clean
+from tests.kafka.pipeline import TopicWorld
+from tests.kafka.test_behind_a_topic import world_of
+
+pytestmark = pytest.mark.slow
+
+WAY = r"start-behind \S+ --lane dead-letters --allow-skip"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> TopicWorld:
+    """One batch, of which 2 is a dead letter."""
+    world = world_of(tmp_path, on_replay="append")
+    live(world, 0, 2)
+    return world
+
+
+@pytest.fixture
+def back(world: TopicWorld) -> TopicWorld:
+    """It is run again, and neither the checkpoint, which was restored since, nor the table of letters knows of it."""
+    restored(world, lambda: replay(world, 10))
+    world.land(6)
+    with pytest.raises(ForeignBatchError, match=r"rewind \S+ --to -1 --drop-output --lane dead-letters"):
+        live(world, 1)
+    notes = applied(world, rewind(-1, lane=LETTERS)).notes
+    assert any(re.search(rf"they stay.*{WAY}", note) for note in notes)
+    return world
+
+
+@pytest.mark.parametrize("on_replay", ["append", "fail"])
+def test_a_batch_whose_letters_they_are_is_not_replayed_and_stays(world: TopicWorld, on_replay: str) -> None:
+    replay(world, 10)
+    world.name_sink(on_replay=on_replay)
+    with pytest.raises(CheckpointError, match=r"Nobody can take these out of kafka://.*mark the task as") as refused:
+        live(world, 0, 2, clear_number=1)
+    assert "`microbatch" not in str(refused.value)
+    assert world.ids() == [1, 2]
+
+
+def test_what_is_planned_and_in_no_table_is_given_up_whatever_letters_the_topic_has(back: TopicWorld) -> None:
+    back.staged(1)
+    back.expire_leases()
+    applied(back, rewind(0, drop_output=False))
+    live(back, 2)
+    assert back.ids() == [1, 2, 6]
+
+
+def test_what_is_published_is_not_rewound_and_no_way_is_named_that_there_is_not(back: TopicWorld) -> None:
+    with pytest.raises(MaintenanceError, match=r"dead-letters/0 .*Nobody can take these out of kafka://") as refused:
+        applied(back, rewind(-1))
+    assert "`microbatch" not in str(refused.value)
+
+
+def test_their_lane_goes_on_behind_them_and_nothing_comes_twice(back: TopicWorld) -> None:
+    for goes in (partial(live, back, 0, 2, clear_number=1), partial(replay, back, 11)):
+        with pytest.raises(ForeignBatchError, match=WAY) as refused:
+            goes()
+        assert "--drop-output" not in str(refused.value)
+    with pytest.raises(MaintenanceError, match=r"dead letters of batch live/0 may be in kafka://.* --allow-skip"):
+        planned(back, partial(plan_letters_behind, allow_skip=False))
+    (note,) = applied(back, partial(plan_letters_behind, allow_skip=True)).notes
+    assert "dead letters of batch live/0 count as run again" in note
+    replay(back, 12)
+    with pytest.raises(CheckpointError, match=r"live/0 is not replayed.* count as run again since .*dead-letters/0"):
+        live(back, 0, 2, clear_number=2)
+    assert back.ids() == [1, 2]
+
+    back.land(7)
+    live(back, 2, 7)
+    replay(back, 13)
+    assert back.ids() == [1, 2, 6, 7]
+    assert back.checkpoint.lane(LETTERS).commit_log.latest_id() == 1
+    assert verify_all(back.checkpoint) == []
+    assert is_clean(back)
+    assert planned(back, partial(plan_letters_behind, allow_skip=True)).steps == ()
