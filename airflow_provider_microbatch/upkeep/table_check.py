@@ -27,8 +27,10 @@ from airflow_provider_microbatch.execution.identity import (
     planned_identity,
 )
 from airflow_provider_microbatch.execution.letters_taken import replay_command
+from airflow_provider_microbatch.execution.newest import newest_published
 from airflow_provider_microbatch.execution.other_lives import another_life, first_of_another_life
 from airflow_provider_microbatch.execution.set_aside import is_aside
+from airflow_provider_microbatch.execution.table_gap import gap_below
 from airflow_provider_microbatch.execution.unknown_batches import check_letters_known, check_none_unknown
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
 from airflow_provider_microbatch.upkeep.commands.site import Recorded, tables_of
@@ -150,7 +152,8 @@ def _look(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey, *, inside: 
         return
     silent = [sink for sink, _ in failed]
     asked_for = tables_of([sink for sink in sinks if sink not in silent])
-    tables = " nor in ".join(table.location() for table in asked_for if found_in(table, asked) is None)
+    missing = [table for table in asked_for if found_in(table, asked) is None]
+    tables = " nor in ".join(table.location() for table in missing)
     message = str(told) if told else f"batch {key} is committed and not in {tables}: its rows are missing."
     repair = _back(checkpoint, key)
     away = next(filter(None, (sink.seems_away(asked.tables) for sink in wrote)), None)
@@ -171,7 +174,29 @@ def _look(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey, *, inside: 
         other = next((first for first in others if first is not None), None)
         if other is not None:
             repair = another_life(checkpoint, key, other)
+        gaps = [finding for table in missing if table in tables_of(wrote) for finding in _gap(checkpoint, table, key)]
+        yield from gaps
+        if gaps:
+            repair = f"First what is said above of those before it. Then: {repair}"
     yield Finding(kind="table", where=lane.commit_log.where(key.id), message=message, repair=repair)
+
+
+def _gap(checkpoint: Checkpoint, table: OpenSink, key: BatchKey) -> Iterator[Finding]:
+    """A finding about batches that the table lacks before the oldest that is kept, if that one is missing too."""
+    with suppress(SinkError, CheckpointError):  # other findings report the error
+        if newest_published(checkpoint, key.lane, below=key.id) is not None:
+            return
+        gap = gap_below(checkpoint, table, key.lane)
+        if gap is None:
+            return
+        tidied = "" if table.definition.remembers_batches else " If somebody has tidied it up, nothing is to be done."
+        yield Finding(
+            kind="table",
+            where=checkpoint.lane(key.lane).offset_log.location,
+            message=f"{gap} is not in {table.location()} either, and no log tells any more what was read there, since "
+            f"retention has removed that (lane {key.lane}).",
+            repair=f"{gap.ways_on()}{tidied}",
+        )
 
 
 def _unrecorded(tables: Sequence[OpenSink], asked: ExpectedBatch) -> str | None:
@@ -285,17 +310,25 @@ def _back(checkpoint: Checkpoint, key: BatchKey) -> str:
     lane = checkpoint.lane(key.lane)
     entry = lane.offset_log.get(key.id)
     run = entry.run if entry is not None else None
+    can_be_rewound = lane.can_be_rewound_to(key.id - 1)
     rewind = command(lane, f"rewind --to {key.id - 1} --drop-output")
+    restored = "bring the table, or this batch of it, back from a backup that has it."
     if key.lane == LETTERS:  # whom no task of Airflow's has run
+        if not can_be_rewound:
+            return restored.capitalize()
         return (
             f"{rewind}, then {replay_command(checkpoint)}: that runs the dead letters of it, and of what came after "
-            "it, again. Or bring the batch's folder back from a backup of the table."
+            f"it, again. Or {restored}"
         )
     clear = f"Clear task {run.task_id!r} of run {run.run_id!r} of DAG {run.dag_id!r}" if run else "Clear its task"
+    again = (
+        f"If its run is gone, {rewind} runs it and all after it again. If"
+        if can_be_rewound
+        else "If its run is gone, or"
+    )
     return (
-        f"{clear}: that reads its recorded range again and puts the batch back, whatever came after it. If its run is "
-        f"gone, {rewind} runs it and all after it again. If a source cannot be read again, bring the batch's folder "
-        "back from a backup of the table."
+        f"{clear}: that reads its recorded range again and puts the batch back, whatever came after it. {again} a "
+        f"source cannot be read again, {restored}"
     )
 
 
