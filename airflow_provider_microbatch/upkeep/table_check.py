@@ -9,6 +9,7 @@ from functools import partial
 from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.checkpoint.verify import Finding
@@ -79,12 +80,13 @@ def check_table(checkpoint: Checkpoint, *, everything: bool) -> TableCheck:
     if not all(sink.definition.keeps_batches for sink in sinks):
         # Each batch replaces the table: only the very last batch can be in it.
         committed = committed[-1:] if all(key.lane == LIVE for key in committed) else []
-    chosen = committed if everything else sample(committed)
-    findings = [finding for key in chosen for finding in _look(checkpoint, recorded, key, inside=everything)]
+    asked = committed if everything else sample(committed)
+    chosen = [batch for batch in (_to_be_there(checkpoint, key) for key in asked) if batch is not None]
+    findings = [finding for batch in chosen for finding in _look(checkpoint, recorded, batch, inside=everything)]
     told = {finding.message for finding in findings}
     findings += [finding for finding in _look_at_next(checkpoint, sinks) if finding.message not in told]
     findings += [finding for table in tables_of(sinks) for finding in _strays(checkpoint, table) if everything]
-    return TableCheck(findings=findings, asked=len(chosen), of=len(committed))
+    return TableCheck(findings=findings, asked=len(chosen), of=len(committed) - len(asked) + len(chosen))
 
 
 def _strays(checkpoint: Checkpoint, table: OpenSink) -> Iterator[Finding]:
@@ -112,22 +114,31 @@ def sample(keys: Sequence[BatchKey]) -> list[BatchKey]:
 
 
 def _committed(checkpoint: Checkpoint) -> Iterator[BatchKey]:
-    """Committed batches, the live lane's last; those that were set aside are recognised when they are looked up."""
+    """Committed batches, the live lane's last, with those of which :func:`_to_be_there` tells that they are in no
+    table."""
     for name in reversed(checkpoint.lanes()):
         lane = checkpoint.lane(name)
         planned = set(lane.offset_log.ids())
         yield from (BatchKey(name, number) for number in lane.commit_log.ids() if number in planned)
 
 
-def _look(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey, *, inside: bool) -> Iterator[Finding]:
+def _to_be_there(checkpoint: Checkpoint, key: BatchKey) -> BatchIdentity | None:
+    """The batch, if the table is to have it; None for a batch that was set aside, a position that was set by hand, and
+    one of a streaming query, which wrote to its own table."""
+    try:
+        commit, batch = checkpoint.lane(key.lane).commit_log.get(key.id), planned_identity(checkpoint, key)
+        if commit is None or (commit.epoch is None and not commit.set_aside):
+            return None
+        by_hand = commit.set_aside and not commit.failure
+        return None if by_hand or is_aside(checkpoint, key, commit) else batch
+    except CheckpointError:
+        return None  # the logs' own findings report the error
+
+
+def _look(checkpoint: Checkpoint, recorded: Recorded, batch: BatchIdentity, *, inside: bool) -> Iterator[Finding]:
+    key = batch.key
     lane, sinks = checkpoint.lane(key.lane), recorded.sinks()
     try:
-        commit, batch = lane.commit_log.get(key.id), planned_identity(checkpoint, key)
-        if commit is None or batch is None or (commit.epoch is None and not commit.set_aside):
-            return  # of a streaming query, which wrote to its own table
-        by_hand = commit.set_aside and not commit.failure
-        if by_hand or is_aside(checkpoint, key, commit):
-            return  # the table has nothing of the batch, as the log records
         failed: list[tuple[OpenSink, SinkError]] = []
         asked = replace(expected(checkpoint, batch), tables=checkpoint.tables.following_moves)
         for sink in sinks:
@@ -174,7 +185,8 @@ def _look(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey, *, inside: 
         other = next((first for first in others if first is not None), None)
         if other is not None:
             repair = another_life(checkpoint, key, other)
-        gaps = [finding for table in missing if table in tables_of(wrote) for finding in _gap(checkpoint, table, key)]
+        lost = [table for table in missing if table in tables_of(wrote)]
+        gaps = [finding for table in lost for finding in _gap(checkpoint, table, key)]
         yield from gaps
         if gaps:
             repair = f"First what is said above of those before it. Then: {repair}"
