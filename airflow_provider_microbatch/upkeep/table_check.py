@@ -24,6 +24,7 @@ from airflow_provider_microbatch.execution.identity import (
     expected,
     expected_next,
     found_in,
+    is_of_another_plan,
     is_of_one_attempt,
     planned_identity,
 )
@@ -144,7 +145,9 @@ def _look(checkpoint: Checkpoint, recorded: Recorded, batch: BatchIdentity, *, i
         for sink in sinks:
             try:
                 found = sink.contains(asked)
-                if found is not None and not recorded.is_part(sink, found):
+                if found is not None and not (
+                    recorded.is_part(sink, found) or _was_in_more(checkpoint, recorded, sink, batch)
+                ):
                     if not is_of_one_attempt(sink, asked, found):
                         yield _of_two_attempts(checkpoint, sink, asked)
                     elif inside:
@@ -167,6 +170,8 @@ def _look(checkpoint: Checkpoint, recorded: Recorded, batch: BatchIdentity, *, i
     tables = " nor in ".join(table.location() for table in missing)
     message = str(told) if told else f"batch {key} is committed and not in {tables}: its rows are missing."
     repair = _back(checkpoint, key)
+    if any(len(sink.tables) > 1 for sink in wrote):
+        repair += f" A clear writes to what the pipeline names by then: see that {tables} is among it."
     away = next(filter(None, (sink.seems_away(asked.tables) for sink in wrote)), None)
     if away is not None:
         # The unavailable table may have the batch: run again, the batch would be in two tables.
@@ -185,12 +190,39 @@ def _look(checkpoint: Checkpoint, recorded: Recorded, batch: BatchIdentity, *, i
         other = next((first for first in others if first is not None), None)
         if other is not None:
             repair = another_life(checkpoint, key, other)
-        lost = [table for table in missing if table in tables_of(wrote)]
+        lost = [table for table in missing if _is_among(table, tables_of(wrote))]
         gaps = [finding for table in lost for finding in _gap(checkpoint, table, key)]
         yield from gaps
         if gaps:
             repair = f"First what is said above of those before it. Then: {repair}"
     yield Finding(kind="table", where=lane.commit_log.where(key.id), message=message, repair=repair)
+
+
+def _was_in_more(checkpoint: Checkpoint, recorded: Recorded, sink: OpenSink, batch: BatchIdentity) -> bool:
+    """Whether an attempt that was published put the batch, as it is planned now, into all tables of ``sink`` and into
+    others: it was replayed since while the pipeline named fewer."""
+    wider = [one for one in recorded.usable() if _has_more(one, sink)]
+    for attempt in checkpoint.attempts.all(batch.key) if wider else ():
+        end = checkpoint.attempts.ended(attempt.key, attempt.epoch)
+        if end is None or end.state != "succeeded" or is_of_another_plan(attempt, batch):
+            continue
+        wrote = recorded.sink_of(attempt)
+        if wrote is not None and _has_more(wrote, sink):
+            return True
+    return False
+
+
+def _has_more(sink: OpenSink, other: OpenSink) -> bool:
+    """Whether a sink has all tables of the other one, and more, beside one of dead letters, which a pipeline may send
+    no more."""
+    letters = sink.definition.dead_letters
+    more = [table for table in sink.tables if not _is_among(table, other.tables)]
+    is_all = all(_is_among(table, sink.tables) for table in other.tables)
+    return is_all and any(letters is None or not table.definition.is_same_place(letters) for table in more)
+
+
+def _is_among(table: OpenSink, tables: Sequence[OpenSink]) -> bool:
+    return any(table.definition.is_same_place(one.definition) for one in tables)
 
 
 def _gap(checkpoint: Checkpoint, table: OpenSink, key: BatchKey) -> Iterator[Finding]:
@@ -231,7 +263,8 @@ def _of_two_attempts(checkpoint: Checkpoint, sink: OpenSink, asked: ExpectedBatc
     return Finding(
         kind="table",
         where=checkpoint.lane(key.lane).commit_log.where(key.id),
-        message=f"batch {key} is to be of one attempt in all tables, and {told}: a replay was cut off between them.",
+        message=f"batch {key} is to be of one attempt in all tables, and {told}: a replay was cut off between "
+        "them, or one of them was not named then.",
         repair=f"`microbatch janitor {quote(checkpoint.location)}` finishes it while its stage is there. "
         f"Else: {_back(checkpoint, key)}",
     )
