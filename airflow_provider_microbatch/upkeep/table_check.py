@@ -366,6 +366,9 @@ def _back(checkpoint: Checkpoint, key: BatchKey) -> str:
             f"it, again. Or {restored}"
         )
     clear = f"Clear task {run.task_id!r} of run {run.run_id!r} of DAG {run.dag_id!r}" if run else "Clear its task"
+    commit = lane.commit_log.get(key.id)
+    if run is not None and commit is not None and commit.run is not None and commit.run.task_id != run.task_id:
+        clear += ' with all that comes after it ("Downstream")'  # of the steps only the first has planned it
     again = (
         f"If its run is gone, {rewind} runs it and all after it again. If"
         if can_be_rewound
