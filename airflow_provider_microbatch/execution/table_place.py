@@ -103,13 +103,13 @@ def _check_knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, epoch: 
         raise SinkError(f"batch {key} is committed, and {unmerged}{again if rewind else ''}")
     gap = gap_below(checkpoint, table, key.lane)
     if gap is not None:
-        raise SinkError(_gone(checkpoint, table, key, gap))
+        raise SinkError(_gone(checkpoint, table, key, gap, beside=beside))
     again = (
         f"; or {rewind} has them run again. What the sources cannot give again either, that rewind gives up and names "
         "with --allow-skip"
     )
     raise SinkError(
-        f"{_unknown(table, key)} What it had of {lost} is in no table. "
+        f"{_unknown(table, key, beside=beside)} What it had of {lost} is in no table. "
         f"`microbatch check {quote(checkpoint.location)} --table` names them: clear their tasks, the oldest first"
         f"{again if rewind else ''}. Or bring the table back as it was."
     )
@@ -129,22 +129,25 @@ def _check_no_gap(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, bes
         wrote = _published_to(checkpoint, *newest, beside=beside)
         gap = gap_below(checkpoint, table, key.lane) if any(map(table.definition.is_same_place, wrote)) else None
         if gap is not None:
-            raise SinkError(_gone(checkpoint, table, newest[0], gap))
+            raise SinkError(_gone(checkpoint, table, newest[0], gap, beside=beside))
 
 
-def _gone(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, gap: TableGap) -> str:
+def _gone(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, gap: TableGap, *, beside: OpenSink) -> str:
     kept = numbers(gap.last + 1, key.id)
     return (
-        f"{_unknown(table, key)} Of {gap} no log tells any more what was read, since retention has removed that: no "
-        "clear and no rewind brings it back, and a batch on top would hide that it is gone. So none is written, nor "
-        f"{kept} again. {gap.ways_on()} `microbatch check {quote(checkpoint.location)} --table` says so until then."
+        f"{_unknown(table, key, beside=beside)} Of {gap} no log tells any more what was read, since retention has "
+        "removed that: no clear and no rewind brings it back, and a batch on top would hide that it is gone. So none "
+        f"is written, nor {kept} again. {gap.ways_on()} `microbatch check {quote(checkpoint.location)} --table` says "
+        "so until then."
     )
 
 
-def _unknown(table: OpenSink, key: BatchKey) -> str:
+def _unknown(table: OpenSink, key: BatchKey, *, beside: OpenSink) -> str:
+    is_one_of_several = len(beside.tables) > 1
+    unnamed = ", or the pipeline did not name it when its output was published" if is_one_of_several else ""
     return (
         f"batch {key} is committed, and {table.location()} does not know it: the table was made anew, or restored from "
-        "a backup of before."
+        f"a backup of before{unnamed}."
     )
 
 

@@ -20,10 +20,12 @@ from airflow_provider_microbatch.exceptions import (
 )
 from airflow_provider_microbatch.execution.intervals import lane_of
 from airflow_provider_microbatch.sinks.delta import DeltaSink
+from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.several import Sinks
 from tests.execution.intervals import IntervalWorld, backfill_run, hour
 from tests.execution.maintaining import applied, expire_all, planned, rewind
 from tests.execution.typed_commands import advised, said
-from tests.execution.world import World
+from tests.execution.world import World, run_identity
 from tests.support.delta_table import batches_of
 from tests.support.inline_engine import InlineEngine
 
@@ -219,6 +221,24 @@ def test_where_the_table_knows_all_that_retention_has_removed_the_oldest_that_is
         world.run(number, clear_number=1)
     world.run(6, try_number=2)
     assert table(world) == {number: [number] for number in range(7)}
+
+
+def test_a_sink_may_lack_a_batch_since_it_was_not_named_when_that_was_published(tmp_path: Path) -> None:
+    both = Sinks(
+        {"orders": FileSink(str(tmp_path / "orders"), format="json"), "lake": DeltaSink(str(tmp_path / "lake"))}
+    )
+    world = World(tmp_path, sink=both)
+    world.land(1)
+    attempt = world.staged()
+    world.options["sink"] = both.sinks["orders"]
+    world.execution.commit(key=attempt.key, manifest=world.execution.publish(attempt), run=run_identity(0))
+    world.options["sink"] = both
+    world.land(2)
+    with pytest.raises(SinkError, match=r"lake does not know it: .*, or the pipeline did not name it when"):
+        world.run(1)
+    world.run(0, clear_number=1)
+    world.run(1, try_number=2)
+    assert table(world) == {0: [1], 1: [2]}
 
 
 def test_a_table_that_was_made_anew_is_no_table_of_the_pipeline(world: World) -> None:
