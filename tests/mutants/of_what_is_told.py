@@ -39,8 +39,8 @@ MUTATIONS = [
         name="a source whose path is written as a pattern counts as moved",
         why="each run warns that all of it is read again, and nothing is",
         file="sources/file/__init__.py",
-        old="        if self.shares_with(before):\n            return None\n",
-        new="        if self == before:\n            return None\n",
+        old="        if self.shares_with(before):\n",
+        new="        if isinstance(before, FileSource) and self._address() == before._address():\n",
         tests=("tests/sources/test_file_definition.py",),
     ),
     Mutation(
