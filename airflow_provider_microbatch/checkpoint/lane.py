@@ -157,6 +157,12 @@ class Lane:
         found = next(breaks(batch_id, before, entry), None)
         return None if found is None else f"lane {self.name}: {found}"
 
+    def can_be_rewound_to(self, batch_id: int) -> bool:
+        """Whether ``microbatch rewind`` may go back to the batch, as far as retention tells: nobody goes on from a log
+        whose newest entry has none before it."""
+        oldest = next(iter(self.offset_log.ids()), 0)
+        return oldest == 0 or batch_id > oldest
+
     def check_gaps(self) -> None:
         """Raise if an entry in the middle of a log is missing. Looks at one part of each log, with a fixed number of
         entries however long the log is, and at the next part when the log is longer by one; leaves a hint where a log

@@ -26,7 +26,7 @@ class Finding:
 
     :param kind: ``metadata``, ``identity``, ``gap``, ``contradiction``, ``unreadable``, ``chain``, ``attempt``,
         ``source``, ``source log``, ``rename``, ``replay``, ``clear``, ``left``, ``standing``, ``unread``, ``hook``,
-        ``file system``, ``lane``, ``table``, ``refused plan``, ``subtask`` or ``maintenance``.
+        ``set aside``, ``file system``, ``lane``, ``table``, ``refused plan``, ``subtask`` or ``maintenance``.
     :param where: the file or folder.
     :param message: what is wrong.
     :param repair: what to do about it.

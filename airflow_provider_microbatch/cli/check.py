@@ -10,6 +10,7 @@ from airflow_provider_microbatch.checkpoint.verify import find_given_up, find_un
 from airflow_provider_microbatch.cli.opening import non_negative_seconds, open_checkpoint
 from airflow_provider_microbatch.execution.left import STANDING_SECONDS, find_left, find_standing
 from airflow_provider_microbatch.execution.retention import find_held
+from airflow_provider_microbatch.execution.set_aside import find_aside
 from airflow_provider_microbatch.execution.unread import find_unread
 from airflow_provider_microbatch.upkeep.source_check import check_sources
 from airflow_provider_microbatch.upkeep.table_check import check_table
@@ -44,6 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     findings = find_unfinished(checkpoint) + verify_all(checkpoint) + find_given_up(checkpoint) + find_unfit(checkpoint)
     findings += find_held(checkpoint) + find_left(checkpoint) + check_sources(checkpoint)
     findings += find_standing(checkpoint, seconds=arguments.standing) + find_unread(checkpoint)
+    findings += find_aside(checkpoint)
     table = check_table(checkpoint, everything=arguments.table)
     findings += table.findings
     if arguments.json:

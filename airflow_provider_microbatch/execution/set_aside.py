@@ -12,14 +12,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import DEAD, JOB, Attempt, AttemptEnd, CommitEntry, RunIdentity
 from airflow_provider_microbatch.checkpoint.fences import FencedBy, fence, is_fence_by
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.checkpoint.lane import command
+from airflow_provider_microbatch.checkpoint.verify import Finding
 from airflow_provider_microbatch.exceptions import (
     BatchSetAsideError,
+    CheckpointError,
     EngineError,
     OutrunError,
     ReadError,
@@ -230,6 +234,31 @@ def oldest_aside(checkpoint: Checkpoint, lane: str, *, below: int) -> int | None
         if is_aside(checkpoint, BatchKey(lane, number), commits.get(number)):
             return number
     return None
+
+
+def find_aside(checkpoint: Checkpoint) -> list[Finding]:
+    """A finding for each batch that is set aside still: once the runs that were at it are gone, nothing else tells."""
+    found = []
+    for name in checkpoint.lanes():
+        with suppress(CheckpointError):  # torn; that is another finding
+            found += [_finding(checkpoint, BatchKey(name, number)) for number in all_aside(checkpoint, name)]
+    return found
+
+
+def _finding(checkpoint: Checkpoint, key: BatchKey) -> Finding:
+    lane = checkpoint.lane(key.lane)
+    entries = (lane.offset_log.get(key.id), lane.commit_log.get(key.id))
+    runs = [entry.run for entry in entries if entry is not None and entry.run is not None]
+    names = dict.fromkeys(f"run {run.run_id!r} of DAG {run.dag_id!r}" for run in runs)
+    rewind = command(lane, f"rewind --to {key.id - 1} --drop-output")
+    again = f" If its run is gone, {rewind} runs it and all after it." if lane.can_be_rewound_to(key.id - 1) else ""
+    return Finding(
+        kind="set aside",
+        where=lane.commit_log.where(key.id),
+        message=f"batch {key} failed too often and was set aside: what it was to read is in no table. "
+        f"{command(lane, f'show {key.id}')} has its errors.",
+        repair=f"Mend what is wrong, then clear the batch's task of {' or '.join(names) or 'its run'}.{again}",
+    )
 
 
 def aside_error(planned: PlannedBatch, commit: CommitEntry) -> BatchSetAsideError:

@@ -30,6 +30,7 @@ from airflow_provider_microbatch.execution.identity import (
 from airflow_provider_microbatch.execution.letters_taken import taken
 from airflow_provider_microbatch.execution.newest import newest_published, published_epoch
 from airflow_provider_microbatch.execution.recorded_sinks import check_may_be_asked, recorded_sink
+from airflow_provider_microbatch.execution.table_gap import TableGap, gap_below, known_before, numbers
 from airflow_provider_microbatch.execution.table_shape import OTHERS, check_shape
 from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink, Sink, SinkContext
 
@@ -65,6 +66,8 @@ def check_none_lost(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> No
     for newest in _newest_before(checkpoint, key) if tables else ():
         for table in tables:
             _check_knows(checkpoint, table, *newest, beside=sink)
+    for table in tables:
+        _check_no_gap(checkpoint, table, key, beside=sink)
 
 
 def _may_be_asked(table: Sink) -> bool:
@@ -92,19 +95,59 @@ def _check_knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, epoch: 
         return
     if (left := table.unrecorded(_on_record(checkpoint, key), wrote)) is not None:
         raise SinkError(f"batch {key} is committed. {left}")
-    known = max(_before(checkpoint, table, key), default=-1)
-    rewind = command(checkpoint.lane(key.lane), f"rewind --to {known} --drop-output")
+    known, lane = max(known_before(checkpoint, table, key), default=-1), checkpoint.lane(key.lane)
+    rewind = command(lane, f"rewind --to {known} --drop-output") if lane.can_be_rewound_to(known) else None
+    lost = numbers(known + 1, key.id)
     if unmerged is not None:
-        raise SinkError(
-            f"batch {key} is committed, and {unmerged} {rewind} has batches {known + 1} to {key.id} run again here: "
-            "first it takes them out of where they are."
-        )
+        again = f" {rewind} has {lost} run again here: first it takes them out of where they are."
+        raise SinkError(f"batch {key} is committed, and {unmerged}{again if rewind else ''}")
+    gap = gap_below(checkpoint, table, key.lane)
+    if gap is not None:
+        raise SinkError(_gone(checkpoint, table, key, gap, beside=beside))
+    again = (
+        f"; or {rewind} has them run again. What the sources cannot give again either, that rewind gives up and names "
+        "with --allow-skip"
+    )
     raise SinkError(
+        f"{_unknown(table, key, beside=beside)} What it had of {lost} is in no table. "
+        f"`microbatch check {quote(checkpoint.location)} --table` names them: clear their tasks, the oldest first"
+        f"{again if rewind else ''}. Or bring the table back as it was."
+    )
+
+
+def _check_no_gap(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, beside: OpenSink) -> None:
+    """Check that nothing is missing before a batch that has no published one before it on record, since retention has
+    removed those: once it is in, the table knows the newest batch before the next one, and nobody misses the others."""
+    if key.id == 0 or not table.definition.remembers_batches or newest_published(checkpoint, key.lane, below=key.id):
+        return
+    newest = newest_published(checkpoint, key.lane)
+    if newest is None:
+        return
+    with suppress(ForeignBatchError):  # whoever makes a batch after that one is told that
+        if _knows(checkpoint, table, *newest, beside=beside):
+            return
+        wrote = _published_to(checkpoint, *newest, beside=beside)
+        gap = gap_below(checkpoint, table, key.lane) if any(map(table.definition.is_same_place, wrote)) else None
+        if gap is not None:
+            raise SinkError(_gone(checkpoint, table, newest[0], gap, beside=beside))
+
+
+def _gone(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, gap: TableGap, *, beside: OpenSink) -> str:
+    kept = numbers(gap.last + 1, key.id)
+    return (
+        f"{_unknown(table, key, beside=beside)} Of {gap} no log tells any more what was read, since retention has "
+        "removed that: no clear and no rewind brings it back, and a batch on top would hide that it is gone. So none "
+        f"is written, nor {kept} again. {gap.ways_on()} `microbatch check {quote(checkpoint.location)} --table` says "
+        "so until then."
+    )
+
+
+def _unknown(table: OpenSink, key: BatchKey, *, beside: OpenSink) -> str:
+    is_one_of_several = len(beside.tables) > 1
+    unnamed = ", or the pipeline did not name it when its output was published" if is_one_of_several else ""
+    return (
         f"batch {key} is committed, and {table.location()} does not know it: the table was made anew, or restored from "
-        f"a backup of before. What it had of batches {known + 1} to {key.id} is in no table. "
-        f"`microbatch check {quote(checkpoint.location)} --table` names them: clear their tasks, the oldest first; or "
-        f"{rewind} has them run again. What the sources cannot give again either, that rewind gives up and names with "
-        "--allow-skip. Or bring the table back as it was."
+        f"a backup of before{unnamed}."
     )
 
 
@@ -118,7 +161,7 @@ def _knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, epoch: int, *
     try:
         if table.contains(_on_record(checkpoint, key)) is not None:
             return True
-        last = max(_before(checkpoint, table, key), default=None)
+        last = max(known_before(checkpoint, table, key), default=None)
         # One that retention has taken out of the logs cannot be told from one of another plan.
         if last is not None and checkpoint.lane(key.lane).offset_log.has(last):
             table.contains(of_own_checkpoint(_on_record(checkpoint, BatchKey(key.lane, last))))
@@ -126,12 +169,6 @@ def _knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, epoch: int, *
         if any(map(table.definition.is_same_place, _published_to(checkpoint, key, epoch, beside=beside))):
             raise  # else this checkpoint has published no batch here yet
     return False
-
-
-def _before(checkpoint: Checkpoint, table: OpenSink, key: BatchKey) -> Iterator[int]:
-    """Numbers of the table's batches before this one."""
-    if type(table).batches is not OpenSink.batches:
-        yield from (number for number in table.batches(key.lane, checkpoint.tables) if number < key.id)
 
 
 def make_ready(checkpoint: Checkpoint, sink: OpenSink, attempt: Attempt) -> None:

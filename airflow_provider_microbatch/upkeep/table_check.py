@@ -9,6 +9,7 @@ from functools import partial
 from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.checkpoint.verify import Finding
@@ -23,13 +24,16 @@ from airflow_provider_microbatch.execution.identity import (
     expected,
     expected_next,
     found_in,
+    is_of_another_plan,
     is_of_one_attempt,
     planned_identity,
 )
 from airflow_provider_microbatch.execution.letters_taken import replay_command
 from airflow_provider_microbatch.execution.liveness import Held, held_as
+from airflow_provider_microbatch.execution.newest import newest_published
 from airflow_provider_microbatch.execution.other_lives import another_life, first_of_another_life
 from airflow_provider_microbatch.execution.set_aside import is_aside
+from airflow_provider_microbatch.execution.table_gap import gap_below
 from airflow_provider_microbatch.execution.table_place import unrecorded
 from airflow_provider_microbatch.execution.unknown_batches import check_letters_known, check_none_unknown
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
@@ -79,12 +83,13 @@ def check_table(checkpoint: Checkpoint, *, everything: bool) -> TableCheck:
     if not all(sink.definition.keeps_batches for sink in sinks):
         # Each batch replaces the table: only the very last batch can be in it.
         committed = committed[-1:] if all(key.lane == LIVE for key in committed) else []
-    chosen = committed if everything else sample(committed)
-    findings = [finding for key in chosen for finding in _look(checkpoint, recorded, key, inside=everything)]
+    asked = committed if everything else sample(committed)
+    chosen = [batch for batch in (_to_be_there(checkpoint, key) for key in asked) if batch is not None]
+    findings = [finding for batch in chosen for finding in _look(checkpoint, recorded, batch, inside=everything)]
     told = {finding.message for finding in findings}
     findings += [finding for finding in _look_at_next(checkpoint, sinks) if finding.message not in told]
     findings += [finding for table in tables_of(sinks) for finding in _strays(checkpoint, table) if everything]
-    return TableCheck(findings=findings, asked=len(chosen), of=len(committed))
+    return TableCheck(findings=findings, asked=len(chosen), of=len(committed) - len(asked) + len(chosen))
 
 
 def _strays(checkpoint: Checkpoint, table: OpenSink) -> Iterator[Finding]:
@@ -112,28 +117,39 @@ def sample(keys: Sequence[BatchKey]) -> list[BatchKey]:
 
 
 def _committed(checkpoint: Checkpoint) -> Iterator[BatchKey]:
-    """Committed batches, the live lane's last; those that were set aside are recognised when they are looked up."""
+    """Committed batches, the live lane's last, with those of which :func:`_to_be_there` tells that they are in no
+    table."""
     for name in reversed(checkpoint.lanes()):
         lane = checkpoint.lane(name)
         planned = set(lane.offset_log.ids())
         yield from (BatchKey(name, number) for number in lane.commit_log.ids() if number in planned)
 
 
-def _look(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey, *, inside: bool) -> Iterator[Finding]:
+def _to_be_there(checkpoint: Checkpoint, key: BatchKey) -> BatchIdentity | None:
+    """The batch, if the table is to have it; None for a batch that was set aside, a position that was set by hand, and
+    one of a streaming query, which wrote to its own table."""
+    try:
+        commit, batch = checkpoint.lane(key.lane).commit_log.get(key.id), planned_identity(checkpoint, key)
+        if commit is None or (commit.epoch is None and not commit.set_aside):
+            return None
+        by_hand = commit.set_aside and not commit.failure
+        return None if by_hand or is_aside(checkpoint, key, commit) else batch
+    except CheckpointError:
+        return None  # the logs' own findings report the error
+
+
+def _look(checkpoint: Checkpoint, recorded: Recorded, batch: BatchIdentity, *, inside: bool) -> Iterator[Finding]:
+    key = batch.key
     lane, sinks = checkpoint.lane(key.lane), recorded.sinks()
     try:
-        commit, batch = lane.commit_log.get(key.id), planned_identity(checkpoint, key)
-        if commit is None or batch is None or (commit.epoch is None and not commit.set_aside):
-            return  # of a streaming query, which wrote to its own table
-        by_hand = commit.set_aside and not commit.failure
-        if by_hand or is_aside(checkpoint, key, commit):
-            return  # the table has nothing of the batch, as the log records
         failed: list[tuple[OpenSink, SinkError]] = []
         asked = replace(expected(checkpoint, batch), tables=checkpoint.tables.following_moves)
         for sink in sinks:
             try:
                 found = sink.contains(asked)
-                if found is not None and not recorded.is_part(sink, found):
+                if found is not None and not (
+                    recorded.is_part(sink, found) or _was_in_more(checkpoint, recorded, sink, batch)
+                ):
                     if not is_of_one_attempt(sink, asked, found):
                         yield _of_two_attempts(checkpoint, sink, asked)
                     elif inside:
@@ -152,9 +168,12 @@ def _look(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey, *, inside: 
         return
     silent = [sink for sink, _ in failed]
     asked_for = tables_of([sink for sink in sinks if sink not in silent])
-    tables = " nor in ".join(table.location() for table in asked_for if found_in(table, asked) is None)
+    missing = [table for table in asked_for if found_in(table, asked) is None]
+    tables = " nor in ".join(table.location() for table in missing)
     message = str(told) if told else f"batch {key} is committed and not in {tables}: its rows are missing."
     repair = _back(checkpoint, key)
+    if any(len(sink.tables) > 1 for sink in wrote):
+        repair += f" A clear writes to what the pipeline names by then: see that {tables} is among it."
     away = next(filter(None, (sink.seems_away(asked.tables) for sink in wrote)), None)
     if away is not None:
         # The unavailable table may have the batch: run again, the batch would be in two tables.
@@ -173,7 +192,57 @@ def _look(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey, *, inside: 
         other = next((first for first in others if first is not None), None)
         if other is not None:
             repair = another_life(checkpoint, key, other)
+        lost = [table for table in missing if _is_among(table, tables_of(wrote))]
+        gaps = [finding for table in lost for finding in _gap(checkpoint, table, key)]
+        yield from gaps
+        if gaps:
+            repair = f"First what is said above of those before it. Then: {repair}"
     yield Finding(kind="table", where=lane.commit_log.where(key.id), message=message, repair=repair)
+
+
+def _was_in_more(checkpoint: Checkpoint, recorded: Recorded, sink: OpenSink, batch: BatchIdentity) -> bool:
+    """Whether an attempt that was published put the batch, as it is planned now, into all tables of ``sink`` and into
+    others: it was replayed since while the pipeline named fewer."""
+    wider = [one for one in recorded.usable() if _has_more(one, sink)]
+    for attempt in checkpoint.attempts.all(batch.key) if wider else ():
+        end = checkpoint.attempts.ended(attempt.key, attempt.epoch)
+        if end is None or end.state != "succeeded" or is_of_another_plan(attempt, batch):
+            continue
+        wrote = recorded.sink_of(attempt)
+        if wrote is not None and _has_more(wrote, sink):
+            return True
+    return False
+
+
+def _has_more(sink: OpenSink, other: OpenSink) -> bool:
+    """Whether a sink has all tables of the other one, and more, beside one of dead letters, which a pipeline may send
+    no more."""
+    letters = sink.definition.dead_letters
+    more = [table for table in sink.tables if not _is_among(table, other.tables)]
+    is_all = all(_is_among(table, sink.tables) for table in other.tables)
+    return is_all and any(letters is None or not table.definition.is_same_place(letters) for table in more)
+
+
+def _is_among(table: OpenSink, tables: Sequence[OpenSink]) -> bool:
+    return any(table.definition.is_same_place(one.definition) for one in tables)
+
+
+def _gap(checkpoint: Checkpoint, table: OpenSink, key: BatchKey) -> Iterator[Finding]:
+    """A finding about batches that the table lacks before the oldest that is kept, if that one is missing too."""
+    with suppress(SinkError, CheckpointError):  # other findings report the error
+        if newest_published(checkpoint, key.lane, below=key.id) is not None:
+            return
+        gap = gap_below(checkpoint, table, key.lane)
+        if gap is None:
+            return
+        tidied = "" if table.definition.remembers_batches else " If somebody has tidied it up, nothing is to be done."
+        yield Finding(
+            kind="table",
+            where=checkpoint.lane(key.lane).offset_log.location,
+            message=f"{gap} is not in {table.location()} either, and no log tells any more what was read there, since "
+            f"retention has removed that (lane {key.lane}).",
+            repair=f"{gap.ways_on()}{tidied}",
+        )
 
 
 def _unrecorded(checkpoint: Checkpoint, tables: Sequence[OpenSink], asked: ExpectedBatch) -> str | None:
@@ -196,7 +265,8 @@ def _of_two_attempts(checkpoint: Checkpoint, sink: OpenSink, asked: ExpectedBatc
     return Finding(
         kind="table",
         where=checkpoint.lane(key.lane).commit_log.where(key.id),
-        message=f"batch {key} is to be of one attempt in all tables, and {told}: a replay was cut off between them.",
+        message=f"batch {key} is to be of one attempt in all tables, and {told}: a replay was cut off between "
+        "them, or one of them was not named then.",
         repair=f"{_finished_by(checkpoint, key, max(one.epoch for _, one in parts))} Else: {_back(checkpoint, key)}",
     )
 
@@ -309,17 +379,28 @@ def _back(checkpoint: Checkpoint, key: BatchKey) -> str:
     lane = checkpoint.lane(key.lane)
     entry = lane.offset_log.get(key.id)
     run = entry.run if entry is not None else None
+    can_be_rewound = lane.can_be_rewound_to(key.id - 1)
     rewind = command(lane, f"rewind --to {key.id - 1} --drop-output")
+    restored = "bring the table, or this batch of it, back from a backup that has it."
     if key.lane == LETTERS:  # whom no task of Airflow's has run
+        if not can_be_rewound:
+            return restored.capitalize()
         return (
             f"{rewind}, then {replay_command(checkpoint)}: that runs the dead letters of it, and of what came after "
-            "it, again. Or bring the batch's folder back from a backup of the table."
+            f"it, again. Or {restored}"
         )
     clear = f"Clear task {run.task_id!r} of run {run.run_id!r} of DAG {run.dag_id!r}" if run else "Clear its task"
+    commit = lane.commit_log.get(key.id)
+    if run is not None and commit is not None and commit.run is not None and commit.run.task_id != run.task_id:
+        clear += ' with all that comes after it ("Downstream")'  # of the steps only the first has planned it
+    again = (
+        f"If its run is gone, {rewind} runs it and all after it again. If"
+        if can_be_rewound
+        else "If its run is gone, or"
+    )
     return (
-        f"{clear}: that reads its recorded range again and puts the batch back, whatever came after it. If its run is "
-        f"gone, {rewind} runs it and all after it again. If a source cannot be read again, bring the batch's folder "
-        "back from a backup of the table."
+        f"{clear}: that reads its recorded range again and puts the batch back, whatever came after it. {again} a "
+        f"source cannot be read again, {restored}"
     )
 
 

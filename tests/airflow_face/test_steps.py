@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.several import Sinks
 from airflow_provider_microbatch.task_context.run_context import identity_of
 from airflow_provider_microbatch.upkeep.commands.site import alive
+from airflow_provider_microbatch.upkeep.table_check import check_table
 from tests.airflow_face.support import InlineSubmit, context, transform_file
 from tests.execution.test_clears import committed_two
 from tests.execution.world import CODE, World
@@ -288,6 +290,18 @@ def test_clearing_all_steps_replays_the_batch(world: World) -> None:
     double = InlineEngine(transform=lambda sources: [{"id": row["id"] * 10} for row in sources["orders"]])
     commit(world, submit(world, key, double, clear_number=1), clear_number=1)
     assert world.table() == {0: [10]}
+
+
+def test_check_says_to_clear_all_steps_of_a_batch_that_is_missing(world: World) -> None:
+    """Of the first alone the others stay green, and the batch missing."""
+    world.land(1)
+    commit(world, submit(world, plan(world)))
+    shutil.rmtree(world.lake / "lane=live" / "batch_id=0")
+    (finding,) = check_table(world.checkpoint, everything=True).findings
+    assert (
+        "Clear task 'plan' of run 'run-1' of DAG 'orders' with all that comes after it (\"Downstream\")"
+        in finding.repair
+    )
 
 
 def test_of_a_run_that_has_made_several_the_steps_replay_the_last_and_name_the_others(

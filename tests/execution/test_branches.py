@@ -392,7 +392,7 @@ def test_what_died_behind_its_commit_to_another_branch_keeps_its_files(
 def test_nor_does_a_rewind_lack_them(audited: World, monkeypatch: pytest.MonkeyPatch) -> None:
     killed(audited, monkeypatch, "_settle", 3)
     name(audited, "main")
-    assert "--to 1 --drop-output` has batches 2 to 2 run again" in refused(audited, 3)
+    assert "--to 1 --drop-output` has batch 2 run again" in refused(audited, 3)
     expire_all(audited.root)
     applied(audited, rewind(1))
     for number in (4, 5):

@@ -20,10 +20,12 @@ from airflow_provider_microbatch.exceptions import (
 )
 from airflow_provider_microbatch.execution.intervals import lane_of
 from airflow_provider_microbatch.sinks.delta import DeltaSink
+from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.several import Sinks
 from tests.execution.intervals import IntervalWorld, backfill_run, hour
 from tests.execution.maintaining import applied, expire_all, planned, rewind
 from tests.execution.typed_commands import advised, said
-from tests.execution.world import World
+from tests.execution.world import World, run_identity
 from tests.support.delta_table import batches_of
 from tests.support.inline_engine import InlineEngine
 
@@ -53,7 +55,9 @@ def restore(world: World) -> None:
 @pytest.mark.slow
 def test_a_restored_table_gets_no_batch_until_what_it_lost_is_back(world: World) -> None:
     restore(world)
-    with pytest.raises(SinkError, match=r"batch live/1 is committed, and .*lake does not know it.*1 to 1.*--to 0"):
+    with pytest.raises(
+        SinkError, match=r"batch live/1 is committed, and .*lake does not know it.*had of batch 1 is.*--to 0"
+    ):
         world.run(2)
     assert table(world) == {0: [1]}
     assert main(["check", world.pipeline.checkpoint]) == 1
@@ -126,17 +130,115 @@ def test_the_lane_of_an_interval_misses_the_one_before_and_what_the_live_lane_ha
     assert found == {lane_of(hour(number)): [number] for number in range(4)}
 
 
-def test_a_batch_that_retention_has_forgotten_is_not_said_to_be_of_another_life(tmp_path: Path) -> None:
-    world = World(tmp_path, sink=DeltaSink(str(tmp_path / "lake")), min_batches_to_retain=2)
-    for number in range(6):
+def restored_behind_retention(root: Path, *, batches: int = 6, kept_by: int = 2, restored_to: int = 2) -> World:
+    """Of batches 0 to 5 the log keeps 4 and 5, and the table is put back to after batch 2: what batch 3 read is in no
+    log any more."""
+    world = World(root, sink=DeltaSink(str(root / "lake")), min_batches_to_retain=kept_by)
+    for number in range(batches):
         world.land(number)
         world.run(number)
-        if number == 2:
-            shutil.copytree(world.lake, tmp_path / "backup")
+        if number == restored_to:
+            shutil.copytree(world.lake, root / "backup")
+        if number == 4:
+            shutil.copytree(world.lake, root / "younger")
     restore(world)
     world.land(6)
-    with pytest.raises(SinkError, match=r"batch live/5 is committed, and .* does not know it.*3 to 5 is in no table"):
+    world.expire_leases()
+    return world
+
+
+def test_what_no_log_knows_any_more_stays_an_error_of_runs_and_of_clears(tmp_path: Path) -> None:
+    """Nor is it said to be of another life. On top of the oldest batch that is kept, nobody would miss those before."""
+    world = restored_behind_retention(tmp_path)
+    gap = r"batch live/5 is committed, and .* does not know it.*Of batch 3 no log tells any more"
+    for number, clear in ((6, 0), (4, 1), (6, 0)):
+        with pytest.raises(SinkError, match=gap) as error:
+            world.run(number, clear_number=clear, try_number=1 + clear)
+        assert advised(str(error.value), world) == [], "each rewind is refused"
+    assert table(world) == {0: [0], 1: [1], 2: [2]}
+    assert world.checkpoint.replays.pending(BatchKey("live", 4)) == []
+
+
+def test_check_names_what_no_log_knows_any_more_and_no_rewind_that_is_refused(tmp_path: Path) -> None:
+    world = restored_behind_retention(tmp_path)
+    status, text = said(["check", world.pipeline.checkpoint, "--table"])
+    assert status == 1
+    assert "batch 3 is not in" in text
+    assert "backup of the table that has batch 3" in text
+    assert text.count("batch 3 is not in") == 1
+    assert advised(text, world) == []
+
+
+def test_nor_is_one_of_them_put_back_that_had_been_set_aside(tmp_path: Path) -> None:
+    world = World(tmp_path, sink=DeltaSink(str(tmp_path / "lake")), min_batches_to_retain=2)
+    world.options |= {"on_failure": "set_aside", "set_aside_after": 1}
+    for number in range(6):
+        world.land(number)
+        if number == 3:
+            with pytest.raises(BatchSetAsideError):
+                world.run(3, InlineEngine(transform=lambda sources: 1 / 0))  # type: ignore[arg-type, return-value]
+            continue
+        world.run(number)
+        if number == 1:
+            shutil.copytree(world.lake, tmp_path / "backup")
+    restore(world)
+    with pytest.raises(SinkError, match="Of batch 2 no log tells any more"):
+        world.run(3, clear_number=1)
+    assert table(world) == {0: [0], 1: [1]}
+
+
+def test_a_younger_backup_of_the_table_is_the_way_on(tmp_path: Path) -> None:
+    world = restored_behind_retention(tmp_path)
+    shutil.rmtree(world.lake)
+    shutil.copytree(world.root / "younger", world.lake)
+    with pytest.raises(SinkError, match=r"batch live/5 is committed, and .* does not know it.*batch 5 is in no table"):
         world.run(6)
+    world.run(5, clear_number=1)
+    world.run(6, try_number=2)
+    assert table(world) == {number: [number] for number in range(7)}
+    assert said(["check", world.pipeline.checkpoint, "--table"])[0] == 0
+
+
+def test_or_another_table_that_gets_what_is_kept(tmp_path: Path) -> None:
+    world = restored_behind_retention(tmp_path)
+    world.lake = tmp_path / "other"
+    world.options["sink"] = DeltaSink(str(world.lake))
+    for number in (4, 5):
+        world.run(number, clear_number=1)
+    world.run(6)
+    assert table(world) == {4: [4], 5: [5], 6: [6]}
+    assert said(["check", world.pipeline.checkpoint, "--table"])[0] == 0
+
+
+def test_where_the_table_knows_all_that_retention_has_removed_the_oldest_that_is_kept_comes_back(
+    tmp_path: Path,
+) -> None:
+    world = restored_behind_retention(tmp_path, restored_to=3)
+    with pytest.raises(SinkError, match=r"batches 4 to 5 is in no table") as error:
+        world.run(6)
+    assert advised(str(error.value), world) == [], "the log has no entry before batch 4: a rewind to 3 is refused"
+    for number in (4, 5):
+        world.run(number, clear_number=1)
+    world.run(6, try_number=2)
+    assert table(world) == {number: [number] for number in range(7)}
+
+
+def test_a_sink_may_lack_a_batch_since_it_was_not_named_when_that_was_published(tmp_path: Path) -> None:
+    both = Sinks(
+        {"orders": FileSink(str(tmp_path / "orders"), format="json"), "lake": DeltaSink(str(tmp_path / "lake"))}
+    )
+    world = World(tmp_path, sink=both)
+    world.land(1)
+    attempt = world.staged()
+    world.options["sink"] = both.sinks["orders"]
+    world.execution.commit(key=attempt.key, manifest=world.execution.publish(attempt), run=run_identity(0))
+    world.options["sink"] = both
+    world.land(2)
+    with pytest.raises(SinkError, match=r"lake does not know it: .*, or the pipeline did not name it when"):
+        world.run(1)
+    world.run(0, clear_number=1)
+    world.run(1, try_number=2)
+    assert table(world) == {0: [1], 1: [2]}
 
 
 def test_a_table_that_was_made_anew_is_no_table_of_the_pipeline(world: World) -> None:

@@ -44,6 +44,11 @@ def world(tmp_path: Path) -> Two:
     return world
 
 
+def narrow(world: Two) -> None:
+    """The pipeline names the first table alone."""
+    world.options["sink"] = world.sink_of(world.root).sinks["orders"]
+
+
 def test_a_batch_is_committed_when_all_tables_have_it(world: Two) -> None:
     summary = world.run(0, coded())
     assert summary is not None
@@ -197,6 +202,30 @@ def test_check_names_the_table_that_lacks_a_batch_and_a_clear_puts_it_back(world
     assert "/orders" not in finding.message
     world.run(0, coded(2), clear_number=1)
     assert world.tables() == [{0: [(1, 2), (2, 2)]}] * 2
+    assert is_clean(world)
+
+
+def test_a_table_that_lost_a_batch_is_missed_also_when_it_was_replayed_without_it(world: Two) -> None:
+    world.run(0, coded())
+    shutil.rmtree(world.root / "daily" / "lane=live" / "batch_id=0")
+    narrow(world)
+    (finding,) = check_table(world.checkpoint, everything=True).findings
+    assert f"see that file://{world.root}/daily is among it" in finding.repair
+    world.run(0, coded(2), clear_number=1)
+    (finding,) = check_table(world.checkpoint, everything=True).findings
+    assert f"not in file://{world.root}/daily:" in finding.message
+    world.options["sink"] = world.sink_of(world.root)
+    world.run(0, coded(3), clear_number=2)
+    assert world.tables() == [{0: [(1, 3), (2, 3)]}] * 2
+    assert is_clean(world)
+
+
+def test_no_batch_of_before_a_rewind_is_missed_in_a_table_that_was_taken_away_since(world: Two) -> None:
+    world.run(0, coded())
+    applied(world, rewind(-1))
+    narrow(world)
+    world.run(1, coded(2))
+    assert world.tables("orders") == [{0: [(1, 2), (2, 2)]}]
     assert is_clean(world)
 
 

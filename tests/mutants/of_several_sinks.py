@@ -169,6 +169,22 @@ MUTATIONS = [
         tests=(COMMANDS,),
     ),
     Mutation(
+        name="a batch that was replayed without one of its tables is not missed there",
+        why="that table has lost it, and the clear that check names has silenced check",
+        file="upkeep/table_check.py",
+        old="        if wrote is not None and _has_more(wrote, sink):\n",
+        new="        if False:\n",
+        tests=("tests/execution/test_several_sinks.py",),
+    ),
+    Mutation(
+        name="a table is missed that only the batch of before a rewind was in",
+        why="a table that was taken away is asked for batches that were never made for it, for good",
+        file="upkeep/table_check.py",
+        old=" or is_of_another_plan(attempt, batch):\n",
+        new=":\n",
+        tests=("tests/execution/test_several_sinks.py",),
+    ),
+    Mutation(
         name="check is content with tables of two attempts",
         why="a replay that was cut off between two of them, and was withdrawn, is seen by nobody",
         file="upkeep/table_check.py",

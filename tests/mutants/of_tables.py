@@ -9,6 +9,7 @@ PLACE = "tests/execution/test_table_place.py"
 FORMER = "tests/execution/test_former_tables.py"
 NEWEST = "tests/execution/test_newest.py"
 BRANCHES = "tests/execution/test_branches.py"
+LOST = "tests/execution/test_lost_in_table.py"
 
 MUTATIONS = [
     Mutation(
@@ -242,6 +243,38 @@ MUTATIONS = [
         old="        check_none_lost(self.checkpoint, self.sink, key)\n",
         new="",
         tests=("tests/execution/test_lost_in_table.py",),
+    ),
+    Mutation(
+        name="the oldest batch that is kept comes back on top of what no log knows any more",
+        why="the table knows the newest batch then, and nobody ever misses what retention had removed",
+        file="execution/table_place.py",
+        old="        _check_no_gap(checkpoint, table, key, beside=sink)\n",
+        new="        pass\n",
+        tests=(LOST,),
+    ),
+    Mutation(
+        name="what no log knows any more is not told from what a clear brings back",
+        why="the clears and the rewind that the error names bring back a part of it, in green",
+        file="execution/table_place.py",
+        old="    if gap is not None:\n        raise",
+        new="    if False:\n        raise",
+        tests=(LOST,),
+    ),
+    Mutation(
+        name="check does not look behind what retention has kept",
+        why="it names the batches that a clear brings back, and nobody hears of the others",
+        file="upkeep/table_check.py",
+        old="        if gap is None:\n            return\n        tidied",
+        new="        if True:\n            return\n        tidied",
+        tests=(LOST,),
+    ),
+    Mutation(
+        name="a rewind to the oldest batch that is kept is named",
+        why="pasted it is refused, and no way on is left",
+        file="checkpoint/lane.py",
+        old="        return oldest == 0 or batch_id > oldest\n",
+        new="        return True\n",
+        tests=(LOST,),
     ),
     Mutation(
         name="a table on which another copy of the checkpoint has gone on takes the next batch",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_microbatch import connections
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink, SinkContext
@@ -15,6 +16,9 @@ from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.postgres import PostgresSink
 from airflow_provider_microbatch.sinks.postgres.open import OpenPostgres
 from airflow_provider_microbatch.sinks.several import Sinks
+from airflow_provider_microbatch.upkeep.table_check import check_table
+from tests.execution.two_tables import coded
+from tests.execution.world import World
 from tests.postgres import database
 from tests.postgres.stages import write_lines, write_stage
 from tests.sinks.stages import EXPECTED, batch_of, expect
@@ -147,3 +151,24 @@ def test_two_sinks_of_one_table_are_refused_whatever_connections_lead_there(tmp_
     with pytest.raises(SinkError, match=r"postgres:one/\S+ .* and postgres:two/\S+ .* are one table, by two"):
         made("Orders", "one", "two").check()
     made("Orders", "one").check()
+
+
+def test_what_a_restored_table_lacks_and_no_log_knows_any_more_is_hidden_by_no_clear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "_found_by", [database.connection_of])
+    table = database.table_in(tmp_path)
+    sink = PostgresSink(database.CONN_ID, table, stages=str(tmp_path / "stages"))
+    world = World(tmp_path, sink=sink, min_batches_to_retain=2)
+    for number in range(5):
+        world.land(number)
+        world.run(number, coded())
+    run(f"DELETE FROM {table} WHERE _batch_id > 1")
+    run(f"DELETE FROM {sink.name.sibling('microbatch_batches').text} WHERE id > 1")
+    world.land(5)
+    for number, clear in ((5, 0), (3, 1), (5, 0)):
+        with pytest.raises(SinkError, match=r"batch live/4 is committed, .*Of batch 2 no log tells any more"):
+            world.run(number, clear_number=clear, try_number=1 + clear)
+    gap, *_ = check_table(world.checkpoint, everything=True).findings
+    assert gap.message.startswith(f"batch 2 is not in postgres:{database.CONN_ID}/")
+    assert len(database.rows(table)) == 2

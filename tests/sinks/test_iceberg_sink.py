@@ -289,6 +289,29 @@ def test_a_rollback_takes_away_the_batches_behind_it_and_no_others(sink: OpenIce
     assert sink.contains(expect(BatchKey("live", 8))) is None
 
 
+def test_rows_that_a_rollback_took_away_are_still_missed_once_the_rollback_is_to_stay(sink: OpenIceberg) -> None:
+    def damage(number: int) -> str | None:
+        asked = expect(BatchKey("live", number))
+        found = sink.contains(asked)
+        assert found is not None
+        return sink.damage(asked, found)
+
+    publish(sink, 5)
+    first = table(sink).current_snapshot()
+    assert first is not None
+    publish(sink, 6)
+    publish(sink, 7, rows=0)
+    assert [damage(number) for number in (5, 6, 7)] == [None, None, None]
+    table(sink).manage_snapshots().rollback_to_snapshot(first.snapshot_id).commit()
+    with table(sink).transaction() as change:
+        change.remove_properties("microbatch.last.main")
+    told = f"none of its 3 rows is in snapshot {first.snapshot_id}"
+    assert [damage(number) for number in (5, 6, 7)] == [None, told, None]
+    write_delta_stage(sink, 2, batch=batch_of(BatchKey("live", 6)))
+    sink.replace(expect(BatchKey("live", 6)), 2)
+    assert damage(6) is None
+
+
 def test_where_no_history_tells_which_batches_a_rollback_took_away_it_may_be_any(sink: OpenIceberg) -> None:
     for number in (4, 5, 6, 7):
         publish(sink, number)

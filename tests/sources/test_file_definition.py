@@ -86,7 +86,9 @@ def test_a_source_can_be_written_for_a_path_that_is_not_there_and_travels_as_jso
     ("before", "now", "is_moved"),
     [
         ("/data/landing", "file:///data//landing/", False),
+        ("/data/landing", "/data/./landing/*", False),
         ("/data/landing", "/data/landing-2", True),
+        ("/data/landing", "/data/landing-2/*", True),
         ("s3://bucket/landing", "s3a://conn@bucket/landing/", False),
         ("s3://bucket/landing", "s3://other/landing", True),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
@@ -19,9 +20,9 @@ from airflow_provider_microbatch.sinks.iceberg.catalog import CatalogBusyError, 
 from airflow_provider_microbatch.sinks.iceberg.columns import Columns
 from airflow_provider_microbatch.sinks.iceberg.log import PATIENCE_SECONDS, IcebergLog, Look
 from airflow_provider_microbatch.sinks.iceberg.partitions import spec_of
-from airflow_provider_microbatch.sinks.iceberg.removing import Removal, removal_of
+from airflow_provider_microbatch.sinks.iceberg.removing import Removal, batches_with_rows, removal_of
 from airflow_provider_microbatch.sinks.iceberg.rolled_away import rolled_away
-from airflow_provider_microbatch.sinks.placed import HIDDEN, OpenPlaced, Placed, Published
+from airflow_provider_microbatch.sinks.placed import HIDDEN, OpenPlaced, Placed, Published, rows_written
 from airflow_provider_microbatch.sinks.placed.places import Place, in_place
 from airflow_provider_microbatch.sinks.table_folder import check_writable
 
@@ -40,6 +41,7 @@ class OpenIceberg(OpenPlaced):
         self._sink = sink
         catalog = catalog_of(sink, context)
         self._log = IcebergLog(catalog, sink.root, sink.root / HIDDEN, sink.branch)
+        self._shown: tuple[int | None, Collection[BatchKey]] | None = None
 
     @property
     def definition(self) -> IcebergSink:
@@ -94,6 +96,26 @@ class OpenIceberg(OpenPlaced):
                 if self._commit(look, batch, None, {"microbatch.withdrawn": str(epoch)}, removal):
                     return True
         raise self._outrun(key)
+
+    def damage(self, batch: ExpectedBatch, found: Manifest) -> str | None:
+        rows = rows_written(found)
+        with reporting("look into", batch.key):
+            look = self._log.look()
+            if look is None or not rows or batch.key in self._with_rows(look):
+                return None
+            head = "no snapshot" if look.head is None else f"snapshot {look.head.snapshot_id}"
+        return f"none of its {rows:,} rows is in {head}"
+
+    def _with_rows(self, look: Look) -> Collection[BatchKey]:
+        """The batches of the record of which the branch may have rows: all where a file cannot be read. Read once for
+        each snapshot, however many batches are asked for."""
+        head = None if look.head is None else look.head.snapshot_id
+        if self._shown is None or self._shown[0] != head:
+            keys: Collection[BatchKey] = self._log.ledger.batches(self._log.record(look))
+            with suppress(SinkError):
+                keys = batches_with_rows(look.table, head, keys, where=self._where)
+            self._shown = (head, keys)
+        return self._shown[1]
 
     def is_gone(self) -> bool:
         with reporting("look at", self._root):

@@ -228,8 +228,8 @@ class FileSource(Source):
         return self.path
 
     def moved_from(self, before: Source) -> str | None:
-        """The source identifies the files that it has read by their addresses."""
-        if isinstance(before, FileSource) and self._address() == before._address():
+        """The source identifies the files that it has read by their addresses, by whatever pattern they are listed."""
+        if self.shares_with(before):
             return None
         return (
             "all that is there is new to it. Where it is what was read there already, moved or read by another source, "

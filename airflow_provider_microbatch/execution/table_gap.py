@@ -1,0 +1,60 @@
+"""Batches that a table has lost and that no log knows any more: retention had removed their entries when the table was
+put back to before them. No clear and no rewind brings them back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.sinks import OpenSink
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableGap:
+    """Consecutive batches that a table lacks, right before the oldest that the log keeps.
+
+    :param first: the first of them.
+    :param last: the last of them.
+    """
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return numbers(self.first, self.last)
+
+    def ways_on(self) -> str:
+        """What to do about it, in words."""
+        return (
+            f"Bring back a backup of the table that has batch {self.last}, then clear the tasks of later batches that "
+            "it lacks, the oldest first. Without one, start a new checkpoint and a new table, which read all that the "
+            "sources have; or name another table in the pipeline: it gets what is kept, once the tasks of that are "
+            "cleared, and all that follows, and this table stays as it is."
+        )
+
+
+def gap_below(checkpoint: Checkpoint, table: OpenSink, lane: str) -> TableGap | None:
+    """The batches between the newest one that the table knows from before the lane's oldest entry, and that entry; None
+    if there are none, or the table cannot list its batches. For callers that have found the table to lack a batch of
+    the log: a table that lacks none may only have got another's place then, or come after a position set by hand.
+
+    :raises SinkError: if the table cannot tell.
+    """
+    oldest = next(iter(checkpoint.lane(lane).offset_log.ids()), 0)
+    if oldest == 0 or type(table).batches is OpenSink.batches:
+        return None
+    known = max(known_before(checkpoint, table, BatchKey(lane, oldest)), default=-1)
+    return TableGap(first=known + 1, last=oldest - 1) if known + 1 < oldest else None
+
+
+def known_before(checkpoint: Checkpoint, table: OpenSink, key: BatchKey) -> Iterator[int]:
+    """Numbers of the table's batches before this one; none of a table that cannot list them."""
+    if type(table).batches is not OpenSink.batches:
+        yield from (number for number in table.batches(key.lane, checkpoint.tables) if number < key.id)
+
+
+def numbers(first: int, last: int) -> str:
+    """The batches from one to another, in words."""
+    return f"batch {first}" if first == last else f"batches {first} to {last}"

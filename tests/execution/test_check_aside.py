@@ -1,0 +1,35 @@
+"""What ``microbatch check`` says of a batch that is set aside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.exceptions import BatchSetAsideError, TransformError
+from tests.execution.test_set_aside import broken
+from tests.execution.typed_commands import advised, said
+from tests.execution.world import World
+
+
+def test_check_names_it_until_it_has_run(tmp_path: Path) -> None:
+    """Once its run is deleted, nothing else tells that its rows are in no table."""
+    world = World(tmp_path, on_failure="set_aside", set_aside_after=2)
+    world.land(1)
+    world.run(0)
+    world.land(2)
+    with pytest.raises(TransformError):
+        world.run(1, broken())
+    with pytest.raises(BatchSetAsideError):
+        world.run(2, broken())
+    world.expire_leases()
+    status, text = said(["check", world.pipeline.checkpoint, "--table"])
+    assert status == 1
+    assert "set aside: " in text
+    assert "clear the batch's task of run 'run-1' of DAG 'orders' or run 'run-2' of DAG 'orders'" in text
+    assert "1 finding (live: 2 planned, 2 committed; table: 1 of 1 asked for)" in text
+    (words,) = advised(text, world)
+    assert said(words)[0] == 0
+    world.run(3)
+    assert said(["check", world.pipeline.checkpoint, "--table"])[0] == 0
+    assert world.table() == {0: [1], 1: [2]}
