@@ -23,6 +23,8 @@ from tests.execution.maintaining import applied, expire_all, rewind
 from tests.execution.world import Killed, World
 from tests.support.iceberg_table import connection_of, opened_in, sink_in
 
+pytestmark = pytest.mark.slow  # many tables are made by libraries of their own
+
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:

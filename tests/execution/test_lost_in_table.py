@@ -29,6 +29,8 @@ from tests.execution.world import World, run_identity
 from tests.support.delta_table import batches_of
 from tests.support.inline_engine import InlineEngine
 
+pytestmark = pytest.mark.slow  # many tables are made by libraries of their own
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:

@@ -22,6 +22,8 @@ from airflow_provider_microbatch.sinks.several import Sinks
 from tests.execution.world import KEY, World
 from tests.support.delta_table import batches_of
 
+pytestmark = pytest.mark.slow  # many tables are made by libraries of their own
+
 OURS, THEIRS = "lake:1", "sea:1"
 
 
