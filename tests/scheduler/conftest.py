@@ -66,14 +66,15 @@ def database_server() -> Iterator[Postgres]:
 
 @pytest.fixture(scope="session")
 def shop(tmp_path_factory: pytest.TempPathFactory, database_server: Postgres) -> Iterator[Shop]:
-    """Airflow with the DAGs that ship, as they are but for the hourly one, whose next run could come in the middle of a
-    test; and with the tests' own."""
+    """Airflow with the DAGs that ship, as they are but for two whose next run could come in the middle of a test; and
+    with the tests' own."""
     home = tmp_path_factory.mktemp("shop")
     shutil.copytree(ROOT / "dags", home / "dags", ignore=shutil.ignore_patterns("__pycache__"))
-    steps = home / "dags" / "orders_steps.py"
-    hourly = steps.read_text()
-    assert 'schedule="@hourly"' in hourly
-    steps.write_text(hourly.replace('schedule="@hourly"', 'schedule="@yearly"'))
+    for name, schedule in {"orders_steps": "@hourly", "orders_kafka": "*/10 * * * *"}.items():
+        file = home / "dags" / f"{name}.py"
+        text = file.read_text()
+        assert f'schedule="{schedule}"' in text
+        file.write_text(text.replace(f'schedule="{schedule}"', 'schedule="@yearly"'))
     (home / "dags" / "inline.py").write_text(_INLINE)
     shutil.copy(ROOT / "tests" / "scheduler" / "backfill_dags.py", home / "dags" / "backfills.py")
     shutil.copy(ROOT / "tests" / "scheduler" / "drain_dags.py", home / "dags" / "drains.py")
