@@ -63,27 +63,32 @@ def check_none_lost(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> No
     :raises ForeignBatchError: if it has a batch of another plan in its place.
     """
     tables = [table for table in sink.tables if _may_be_asked(table.definition)]
-    for newest in _newest_before(checkpoint, key) if tables else ():
+    if not tables:
+        return
+    before = newest_published(checkpoint, key.lane, below=key.id)
+    for found in filter(None, [before, *_newest_of_others(checkpoint, key)]):
         for table in tables:
-            _check_knows(checkpoint, table, *newest, beside=sink)
-    for table in tables:
-        _check_no_gap(checkpoint, table, key, beside=sink)
+            _check_knows(checkpoint, table, *found, beside=sink)
+    newest = newest_published(checkpoint, key.lane) if before is None and key.id > 0 else None
+    if newest is not None:
+        for table in tables:
+            _check_no_gap(checkpoint, table, *newest, beside=sink)
 
 
 def _may_be_asked(table: Sink) -> bool:
     return table.remembers_batches or (table.keeps_batches and table.is_cheap_to_ask)
 
 
-def _newest_before(checkpoint: Checkpoint, key: BatchKey) -> Iterator[tuple[BatchKey, int]]:
-    """The newest published batch, with its attempt's epoch, of each lane that is asked for."""
-    asked = [newest_published(checkpoint, key.lane, below=key.id)]
+def _newest_of_others(checkpoint: Checkpoint, key: BatchKey) -> list[tuple[BatchKey, int] | None]:
+    """The newest published batch, with its attempt's epoch, of each other lane that is asked for."""
+    asked = list[tuple[BatchKey, int] | None]()
     if key.lane != LIVE:
         asked.append(newest_published(checkpoint, LIVE))
         # Only earlier ones: of two lanes that are gone one has to be the first to come back.
         others = (name for name in reversed(checkpoint.lanes()) if name not in (LIVE, LETTERS) and name < key.lane)
         published = (newest_published(checkpoint, name) for name in islice(others, OTHERS))
         asked.append(next(filter(None, published), None))
-    return filter(None, asked)
+    return asked
 
 
 def _check_knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, epoch: int, *, beside: OpenSink) -> None:
@@ -115,21 +120,22 @@ def _check_knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, epoch: 
     )
 
 
-def _check_no_gap(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, beside: OpenSink) -> None:
+def _check_no_gap(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, epoch: int, *, beside: OpenSink) -> None:
     """Check that nothing is missing before a batch that has no published one before it on record, since retention has
-    removed those: once it is in, the table knows the newest batch before the next one, and nobody misses the others."""
-    if key.id == 0 or not table.definition.remembers_batches or newest_published(checkpoint, key.lane, below=key.id):
-        return
-    newest = newest_published(checkpoint, key.lane)
-    if newest is None:
+    removed those: once it is in, the table knows the newest batch before the next one, and nobody misses the others.
+
+    :param key: the lane's newest published batch.
+    :param epoch: its attempt's.
+    """
+    if not table.definition.remembers_batches:
         return
     with suppress(ForeignBatchError):  # whoever makes a batch after that one is told that
-        if _knows(checkpoint, table, *newest, beside=beside):
+        if _knows(checkpoint, table, key, epoch, beside=beside):
             return
-        wrote = _published_to(checkpoint, *newest, beside=beside)
+        wrote = _published_to(checkpoint, key, epoch, beside=beside)
         gap = gap_below(checkpoint, table, key.lane) if any(map(table.definition.is_same_place, wrote)) else None
         if gap is not None:
-            raise SinkError(_gone(checkpoint, table, newest[0], gap, beside=beside))
+            raise SinkError(_gone(checkpoint, table, key, gap, beside=beside))
 
 
 def _gone(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, gap: TableGap, *, beside: OpenSink) -> str:
