@@ -37,7 +37,7 @@ from airflow_provider_microbatch.execution.table_gap import gap_below
 from airflow_provider_microbatch.execution.table_place import unrecorded
 from airflow_provider_microbatch.execution.unknown_batches import check_letters_known, check_none_unknown
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
-from airflow_provider_microbatch.upkeep.commands.site import Recorded, tables_of
+from airflow_provider_microbatch.upkeep.commands.site import Recorded, is_among, tables_of
 
 SAMPLE = 20
 """Number of batches that are looked up unless all are asked for: half of them the newest."""
@@ -192,7 +192,7 @@ def _look(checkpoint: Checkpoint, recorded: Recorded, batch: BatchIdentity, *, i
         other = next((first for first in others if first is not None), None)
         if other is not None:
             repair = another_life(checkpoint, key, other)
-        lost = [table for table in missing if _is_among(table, tables_of(wrote))]
+        lost = [table for table in missing if is_among(table, tables_of(wrote))]
         gaps = [finding for table in lost for finding in _gap(checkpoint, table, key)]
         yield from gaps
         if gaps:
@@ -218,13 +218,9 @@ def _has_more(sink: OpenSink, other: OpenSink) -> bool:
     """Whether a sink has all tables of the other one, and more, beside one of dead letters, which a pipeline may send
     no more."""
     letters = sink.definition.dead_letters
-    more = [table for table in sink.tables if not _is_among(table, other.tables)]
-    is_all = all(_is_among(table, sink.tables) for table in other.tables)
+    more = [table for table in sink.tables if not is_among(table, other.tables)]
+    is_all = all(is_among(table, sink.tables) for table in other.tables)
     return is_all and any(letters is None or not table.definition.is_same_place(letters) for table in more)
-
-
-def _is_among(table: OpenSink, tables: Sequence[OpenSink]) -> bool:
-    return any(table.definition.is_same_place(one.definition) for one in tables)
 
 
 def _gap(checkpoint: Checkpoint, table: OpenSink, key: BatchKey) -> Iterator[Finding]:

@@ -109,10 +109,10 @@ class Recorded:
         found = list[Published]()
         for sink in sinks:
             # A table besides those that have the batch already is another table, or a copy that readers no longer use.
-            if found and not any(_is_one(table, one.sink) for table in sink.tables for one in found):
+            if found and not any(is_among(table, [one.sink for one in found]) for table in sink.tables):
                 continue
             for table in sink.tables:
-                manifest = None if any(_is_one(table, one.sink) for one in found) else found_in(table, batch)
+                manifest = None if is_among(table, [one.sink for one in found]) else found_in(table, batch)
                 if manifest is not None:
                     found.append(Published(manifest=manifest, sink=table))
         return found
@@ -127,7 +127,7 @@ class Recorded:
         # counts.
         for one in sorted(_at(key, self.sinks(), self._tables), key=lambda one: -len(one.sink.tables)):
             known = [table for other in found for table in other.sink.tables]
-            if not all(any(_is_one(table, other) for other in known) for table in one.sink.tables):
+            if not all(is_among(table, known) for table in one.sink.tables):
                 found.append(one)
         return found
 
@@ -241,7 +241,7 @@ class Recorded:
         """Whether what a lane reads again is published to the table, as far as is known from here: the pipeline may
         have had the table at another time only."""
         try:
-            return any(_is_one(table, one) for sink in self.today(lane) for one in sink.tables)
+            return is_among(table, tables_of(self.today(lane)))
         except MaintenanceError:
             return True
 
@@ -447,8 +447,9 @@ def _at(key: BatchKey, sinks: Sequence[OpenSink], tables: KnownTables) -> list[P
     return [Published(manifest=manifest, sink=sink) for manifest, sink in found if manifest is not None]
 
 
-def _is_one(table: OpenSink, other: OpenSink) -> bool:
-    return table.definition.is_same_place(other.definition)
+def is_among(table: OpenSink, tables: Sequence[OpenSink]) -> bool:
+    """Whether one of the tables is this one, maybe by another definition."""
+    return any(table.definition.is_same_place(one.definition) for one in tables)
 
 
 def tables_of(sinks: Sequence[OpenSink]) -> list[OpenSink]:
