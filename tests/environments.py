@@ -63,7 +63,7 @@ def jars(name: str) -> list[Path]:
 def spark_classes() -> Path:
     """The folder of an archive of the classes of the locked Spark, see :mod:`tests.support.spark_classes`.
 
-    The first call makes it, which takes some 30 seconds.
+    The first call makes it, which takes a minute or more.
     """
     folder = ENVIRONMENTS / "spark-classes"
     command = [sys.executable, "-m", "tests.support.spark_classes", str(folder)]

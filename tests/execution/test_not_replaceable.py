@@ -4,11 +4,13 @@ Spark runs, and leaves nothing behind; and what is in there is followed by the o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.execution.identity import expected
 from airflow_provider_microbatch.sinks.file import FileSink
@@ -126,6 +128,15 @@ class Full:
         monkeypatch.setattr(FileSink, change, changed)
 
 
+def cut_off(world: World, attempt: Attempt, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """The attempt, which had passed the fence, publishes, and is killed before the table of that name."""
+    execution, disk = world.execution, Full(monkeypatch, name)
+    batch = expected(world.checkpoint, execution.load(attempt.key).identity, attempt)
+    with pytest.raises(SinkError, match="No space left"):
+        execution.sink.publish(batch, attempt.epoch)
+    disk.is_full = False
+
+
 def two_of(root: Path, first: type[FileSink]) -> Two:
     """The first of its tables is of that class."""
     sinks = {
@@ -187,18 +198,9 @@ def test_a_replay_that_failed_behind_such_a_table_is_brought_to_its_end_by_the_n
 def test_what_is_published_there_while_its_stages_are_dropped_is_published_behind_it_too(
     two: Two, monkeypatch: pytest.MonkeyPatch, who: str
 ) -> None:
-    """It had passed the fence, and is killed between the tables."""
     attempt = two.staged()
     two.expire_leases()
-
-    def publish() -> None:
-        execution, disk = two.execution, Full(monkeypatch, "daily")
-        batch = expected(two.checkpoint, execution.load(attempt.key).identity, attempt)
-        with pytest.raises(SinkError, match="No space left"):
-            execution.sink.publish(batch, attempt.epoch)
-        disk.is_full = False
-
-    Sleep(monkeypatch).before(AppendedOnly, "drop_stage", publish)
+    Sleep(monkeypatch).before(AppendedOnly, "drop_stage", partial(cut_off, two, attempt, monkeypatch, "daily"))
     if who == "the janitor":
         assert two.janitor(sinks=[two.pipeline.sink]).of("waits for its commit") == ["live/0 attempt 1"]
     two.run(1, coded(2))

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from airflow_provider_microbatch.exceptions import MaintenanceError, SinkError
-from airflow_provider_microbatch.execution.identity import expected
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.upkeep.commands.steps import DropStage
 from tests.execution.maintaining import applied, rewind
 from tests.execution.sleepers import Sleep
 from tests.execution.test_dead_letters import refusing
-from tests.execution.test_not_replaceable import Full
+from tests.execution.test_not_replaceable import Full, cut_off
 from tests.kafka.pipeline import TopicWorld
 from tests.support.inline_engine import InlineEngine
 
@@ -71,16 +71,7 @@ def test_a_batch_that_gets_into_the_topic_while_it_is_rewound_stays_and_is_commi
     world = world_of(tmp_path)
     attempt = world.staged()
     world.expire_leases()
-
-    def publish() -> None:
-        """It had passed the fence before the command began, and is killed between the topic and the letters."""
-        execution, disk = world.execution, Full(monkeypatch, "letters")
-        batch = expected(world.checkpoint, execution.load(attempt.key).identity, attempt)
-        with pytest.raises(SinkError, match="No space left"):
-            execution.sink.publish(batch, attempt.epoch)
-        disk.is_full = False
-
-    Sleep(monkeypatch).before(DropStage, "apply", publish)
+    Sleep(monkeypatch).before(DropStage, "apply", partial(cut_off, world, attempt, monkeypatch, "letters"))
     with pytest.raises(MaintenanceError, match=r"live/0 is in .*published while .* Nothing was rewound"):
         applied(world, rewind(-1))
     world.expire_leases()
