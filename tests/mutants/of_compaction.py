@@ -38,7 +38,7 @@ MUTATIONS = [
     Mutation(
         name="a replay while a compaction reads files is an error",
         why="one busy batch keeps all others of the table from being compacted",
-        file="sinks/file/compacting.py",
+        file="sinks/compaction/__init__.py",
         old="        done.leave(key, CHANGED)  # a replay puts",
         new="        raise  # a replay puts",
         tests=(FILES,),
@@ -46,7 +46,7 @@ MUTATIONS = [
     Mutation(
         name="an error at one batch ends the compaction of its table",
         why="a lock that is held, or a pipe in one folder, keeps all batches behind it small for ever",
-        file="sinks/file/compacting.py",
+        file="sinks/compaction/__init__.py",
         old="        if error.errno in _OF_THE_TABLE:\n            raise\n",
         new="        raise\n",
         tests=(FILES,),
@@ -54,7 +54,7 @@ MUTATIONS = [
     Mutation(
         name="a full disk is an error of each batch",
         why="each batch of the table is written until the disk is full again",
-        file="sinks/file/compacting.py",
+        file="sinks/compaction/__init__.py",
         old="        if error.errno in _OF_THE_TABLE:\n            raise\n",
         new="",
         tests=(FILES,),

@@ -197,13 +197,16 @@ def test_what_the_janitor_has_removed_is_not_published(
     assert rows(address) == THREE
 
 
+@pytest.mark.parametrize(
+    "error", [SinkError("the service is away"), OSError("the service is away")], ids=["of the table", "of the system"]
+)
 def test_an_error_leaves_the_batch_and_nothing_else(
-    table: OpenObjectTable, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    table: OpenObjectTable, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     publish(table)
 
     def fail() -> None:
-        raise SinkError("the service is away")
+        raise error
 
     at(Stages, "objects", fail, monkeypatch, after=False)
     assert "the service is away" in next(iter(table.compact(wanted()).left))

@@ -7,6 +7,7 @@ what it has prepared it gives up if the batch has changed meanwhile.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Protocol, TypeVar
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
+from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.manifest import Manifest
 
 TARGET_BYTES = 128 * 1024 * 1024
@@ -25,7 +27,11 @@ CHANGED = "replaced, withdrawn or changed meanwhile: the next compaction looks a
 _SMALL = 0.75
 """A file of this share of the target is large enough: without a margin, each run would join the last one's output."""
 
+_OF_THE_TABLE = (errno.ENOTSUP, errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+"""Errors that are no batch's own."""
+
 File = TypeVar("File")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +111,25 @@ class Joining(Protocol):
         :raises SinkError: if the file would not hold just these rows.
         """
         ...
+
+
+def tried(key: BatchKey, done: Compacted, what: Callable[[], Result]) -> Result | None:
+    """What ``what`` returns; None where the batch is left for an error of its own: one batch, such as one whose lock is
+    held, or in whose folder somebody has put what cannot be copied, keeps no other batch small.
+
+    :raises OSError: for an error of the file system that each further batch would meet too.
+    """
+    try:
+        return what()
+    except SinkError as error:
+        done.leave(key, str(error))
+    except FileNotFoundError:
+        done.leave(key, CHANGED)  # a replay puts other files in their place while they are read
+    except OSError as error:
+        if error.errno in _OF_THE_TABLE:
+            raise
+        done.leave(key, str(error))
+    return None
 
 
 def is_small(size: int, target_bytes: int) -> bool:

@@ -29,14 +29,14 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.layout import MANIFEST
 from airflow_provider_microbatch.settings import make_private_folder
 from airflow_provider_microbatch.sinks import Manifest
-from airflow_provider_microbatch.sinks.compaction import CHANGED, Compacted, Compaction, Joining, pack
+from airflow_provider_microbatch.sinks.compaction import CHANGED, Compacted, Compaction, Joining, pack, tried
 from airflow_provider_microbatch.sinks.file.lock import locked
 from airflow_provider_microbatch.sinks.file.posix import check_no_link, exchange, make_folders, sync, sync_tree
 from airflow_provider_microbatch.sinks.file.removal import remove
@@ -46,11 +46,6 @@ if TYPE_CHECKING:
     from airflow_provider_microbatch.sinks.file import FileSink
 
 COMPACTED = "_compacted"
-
-_OF_THE_TABLE = (errno.ENOTSUP, errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-"""Errors that are no batch's own."""
-
-Result = TypeVar("Result")
 
 
 def joining_of(sink: FileSink) -> Joining:
@@ -105,7 +100,7 @@ class Folders:
             further batch would meet too.
         """
         done = Compacted()
-        looks = (_tried(key, done, partial(self._look, key, wanted, done)) for key in batches)
+        looks = (tried(key, done, partial(self._look, key, wanted, done)) for key in batches)
         joinable = (one for one in looks if one is not None)
         if wanted.dry_run:
             for one in joinable:
@@ -118,7 +113,7 @@ class Folders:
         make_private_folder(self.root / COMPACTED)
         with _only_one(self.root):
             for one in chain([first], joinable):
-                _tried(one.found.key, done, partial(self._join, one, wanted, done))
+                tried(one.found.key, done, partial(self._join, one, wanted, done))
         return done
 
     def _look(self, key: BatchKey, wanted: Compaction, done: Compacted) -> Joinable | None:
@@ -241,25 +236,6 @@ def left_by_compactions(root: Path, places: list[Path], *, dry_run: bool) -> Ite
         except TimeoutError:
             places = []
         yield places
-
-
-def _tried(key: BatchKey, done: Compacted, what: Callable[[], Result]) -> Result | None:
-    """What ``what`` returns; None where the batch is left for an error of its own: one batch, such as one whose lock is
-    held, or in whose folder somebody has put what cannot be copied, keeps no other batch small.
-
-    :raises OSError: for an error of the file system that each further batch would meet too.
-    """
-    try:
-        return what()
-    except SinkError as error:
-        done.leave(key, str(error))
-    except FileNotFoundError:
-        done.leave(key, CHANGED)  # a replay puts other files in their place while they are read
-    except OSError as error:
-        if error.errno in _OF_THE_TABLE:
-            raise
-        done.leave(key, str(error))
-    return None
 
 
 def _only_one(root: Path) -> AbstractContextManager[None]:

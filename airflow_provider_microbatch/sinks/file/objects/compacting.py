@@ -16,6 +16,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.layout import MANIFEST
 from airflow_provider_microbatch.sinks import Manifest
-from airflow_provider_microbatch.sinks.compaction import CHANGED, Compacted, Compaction, Joining, pack
+from airflow_provider_microbatch.sinks.compaction import CHANGED, Compacted, Compaction, Joining, pack, tried
 from airflow_provider_microbatch.sinks.file.objects.layout import Written
 from airflow_provider_microbatch.sinks.file.objects.published import Manifests, Published
 from airflow_provider_microbatch.sinks.file.objects.stages import Stages
@@ -52,10 +53,7 @@ class ObjectCompacting:
         """Compact the batches, one after the other."""
         done = Compacted()
         for key in batches:
-            try:
-                self._batch(key, wanted, done)
-            except SinkError as error:
-                done.leave(key, str(error))
+            tried(key, done, partial(self._batch, key, wanted, done))
         return done
 
     def _batch(self, key: BatchKey, wanted: Compaction, done: Compacted) -> None:
