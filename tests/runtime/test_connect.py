@@ -83,11 +83,15 @@ def test_the_same_jobs_leave_the_same_stages_by_spark_connect(tmp_path: Path, se
         timeout=180,
     )
     assert done.returncode == 0, done.stderr
-    assert "source orders: 3 of 3 rows have nothing in any column of its schema" in done.stderr
     for epoch, (_, rows_in) in expected.items():
         manifest = sink.manifest(BATCH, epoch)
         assert manifest is not None, done.stdout
-        assert manifest.result["numInputRows"] == {"orders": rows_in}
+        # A count that comes too late for the server's answer is unknown: tests/runtime/test_counting_connect.py.
+        assert manifest.result["numInputRows"]["orders"] in (rows_in, None)
+    misfit = elsewhere.manifest(BATCH, 8)
+    assert misfit is not None
+    told = "source orders: 3 of 3 rows have nothing in any column of its schema" in done.stderr
+    assert told == (misfit.result["numInputRows"]["orders"] == 3)
     assert sink.manifest(BATCH, 5) is None
     failure = sink.failure(BATCH, 5)
     assert failure is not None

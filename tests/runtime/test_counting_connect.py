@@ -28,6 +28,10 @@ WRITERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "table": ("tables:write", {"format": "parquet", "table": "t", "schema": "note string, id bigint"}),
 }
 
+ATTEMPTS = 5
+"""Spark's server waits 0.1 s for a count, which its listeners bring. On a busy machine a count comes too late now and
+then, and is unknown; that of a frame which no writer named is unknown each time."""
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Any:
@@ -37,6 +41,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.parametrize("kind", WRITERS)
 def test_rows_that_a_writer_changes_are_counted(server: str, tmp_path: Path, kind: str) -> None:
+    for attempt in range(ATTEMPTS):
+        rows_in, rows_out = _counts(server, tmp_path / str(attempt), kind)
+        assert {rows_in, rows_out} <= {3, None}
+        if (rows_in, rows_out) == (3, 3):
+            return
+    pytest.fail(f"of {ATTEMPTS} attempts none has counted its 3 rows; the last one: {rows_in} in, {rows_out} out")
+
+
+def _counts(server: str, tmp_path: Path, kind: str) -> tuple[int | None, int | None]:
     job = make_job(FileSink(str(tmp_path / "lake"), format="json"), "keep", [land(tmp_path / "landing")])
     writer, arguments = WRITERS[kind]
     path = str(tmp_path / "stage")
@@ -51,4 +64,4 @@ def test_rows_that_a_writer_changes_are_counted(server: str, tmp_path: Path, kin
     )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
-    assert (result["numInputRows"], result["numOutputRows"]) == ({"orders": 3}, 3)
+    return result["numInputRows"]["orders"], result["numOutputRows"]
