@@ -248,12 +248,23 @@ def _fewer(
         _read_as(checkpoint, planned.key, published.epoch, sources.classes),
         sources.read_as(planned.ranges),
     )
+    alike = [
+        name
+        for name, source in sources.defined.items()
+        if source.keeps_rows() and name in was and then.get(name, now.get(name)) == now.get(name)
+    ]
+    for name in alike:
+        if name not in rows:
+            log.warning(
+                "Batch %s attempt %s: Spark told no count of the rows of source %r, which gave %s for attempt %s. "
+                "Whether it gave fewer this time is not known",
+                planned.key, staged.epoch, name, f"{was[name]:,}", published.epoch,
+            )  # fmt: skip
     return [
         f"source {name!r} gave {rows[name]:,} rows, and {was[name]:,} then"
-        for name, source in sources.defined.items()
-        if source.keeps_rows() and rows.get(name, was.get(name, 0)) < was.get(name, 0)
-        and then.get(name, now.get(name)) == now.get(name)
-    ]  # fmt: skip
+        for name in alike
+        if rows.get(name, was[name]) < was[name]
+    ]
 
 
 def _counts(manifest: Manifest, part: str) -> dict[str, int]:

@@ -231,3 +231,13 @@ def test_a_replay_with_fewer_records_of_a_source_that_keeps_them_replaces_nothin
     world.sources["orders"] = Records(str(world.landing()), format="csv", schema="id long", options={"comment": "1"})
     world.run(1, fewer, clear_number=1, try_number=2)
     assert world.table() == {0: [7]}
+
+
+def test_a_replay_whose_records_spark_has_not_counted_says_that_they_are_not_compared(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.sources["orders"] = Records(str(world.landing()), format="csv", schema="id long")
+    world.run(1)
+    world.run(1, InlineEngine(told={"numInputRows": {"orders": None}}), clear_number=1)
+    assert world.table() == {0: [1, 2]}
+    assert [said for said in warnings(caplog) if "no count of the rows of source 'orders', which gave 2" in said]

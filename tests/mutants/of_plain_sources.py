@@ -223,8 +223,16 @@ MUTATIONS = [
         name="a replay with fewer records than were read is published",
         why="records that a topic has compacted away go from the table, in green",
         file="execution/read_again.py",
-        old="        if source.keeps_rows() and rows.get",
-        new="        if False and rows.get",
+        old="        if rows.get(name, was[name]) <",
+        new="        if False and rows.get(name, was[name]) <",
+        tests=("tests/execution/test_read_again.py",),
+    ),
+    Mutation(
+        name="a replay whose records were not counted is told from none",
+        why="a replay that lacks records stands in the place of all of them, and its log has no word of it",
+        file="execution/read_again.py",
+        old="        if name not in rows:\n",
+        new="        if False:\n",
         tests=("tests/execution/test_read_again.py",),
     ),
     Mutation(
