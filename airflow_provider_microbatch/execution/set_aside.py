@@ -45,6 +45,8 @@ log = logging.getLogger(__name__)
 
 FOUND_DEAD = "found dead: its lease has run out, and its engine does not say that it runs"
 
+_STEPS = ' (of steps the one that failed with all that comes after it, "Downstream": the last one publishes)'
+
 
 @dataclass(frozen=True, kw_only=True)
 class Failures:
@@ -257,7 +259,7 @@ def _finding(checkpoint: Checkpoint, key: BatchKey) -> Finding:
         where=lane.commit_log.where(key.id),
         message=f"batch {key} failed too often and was set aside: what it was to read is in no table. "
         f"{command(lane, f'show {key.id}')} has its errors.",
-        repair=f"Mend what is wrong, then clear the batch's task of {' or '.join(names) or 'its run'}.{again}",
+        repair=f"Mend what is wrong, then clear the batch's task of {' or '.join(names) or 'its run'}{_STEPS}.{again}",
     )
 
 
@@ -267,7 +269,7 @@ def aside_error(planned: PlannedBatch, commit: CommitEntry) -> BatchSetAsideErro
     return BatchSetAsideError(
         f"batch {planned.key} was set aside after {failure.get('attempts')} failed attempts. Its range is not in the "
         f"table: {render(planned.starts)} to {render(planned.entry.ends)}. The pipeline goes on with the next batch. "
-        f"Mend what is wrong, then clear this task: that runs the batch (`microbatch rewind` does if its run is gone). "
-        f"The last error: {failure.get('error')}",
+        f"Mend what is wrong, then clear this task{_STEPS}: that runs the batch (`microbatch rewind` does if its run "
+        f"is gone). The last error: {failure.get('error')}",
         batch=str(planned.key),
     )
