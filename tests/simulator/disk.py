@@ -19,12 +19,10 @@ FULL, READ_ONLY, UNREACHABLE = "full", "read-only", "unreachable"
 class Entry:
     """:param data: the bytes.
     :param written_ms: when, by the store's clock.
-    :param listed_ms: from when on a listing shows it.
     """
 
     data: bytes
     written_ms: int
-    listed_ms: int
 
 
 @dataclass
@@ -33,12 +31,10 @@ class Disk:
 
     :param keeps_folders: whether a folder stays when its last entry has gone, as on a file system.
     :param trouble: ``full``, ``read-only``, ``unreachable``, or None.
-    :param late_ms: how much later than an answer to a put a listing may show the entry.
     """
 
     keeps_folders: bool = True
     trouble: str | None = None
-    late_ms: int = 0
     entries: dict[str, Entry] = field(default_factory=dict)
     folders: dict[str, set[str]] = field(default_factory=dict)
     changes: int = 0
@@ -59,8 +55,8 @@ class Disk:
         return True
 
     def replace(self, path: str, data: bytes, *, written_ms: int) -> None:
-        """Put another entry in the place of one: a listing that showed that shows this."""
-        self.entries[path] = Entry(data, written_ms, self.entries[path].listed_ms)
+        """Put another entry in the place of one."""
+        self.entries[path] = Entry(data, written_ms)
         self.changes += 1
 
     def remove(self, path: str) -> bool:
@@ -110,9 +106,7 @@ class DiskStore(Store):
         self._refuse(FULL, READ_ONLY, doing=f"write {full}")
         if lost == "not done":
             raise CheckpointError(f"no answer to the put of {full}")
-        now = self._world.now_ms
-        late = self._world.random.randrange(disk.late_ms + 1) if disk.late_ms else 0
-        done = disk.put(full, Entry(data, now, now + late))
+        done = disk.put(full, Entry(data, self._world.now_ms))
         if lost:
             raise CheckpointError(f"no answer to the put of {full}")
         return done
@@ -141,14 +135,7 @@ class DiskStore(Store):
 
     def list(self, folder: str) -> list[str]:
         full = self._at("list", folder) if folder else self._look("list", self._folder.rstrip("/"))
-        now, disk = self._world.now_ms, self._world.disk
-        prefix = f"{full}/" if full else ""
-        entries = disk.entries
-        return [
-            name
-            for name in sorted(disk.folders.get(full, ()))
-            if (entry := entries.get(prefix + name)) is None or entry.listed_ms <= now
-        ]
+        return sorted(self._world.disk.folders.get(full, ()))
 
     def delete_if(self, path: str, data: bytes) -> bool:
         return self._delete(path, data)
