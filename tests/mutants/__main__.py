@@ -7,6 +7,7 @@ survives, or if one is out of date.
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import os
 import re
@@ -15,14 +16,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.environments import ENVIRONMENTS
-from tests.mutants.mutation import Mutation
+from tests.mutants.mutation import PACKAGE, Mutation
 from tests.mutants.mutations import MUTATIONS
 
 TOP = Path(__file__).resolve().parents[2]
@@ -50,11 +51,13 @@ _FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$", re.MULTILINE)
 class Verdict:
     """:param caught_by: the test that failed; None if the mutation survived.
     :param why: what there is to say where no test is named.
+    :param hung: no test failed in time. A machine that is too busy looks like a mutant that never ends.
     """
 
     mutation: Mutation
     caught_by: str | None = None
     why: str = ""
+    hung: bool = False
     seconds: float = 0.0
 
     def __str__(self) -> str:
@@ -62,16 +65,21 @@ class Verdict:
 
 
 @contextmanager
-def copy(top: Path) -> Iterator[Path]:
-    """What the tests need of a tree, in a folder of its own."""
+def copy(top: Path, *, copied: Callable[[str, str], object] = shutil.copy2) -> Iterator[Path]:
+    """What the tests need of a tree, in a folder of its own.
+
+    :param copied: how a file gets there. A link takes no time, and keeps the bytecode beside it good.
+    """
+    # What somebody's runs have left may be of other tests; what `compiled` has made is of these.
+    ignored = None if copied is os.link else shutil.ignore_patterns("__pycache__")
     with tempfile.TemporaryDirectory(prefix="mutant-") as temporary:
         folder = Path(temporary)
         for name in COPIED:
             source = top / name
             if source.is_dir():
-                shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+                shutil.copytree(source, folder / name, copy_function=copied, ignore=ignored)
             else:
-                shutil.copy(source, folder / name)
+                copied(str(source), str(folder / name))
         # Pythons and jars that tests need, made once: without requirements and these, tests of other Sparks are none.
         made = (top / ENVIRONMENTS.name).resolve()
         made.mkdir(exist_ok=True)
@@ -79,11 +87,20 @@ def copy(top: Path) -> Iterator[Path]:
         yield folder
 
 
-def run_tests(folder: Path, tests: Sequence[str], *, seconds: float) -> subprocess.CompletedProcess[str]:
-    """Until one fails. :raises subprocess.TimeoutExpired: if they take too long."""
+def run_tests(
+    folder: Path, tests: Sequence[str], *, seconds: float, compiles: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Until one fails.
+
+    :param compiles: only import them, and leave the bytecode for all copies.
+    :raises subprocess.TimeoutExpired: if they take too long.
+    """
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
     path = f"{folder}{os.pathsep}{folder / 'tests' / 'acme'}"
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    if compiles:
+        command.append("--collect-only")
+        del environment["PYTHONDONTWRITEBYTECODE"]
     return subprocess.run(
         command,
         cwd=folder,
@@ -94,6 +111,14 @@ def run_tests(folder: Path, tests: Sequence[str], *, seconds: float) -> subproce
         timeout=seconds,
         check=False,
     )
+
+
+def compiled(mutations: Sequence[Mutation], top: Path) -> str | None:
+    """Leave the bytecode of package and tests in the tree: what went wrong."""
+    compileall.compile_dir(top / PACKAGE, quiet=1)
+    files = sorted({file for mutation in mutations for file in mutation.tests})
+    done = run_tests(top, files, seconds=BASELINE_SECONDS, compiles=True)
+    return None if done.returncode == 0 else (done.stdout + done.stderr)[-3000:]
 
 
 def baseline(mutations: Sequence[Mutation], top: Path) -> str | None:
@@ -111,8 +136,8 @@ def judge(mutation: Mutation, top: Path, first: str | None) -> Verdict:
     :param first: the test to try before all others.
     """
     began = time.monotonic()
-    caught_by, why = None, "SURVIVED"
-    with copy(top) as folder:
+    caught_by, why, hung = None, "SURVIVED", False
+    with copy(top, copied=os.link) as folder:
         try:
             mutation.apply(folder)
             for tests in ([first] if first else [], mutation.tests):
@@ -125,10 +150,10 @@ def judge(mutation: Mutation, top: Path, first: str | None) -> Verdict:
                 if done is not None and done.returncode not in (0, 4):
                     why = f"pytest ended with {done.returncode}: {(done.stdout + done.stderr)[-1000:]}"
         except subprocess.TimeoutExpired:
-            caught_by = f"(the tests hung for {SECONDS} s)"
+            why, hung = f"HUNG for {SECONDS} s", True
         except ValueError as error:
             why = f"OUT OF DATE: {error}"
-    return Verdict(mutation=mutation, caught_by=caught_by, why=why, seconds=time.monotonic() - began)
+    return Verdict(mutation=mutation, caught_by=caught_by, why=why, hung=hung, seconds=time.monotonic() - began)
 
 
 def main() -> int:
@@ -151,17 +176,22 @@ def main() -> int:
                 print(f"{failed}\nThe tests fail on the unbroken code, so they would prove nothing.")
                 return 1
             print("the tests pass on the unbroken code", flush=True)
-        survivors = 0
+        failed = compiled(chosen, top)
+        if failed is not None:
+            print(f"{failed}\nThe tests cannot be imported.")
+            return 1
+        survivors, hung = 0, 0
         with ThreadPoolExecutor(given.workers) as pool:
             for verdict in pool.map(lambda mutation: judge(mutation, top, caught.get(mutation.name)), chosen):
-                survivors += verdict.caught_by is None
+                survivors += verdict.caught_by is None and not verdict.hung
+                hung += verdict.hung
                 print(verdict, flush=True)
                 if verdict.caught_by is not None and "::" in verdict.caught_by:
                     caught[verdict.mutation.name] = verdict.caught_by
     if given.remember:
         known = {mutation.name: caught[mutation.name] for mutation in MUTATIONS if mutation.name in caught}
         CAUGHT.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n")
-    print(f"{len(chosen)} mutations, {survivors} not caught")
+    print(f"{len(chosen)} mutations, {survivors} not caught, {hung} at which the tests hung")
     return 1 if survivors else 0
 
 

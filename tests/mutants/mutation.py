@@ -42,4 +42,5 @@ class Mutation:
         except SyntaxError as error:
             # It would not be caught by a test, but by every import.
             raise ValueError(f"mutation {self.name!r} makes no Python of {self.file}: {error}") from None
+        path.unlink()  # it may be a link to the tree that other mutants are made of
         path.write_text(changed)
