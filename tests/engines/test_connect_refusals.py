@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
 import socket
+import subprocess
+import sys
 import uuid
 from pathlib import Path
 
@@ -17,6 +20,7 @@ from airflow_provider_microbatch.engines import server
 from airflow_provider_microbatch.engines.spark_connect import SparkConnectEngine, check_version
 from airflow_provider_microbatch.engines.spark_connect.wire import Hello, Wire, call, is_own
 from airflow_provider_microbatch.exceptions import EngineError
+from tests.support.waiting import wait_until
 
 ENGINE_TAG = "microbatch-engine-0b54e5a1-6f5e-4d38-9c6c-3f1a5a2b7c9d"
 TAG = "microbatch-0b54e5a1-6f5e-4d38-9c6c-3f1a5a2b7c9d"
@@ -101,6 +105,28 @@ def test_a_folder_behind_a_link_and_a_process_of_another_user_are_not_trusted(
     monkeypatch.undo()
     assert main(["engine", "start", "--dir", str(link)]) == 2
     assert "this user's alone" in capsys.readouterr().err
+
+
+OF_ANOTHER_USER = """
+import os, sys
+from pathlib import Path
+from airflow_provider_microbatch.engines.spark_connect import runner
+runner.load = lambda: None
+os.getuid = lambda: 65_000
+runner.serve(Path(sys.argv[1]))
+"""
+
+
+def test_a_runner_hangs_up_on_another_user(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", OF_ANOTHER_USER, str(tmp_path)], start_new_session=True)
+    try:
+        with socket.socket(socket.AF_UNIX) as end:
+            wait_until(lambda: end.connect_ex(str(tmp_path / "runner.sock")) == 0)
+            end.settimeout(30)
+            assert end.recv(1) == b""
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def engine_before(folder: Path) -> int:

@@ -14,6 +14,7 @@ from airflow_provider_microbatch.exceptions import (
     ConcurrentPlanError,
     EngineError,
     ForeignCheckpointError,
+    SinkError,
     SourceChangedError,
     SourceCountError,
     SourceError,
@@ -46,6 +47,16 @@ def kill_run(world: World, number: int, engine: InlineEngine, monkeypatch: pytes
         patch.setattr(Execution, "abandon", lambda *args, **kwargs: None)
         with pytest.raises(Killed):
             world.run(number, engine)
+
+
+def test_a_table_that_cannot_be_made_is_told_before_anything_is_planned(world: World) -> None:
+    world.land(1)
+    (world.root / "lake").write_text("a file")
+    engine = InlineEngine()
+    with pytest.raises(SinkError, match=r"the table .*lake cannot be written: .*lake is not a folder"):
+        world.run(1, engine)
+    assert world.checkpoint.offset_log.latest() is None
+    assert not engine.jobs
 
 
 def test_every_landed_row_is_in_exactly_one_batch(world: World) -> None:

@@ -23,6 +23,14 @@ READ_AGAIN = "tests/execution/test_read_again.py"
 
 MUTATIONS = [
     Mutation(
+        name="a batch is planned before its table is looked at",
+        why="a table that cannot be made is found once Spark has read the batch",
+        file="execution/execution.py",
+        old="        self.sink.check()\n        planned = self",
+        new="        planned = self",
+        tests=(RUN,),
+    ),
+    Mutation(
         name="a new checkpoint at the place of one that was moved counts on unasked",
         why="all that its sources have is in the table a second time",
         file="upkeep/commands/start_behind.py",
