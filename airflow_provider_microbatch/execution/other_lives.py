@@ -6,6 +6,9 @@ batch of this life is to hold may be in a batch of the other life.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
+from airflow_provider_microbatch.checkpoint.by_hand import is_position
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
@@ -14,20 +17,42 @@ from airflow_provider_microbatch.execution.identity import expected, planned_ide
 from airflow_provider_microbatch.sinks import OpenSink
 
 
-def first_of_another_life(checkpoint: Checkpoint, sink: OpenSink, lane: str) -> int | None:
-    """The lowest committed batch of the lane in whose place the sink has a foreign batch; None if there is none. Asks
-    the sink for each batch, so it is for callers that have found a missing one.
+def first_of_another_life(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> int | None:
+    """The lowest committed batch around ``key``, which is missing, in whose place a table has a foreign batch; None if
+    there is none. A place that a command has counted over is no batch's: what is there was told to who typed it.
+
+    A table is asked for the neighbours of ``key`` up to the next batch of this life on either side. The batches of
+    another life lie side by side, since behind one of them no batch of this life is planned.
 
     :raises SinkError: if the sink cannot tell.
     """
-    for number in checkpoint.lane(lane).commit_log.ids():
+    found = (_first_in(checkpoint, table, key) for table in sink.tables)
+    return min((number for number in found if number is not None), default=None)
+
+
+def _first_in(checkpoint: Checkpoint, table: OpenSink, key: BatchKey) -> int | None:
+    numbers = checkpoint.lane(key.lane).commit_log.ids()
+    if type(table).batches is not OpenSink.batches:
+        there = set(table.batches(key.lane, checkpoint.tables))
+        numbers = [number for number in numbers if number in there]
+    below = list(_foreign(checkpoint, table, key.lane, (number for number in reversed(numbers) if number < key.id)))
+    if below:
+        return below[-1]
+    return next(_foreign(checkpoint, table, key.lane, (number for number in numbers if number > key.id)), None)
+
+
+def _foreign(checkpoint: Checkpoint, table: OpenSink, lane: str, numbers: Iterable[int]) -> Iterator[int]:
+    """Those of the numbers in whose place the table has a foreign batch, up to the first batch of this life."""
+    for number in numbers:
+        entry = checkpoint.lane(lane).offset_log.get(number)
         batch = planned_identity(checkpoint, BatchKey(lane, number))
+        if batch is None or (entry is not None and is_position(entry)):
+            continue
         try:
-            if batch is not None:
-                sink.contains(expected(checkpoint, batch))
+            if table.contains(expected(checkpoint, batch)) is not None:
+                return
         except ForeignBatchError:
-            return number
-    return None
+            yield number
 
 
 def check_of_this_life(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> None:
@@ -39,7 +64,7 @@ def check_of_this_life(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) ->
     batch = planned_identity(checkpoint, key)
     if batch is None or sink.contains(expected(checkpoint, batch)) is not None:
         return
-    first = first_of_another_life(checkpoint, sink, key.lane)
+    first = first_of_another_life(checkpoint, sink, key)
     if first is not None:
         raise SinkError(
             f"batch {key} is committed and not in {sink.location()}. {another_life(checkpoint, key, first)}"

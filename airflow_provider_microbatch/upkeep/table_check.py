@@ -249,7 +249,7 @@ def _unrecorded(checkpoint: Checkpoint, tables: Sequence[OpenSink], asked: Expec
 
 def _other_life(checkpoint: Checkpoint, table: OpenSink, key: BatchKey) -> int | None:
     try:
-        return first_of_another_life(checkpoint, table, key.lane)
+        return first_of_another_life(checkpoint, table, key)
     except SinkError:
         return None
 

@@ -10,11 +10,16 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks.file import FileSink
 from tests.execution.intervals import IntervalWorld, hour
-from tests.execution.maintaining import expire_all, rows
+from tests.execution.kept_tables import start_behind
+from tests.execution.maintaining import applied, expire_all, filled, rows
+from tests.execution.test_newest import set_aside
 from tests.execution.test_restored_under_commands import world as world
 from tests.execution.typed_commands import COMMANDS, checked, goes_on, is_sound, said
 from tests.execution.world import World
+
+SET_ASIDE = {"on_failure": "set_aside", "set_aside_after": 1, "set_aside_after_dead": 1}
 
 
 def another_life(world: World, copy: str, run: int) -> None:
@@ -48,6 +53,74 @@ def test_a_batch_is_not_made_again_beside_the_one_that_has_its_rows(of_two_lives
         of_two_lives.run(5, clear_number=1)
     assert of_two_lives.table() == before
     assert rows(of_two_lives) == list(range(6))
+
+
+def test_nor_beside_one_that_comes_behind_its_place(world: World) -> None:
+    """The other life has set its batch 4 aside, and what it has read may be in its batch 5."""
+    for number in (4, 5):
+        world.land(number)
+        world.run(number)
+    checkpoint = world.root / "checkpoint"
+    world.expire_leases()
+    shutil.move(checkpoint, world.root / "first life")
+    shutil.copytree(world.root / "backup", checkpoint)
+    assert said(["rewind", str(checkpoint), "--to", "3", "--drop-output"])[0] == 0
+    world.options |= SET_ASIDE
+    set_aside(world, 6)
+    world.land(6)
+    world.run(7)
+    assert (world.table().get(4), world.table()[5]) == (None, [6])
+    shutil.rmtree(checkpoint)
+    shutil.move(world.root / "first life", checkpoint)
+    expire_all(world.root)
+    with pytest.raises(SinkError, match=r"place of batch 5 is one of another life"):
+        world.run(4, clear_number=1)
+
+
+@pytest.fixture
+def counted_over(tmp_path: Path) -> World:
+    """Batch 2 of another life is in the table, what it has read is gone, and ``start-behind`` has counted over it."""
+    world = filled(World(tmp_path, **SET_ASIDE), 2)
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "backup")
+    path = world.land(2)
+    world.run(2)
+    path.unlink()
+    shutil.rmtree(tmp_path / "checkpoint")
+    (tmp_path / "backup").rename(tmp_path / "checkpoint")
+    world.expire_leases()
+    applied(world, start_behind(allow_reread=True))
+    world.land(3)
+    world.run(3)
+    assert world.table() == {0: [0], 1: [1], 2: [2], 3: [3]}
+    return world
+
+
+def test_where_its_batches_were_counted_over_one_that_was_set_aside_is_cleared(counted_over: World) -> None:
+    counted_over.land(4)
+    set_aside(counted_over, 4)
+    counted_over.run(4, clear_number=1)
+    assert counted_over.table() == {0: [0], 1: [1], 2: [2], 3: [3], 4: [4]}
+
+
+def test_so_is_one_that_the_table_has_lost(counted_over: World) -> None:
+    shutil.rmtree(counted_over.lake / "lane=live" / "batch_id=3")
+    counted_over.run(3, clear_number=1)
+    assert counted_over.table() == {0: [0], 1: [1], 2: [2], 3: [3]}
+
+
+def test_a_clear_looks_at_few_batches_however_long_the_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[object] = []
+    contains = FileSink.contains
+    monkeypatch.setattr(FileSink, "contains", lambda sink, batch: looks.append(batch) or contains(sink, batch))
+    asked = []
+    for batches in (5, 25):
+        world = filled(World(tmp_path / str(batches), **SET_ASIDE), batches)
+        world.land(batches)
+        set_aside(world, batches)
+        looks.clear()
+        world.run(batches, clear_number=1)
+        asked.append(len(looks))
+    assert asked[0] == asked[1]
 
 
 def test_no_batch_is_planned_behind_the_one_that_has_its_rows(of_two_lives: World) -> None:

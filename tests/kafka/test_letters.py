@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.key import LETTERS
 from airflow_provider_microbatch.checkpoint.verify import verify_all
-from airflow_provider_microbatch.exceptions import CheckpointError, ForeignBatchError, MaintenanceError
+from airflow_provider_microbatch.exceptions import CheckpointError, ForeignBatchError, MaintenanceError, TransformError
 from airflow_provider_microbatch.upkeep.commands.letters_behind import plan_letters_behind
 from tests.execution.maintaining import applied, planned, rewind
 from tests.execution.test_letters_once import live, replay, restored
@@ -90,3 +90,15 @@ def test_their_lane_goes_on_behind_them_and_nothing_comes_twice(back: TopicWorld
     assert verify_all(back.checkpoint) == []
     assert is_clean(back)
     assert planned(back, partial(plan_letters_behind, allow_skip=True)).steps == ()
+
+
+def test_while_letters_wait_behind_numbers_that_were_counted_over_a_batch_is_cleared(back: TopicWorld) -> None:
+    applied(back, partial(plan_letters_behind, allow_skip=True))
+    live(back, 1)
+    back.land(7)
+    live(back, 2, 7)
+    with pytest.raises(TransformError):
+        replay(back, 13, transform=lambda sources: 1 / 0)
+    back.expire_leases()
+    assert is_clean(back)
+    live(back, 1, clear_number=1)

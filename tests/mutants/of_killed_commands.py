@@ -13,6 +13,30 @@ STATE = "tests/state/test_commands.py"
 
 MUTATIONS = [
     Mutation(
+        name="what a command has counted over is another life's",
+        why="no batch that is set aside, or lost, is ever made again: each clear is refused",
+        file="execution/other_lives.py",
+        old=" or (entry is not None and is_position(entry))",
+        new="",
+        tests=(TWO_LIVES,),
+    ),
+    Mutation(
+        name="only batches before a missing one are looked at for another life",
+        why="a batch is made again beside the one that may have its rows",
+        file="execution/other_lives.py",
+        old="    return next(_foreign(",
+        new="    return None and next(_foreign(",
+        tests=(TWO_LIVES,),
+    ),
+    Mutation(
+        name="the whole history is looked at for another life",
+        why="a clear of a batch that was set aside asks the table once for each batch that there ever was",
+        file="execution/other_lives.py",
+        old="                return\n",
+        new="                continue\n",
+        tests=(TWO_LIVES,),
+    ),
+    Mutation(
         name="a killed command is named only by the same one, which has finished it",
         why="nobody learns that its batches are out of the table",
         file="cli/maintaining.py",
