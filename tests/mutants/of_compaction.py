@@ -175,8 +175,16 @@ MUTATIONS = [
         name="as many huge rows as small ones are read at once",
         why="a worker dies of 200 KB of files that are gigabytes unpacked",
         file="sinks/compaction/parquet.py",
-        old="    return max(min(_ROWS, _GROUP_BYTES // max(largest, 1)), 1)\n",
-        new="    return _ROWS\n",
+        old="        rows = min(rows, _GROUP_BYTES * count",
+        new="        rows = min(rows, _ROWS * count",
+        tests=(FORMATS,),
+    ),
+    Mutation(
+        name="a huge value that stands once for all rows counts once",
+        why="a worker dies of a file of a column that is the same text in each row",
+        file="sinks/compaction/parquet.py",
+        old=", 4 * _GROUP_BYTES // max(packed, 1))",
+        new=")",
         tests=(FORMATS,),
     ),
     Mutation(

@@ -212,16 +212,25 @@ def test_times_before_1970_are_the_same_ones(lake: FileSink, deprecated: bool) -
     assert found.read()["at"].to_pylist() == [*times["at"].to_pylist()] * 2
 
 
+@pytest.mark.parametrize(
+    ("values", "at_once"),
+    [
+        ([f"{number}{'x' * 10_000}" for number in range(50)], 20),
+        (["x" * 10_000] * 50, 40),
+        ([["x" * 1_000] * 10] * 50, 40),
+    ],
+    ids=["each another", "one in all rows", "one often in each row"],
+)
 def test_huge_values_that_are_small_when_packed_are_not_held_in_memory_at_once(
-    lake: FileSink, monkeypatch: pytest.MonkeyPatch
+    lake: FileSink, monkeypatch: pytest.MonkeyPatch, values: list[Any], at_once: int
 ) -> None:
     monkeypatch.setattr(compaction_of_parquet, "_GROUP_BYTES", 100_000)
-    table = pa.table({"id": pa.array([f"{number}{'x' * 10_000}" for number in range(50)])})
+    table = pa.table({"id": pa.array(values)})
     parquet_batch(lake, [table, table], compression="zstd")
     assert lake.compact(wanted()).bytes_before < 50_000
     (path,) = batch_folder(lake).glob("*.parquet")
     found = parquet.read_metadata(path)
-    assert max(found.row_group(index).num_rows for index in range(found.num_row_groups)) <= 20
+    assert max(found.row_group(index).num_rows for index in range(found.num_row_groups)) <= at_once
 
 
 def test_a_file_that_is_no_parquet_is_left_and_named(lake: FileSink) -> None:

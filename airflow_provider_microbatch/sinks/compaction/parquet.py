@@ -136,10 +136,16 @@ def _row_groups(files: Sequence[Path]) -> Iterator[Any]:
 
 
 def _rows_at_once(file: Any) -> int:
-    """So many rows as have the size of a row group: huge values may take hardly any room in a file that is packed."""
-    groups = (file.metadata.row_group(index) for index in range(file.metadata.num_row_groups))
-    largest = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
-    return max(min(_ROWS, _GROUP_BYTES // max(largest, 1)), 1)
+    """So many rows as have the size of a row group: huge values may take hardly any room in a file that is packed. A
+    value of a dictionary stands there once for all its rows, and may be as large as all that there is of its column."""
+    rows = _ROWS
+    for group in (file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)):
+        count, columns = max(group.num_rows, 1), [group.column(index) for index in range(group.num_columns)]
+        packed = sum(
+            max(one.num_values // count, 1) * one.total_uncompressed_size for one in columns if one.has_dictionary_page
+        )
+        rows = min(rows, _GROUP_BYTES * count // max(group.total_byte_size, 1), 4 * _GROUP_BYTES // max(packed, 1))
+    return max(rows, 1)
 
 
 def _table(parts: Sequence[Any]) -> Any:
