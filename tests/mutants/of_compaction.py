@@ -175,8 +175,8 @@ MUTATIONS = [
         name="as many huge rows as small ones are read at once",
         why="a worker dies of 200 KB of files that are gigabytes unpacked",
         file="sinks/compaction/parquet.py",
-        old="        rows = min(rows, _GROUP_BYTES * count",
-        new="        rows = min(rows, _ROWS * count",
+        old="_GROUP_BYTES * count // max(group.total_byte_size, 1), ",
+        new="",
         tests=(FORMATS,),
     ),
     Mutation(

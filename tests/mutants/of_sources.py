@@ -59,6 +59,22 @@ MUTATIONS = [
         tests=(CLEAN,),
     ),
     Mutation(
+        name="another file is read in the place of one that clean_source has deleted",
+        why="a clear, or a rewind, puts its rows in the place of rows that nothing can give again",
+        file="sources/file/present.py",
+        old="        if taken and root == base:\n",
+        new="        if False:\n",
+        tests=("tests/sources/test_file_clean.py",),
+    ),
+    Mutation(
+        name="what lies in the place of a deleted file is no finding where changed files are read",
+        why="its rows are read by no batch, and check says nothing",
+        file="sources/file/open.py",
+        old="for file in files if cleaned.has_taken(file.log_id))",
+        new="for file in ())",
+        tests=("tests/sources/test_file_clean.py",),
+    ),
+    Mutation(
         name="every file is looked for in all archives first",
         why="each batch pays a look for each file and archive that there ever was",
         file="sources/file/present.py",

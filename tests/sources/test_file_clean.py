@@ -261,6 +261,34 @@ def test_a_file_that_our_archiver_moved_is_never_skipped(world: World, batches: 
         assert "clean_source" in (source.not_replayable(None, offset(0)) or "")
 
 
+@pytest.mark.parametrize("later", [{"clean_source": "delete"}, {}], ids=["goes on", "switched off"])
+def test_another_file_in_the_place_of_one_that_was_deleted_is_not_read_for_it(
+    world: World, batches: Batches, later: dict[str, Any]
+) -> None:
+    batches.commit(clean_source="delete", on_changed="read")
+    was = world.landing / "0.json"
+    assert not was.exists()
+    was.write_text("another\n")
+    source = world.open(on_changed="read", **later)
+    with pytest.raises(SourceChangedError, match=r"deleted by clean_source.*another file lies there.*cp -p"):
+        source.read(None, offset(0))
+    assert "was deleted by clean_source" in (source.not_replayable(None, offset(0)) or "")
+    assert "0.json" in (source.not_read() or "")
+
+
+def test_a_file_that_is_put_back_is_read_again(world: World, batches: Batches) -> None:
+    batches.plan(clean_source="delete", on_changed="read")
+    path = world.landing / "0.json"
+    content, times = path.read_bytes(), path.stat()
+    source = world.open(clean_source="delete", on_changed="read")
+    source.release(None, offset(0))
+    source.commit(offset(0))
+    path.write_bytes(content)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert paths(source.read(None, offset(0))) == [str(path)]
+    assert source.not_replayable(None, offset(0)) is None
+
+
 def test_the_range_of_a_batch_that_is_set_aside_waits_for_its_replay(world: World, batches: Batches) -> None:
     source = batches.plan(clean_source="delete")
     source.keep(None, offset(0))

@@ -103,6 +103,10 @@ class Cleaning:
         """Whether a cleaner may be archiving or deleting the entry's files now, or died while doing so."""
         return number in self.due and number in self.done
 
+    def has_taken(self, number: int) -> bool:
+        """Whether files of the entry were archived or deleted, or may be deleted at this moment."""
+        return number in self.done and (number not in self.due or number in self.deleting)
+
 
 class CleaningRecord:
     """:param state: the source's own state.

@@ -166,7 +166,8 @@ def not_read_by_any(paths: Sequence[str]) -> str:
         f"{len(paths)} file(s) have changed since a batch has planned them, or have landed under the name of one that "
         f"was read: {named}. A name is read once, so what is new in them is read by no batch. Land it under a name "
         "that was never used; or, while `microbatch log` lists the batch of the file, clear that batch's task, with "
-        "on_changed='read', to have all of it read again: a clear of a batch that retention has removed reads nothing."
+        "on_changed='read', to have all of it read again: a clear of a batch that retention has removed reads nothing, "
+        "and one whose file clean_source has taken never reads another file in its place."
     )
 
 

@@ -375,10 +375,12 @@ class OpenFileSource(OpenSource):
 
     def not_read(self) -> str | None:
         """Describe files that differ from those planned under their names. Looks at each file of the log."""
-        if self._source.on_changed == "read":
-            return None  # the versions that were read are not on record
         self._seen.refresh()
-        changed = others(self._log.files(self._seen.latest), self._cleaned(), self._place)
+        files, cleaned = self._log.files(self._seen.latest), self._cleaned()
+        if self._source.on_changed == "read":
+            # The versions that were read are not on record, but for those that clean_source has taken.
+            files = (file for file in files if cleaned.has_taken(file.log_id))
+        changed = others(files, cleaned, self._place)
         return not_read_by_any(changed) if changed else None
 
     def forgotten(self) -> str | None:
@@ -396,7 +398,8 @@ class OpenFileSource(OpenSource):
     def _locate(self, file: PlannedFile, cleaned: Cleaning, look: Look) -> Located:
         base, given_up = self._listing.base, file.log_id in cleaned.done
         archives = cleaned.archiving(base, self._archive).archives
-        return locate(file, look=look, base=base, archives=archives, given_up=given_up)
+        taken = cleaned.has_taken(file.log_id)
+        return locate(file, look=look, base=base, archives=archives, given_up=given_up, taken=taken)
 
     def _why_away(self, paths: Sequence[str], named: str, nothing_found: bool) -> str | None:
         return self._place.why_away(paths, base=self._listing.base, named=named, nothing_found=nothing_found)

@@ -110,6 +110,7 @@ def locate(
     base: str,
     archives: Sequence[tuple[str, str]],
     given_up: bool = False,
+    taken: bool = False,
 ) -> Located:
     """Look for the file where it was planned and, failing that, in the archives.
 
@@ -118,6 +119,8 @@ def locate(
     :param archives: pairs of base and archive folder, all that were ever used.
     :param given_up: ``clean_source`` has taken the file, or is about to: then the archives are searched first, since
         another file may lie in its place by now, even of the same size and mtime.
+    :param taken: ``clean_source`` has taken the file: a file in its place that is not as planned is another one, which
+        must not be read for it. What the batch has published would be lost for the rows of that one.
     """
     here = (base, file.path)
     kept = [
@@ -134,6 +137,8 @@ def locate(
         is_copy = root != base and file.etag is not None
         if file.size == found.size if is_copy else file.is_as_planned(found.size, found.mtime_ns, found.etag):
             return Located(file, Presence.AS_PLANNED, root, path)
+        if taken and root == base:
+            return changed or Located(file, Presence.GONE, base, found="another file lies there")
         changed = changed or Located(
             file,
             Presence.CHANGED,
@@ -187,7 +192,7 @@ def usable(
     if taken:
         problems.append(
             f"{len(taken)} planned file(s) were archived or deleted by clean_source and are in no archive: "
-            f"{_names(taken)}. Put them back where they were."
+            f"{_names(taken)}. Put them back where they were, with the times that they had (cp -p)."
         )
     if gone and on_missing == "fail":
         problems.append(
