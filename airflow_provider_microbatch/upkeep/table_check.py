@@ -172,7 +172,7 @@ def _look(checkpoint: Checkpoint, recorded: Recorded, batch: BatchIdentity, *, i
     tables = " nor in ".join(table.location() for table in missing)
     message = str(told) if told else f"batch {key} is committed and not in {tables}: its rows are missing."
     repair = _back(checkpoint, key)
-    if any(len(sink.tables) > 1 for sink in wrote):
+    if missing and any(len(sink.tables) > 1 for sink in wrote):
         repair += f" A clear writes to what the pipeline names by then: see that {tables} is among it."
     away = next(filter(None, (sink.seems_away(asked.tables) for sink in wrote)), None)
     if away is not None:

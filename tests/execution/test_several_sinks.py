@@ -24,7 +24,7 @@ from airflow_provider_microbatch.exceptions import (
 )
 from airflow_provider_microbatch.execution.settle import settle
 from airflow_provider_microbatch.pipeline import Pipeline
-from airflow_provider_microbatch.sinks import SinkContext
+from airflow_provider_microbatch.sinks import ExpectedBatch, SinkContext
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.several import Sinks
 from airflow_provider_microbatch.upkeep.commands.adopt import plan_adopt
@@ -203,6 +203,17 @@ def test_check_names_the_table_that_lacks_a_batch_and_a_clear_puts_it_back(world
     world.run(0, coded(2), clear_number=1)
     assert world.tables() == [{0: [(1, 2), (2, 2)]}] * 2
     assert is_clean(world)
+
+
+def test_check_names_no_table_where_none_could_tell(world: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(sink: FileSink, batch: ExpectedBatch) -> None:
+        raise SinkError("it was dropped")
+
+    world.run(0, coded())
+    monkeypatch.setattr(FileSink, "contains", fail)
+    (finding,) = check_table(world.checkpoint, everything=True).findings
+    assert finding.message == "it was dropped"
+    assert "is among it" not in finding.repair
 
 
 def test_a_table_that_lost_a_batch_is_missed_also_when_it_was_replayed_without_it(world: Two) -> None:
