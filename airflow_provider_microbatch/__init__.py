@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from airflow_provider_microbatch.sources.kinesis import KinesisSource
     from airflow_provider_microbatch.sources.polling import PollingSource
     from airflow_provider_microbatch.sources.python import PythonSource
+    from airflow_provider_microbatch.sources.slot import SlotSource
 
 __all__ = [
     "Catalog",
@@ -61,6 +62,7 @@ __all__ = [
     "PostgresSink",
     "PythonSource",
     "Sink",
+    "SlotSource",
     "Source",
     "SparkCatalog",
     "TableSink",
@@ -91,6 +93,7 @@ _LAZY = {
     "PythonSource": "airflow_provider_microbatch.sources.python",
     "PostgresSink": "airflow_provider_microbatch.sinks.postgres",
     "Sink": "airflow_provider_microbatch.sinks",
+    "SlotSource": "airflow_provider_microbatch.sources.slot",
     "Source": "airflow_provider_microbatch.sources",
     "SparkCatalog": "airflow_provider_microbatch.sinks.table.spark_catalog",
     "ConnectStatements": "airflow_provider_microbatch.sinks.table.statements",

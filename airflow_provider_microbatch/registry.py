@@ -108,6 +108,7 @@ SOURCES = Registry(
         "python": Entry(f"{_PACKAGE}.sources.python:PythonSource"),
         "kafka": Entry(f"{_PACKAGE}.sources.kafka:KafkaSource", extra="kafka"),
         "kinesis": Entry(f"{_PACKAGE}.sources.kinesis:KinesisSource", extra="kinesis"),
+        "slot": Entry(f"{_PACKAGE}.sources.slot:SlotSource", extra="postgres"),
         "dead_letters": Entry(f"{_PACKAGE}.execution.dead_letters:LettersSource"),
     },
 )

@@ -41,6 +41,7 @@ with DAG(
                     "orders_kafka",
                     "orders_once",
                     "orders_polled",
+                    "orders_slot",
                     "shop_job/orders",
                     "shop_job/people",
                 )

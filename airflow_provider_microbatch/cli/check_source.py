@@ -41,6 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from airflow_provider_microbatch.sources.trial import Trial, verdicts
     from airflow_provider_microbatch.stores.location import open_store
+    from airflow_provider_microbatch.upkeep.commands.draft import Draft
 
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
@@ -48,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="microbatch-check-source-") as folder:
         trial = Trial(
             source,
-            store=open_store(folder),
+            store=Draft(open_store(folder)),
             batches=arguments.batches,
             rows=arguments.rows,
             commits=arguments.commit,

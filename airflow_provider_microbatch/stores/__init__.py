@@ -83,6 +83,12 @@ class Store(Protocol):
         """The address in a form that a user recognises, for messages."""
 
     @property
+    def is_draft(self) -> bool:
+        """Whether nobody keeps what is put, since a command only looks what would become of it. Nothing outside of the
+        store may be changed then, either."""
+        return False
+
+    @property
     def for_spark(self) -> str | None:
         """The address by which Spark finds the same entries as files of a folder, such as a query's
         ``checkpointLocation``; None if Spark cannot read them, so that no streaming query can use this store."""

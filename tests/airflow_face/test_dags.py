@@ -33,6 +33,7 @@ def test_they_parse_without_touching_anything(tmp_path: Path, monkeypatch: pytes
         "orders_once",
         "orders_polled",
         "orders_s3",
+        "orders_slot",
     }
     assert list(tmp_path.iterdir()) == []
     # The janitor forgets none of the others.

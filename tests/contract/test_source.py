@@ -30,6 +30,7 @@ from tests.support.lake_systems import DeltaTables, IcebergTables
 from tests.support.landing_bucket import Objects
 from tests.support.orders_api import OrdersServer, serving
 from tests.support.orders_table import orders_table
+from tests.support.slot_table import Changes
 
 
 class System(Protocol):
@@ -180,6 +181,7 @@ SYSTEMS: dict[str, Callable[[Path, ExitStack], System]] = {
     "python": partial(PythonStream, reader="LimitedNumbers"),
     "jdbc": Rows,
     "jdbc, by time": partial(Rows, timestamp="updated_at"),
+    "slot": Changes,
     "kafka": Kafka,
     "delta-source": DeltaTables,
     "iceberg-source": IcebergTables,
@@ -187,7 +189,7 @@ SYSTEMS: dict[str, Callable[[Path, ExitStack], System]] = {
 }
 
 
-SERVED = ("s3", "s3, ordered", "python", "jdbc", "jdbc, by time", "kafka")
+SERVED = ("s3", "s3, ordered", "python", "jdbc", "jdbc, by time", "slot", "kafka")
 system_name = registered(SYSTEMS, slow=SERVED)
 
 

@@ -10,17 +10,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+import psycopg
 import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import DeltaTable, write_deltalake
 from pyarrow import parquet
 from pyiceberg.table import StaticTable
+from sqlalchemy.engine import make_url
 
 from airflow_provider_microbatch.connections import Connection
 from tests.environments import jars
 from tests.scheduler.shop import Shop, order
 from tests.sources.test_kafka_spark import CONNECTOR
-from tests.support import kafka, kinesis, object_store
+from tests.support import kafka, kinesis, object_store, orders_table
 
 _BUCKET = re.compile(r'"s3://bucket@([\w-]+)/')
 _READS = {
@@ -28,6 +30,7 @@ _READS = {
     "stream": re.compile(r'KinesisSource\("(\w+)"'),
     "bucket": re.compile(r'FileSource\("s3://\w+@([\w-]+)/\w+"'),
     "table": re.compile(r'DeltaSource\("([^"]*/lake/\w+)"'),
+    "changes": re.compile(r'SlotSource\(\s*"\w+",\s*"(\w+)"'),
     "folder": re.compile(r"/landing/(\w+)"),
 }
 
@@ -98,6 +101,33 @@ class ShardStream:
         self._stream.send([json.dumps(order(id)) for id in ids], at=0.5 * (number % 2))
 
 
+class Changes:
+    """An insert for each order, and a transaction for all at once."""
+
+    ends_late: ClassVar[bool] = False
+
+    def __init__(self, name: str, shop: Shop) -> None:
+        self._name, self._to = name, make_url(orders_table.server().database("documented"))
+        self._execute(
+            f"CREATE TABLE {name} (id bigint PRIMARY KEY, customer text, amount double precision, ts timestamptz)",
+            f"ALTER TABLE {name} REPLICA IDENTITY FULL",
+            f"CREATE PUBLICATION {name}_changes FOR TABLE {name}",
+        )
+        to = self._to
+        where = {"host": to.host, "port": to.port, "schema": to.database, "login": to.username}
+        shop.connect("orders_db", "postgres", extra={}, **where)
+
+    def land(self, number: int, ids: Sequence[int]) -> None:
+        rows = json.dumps([order(id) for id in ids])
+        self._execute(f"INSERT INTO {self._name} SELECT * FROM json_populate_recordset(NULL::{self._name}, '{rows}')")
+
+    def _execute(self, *statements: str) -> None:
+        to = self._to
+        with psycopg.connect(host=to.host, port=to.port, dbname=to.database, user=to.username) as session:
+            for statement in statements:
+                session.execute(statement.encode())
+
+
 class Bucket:
     """An object each."""
 
@@ -111,7 +141,14 @@ class Bucket:
         object_store.client().put_object(Bucket=self._name, Key=f"orders/{number}.json", Body=body)
 
 
-_KINDS: dict[str, Any] = {"topic": Topic, "stream": ShardStream, "bucket": Bucket, "table": Table, "folder": Folder}
+_KINDS: dict[str, Any] = {
+    "topic": Topic,
+    "stream": ShardStream,
+    "bucket": Bucket,
+    "table": Table,
+    "changes": Changes,
+    "folder": Folder,
+}
 
 
 def buckets(conn_id: str = "bucket") -> Connection:

@@ -31,6 +31,7 @@ from airflow_provider_microbatch.sources.jdbc.moment import Moment
 from airflow_provider_microbatch.sources.jdbc.offset import Place
 from airflow_provider_microbatch.sources.kafka import KafkaSource
 from airflow_provider_microbatch.sources.python import PythonSource
+from airflow_provider_microbatch.sources.slot.offset import Place as LogPlace
 from tests.execution.world import World, run_identity
 from tests.sources.channel_world import Tunnel, TunnelSource
 from tests.sources.jdbc_world import timed_orders
@@ -38,6 +39,7 @@ from tests.sources.refusing_sources import Behind
 from tests.support.delta_orders import OrdersOfDelta
 from tests.support.kafka import running
 from tests.support.orders_table import OrdersTable
+from tests.support.slot_table import PUBLICATION, slot_table
 
 INTERVAL = "interval-20260101T000000Z-20260102T000000Z"
 
@@ -262,6 +264,49 @@ def a_database_by_time_that_was_restored(case: Refused) -> None:
     case.committed(replace(place, below=(place.below or 0) + 10**6).text())
 
 
+class Slot:
+    """:param case: reads it, and has read up to where it is."""
+
+    def __init__(self, case: Refused) -> None:
+        self.table = case.closing.enter_context(slot_table())
+        to = self.table.orders.connection
+        known = {"conn_type": "postgres", "host": to.host, "port": to.port, "schema": to.schema, "login": to.login}
+        case.patch.setenv("AIRFLOW_CONN_ORDERS_DB", json.dumps(known))
+        case.reads(self.table.source())
+        self.change()
+        self.end = case.read_up_to_now()
+
+    def change(self) -> None:
+        self.table.execute("INSERT INTO orders (note) VALUES ('x')")
+
+
+def a_slot_that_somebody_else_reads(case: Refused) -> None:
+    slot = Slot(case)
+    slot.change()
+    slot.table.one("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())::text", slot.table.slot)
+
+
+def a_slot_that_was_made_anew(case: Refused) -> None:
+    slot = Slot(case)
+    slot.table.drop_slot()
+    slot.change()
+    slot.table.make_slot()
+
+
+def a_table_of_a_slot_that_was_made_anew(case: Refused) -> None:
+    Slot(case).table.execute(
+        "DROP TABLE orders",
+        "CREATE TABLE orders (id bigserial PRIMARY KEY, note text)",
+        "ALTER TABLE orders REPLICA IDENTITY FULL",
+        f'ALTER PUBLICATION "{PUBLICATION}" ADD TABLE orders',
+    )
+
+
+def a_log_that_ends_before_the_position(case: Refused) -> None:
+    end = LogPlace.of(Slot(case).end)
+    case.committed(replace(end, lsn=end.lsn + 2**32).text())
+
+
 CASES: Sequence[Any] = (
     a_polled_source_that_was_made_anew,
     pytest.param(a_data_source_of_pyspark_that_was_made_anew, marks=pytest.mark.slow),
@@ -279,6 +324,10 @@ CASES: Sequence[Any] = (
     a_table_by_time_that_was_renamed,
     a_table_by_time_that_was_written_anew,
     a_database_by_time_that_was_restored,
+    a_slot_that_somebody_else_reads,
+    a_slot_that_was_made_anew,
+    a_table_of_a_slot_that_was_made_anew,
+    a_log_that_ends_before_the_position,
 )
 
 

@@ -21,11 +21,12 @@ _numbers = itertools.count()
 
 
 @cache
-def _server() -> Postgres:
+def server() -> Postgres:
     """One for all tests of this process; it ends with it."""
     stack = ExitStack()
     atexit.register(stack.close)
-    return stack.enter_context(postgres())
+    # By which a log can be decoded: replication slots need that.
+    return stack.enter_context(postgres(settings={"wal_level": "logical"}))
 
 
 @dataclass
@@ -51,7 +52,7 @@ class OrdersTable:
 @contextmanager
 def orders_table() -> Iterator[OrdersTable]:
     """An empty table ``orders`` with the columns ``id``, from a sequence, and ``note``; connections are found by it."""
-    url = make_url(_server().database(f"orders_{next(_numbers)}"))
+    url = make_url(server().database(f"orders_{next(_numbers)}"))
     made = Connection(
         conn_id="orders_db",
         conn_type="postgres",

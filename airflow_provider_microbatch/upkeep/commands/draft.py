@@ -42,6 +42,10 @@ class Draft(Store):
         """The address of the store below: a draft has no address of its own."""
         return self._base.scoped(self._folder.rstrip("/")).location if self._folder else self._base.location
 
+    @property
+    def is_draft(self) -> bool:
+        return True
+
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """Put the file in memory, as a store would."""
         if self.get(path) is not None:

@@ -1,0 +1,170 @@
+"""Questions to PostgreSQL about a slot, its publication and its table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_microbatch.connections import Connection
+from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.runtime.pgoutput import Commit, Truncate, decode, kind_of, relation_of
+from airflow_provider_microbatch.runtime.slot import WAIT_SECONDS, lsn_of, lsn_text, peek
+from airflow_provider_microbatch.sources.jdbc.cluster import Cluster, cluster_now
+from airflow_provider_microbatch.sources.jdbc.session import quoted, tls
+from airflow_provider_microbatch.sources.slot.table import check_table
+
+if TYPE_CHECKING:
+    from airflow_provider_microbatch.sources.slot import SlotSource
+
+PLUGIN = "pgoutput"
+_PAUSE = 0.2
+_SETTLE_SECONDS = 5.0  # PostgreSQL's own writer takes less than one, if nobody commits
+_BEGINNINGS = "CASE WHEN get_byte(data, 0) IN (67, 84) THEN data ELSE substring(data FOR 5) END"
+"""All of commits and of TRUNCATEs, and of a change which table it is of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """A slot that can be read, at this moment.
+
+    :param moved_to: what is committed before it cannot be read any more.
+    :param written_to: how far the log is on disk.
+    :param table: oid of the table.
+    """
+
+    moved_to: int
+    written_to: int
+    table: int
+    cluster: Cluster
+
+
+class Server:
+    """:param session: of psycopg, in a transaction.
+    :param source: what the user wrote.
+    """
+
+    def __init__(self, session: Any, source: SlotSource) -> None:
+        self._session = session
+        self._source = source
+
+    def state(self) -> State:
+        """How the slot is.
+
+        :raises SourceError: if it is not there, or not one to be read.
+        """
+        slot = self._source.slot
+        found = self._row(
+            "SELECT s.plugin::text, s.database::text = current_database(), s.wal_status, s.confirmed_flush_lsn::text, "
+            "pg_current_wal_flush_lsn()::text FROM pg_catalog.pg_replication_slots AS s WHERE s.slot_name = %s",
+            slot,
+        )
+        if found is None:
+            raise SourceError(
+                f"there is no slot {slot}. If it was there before, what was changed since the last batch is lost to "
+                f"it. Make it: SELECT pg_create_logical_replication_slot('{slot}', '{PLUGIN}')"
+            )
+        plugin, is_here, status, moved_to, written_to = found
+        if plugin != PLUGIN or not is_here:
+            raise SourceError(
+                f"slot {slot} is one of plugin {plugin}, {'in' if is_here else 'not of'} this database. It takes a "
+                f"logical slot of {PLUGIN} in the connection's database"
+            )
+        if status == "lost" or moved_to is None:
+            raise SourceError(
+                f"slot {slot} was invalidated: PostgreSQL has removed log that it had yet to give, since that had "
+                "become more than max_slot_wal_keep_size. What was changed since the last batch is lost to it. Drop it "
+                "and make it anew (pg_drop_replication_slot, pg_create_logical_replication_slot). Then load the table "
+                "anew, into a new checkpoint; or look again, for the command that passes over what is lost"
+            )
+        return State(
+            moved_to=lsn_of(moved_to),
+            written_to=lsn_of(written_to),
+            table=self.table(),
+            cluster=cluster_now(self._session),
+        )
+
+    def table(self) -> int:
+        """The table's oid.
+
+        :raises SourceError: if there is no such table.
+        """
+        (found,) = self._row("SELECT to_regclass(%s)::oid::bigint", quoted(self._source.table))
+        if found is None:
+            raise SourceError(f"there is no table {self._source.table}")
+        return int(found)
+
+    def check_table(self) -> None:
+        """:raises SourceError: if the table's changes cannot be read as the definition says."""
+        check_table(self._session, self._source, oid=self.table())
+
+    def settled_to(self, least: int) -> int | None:
+        """A place that no record of the log lies across, and up to which the log is on disk: every commit before it can
+        be seen. None if there is none from ``least`` on.
+
+        :param least: a place.
+        """
+        inserted, deadline = self._place("pg_current_wal_insert_lsn()"), time.monotonic() + _SETTLE_SECONDS
+        while inserted >= least and time.monotonic() < deadline:
+            if self._place("pg_current_wal_flush_lsn()") >= inserted:
+                return inserted
+            time.sleep(_PAUSE)
+        return None
+
+    def _place(self, what: str) -> int:
+        (found,) = self._row(f"SELECT {what}::text")
+        return lsn_of(found)
+
+    def transactions(self, *, table: int, most: int | None) -> Generator[tuple[int, int], None, None]:
+        """Of each transaction of the slot, from its position on, the place behind its commit, and how many changes of
+        the table it has.
+
+        :param table: its oid.
+        :param most: see :func:`~airflow_provider_microbatch.runtime.slot.peek`.
+        """
+        changes = 0
+        for (data,) in peek(
+            self._session, slot=self._source.slot, publication=self._source.publication, most=most, what=_BEGINNINGS
+        ):
+            kind = kind_of(data)
+            if kind in "CT":
+                message = decode(bytes(data))
+                if isinstance(message, Commit):
+                    yield message.end, changes
+                    changes = 0
+                elif isinstance(message, Truncate):
+                    changes += table in message.relations
+            elif kind in "IUD":
+                changes += relation_of(data) == table
+
+    def move_on(self, lsn: int) -> None:
+        """Let PostgreSQL remove what is committed before a place. There is no way back."""
+        import psycopg
+
+        deadline = time.monotonic() + WAIT_SECONDS
+        while True:
+            try:
+                with self._session.transaction():
+                    self._row(
+                        "SELECT pg_replication_slot_advance(%s, %s::pg_lsn)::text", self._source.slot, lsn_text(lsn)
+                    )
+                return
+            except psycopg.errors.ObjectInUse:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(_PAUSE)
+
+    def _row(self, statement: str, *values: Any) -> Any:
+        return self._session.execute(statement, values or None).fetchone()
+
+
+def libpq(connection: Connection) -> dict[str, Any]:
+    """The arguments by which libpq connects, without the password."""
+    return {
+        "host": connection.host,
+        "port": connection.port or 5432,
+        "dbname": connection.schema,
+        "user": connection.login,
+        **tls(connection),
+    }

@@ -1,0 +1,60 @@
+"""Mutations of a slot of PostgreSQL as a source."""
+
+from __future__ import annotations
+
+from tests.mutants.mutation import Mutation
+
+SLOT = "tests/sources/test_slot.py"
+ROWS = "tests/runtime/test_slot_rows.py"
+SNAPSHOT = "tests/sources/test_slot_snapshot.py"
+
+MUTATIONS = [
+    Mutation(
+        name="a slot is moved on over what is set aside",
+        why="a batch that is set aside can never be made",
+        file="sources/slot/open.py",
+        old="                to = min(to, begin)\n",
+        new="                to = max(to, begin)\n",
+        tests=(SLOT,),
+    ),
+    Mutation(
+        name="a slot is not looked at once more when a batch is planned",
+        why="what another pipeline lets go of meanwhile is in no batch, and nobody notices",
+        file="sources/slot/open.py",
+        old="            self._checked(server, start)\n        end = ",
+        new="        end = ",
+        tests=(SLOT,),
+    ),
+    Mutation(
+        name="a slot is moved on without a look at who has come meanwhile",
+        why="a command takes back batches whose changes are gone a moment later",
+        file="sources/slot/open.py",
+        old="            if self._let_go(moved_to) < to:\n",
+        new="            if self._let_go(moved_to) > to:\n",
+        tests=(SLOT,),
+    ),
+    Mutation(
+        name="changes of a slot are not counted when they are read",
+        why="a batch is published with fewer changes than were planned",
+        file="runtime/slot.py",
+        old='    if found.changes != arguments["changes"]:',
+        new='    if found.changes > arguments["changes"]:',
+        tests=(SLOT,),
+    ),
+    Mutation(
+        name="a row that moves to another key is an update",
+        why="a merged table keeps the row under its old key for ever",
+        file="runtime/slot_rows.py",
+        old="            if old is not None and form.key(old) != form.key(new):",
+        new="            if old is not None and not form.key(old):",
+        tests=(ROWS,),
+    ),
+    Mutation(
+        name="a snapshot is of whenever its rows are copied",
+        why="what is committed between the slot and the copy is in both",
+        file="sources/slot/snapshot.py",
+        old="            cursor.execute(f\"SET TRANSACTION SNAPSHOT '{snapshot}'\")\n",
+        new="",
+        tests=(SNAPSHOT,),
+    ),
+]
