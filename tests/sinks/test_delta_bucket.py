@@ -331,6 +331,15 @@ def test_a_stage_in_which_somebody_else_has_written_is_not_published(sink: OpenS
         sink.publish(EXPECTED, 1)
 
 
+def test_a_stage_that_has_lost_its_columns_is_not_published(sink: OpenSink, tmp_path: Path) -> None:
+    stage = write_delta_stage(sink, 1)
+    key = f"{str(stage).strip('/')}/_schema/part-00000.txt"
+    object_store.client().delete_object(Bucket=object_store.BUCKET, Key=key)
+    with pytest.raises(SinkError, match="does not tell its columns"):
+        sink.publish(EXPECTED, 1)
+    assert keys(tmp_path, "_delta_log") == []
+
+
 def _publish_when_told(folder: Path, epoch: int, start: Any, results: Any) -> None:
     sink = opened(folder)
     start.wait()

@@ -177,7 +177,7 @@ class OpenDeltaTable(OpenLogged):
                     self._settle(found)
                     return found.own
                 ready = self._ready(batch, epoch)
-                columns = self._columns(ready)
+                columns = self._columns(ready.schema, ready.manifest)
                 if snapshot is not None and self._widen(snapshot, columns):
                     continue
                 removal = Removal(self._home)
@@ -191,9 +191,20 @@ class OpenDeltaTable(OpenLogged):
                     return ready.manifest
         raise self._outrun(key)
 
-    def _columns(self, ready: Ready) -> Columns:
+    def _columns(self, told: Mapping[str, Any] | None, manifest: Manifest) -> Columns:
+        """The columns of a stage.
+
+        :param told: as the runtime has recorded them.
+        :raises SinkError: if nobody knows them, or the table cannot have one.
+        """
+        if told is None and manifest.files:
+            raise SinkError(
+                f"the stage of batch {manifest.key} attempt {manifest.epoch} of the Delta table {self._where} does not "
+                "tell its columns any more: somebody has removed a part of it. Nothing was published; run the batch "
+                "again."
+            )
         where = f"the Delta table {self._where}"
-        return Columns.of_stage(ready.schema, partition_by=self._sink.partition_by, where=where)
+        return Columns.of_stage(told, partition_by=self._sink.partition_by, where=where)
 
     def _widen(self, snapshot: Snapshot, columns: Columns) -> bool:
         """Check that the stage fits the table, and add columns to the table if that is allowed. Two writers that do so

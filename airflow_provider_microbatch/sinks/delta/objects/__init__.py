@@ -108,13 +108,10 @@ class OpenDeltaInBucket(StagedInObjects, OpenDeltaTable):
     def _make_table(self, batch: ExpectedBatch, epoch: int) -> None:
         """Make the table without a row, if it is not there. Only what is committed behind a version can be refused."""
         written = InDelta.by(batch.staged, epoch)
-        if self._log.open() is not None or self.manifest(batch.staged, epoch) is None:
+        own = self.manifest(batch.staged, epoch)
+        if own is None or self._log.open() is not None:
             return
-        columns = Columns.of_stage(
-            next(self._lines(f"{written.folder}/{SCHEMA}"), None),
-            partition_by=self._sink.partition_by,
-            where=f"the Delta table {self._where}",
-        )
+        columns = self._columns(next(self._lines(f"{written.folder}/{SCHEMA}"), None), own)
         self._log.create(
             [], schema=columns.schema, partition_by=self._sink.partition_by, key=batch.key, number=WITHDRAWN, info={}
         )
