@@ -391,7 +391,7 @@ class OpenSink(ABC):
         """
         raise SinkError(
             f"{type(self).__name__} does not tell which rows of {self.location()} are a batch's. Use a FileSink or a "
-            "DeltaSink for dead letters that are to be replayed."
+            "DeltaSink on a file system for dead letters that are to be replayed."
         )
 
     def batches_after(self, lane: str, number: int, tables: KnownTables) -> Iterable[int]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from airflow_provider_microbatch.runtime.files import joined, told
 from airflow_provider_microbatch.runtime.job import Job, Subtask
-from airflow_provider_microbatch.runtime.layout import MANIFEST
+from airflow_provider_microbatch.runtime.layout import MANIFEST, SCHEMA
 from airflow_provider_microbatch.runtime.polling import revived
 from airflow_provider_microbatch.runtime.subtasks import merged
 from tests.chaos.signals import kill
@@ -139,7 +139,8 @@ class Engine:
         (temporary / "part-00000.txt").rename(stage / MANIFEST / "part-00000.txt")
         temporary.rmdir()
         if stage in self.stages:
-            send(self.stages[stage]["arguments"]["path"], stage / MANIFEST / "part-00000.txt")
+            columns = sorted((stage / SCHEMA).glob("part-*"))
+            send(self.stages[stage]["arguments"]["path"], *columns, stage / MANIFEST / "part-00000.txt")
 
     def reach(self, point: str) -> None:
         if self.plan["point"] != point:

@@ -87,6 +87,12 @@ SYSTEMS = {
         write_stage=write_delta_stage,
         keeps_replaced=0,  # it belongs to the table's history, and VACUUM removes it
     ),
+    "delta-s3": Kind(
+        make=lambda folder: DeltaSink(f"{object_store.address(folder)}/orders", packages=[]),
+        write_stage=write_delta_stage,
+        keeps_replaced=0,  # as on a file system
+        needs="bucket",
+    ),
     "iceberg": Kind(
         make=iceberg_table.sink_in,
         write_stage=write_delta_stage,

@@ -255,7 +255,7 @@ MUTATIONS = [
         name="large files in a bucket do not come along",
         why="their rows are gone after a compaction",
         file="sinks/file/objects/compacting.py",
-        old="            self.stages.copy(old, new, path)\n",
+        old='            self.stages.copy(f"{old.folder}/{path}", f"{new.folder}/{path}")\n',
         new="            pass\n",
         tests=(OBJECTS,),
     ),

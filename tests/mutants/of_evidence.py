@@ -14,8 +14,8 @@ MUTATIONS = [
     Mutation(
         name="a Delta table tells of no lanes",
         why="after a backup was restored, what lanes of intervals have read since is read again, in green",
-        file="sinks/delta/opened.py",
-        old="            return self._records.lanes() if self._folder.is_here(tables) else []\n",
+        file="sinks/delta/table.py",
+        old="            return self._records.lanes() if self._is_here(tables) else []\n",
         new="            return []\n",
         tests=(LANES,),
     ),

@@ -67,7 +67,7 @@ MUTATIONS = [
     Mutation(
         name="files beside those of a bucket's manifest are published",
         why="a stage that two drivers wrote is in the table",
-        file="sinks/file/objects/__init__.py",
+        file="sinks/file/objects/staged.py",
         old="        told = differing(self._data(written, own), own)\n",
         new="        told = None\n",
         tests=(TABLE,),
@@ -107,9 +107,9 @@ MUTATIONS = [
     Mutation(
         name="the keys of a table's connection are an argument of its stage",
         why="secrets lie in job files",
-        file="sinks/file/objects/__init__.py",
-        old="                ACCESS: self._secret if self._address.conn_id is not None else None,\n",
-        new="                ACCESS: str(self.secrets()) if self._address.conn_id is not None else None,\n",
+        file="sinks/file/objects/staged.py",
+        old="access = self._secret if self._address.conn_id is not None else None",
+        new="access = str(self.secrets()) if self._address.conn_id is not None else None",
         tests=(TABLE,),
     ),
     Mutation(

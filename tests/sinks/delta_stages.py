@@ -14,6 +14,7 @@ from pyarrow import parquet
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.sinks import OpenSink
 from tests.sinks.stages import BATCH, folder_of
+from tests.support import shadow
 
 LONGS = {"id": "long", "epoch": "long"}
 _ESCAPED = "\"#%'*/:=?\\{[]^"
@@ -51,6 +52,7 @@ def write_rows(
     :param columns: types by name, as Spark calls them.
     """
     folder = folder_of(sink, epoch, batch)
+    sink.begin(batch, epoch)
     folder.mkdir(parents=True)
     listed = {}
     ours = sink.stage(batch, epoch).arguments["constants"]
@@ -68,6 +70,7 @@ def write_rows(
         result |= {"identity": batch.to_dict()} if batch.checkpoint else {}
         lines = [{"result": result}, *({"file": name, "bytes": size} for name, size in listed.items())]
         write_lines(folder / "_manifest", lines)
+    shadow.send(sink.stage(batch, epoch).report, *shadow.files_below(folder))
     return folder
 
 

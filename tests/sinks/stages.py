@@ -11,6 +11,7 @@ from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.stores.posix import PosixStore
+from tests.support import shadow
 
 CHECKPOINT = "11111111-2222-3333-4444-555555555555"
 KEY = BatchKey("live", 7)
@@ -41,7 +42,8 @@ EXPECTED = expect()
 
 
 def folder_of(sink: OpenSink, epoch: int, batch: BatchIdentity = BATCH) -> Path:
-    return Path(sink.stage(batch, epoch).arguments["path"].removeprefix("file://"))
+    """The stage's folder; of one in a bucket, where its files are written before they are sent."""
+    return shadow.local(sink.stage(batch, epoch).arguments["path"])
 
 
 def write_stage(

@@ -165,7 +165,7 @@ def test_a_file_that_was_vacuumed_before_its_commit_is_missed(
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ({"path": "s3://bucket/orders"}, "only local paths"),
+        ({"path": "hdfs://bucket/orders"}, "only local paths"),
         ({"path": "/lake/50%"}, "'%'"),
         ({"path": "/lake", "schema_policy": "ignore"}, "schema_policy"),
         ({"path": "/lake", "partition_by": "country"}, "partition_by"),

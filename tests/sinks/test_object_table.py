@@ -17,7 +17,6 @@ from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import DefinitionError, SinkError, SourceError
 from airflow_provider_microbatch.sinks import SinkContext
-from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.file.objects import OpenObjectTable
 from airflow_provider_microbatch.sinks.file.objects.published import Manifests
@@ -338,7 +337,6 @@ def test_a_table_lies_in_one_place_by_whichever_connection() -> None:
     "make",
     [
         lambda: PathCatalog("s3://bucket/lake"),
-        lambda: DeltaSink("s3://bucket/lake"),
         lambda: PostgresSink("warehouse", "public.orders", stages="s3://bucket/stages"),
         lambda: RowsInSqlite("s3://bucket/stages", "/rows.db", format="json"),
     ],

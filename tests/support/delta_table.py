@@ -1,5 +1,5 @@
 """What a reader of a Delta table finds at one version of it, looked at by a process of its own: ``python -m
-tests.support.delta_table <folder>``. delta-rs dies in a process that was forked from one which has used it, as the
+tests.support.delta_table <table>``. delta-rs dies in a process that was forked from one which has used it, as the
 tests' tasks are."""
 
 from __future__ import annotations
@@ -18,27 +18,35 @@ from tests.sinks.stages import NOTHING_KNOWN
 TOP = Path(__file__).resolve().parents[2]
 
 
-def batches_of(folder: Path) -> dict[BatchKey, list[dict[str, Any]]]:
-    """Rows by batch; also batches that are in without a row."""
-    if not (folder / "_delta_log").is_dir():
+def batches_of(table: str) -> dict[BatchKey, list[dict[str, Any]]]:
+    """Rows by batch; also batches that are in without a row.
+
+    :param table: a folder, or an address in a bucket.
+    """
+    if table.startswith("/") and not (Path(table) / "_delta_log").is_dir():
         return {}
-    command = [sys.executable, "-m", "tests.support.delta_table", str(folder)]
+    command = [sys.executable, "-m", "tests.support.delta_table", table]
     told = subprocess.run(command, cwd=TOP, check=True, capture_output=True, text=True).stdout
     return {BatchKey.parse(key): rows for key, rows in json.loads(told).items()}
 
 
-def _look(folder: Path) -> dict[str, list[dict[str, Any]]]:
+def _look(table: str) -> dict[str, list[dict[str, Any]]]:
     from deltalake import DeltaTable
+    from deltalake.exceptions import TableNotFoundError
 
     found: dict[str, list[dict[str, Any]]] = {}
-    for row in DeltaTable(folder.as_uri()).to_pyarrow_table().to_pylist():
+    try:
+        rows = DeltaTable(Path(table).as_uri() if table.startswith("/") else table).to_pyarrow_table().to_pylist()
+    except TableNotFoundError:
+        return {}
+    for row in rows:
         found.setdefault(f"{row.pop('lane')}/{row.pop('batch_id')}", []).append(row)
-    sink = DeltaSink(str(folder)).open(SinkContext())
-    for lane in (path.name.removeprefix("lane=") for path in (folder / "_microbatch" / "batches").glob("lane=*")):
+    sink = DeltaSink(table, packages=[]).open(SinkContext())
+    for lane in sink.lanes(NOTHING_KNOWN) or ():
         for number in sink.batches(lane, NOTHING_KNOWN):
             found.setdefault(f"{lane}/{number}", [])
     return found
 
 
 if __name__ == "__main__":
-    print(json.dumps(_look(Path(sys.argv[1]))))
+    print(json.dumps(_look(sys.argv[1])))

@@ -20,6 +20,7 @@ from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.sinks import OpenSink, Sink
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.delta.log import DeltaLog
+from airflow_provider_microbatch.sinks.delta.objects import OpenDeltaInBucket
 from airflow_provider_microbatch.sinks.delta.opened import OpenDelta
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.file.objects import OpenObjectTable
@@ -146,13 +147,29 @@ class FilesIntoDelta(FilesOnPosix):
 
     def published(self) -> Sequence[Mapping[BatchKey, list[Row]]]:
         lake = self._away if self._away.exists() else self._root / "lake"
-        return [batches_of(lake)]
+        return [batches_of(str(lake))]
 
     def publish_steps(self) -> Sequence[tuple[Any, str, str]]:
         return ((Places, "take", "rename"), (DeltaLog, "commit", "exchange"), (DeltaLog, "create", "exchange"))
 
     def operations(self) -> Sequence[tuple[type, type, str]]:
         return ((OpenSink, OpenDelta, "sink"), (OpenSource, OpenFileSource, "source"))
+
+
+class FilesIntoDeltaInBucket(FilesIntoBucket):
+    """The same into a Delta table in a bucket, with the checkpoint in the same one."""
+
+    def sink(self) -> Sink:
+        return DeltaSink(object_store.address(self._root / "lake"), packages=[])
+
+    def published(self) -> Sequence[Mapping[BatchKey, list[Row]]]:
+        return [batches_of(object_store.address(self._root / "lake"))]
+
+    def publish_steps(self) -> Sequence[tuple[Any, str, str]]:
+        return ((Stages, "claim", "rename"), (DeltaLog, "commit", "exchange"), (DeltaLog, "create", "exchange"))
+
+    def operations(self) -> Sequence[tuple[type, type, str]]:
+        return ((OpenSink, OpenDeltaInBucket, "sink"), (OpenSource, OpenFileSource, "source"))
 
 
 class FilesIntoIceberg(FilesOnPosix):

@@ -1,5 +1,6 @@
-"""A Delta table on a local or shared POSIX file system. A batch is published by one commit of the table's own log,
-which the orchestrator makes with delta-rs; Spark writes plain Parquet and needs no jar of Delta's.
+"""A Delta table on a local or shared POSIX file system, or on S3. A batch is published by one commit of the table's own
+log, which the orchestrator makes with delta-rs; Spark writes plain Parquet and needs no jar of Delta's. On a file
+system (:mod:`airflow_provider_microbatch.sinks.delta.objects` has what is different in a bucket):
 
 ::
 
@@ -17,15 +18,25 @@ is a number made of the manifest's digest (0: taken out). No writer skips a comm
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.sinks import OpenSink, Sink, SinkContext
-from airflow_provider_microbatch.sinks.file.arguments import check_options, check_path, local_path, partition_columns
+from airflow_provider_microbatch.sinks.file.arguments import (
+    address_of,
+    check_options,
+    check_path,
+    coordinates,
+    is_object,
+    lies_in,
+    local_path,
+    partition_columns,
+)
 from airflow_provider_microbatch.sinks.table_folder import TableFolder
+from airflow_provider_microbatch.stores.object_store.address import Address
 
 SCHEMA_POLICIES = ("fail", "add_columns")
 
@@ -37,11 +48,14 @@ class DeltaSink(Sink):
     The table gets two columns, ``lane`` and ``batch_id``, which say which batch each row belongs to, even after
     OPTIMIZE has merged the row's file with others. The first publish makes the table, unless it exists.
 
-    :param path: the table: an absolute local path or ``file:`` URL. As in Spark, a URL is not percent-decoded.
+    :param path: the table: an absolute local path or ``file:`` URL. As in Spark, a URL is not percent-decoded. Or a
+        folder of a bucket, ``s3://conn_id@bucket/folder`` (docs/delta.md).
     :param partition_by: the table's partition columns.
     :param schema_policy: how to treat columns that the table does not have: ``"fail"`` publishes only rows with exactly
         the table's columns; ``"add_columns"`` adds columns missing on either side, as null. A type never changes.
     :param options: options of Spark's Parquet writer, such as ``{"compression": "zstd"}``.
+    :param packages: for a table in a bucket: Maven coordinates of Hadoop's connector for it, for spark-submit. None:
+        the connector that belongs to the installed PySpark; empty: Spark already has a connector.
     :raises DefinitionError: for a wrong type or value, naming the field.
     """
 
@@ -50,24 +64,35 @@ class DeltaSink(Sink):
     partition_by: tuple[str, ...] = ()
     schema_policy: str = "fail"
     options: Mapping[str, str] = field(default_factory=dict)
+    packages: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        where = f"DeltaSink({self.path!r})"
-        check_path(self.path, where=where)
-        if "%" in str(self.root):
-            raise DefinitionError(f"{where}: path must not have '%': delta-rs decodes it, and looks elsewhere.")
+        # A malformed address may contain a password, and is not repeated.
+        where = f"DeltaSink({str(self.address) if is_object(self.path) else self.path!r})"
+        if not is_object(self.path):
+            check_path(self.path, where=where)
+            if "%" in str(self.root):
+                raise DefinitionError(f"{where}: path must not have '%': delta-rs decodes it, and looks elsewhere.")
+        object.__setattr__(self, "packages", coordinates(self.packages, where=where))
         object.__setattr__(self, "partition_by", partition_columns(self.partition_by, where=where))
         if self.schema_policy not in SCHEMA_POLICIES:
             raise DefinitionError(f"{where}: schema_policy {self.schema_policy!r} is none of {SCHEMA_POLICIES}.")
         check_options(self.options, where=where)
 
     def open(self, context: SinkContext) -> OpenSink:
-        for client in ("deltalake", "pyarrow"):
+        clients = {"deltalake": "delta", "pyarrow": "delta"}
+        if is_object(self.path):
+            clients["obstore"] = "object-store"
+        for client, extra in clients.items():
             if find_spec(client) is None:
                 raise DefinitionError(
                     f"DeltaSink({self.path!r}) needs {client}, which is not installed here. Run: "
-                    "pip install 'airflow-provider-microbatch[delta]'"
+                    f"pip install 'airflow-provider-microbatch[{extra}]'"
                 )
+        if is_object(self.path):
+            from airflow_provider_microbatch.sinks.delta.objects import OpenDeltaInBucket
+
+            return OpenDeltaInBucket(self, self.address, connect=context.connect)
         from airflow_provider_microbatch.sinks.delta.opened import OpenDelta
 
         return OpenDelta(self)
@@ -82,14 +107,21 @@ class DeltaSink(Sink):
         """The table's folder, as a folder that may be away."""
         return TableFolder(self.root)
 
+    @property
+    def address(self) -> Address:
+        """The table's place in a bucket."""
+        return address_of(self.path, sink="DeltaSink")
+
     def location(self) -> str:
-        return self.folder.location
+        return f"s3a://{self.address.place}" if is_object(self.path) else self.folder.location
 
     @property
     def can_withdraw(self) -> bool:
         return True
 
     def not_compactable(self) -> str | None:
+        if is_object(self.path):
+            return "a Delta table in a bucket is compacted by delta-rs: DeltaTable(…).optimize.compact()"
         return None
 
     @property
@@ -98,19 +130,21 @@ class DeltaSink(Sink):
 
     @property
     def only_folder(self) -> Path | None:
-        return self.root
+        return None if is_object(self.path) else self.root
 
     def is_same_place(self, other: Sink) -> bool:
-        return isinstance(other, DeltaSink) and self.folder.is_same_place(other.folder)
+        if not isinstance(other, DeltaSink) or is_object(self.path) or is_object(other.path):
+            return super().is_same_place(other)
+        return self.folder.is_same_place(other.folder)
 
     def would_show(self, location: str) -> bool:
         """Whether the address lies in the table: readers would see no file there, but a VACUUM would remove it."""
-        return self.folder.would_show(location)
+        return lies_in(location, self.address) if is_object(self.path) else self.folder.would_show(location)
 
     def unlike(self, before: Sink) -> str | None:
         if isinstance(before, DeltaSink) and before.partition_by != self.partition_by:
             return (
-                f"the Delta table {self.root} is partitioned by {list(before.partition_by)}, not by "
-                f"{list(self.partition_by)}."
+                f"the Delta table {self.location().removeprefix('file://')} is partitioned by "
+                f"{list(before.partition_by)}, not by {list(self.partition_by)}."
             )
         return None

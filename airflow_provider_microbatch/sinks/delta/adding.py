@@ -7,8 +7,9 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from airflow_provider_microbatch.sinks.delta.home import Home
 
 if TYPE_CHECKING:
     from deltalake.transaction import AddAction
@@ -29,29 +30,26 @@ def partition_values(file: str) -> dict[str, str | None]:
     return {_unescaped(name): None if value == _NULL else _unescaped(value) for name, _, value in pairs}
 
 
-def add_of(root: Path, path: str, values: Mapping[str, str | None], *, data_change: bool = True) -> AddAction | None:
+def add_of(home: Home, path: str, values: Mapping[str, str | None], *, data_change: bool = True) -> AddAction | None:
     """The action that adds a file to the log; None for a file without rows.
 
-    :param root: the table's folder.
-    :param path: the file's path below the folder.
+    :param home: where the table lies.
+    :param path: the file's path below the table's folder.
     :param values: the file's partition.
     :param data_change: False if its rows are in the table already: who follows the table does not read them again.
     """
     from deltalake.transaction import AddAction
-    from pyarrow import parquet
 
-    file = root / path
-    found = file.stat()
-    metadata = parquet.read_metadata(file)
-    if metadata.num_rows == 0:
+    found = home.footer(path)
+    if found.metadata.num_rows == 0:
         return None
     return AddAction(
         path=path,
-        size=found.st_size,
+        size=found.size,
         partition_values=dict(values),
-        modification_time=found.st_mtime_ns // 1_000_000,
+        modification_time=found.modified_ms,
         data_change=data_change,
-        stats=json.dumps(_stats(metadata)),
+        stats=json.dumps(_stats(found.metadata)),
     )
 
 

@@ -27,6 +27,7 @@ from airflow_provider_microbatch.sinks.compaction import CHANGED, Compacted, Com
 from airflow_provider_microbatch.sinks.compaction.parquet import ParquetJoining
 from airflow_provider_microbatch.sinks.delta import protocol
 from airflow_provider_microbatch.sinks.delta.adding import add_of
+from airflow_provider_microbatch.sinks.delta.folder import Folder
 from airflow_provider_microbatch.sinks.delta.log import DeltaLog, Snapshot
 from airflow_provider_microbatch.sinks.delta.removing import NAMEABLE, partition_of
 from airflow_provider_microbatch.sinks.file.posix import check_no_link, make_folders, sync
@@ -81,13 +82,15 @@ class Compacting:
     """A compaction of a table.
 
     :param log: the table's log.
+    :param folder: where the table lies.
     :param records: manifests of its batches.
     :param partition_by: the partition columns in the sink's definition.
     """
 
-    def __init__(self, log: DeltaLog, records: Records, *, partition_by: Sequence[str]) -> None:
+    def __init__(self, log: DeltaLog, folder: Folder, records: Records, *, partition_by: Sequence[str]) -> None:
         self._log = log
-        self._root = log.root
+        self._folder = folder
+        self._root = folder.root
         self._records = records
         self._partition_by = partition_by
         self._joining = ParquetJoining()
@@ -183,7 +186,7 @@ class Compacting:
         make_folders(target.parent)
         try:
             self._joining.join([self._root / one.path for one in files], target)
-            add = add_of(self._root, path, files[0].partition, data_change=False)
+            add = add_of(self._folder, path, files[0].partition, data_change=False)
             if add is None:
                 raise SinkError(f"{files[0].path} and those beside it have no rows")
             sync(target)

@@ -8,19 +8,17 @@ that was read; if another writer has taken that version, nothing is committed, a
 from __future__ import annotations
 
 import json
-import os
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.sinks.file.posix import sync
+from airflow_provider_microbatch.sinks.delta.home import Home
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -81,34 +79,25 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class DeltaLog:
-    """:param root: the table's folder."""
+    """:param home: where the table lies."""
 
-    root: Path
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the log's entries."""
-        return self.root / "_delta_log"
-
-    @property
-    def _uri(self) -> str:
-        return self.root.as_uri()
+    home: Home
 
     def open(self) -> Snapshot | None:
         """Read the table as it is now; None if there is no table.
 
         :raises SinkError: if the table cannot be read.
         """
-        if not self.folder.is_dir():
+        if not self.home.has_log():
             return None
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
 
-        with _reporting("read", self.root):
+        with _reporting("read", self.home):
             try:
-                return Snapshot(DeltaTable(self._uri))
+                return Snapshot(DeltaTable(self.home.uri, storage_options=self.home.options()))
             except TableNotFoundError:
-                return None  # an empty folder: its maker has not committed yet
+                return None  # its maker has not committed yet
 
     def snapshots(self) -> Iterator[Snapshot | None]:
         """The table as it is now, read again and again as long as another try of a commit is worthwhile."""
@@ -152,7 +141,7 @@ class DeltaLog:
         from deltalake import Schema
         from deltalake.exceptions import CommitFailedError
 
-        with _reporting("commit to", self.root):
+        with _reporting("commit to", self.home):
             try:
                 before.table.create_write_transaction(
                     list(actions),
@@ -180,14 +169,15 @@ class DeltaLog:
         from deltalake.exceptions import DeltaError
         from deltalake.transaction import create_table_with_add_actions
 
-        with _reporting("make", self.root):
+        with _reporting("make", self.home):
             try:
                 create_table_with_add_actions(
-                    self._uri,
+                    self.home.uri,
                     Schema.from_json(json.dumps(schema)),
                     list(adds),
                     mode="error",
                     partition_by=list(partition_by),
+                    storage_options=self.home.options(),
                     commit_properties=_properties(info, {transaction_of(key): number}),
                 )
             except DeltaError:
@@ -201,7 +191,7 @@ class DeltaLog:
         from deltalake import CommitProperties, Field
         from deltalake.exceptions import CommitFailedError, DeltaError
 
-        with _reporting("add columns to", self.root):
+        with _reporting("add columns to", self.home):
             try:
                 before.table.alter.add_columns(
                     [Field.from_json(json.dumps(one)) for one in fields],
@@ -214,12 +204,7 @@ class DeltaLog:
 
     def sync(self, *, since_ns: int) -> None:
         """Bring the log's entries that were written since ``since_ns`` to disk, so that they survive a power cut."""
-        with os.scandir(self.folder) as entries:
-            for entry in entries:
-                if entry.name.endswith(".json") and entry.stat().st_mtime_ns >= since_ns:
-                    sync(Path(entry.path))
-        sync(self.folder)
-        sync(self.root)  # the maker of the folder may have died before the folder was on disk
+        self.home.sync_log(since_ns=since_ns)
 
 
 def _properties(info: Mapping[str, Any], transactions: Mapping[str, int]) -> CommitProperties:
@@ -234,11 +219,12 @@ def _properties(info: Mapping[str, Any], transactions: Mapping[str, int]) -> Com
 
 
 @contextmanager
-def _reporting(doing: str, root: Path) -> Iterator[None]:
+def _reporting(doing: str, home: Home) -> Iterator[None]:
     """Raise errors of delta-rs as errors of the sink."""
     from deltalake.exceptions import DeltaError
 
     try:
         yield
     except (DeltaError, OSError) as error:
-        raise SinkError(f"cannot {doing} the Delta table {root}: {error}") from error
+        # The text of the original error may hold secrets.
+        raise SinkError(f"cannot {doing} the Delta table {home.where}: {home.told(error)}") from None

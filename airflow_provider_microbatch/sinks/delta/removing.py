@@ -7,24 +7,22 @@ rows apart; a file that also has rows of other batches is rewritten without the 
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import re
 import time
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.delta.adding import add_of
+from airflow_provider_microbatch.sinks.delta.home import Home
 from airflow_provider_microbatch.sinks.delta.log import Snapshot
 from airflow_provider_microbatch.sinks.delta.protocol import has_change_feed
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
-from airflow_provider_microbatch.sinks.file.posix import make_folders, sync
 from airflow_provider_microbatch.sinks.placed.places import DATA, REST, folder_of_batch, shared_by
 
 if TYPE_CHECKING:
@@ -42,29 +40,30 @@ class Removal:
 
     :param rows: how many of the batch's rows are in now.
     :param actions: removals of files, and additions of rewritten files that keep the rows of other batches.
-    :param left: the rewritten files, in the table's folder.
+    :param home: where the table lies.
+    :param left: paths of the rewritten files.
     """
 
+    home: Home
     rows: int = 0
     actions: list[AddAction | RemoveAction] = field(default_factory=list)
-    left: list[Path] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
 
     def undo(self) -> None:
         """Delete the rewritten files, which no commit names."""
         for path in self.left:
-            with contextlib.suppress(OSError):
-                path.unlink()
+            self.home.remove(path)
 
 
-def removal_of(snapshot: Snapshot, root: Path, key: BatchKey, *, where: str) -> Removal:
+def removal_of(snapshot: Snapshot, home: Home, key: BatchKey) -> Removal:
     """The changes that take a batch out of the table as it is in that snapshot.
 
-    :param root: the table's folder.
+    :param home: where the table lies.
     :raises SinkError: if a file cannot be named, or may not be rewritten.
     """
     from deltalake.transaction import RemoveAction
 
-    found = Removal()
+    found, where = Removal(home), home.where
     try:
         for file in _candidates(snapshot, key):
             path = unquote(file["path"])
@@ -74,7 +73,7 @@ def removal_of(snapshot: Snapshot, root: Path, key: BatchKey, *, where: str) -> 
                     "Nothing was changed; copy the table (a deep clone)."
                 )
             is_own = path.startswith(folder_of_batch(key))
-            all_rows, rows = _count(root / path, key, all_of_it=is_own)
+            all_rows, rows = _count(home.source(path), key, all_of_it=is_own)
             if rows == 0:
                 continue
             found.rows += rows
@@ -88,9 +87,9 @@ def removal_of(snapshot: Snapshot, root: Path, key: BatchKey, *, where: str) -> 
                         "the table's changes (delta.enableChangeDataFeed): written anew without the batch, the others "
                         "would come to them again. Nothing was changed. Replace its rows by DELETE and INSERT."
                     )
-                left = _write_rest(root, path, key)
-                found.left.append(root / left)
-                add = add_of(root, left, values)
+                left = _write_rest(home, path, key)
+                found.left.append(left)
+                add = add_of(home, left, values)
                 if add is not None:
                     found.actions.append(add)
     except BaseException:
@@ -156,11 +155,11 @@ def _text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def _count(path: Path, key: BatchKey, *, all_of_it: bool) -> tuple[int, int]:
+def _count(source: Any, key: BatchKey, *, all_of_it: bool) -> tuple[int, int]:
     """The number of rows in a file, and how many of them are the batch's."""
     from pyarrow import parquet
 
-    with parquet.ParquetFile(path) as file:
+    with parquet.ParquetFile(source) as file:
         rows = file.metadata.num_rows
         if all_of_it:
             return rows, rows
@@ -214,20 +213,18 @@ def _is_of(table: Any, key: BatchKey) -> Any:
     return pc.fill_null(found, False).combine_chunks()
 
 
-def _write_rest(root: Path, path: str, key: BatchKey) -> str:
+def _write_rest(home: Home, path: str, key: BatchKey) -> str:
     """Write a file with the rows of other batches. :return: its path below the table's folder."""
     import pyarrow.compute as pc
     from pyarrow import parquet
 
     folder = REST if shared_by(path) is None else f"{path.rpartition('/')[0]}/"
     left = f"{folder}{uuid.uuid4().hex}.parquet"
-    make_folders((root / left).parent)
     # Spark stores times in 96 bits, which Arrow would read as nanoseconds: these end in the year 2262.
-    with parquet.ParquetFile(root / path, coerce_int96_timestamp_unit="us") as file:
+    reading = parquet.ParquetFile(home.source(path), coerce_int96_timestamp_unit="us")
+    with home.writing(left) as target, reading as file:
         schema = _plain(file.schema_arrow)
-        with parquet.ParquetWriter(root / left, schema, compression="snappy") as writer:
+        with parquet.ParquetWriter(target, schema, compression="snappy") as writer:
             for table in _tables(file.iter_batches(batch_size=_ROWS), schema):
                 writer.write_table(table.filter(pc.invert(_is_of(table, key))))
-    sync(root / left)
-    sync((root / left).parent)
     return left

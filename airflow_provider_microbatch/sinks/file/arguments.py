@@ -33,19 +33,20 @@ def is_object(path: object) -> bool:
     return isinstance(path, str) and path.startswith(_OBJECTS)
 
 
-def address_of(path: str) -> Address:
+def address_of(path: str, *, sink: str = "FileSink") -> Address:
     """The place of a table in an object store.
 
+    :param sink: name of the sink, for messages.
     :raises DefinitionError: if ``path`` names no such place. A possible password in it is not repeated.
     """
     try:
         address = Address.parse(path, of="table")
     except CheckpointError as error:
-        raise DefinitionError(f"FileSink: path: {error}") from error
+        raise DefinitionError(f"{sink}: path: {error}") from error
     if not _PLAIN.fullmatch(address.prefix):
         raise DefinitionError(
-            f"FileSink({str(address)!r}): the folder's name has other signs than letters, digits, and _ . = - and /. "
-            "Readers of manifests spell others in more than one way."
+            f"{sink}({str(address)!r}): the folder's name has other signs than letters, digits, and _ . = - and /. "
+            "Readers of the table spell others in more than one way."
         )
     return address
 
@@ -104,7 +105,7 @@ def local_path(path: object, *, where: str = "") -> Path:
         return Path(os.path.normpath("/" + path.lstrip("/") if path.startswith("/") else path))
     if scheme != "file" or (rest.startswith("//") and not rest.startswith("///")):
         raise DefinitionError(
-            f"{where}: only local paths and 'file:///…' URLs are supported here: publishing is a rename. A FileSink "
-            "also takes 's3://conn_id@bucket/folder'."
+            f"{where}: only local paths and 'file:///…' URLs are supported here: publishing is a rename. A FileSink or "
+            "a DeltaSink also takes 's3://conn_id@bucket/folder'."
         )
     return Path(os.path.normpath("/" + rest.lstrip("/")))

@@ -160,11 +160,12 @@ def _writes(manifest: Manifest) -> int:
 def data_files(folder: Path) -> Iterator[Path]:
     """The files below a folder that Spark's readers see."""
     for parent, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if _is_data(name)]
-        yield from (Path(parent, name) for name in names if _is_data(name))
+        folders[:] = [name for name in folders if is_data(name)]
+        yield from (Path(parent, name) for name in names if is_data(name))
 
 
-def _is_data(name: str) -> bool:
+def is_data(name: str) -> bool:
+    """Whether a file or folder of that name is data to Spark's readers."""
     # Spark's own rule, to see exactly the files that its readers see: partition folders may begin with an underscore.
     return not name.startswith(".") and (not name.startswith("_") or "=" in name)
 

@@ -22,7 +22,8 @@ from airflow_provider_microbatch.sinks.iceberg.log import PATIENCE_SECONDS, Iceb
 from airflow_provider_microbatch.sinks.iceberg.partitions import spec_of
 from airflow_provider_microbatch.sinks.iceberg.removing import Removal, batches_with_rows, removal_of
 from airflow_provider_microbatch.sinks.iceberg.rolled_away import rolled_away
-from airflow_provider_microbatch.sinks.placed import HIDDEN, OpenPlaced, Placed, Published, rows_written
+from airflow_provider_microbatch.sinks.placed import HIDDEN, OpenPlaced, Placed
+from airflow_provider_microbatch.sinks.placed.logged import Published, rows_written
 from airflow_provider_microbatch.sinks.placed.places import Place, in_place
 from airflow_provider_microbatch.sinks.table_folder import check_writable
 

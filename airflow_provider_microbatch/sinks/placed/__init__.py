@@ -1,5 +1,5 @@
-"""The common part of tables whose readers find files through a log: Delta and Iceberg. An attempt's files lie in the
-table's folder before the log names them, so that publishing is one commit that names them.
+"""The common part of tables on a file system whose readers find files through a log: Delta and Iceberg. An attempt's
+files lie in the table's folder before the log names them, so that publishing is one commit that names them.
 
 ::
 
@@ -14,7 +14,6 @@ table's folder before the log names them, so that publishing is one commit that 
 
 from __future__ import annotations
 
-import logging
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -23,36 +22,20 @@ from pathlib import Path
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
-from airflow_provider_microbatch.exceptions import PublishConflictError, SinkError
+from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.settings import make_private_folder
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
 from airflow_provider_microbatch.sinks.file import STAGING, FileSink
-from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.file.posix import check_no_link, make_folders, sync_tree
 from airflow_provider_microbatch.sinks.file.report import check_files, read_manifest, reporting
+from airflow_provider_microbatch.sinks.placed.logged import WRITER, OpenLogged, Published, constants_of
 from airflow_provider_microbatch.sinks.placed.places import Place, Places
-from airflow_provider_microbatch.sinks.placed.records import Records, encode, number_of
+from airflow_provider_microbatch.sinks.placed.records import FolderRecords, encode, number_of
 from airflow_provider_microbatch.sinks.staged_in_files import StagedInFiles
 from airflow_provider_microbatch.sinks.table_folder import TableFolder
 
 HIDDEN = "_microbatch"
-
-log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Published:
-    """A batch's output that the log says is in.
-
-    :param number: number of its manifest.
-    :param manifest: the manifest as it was written.
-    :param own: the manifest as the asking checkpoint counts it.
-    """
-
-    number: int
-    manifest: Manifest
-    own: Manifest
 
 
 @dataclass(frozen=True)
@@ -63,8 +46,8 @@ class Placed:
     place: Place
 
 
-class OpenPlaced(StagedInFiles):
-    """The operations that such sinks share: all but those of the log.
+class OpenPlaced(StagedInFiles, OpenLogged):
+    """The operations that such sinks share on a file system: all but those of the log.
 
     :param folder: the table's folder.
     :param partition_by: columns by whose values Spark divides files into folders; Spark leaves them out of the files.
@@ -78,17 +61,8 @@ class OpenPlaced(StagedInFiles):
         self._root = folder.root
         hidden = folder.root / HIDDEN
         self._files = FileSink(str(hidden), format="parquet", partition_by=partition_by, options=options or {})
-        self._records = Records(hidden / "batches")
+        self._records = FolderRecords(hidden / "batches")
         self._places = Places(folder.root, hidden)
-
-    @property
-    @abstractmethod
-    def _where(self) -> str:
-        """A name for the table, for people."""
-
-    @abstractmethod
-    def _put(self, batch: ExpectedBatch, epoch: int, *, replaces: bool) -> Manifest:
-        """Commit the attempt's files to the table, or find that some attempt's files are in it."""
 
     @abstractmethod
     def _numbers_for_good(self, key: BatchKey) -> Collection[int]:
@@ -98,13 +72,6 @@ class OpenPlaced(StagedInFiles):
     @abstractmethod
     def _forget(self, place: Place) -> None:
         """Remove the mark of the place of an attempt that is in."""
-
-    def publish(self, batch: ExpectedBatch, epoch: int) -> Manifest:
-        return self.contains(batch) or self._put(batch, epoch, replaces=False)
-
-    def replace(self, batch: ExpectedBatch, epoch: int) -> Manifest:
-        self.contains(batch)
-        return self._put(batch, epoch, replaces=True)
 
     def drop_stage(self, batch: BatchIdentity, epoch: int) -> bool:
         dropped = self._files.drop_stage(batch, epoch)
@@ -132,12 +99,7 @@ class OpenPlaced(StagedInFiles):
 
     def stage(self, batch: BatchIdentity, epoch: int) -> Stage:
         stage = self._files.stage(batch, epoch)
-        constants = dict(zip(RESERVED_COLUMNS, (batch.key.lane, batch.key.id), strict=True))
-        return replace(
-            stage,
-            writer="airflow_provider_microbatch.runtime.write:write_marked",
-            arguments={**stage.arguments, "constants": constants},
-        )
+        return replace(stage, writer=WRITER, arguments={**stage.arguments, "constants": constants_of(batch.key)})
 
     def manifest(self, batch: BatchIdentity, epoch: int) -> Manifest | None:
         staged = self._files.manifest(batch, epoch)
@@ -160,54 +122,9 @@ class OpenPlaced(StagedInFiles):
             if found is not None and number_of(encode(found)) == place.number:
                 yield place, found
 
-    def _published_as(self, number: int | None, batch: ExpectedBatch) -> Published | None:
-        """The output that the log names by that number; None if the log names none.
-
-        :raises ForeignBatchError: if other output is at the batch's place.
-        """
-        if number is None:
-            return None
-        manifest = self._records.get(batch.key, number)
-        return Published(number, manifest, batch.check(manifest, where=self.location()))
-
     def _place_of(self, found: Published) -> Place:
         identity = found.manifest.identity or BatchIdentity.at(found.manifest.key)
         return self._places.of(identity, found.manifest.epoch, found.number)
-
-    def _stands(self, found: Published, epoch: int, *, replaces: bool) -> bool:
-        """Whether the published output stays, and the attempt's files are not put in its place.
-
-        :raises PublishConflictError: if a later replay than this one has been published.
-        """
-        if replaces and found.own.epoch > epoch:
-            raise PublishConflictError(
-                f"batch {found.own.key}: attempt {found.own.epoch} is published, which is later than attempt {epoch}. "
-                "Nothing was replaced."
-            )
-        return not replaces or found.own.epoch == epoch
-
-    def _check_is_of(self, found: Published, epoch: int) -> None:
-        """:raises SinkError: if the output to be taken out is not that attempt's."""
-        if found.own.epoch != epoch:
-            raise SinkError(
-                f"batch {found.own.key} of {self._where} is attempt {found.own.epoch}'s, not {epoch}'s: replaced "
-                "meanwhile. Nothing was taken out; run the command again."
-            )
-
-    def _deleted_meanwhile(self, key: BatchKey, commits: str) -> SinkError:
-        return SinkError(
-            f"somebody else has deleted or overwritten rows of batch {key} of {self._where} while they were about to "
-            f"be replaced ({commits}). Nothing was replaced. If the batch's rows are wanted, clear its task once more."
-        )
-
-    def _warn_of_deleted(self, found: Published, rows: int) -> None:
-        """:param rows: how many of the batch's rows are in now."""
-        wrote = rows_written(found.manifest)
-        if wrote is not None and rows < wrote:
-            log.warning(
-                "batch %s of %s had %s rows when it was published, and has %s now: somebody has deleted the others. "
-                "The replay brings them back.", found.manifest.key, self._where, wrote, rows,
-            )  # fmt: skip
 
     def _place(self, batch: ExpectedBatch, epoch: int) -> Placed:
         """Move a stage that is whole, of this plan and on disk to a place where the log can name its files.
@@ -227,12 +144,3 @@ class OpenPlaced(StagedInFiles):
         for place, found in self._marked(staged, epoch):
             return Placed(batch.check_stage(found, where=str(self._root / place.below)), place)
         raise SinkError(f"batch {key} attempt {epoch} has no complete stage at {stage}. Run the batch again.")
-
-
-def rows_written(manifest: Manifest) -> int | None:
-    """How many rows the batch brought to this table; None if that is not known."""
-    result = manifest.result
-    by_sink = result.get("numOutputRowsBySink")
-    # Where a batch has several tables, manifests of older versions do not say which figure is this table's.
-    wrote = result.get("numOutputRows") if by_sink is None else by_sink.get(result.get("sink"))
-    return wrote if isinstance(wrote, int) else None

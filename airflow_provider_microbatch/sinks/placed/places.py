@@ -33,8 +33,6 @@ _OWN = re.compile(rf"{DATA}/(?P<lane>[^/]+)/(?P<id>0|[1-9]\d*)/(?P<number>[0-9a-
 _SHARED = re.compile(rf"{REST}(?P<lane>[^/]+)/(?P<low>\d+)-(?P<high>\d+)/")
 _MARK = re.compile(r"lane=(?P<lane>[^/]+)/batch_id=(?P<id>\d+)/attempt=(?P<epoch>\d+)\.(?P<number>[0-9a-f]{16})")
 _PLAIN = re.compile(r"[A-Za-z0-9/_.=-]+")
-"""Paths that every reader and writer spells alike. delta-rs encodes an umlaut in the log; Spark's VACUUM lists the file
-under its real name, does not find that name in the log, and removes the file."""
 
 
 _TOLD = "the attempt's files are in the table's folder, and maybe not in its log\n"
@@ -182,6 +180,12 @@ def own_of(path: str) -> tuple[BatchKey, int] | None:
         return None
 
 
+def is_plain(path: str) -> bool:
+    """Whether every reader and writer spells the path alike. delta-rs encodes an umlaut in the log; Spark's VACUUM
+    lists the file under its real name, does not find that name in the log, and removes the file."""
+    return _PLAIN.fullmatch(path) is not None
+
+
 def in_place(folder: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
     """Rename files whose paths from Spark have special signs to plain paths. Idempotent.
 
@@ -190,7 +194,7 @@ def in_place(folder: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
     :raises SinkError: if a file is missing, or its size has changed: another program was there.
     """
     for number, (file, size) in enumerate(sorted(manifest.files.items())):
-        now = file if _PLAIN.fullmatch(file) else f"part-{number:05}.parquet"
+        now = file if is_plain(file) else f"part-{number:05}.parquet"
         path = folder / now
         if now != file and (folder / file).exists():
             (folder / file).rename(path)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,17 +33,14 @@ def number_of(data: bytes) -> int:
     return (int.from_bytes(hashlib.sha256(data).digest()[:8], "big") >> 2) or 1
 
 
-@dataclass(frozen=True)
-class Records:
-    """:param root: a hidden folder of the table."""
-
-    root: Path
+class Records(ABC):
+    """The manifests of a table. A table's log has to be asked which of them count."""
 
     def put(self, manifest: Manifest) -> int:
         """Store a manifest durably. :return: its number."""
         data = encode(manifest)
         number = number_of(data)
-        put_file(self.root, self._path(manifest.key, number), data)
+        self._write(manifest.key, number, data)
         return number
 
     def get(self, key: BatchKey, number: int) -> Manifest:
@@ -50,13 +48,13 @@ class Records:
 
         :raises SinkError: if its file is gone, or was changed.
         """
-        path = self._path(key, number)
+        path = self.where(key, number)
         ways = (
             "Bring the folder _microbatch of the table back from its backup; or give the pipeline another table. "
             "Nothing was published."
         )
         try:
-            data = read_regular(path)
+            data = self._read(key, number)
             if number_of(data) != number:
                 raise ValueError("somebody changed it")
             values = json.loads(data)
@@ -70,19 +68,57 @@ class Records:
         except _UNREADABLE as error:
             raise SinkError(f"{path} is no manifest of a batch: {error}. {ways}") from error
 
+    @abstractmethod
+    def where(self, key: BatchKey, number: int) -> str:
+        """The place of a manifest, for people."""
+
+    @abstractmethod
     def drop(self, key: BatchKey, number: int) -> None:
         """Remove the manifest of an attempt that was never published."""
+
+    @abstractmethod
+    def ids(self, lane: str, *, after: int = -1) -> Iterator[int]:
+        """Ids above ``after`` of batches of the lane that were published or about to be, ascending."""
+
+    @abstractmethod
+    def lanes(self) -> list[str]:
+        """Lanes of which any batch was published or about to be, ascending."""
+
+    @abstractmethod
+    def _write(self, key: BatchKey, number: int, data: bytes) -> None:
+        """Store the bytes durably; they may be there."""
+
+    @abstractmethod
+    def _read(self, key: BatchKey, number: int) -> bytes:
+        """:raises FileNotFoundError: if they are gone."""
+
+
+@dataclass(frozen=True)
+class FolderRecords(Records):
+    """:param root: a hidden folder of the table."""
+
+    root: Path
+
+    def where(self, key: BatchKey, number: int) -> str:
+        return str(self._path(key, number))
+
+    def drop(self, key: BatchKey, number: int) -> None:
         with contextlib.suppress(FileNotFoundError):
             self._path(key, number).unlink()
 
-    def ids(self, lane: str) -> Iterator[int]:
-        """Ids of batches of the lane that were published or about to be, ascending."""
+    def ids(self, lane: str, *, after: int = -1) -> Iterator[int]:
         names = {path.name.partition(".")[0] for path in (self.root / f"lane={lane}").glob("*.json")}
-        yield from sorted(int(name) for name in names if name.isascii() and name.isdecimal())
+        found = sorted(int(name) for name in names if name.isascii() and name.isdecimal())
+        yield from (id for id in found if id > after)
 
     def lanes(self) -> list[str]:
-        """Lanes of which any batch was published or about to be, ascending."""
         return sorted(path.name.removeprefix("lane=") for path in self.root.glob("lane=*"))
+
+    def _write(self, key: BatchKey, number: int, data: bytes) -> None:
+        put_file(self.root, self._path(key, number), data)
+
+    def _read(self, key: BatchKey, number: int) -> bytes:
+        return read_regular(self._path(key, number))
 
     def _path(self, key: BatchKey, number: int) -> Path:
         return self.root / f"lane={key.lane}" / f"{key.id}.{number:016x}.json"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_microbatch.connections import Connection, connect, type_of
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError
 from airflow_provider_microbatch.stores.object_store.address import AZURE, GCS, S3, Address
+from airflow_provider_microbatch.stores.object_store.aws import UNSUPPORTED, AwsAccess
 from airflow_provider_microbatch.stores.object_store.forks import library
 
 if TYPE_CHECKING:
@@ -113,39 +114,38 @@ def _client(address: Address, options: Mapping[str, Any], transport: Mapping[str
 
 
 def _aws(address: Address, connection: Connection) -> _Options:
-    extra = connection.extra
-    for field_name in ("role_arn", "profile_name", "assume_role_method", "credential_process"):
-        if extra.get(field_name):
+    check_supported(address, connection)
+    access = AwsAccess.of(connection)
+    options: dict[str, Any] = {}
+    transport: dict[str, Any] = {}
+    if access.region:
+        options["region"] = access.region
+    if access.endpoint:
+        options["endpoint"] = access.endpoint
+        transport["allow_http"] = access.is_plain
+    if access.addressing:
+        options["virtual_hosted_style_request"] = access.addressing == "virtual"
+    if access.trusts_anybody:
+        transport["allow_invalid_certificates"] = True
+    elif access.certificates:
+        transport["root_certificate"] = _certificates(address, access.certificates)
+    if access.keys:
+        key, secret = access.keys
+        # By a provider, since otherwise a token from the environment would be sent with these keys.
+        given = {"access_key_id": key, "secret_access_key": secret, "token": access.token, "expires_at": None}
+        options["credential_provider"] = lambda: given
+    return options, transport, access.secrets
+
+
+def check_supported(address: Address, connection: Connection) -> None:
+    """:raises CheckpointError: if the connection has a field that cannot be acted upon here."""
+    for name in UNSUPPORTED:
+        if connection.extra.get(name):
             raise CheckpointError(
-                f"{address.of} {address}: connection {connection.conn_id!r} has {field_name!r}, which is not supported "
+                f"{address.of} {address}: connection {connection.conn_id!r} has {name!r}, which is not supported "
                 "here. Give it keys (login, password, aws_session_token); or leave conn_id@ out of the address and let "
                 "the workers have the role: its credentials are found in the environment."
             )
-    service = _mapping(_mapping(extra.get("service_config")).get("s3"))
-    endpoint = service.get("endpoint_url") or extra.get("endpoint_url")
-    addressing = _mapping(_mapping(extra.get("config_kwargs")).get("s3")).get("addressing_style")
-    options: dict[str, Any] = {}
-    transport: dict[str, Any] = {}
-    if extra.get("region_name"):
-        options["region"] = str(extra["region_name"])
-    if endpoint:
-        options["endpoint"] = str(endpoint)
-        transport["allow_http"] = str(endpoint).startswith("http://")
-    if addressing:
-        options["virtual_hosted_style_request"] = addressing == "virtual"
-    verify = extra.get("verify")
-    if verify is False or str(verify).lower() == "false":
-        transport["allow_invalid_certificates"] = True
-    elif isinstance(verify, str) and verify.lower() != "true":
-        transport["root_certificate"] = _certificates(address, verify)
-    key = connection.login or extra.get("aws_access_key_id")
-    secret = connection.password or extra.get("aws_secret_access_key")
-    token = extra.get("aws_session_token") or extra.get("session_token")
-    if key and secret:
-        # By a provider, since otherwise a token from the environment would be sent with these keys.
-        given = {"access_key_id": str(key), "secret_access_key": str(secret), "token": token, "expires_at": None}
-        options["credential_provider"] = lambda: given
-    return options, transport, tuple(str(one) for one in (key, secret, token) if one)
 
 
 def _google(address: Address, connection: Connection) -> _Options:
@@ -203,10 +203,6 @@ def _tls(transport: Mapping[str, Any]) -> ssl.SSLContext | None:
     context = ssl.create_default_context()
     context.load_verify_locations(cadata=certificates.decode("ascii"))
     return context
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _certificates(address: Address, path: str) -> bytes:

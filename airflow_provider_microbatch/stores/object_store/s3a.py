@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from airflow_provider_microbatch.connections import Connect, Connection, type_of
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.runtime.job import Requirements
 from airflow_provider_microbatch.stores.object_store.address import S3
+from airflow_provider_microbatch.stores.object_store.aws import AwsAccess
 from airflow_provider_microbatch.stores.object_store.credentials import TYPES
 
 _HADOOP = re.compile(r"hadoop-client-api-(.+)\.jar")
@@ -61,28 +61,19 @@ def hadoop_version() -> str | None:
 def s3a_settings(connection: Connection) -> dict[str, str]:
     """Return a connection of type ``aws`` as settings of Hadoop's ``s3a``, named as below
     ``fs.s3a.bucket.<bucket>``."""
-    extra = connection.extra
-    service = _mapping(_mapping(extra.get("service_config")).get("s3"))
-    endpoint = service.get("endpoint_url") or extra.get("endpoint_url")
-    addressing = _mapping(_mapping(extra.get("config_kwargs")).get("s3")).get("addressing_style")
-    key = connection.login or extra.get("aws_access_key_id")
-    secret = connection.password or extra.get("aws_secret_access_key")
-    token = extra.get("aws_session_token") or extra.get("session_token")
+    access = AwsAccess.of(connection)
     settings: dict[str, str] = {}
-    if endpoint:
-        settings["endpoint"] = str(endpoint)
-        settings["connection.ssl.enabled"] = str(not str(endpoint).startswith("http://")).lower()
-        settings["path.style.access"] = str(addressing != "virtual").lower()
-    if extra.get("region_name"):
-        settings["endpoint.region"] = str(extra["region_name"])
-    if key and secret:
-        kind = "TemporaryAWSCredentialsProvider" if token else "SimpleAWSCredentialsProvider"
+    if access.endpoint:
+        settings["endpoint"] = access.endpoint
+        settings["connection.ssl.enabled"] = str(not access.is_plain).lower()
+        settings["path.style.access"] = str(access.addressing != "virtual").lower()
+    if access.region:
+        settings["endpoint.region"] = access.region
+    if access.keys:
+        key, secret = access.keys
+        kind = "TemporaryAWSCredentialsProvider" if access.token else "SimpleAWSCredentialsProvider"
         settings["aws.credentials.provider"] = f"org.apache.hadoop.fs.s3a.{kind}"
-        settings |= {"access.key": str(key), "secret.key": str(secret)}
-        if token:
-            settings["session.token"] = str(token)
+        settings |= {"access.key": key, "secret.key": secret}
+        if access.token:
+            settings["session.token"] = access.token
     return settings
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

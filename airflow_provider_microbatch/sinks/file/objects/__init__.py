@@ -18,52 +18,34 @@ if it were a table finds nothing in it, rather than the rows of all attempts.
 
 from __future__ import annotations
 
-import json
-import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.connections import Connect
-from airflow_provider_microbatch.exceptions import (
-    CheckpointError,
-    DefinitionError,
-    PublishConflictError,
-    SinkError,
-)
-from airflow_provider_microbatch.runtime.access import ACCESS
-from airflow_provider_microbatch.runtime.job import NOTHING as NO_REQUIREMENTS
+from airflow_provider_microbatch.exceptions import PublishConflictError, SinkError
 from airflow_provider_microbatch.runtime.job import Stage
-from airflow_provider_microbatch.runtime.layout import ERROR, MANIFEST
+from airflow_provider_microbatch.runtime.layout import MANIFEST
 from airflow_provider_microbatch.runtime.object_table import is_nothing
-from airflow_provider_microbatch.sinks import Compacted, Compaction, ExpectedBatch, Manifest, OpenSink
-from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
+from airflow_provider_microbatch.sinks import Compacted, Compaction, ExpectedBatch, Manifest
 from airflow_provider_microbatch.sinks.file.compacting import joining_of
 from airflow_provider_microbatch.sinks.file.objects import nothing
 from airflow_provider_microbatch.sinks.file.objects.compacting import ObjectCompacting
-from airflow_provider_microbatch.sinks.file.objects.layout import FENCED, REPLACED, Written, marks_of
+from airflow_provider_microbatch.sinks.file.objects.layout import REPLACED, Written
 from airflow_provider_microbatch.sinks.file.objects.published import Manifests, Published
-from airflow_provider_microbatch.sinks.file.objects.stages import Stages
-from airflow_provider_microbatch.sinks.file.report import check_of_one_job, differing, error_of, manifest_from
-from airflow_provider_microbatch.stores.object_store import ObjectStore
+from airflow_provider_microbatch.sinks.file.objects.staged import StagedInObjects
+from airflow_provider_microbatch.sinks.file.report import differing
 from airflow_provider_microbatch.stores.object_store.address import Address
-from airflow_provider_microbatch.stores.object_store.bucket import Bucket
-from airflow_provider_microbatch.stores.object_store.conditional import ConditionalPuts
-from airflow_provider_microbatch.stores.object_store.s3a import connector, settings_of
 
 if TYPE_CHECKING:
     from airflow_provider_microbatch.sinks.file import FileSink
 
-log = logging.getLogger(__name__)
-
-_FENCE_TEXT = b"a later attempt has taken this one's place\n"
 _TRIES = 20
 
 
-class OpenObjectTable(OpenSink):
+class OpenObjectTable(StagedInObjects):
     """A table in an object store, opened: the operations that the orchestrator calls.
 
     :param sink: definition of the table.
@@ -72,12 +54,8 @@ class OpenObjectTable(OpenSink):
     """
 
     def __init__(self, sink: FileSink, address: Address, *, connect: Connect) -> None:
+        super().__init__(address, connect=connect, packages=sink.packages)
         self._sink = sink
-        self._address = address
-        self._connect = connect
-        self._bucket = Bucket(address)
-        self._store = ObjectStore(self._bucket, ConditionalPuts(self._bucket, address.prefix), folder=address.prefix)
-        self._stages = Stages(self._store, self._bucket)
         self._manifests = Manifests(
             self._store, self._bucket, top=f"s3://{address.bucket}/{address.prefix}", format=sink.format
         )
@@ -86,53 +64,12 @@ class OpenObjectTable(OpenSink):
     def definition(self) -> FileSink:
         return self._sink
 
-    def check(self) -> None:
-        with self._telling("be reached"):
-            connector(self._sink.packages)
-            self.secrets()
-            next(self._bucket.objects(self._address.prefix, page=1), None)
-
     def stage(self, batch: BatchIdentity, epoch: int) -> Stage:
-        written = Written.by(batch, epoch)
-        path = f"{self.location()}/{written.folder}"
-        try:
-            requires = connector(self._sink.packages)
-        except DefinitionError:
-            requires = NO_REQUIREMENTS  # a host without pyspark writes nothing; `check` reports that pyspark is missing
-        return Stage(
-            writer="airflow_provider_microbatch.runtime.write:write",
-            arguments={
-                "path": path,
-                "format": self._sink.format,
-                "options": dict(self._sink.options),
-                ACCESS: self._secret if self._address.conn_id is not None else None,
-            },
-            report=path,
-            reserved_columns=RESERVED_COLUMNS,
-            fence=f"{self.location()}/{written.fence_mark}",
-            requires=requires,
+        return self._stage(
+            Written.by(batch, epoch),
+            "airflow_provider_microbatch.runtime.write:write",
+            {"format": self._sink.format, "options": dict(self._sink.options)},
         )
-
-    def secrets(self) -> dict[str, str]:
-        """The connection as settings of ``s3a``, for this bucket alone."""
-        try:
-            settings = settings_of(self._address.conn_id, self._address.bucket, self._connect)
-        except DefinitionError as error:
-            raise SinkError(f"the table {self.location()}: {error}") from error
-        return {self._secret: json.dumps(settings)} if settings else {}
-
-    def begin(self, batch: BatchIdentity, epoch: int) -> None:
-        with self._telling("begin an attempt at", batch.key):
-            self._stages.begin(Written.by(batch, epoch))
-
-    def manifest(self, batch: BatchIdentity, epoch: int) -> Manifest | None:
-        written = Written.by(batch, epoch)
-        with self._telling("read the stage of", batch.key):
-            return self._manifest(written) if self._stages.is_there(written) else None
-
-    def failure(self, batch: BatchIdentity, epoch: int) -> Mapping[str, Any] | None:
-        with self._telling("read the stage of", batch.key):
-            return error_of(self._lines(f"{Written.by(batch, epoch).folder}/{ERROR}"))
 
     def contains(self, batch: ExpectedBatch) -> Manifest | None:
         with self._telling("look for", batch.key):
@@ -177,24 +114,10 @@ class OpenObjectTable(OpenSink):
             self._stages.forget(written)
         return True
 
-    def fence(self, batch: BatchIdentity, epoch: int, *, by: str) -> None:
-        mark = Written.by(batch, epoch).fence_mark
-        with self._telling("fence an attempt of", batch.key):
-            # The reason may come from a checkpoint that others can write: it goes to the log, and into no object.
-            self._store.put_if_absent(mark, _FENCE_TEXT)
-        log.info("%s/%s: %s", self.location(), mark, by)
-
-    def drop_fences(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
-        with self._telling("remove old fences"):
-            marks = self._old(marks_of(FENCED, checkpoint), older_seconds)
-            if not dry_run:
-                self._store.delete_many(marks)
-        return [f"{self.location()}/{mark}" for mark in marks]
-
     def drop_replaced(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
         found = []
         with self._telling("remove replaced output"):
-            folder = marks_of(REPLACED, checkpoint)
+            folder = Written.marks(REPLACED, checkpoint)
             for mark in self._old(folder, older_seconds):
                 written = Written.at(mark.removeprefix(f"{folder}/"))
                 if written is None or not self._is_out(written, older_seconds):
@@ -306,33 +229,18 @@ class OpenObjectTable(OpenSink):
         return not replaces or current.epoch == epoch
 
     def _complete_stage(self, batch: ExpectedBatch, epoch: int) -> Manifest:
-        """The manifest of a stage that is whole and of this plan. From now on the stage is only removed after the
-        batch's manifest has been changed."""
-        written = Written.by(batch.staged, epoch)
-        where = f"{self.location()}/{written.folder}"
-        own = self.manifest(batch.staged, epoch)
-        if own is None or own.epoch != epoch:
-            raise SinkError(f"batch {batch.key} attempt {epoch} has no complete stage at {where}. Run the batch again.")
-        batch.check_stage(own, where=where)
-        self._stages.claim(written)
-        told = differing(self._data(written, own), own)
-        if told is not None:
-            raise SinkError(
-                f"the stage {where} of batch {batch.key} attempt {epoch} is not what its job wrote ({told}). It was "
-                "not published; run the batch again, as a new attempt."
-            )
-        check_of_one_job(own, where=where)
+        own = super()._complete_stage(batch, epoch)
         if not own.files:
             self._store.put_if_absent(
-                f"{written.folder}/{nothing.NAME}.{self._sink.format}", nothing.of_format(self._sink.format)
+                f"{Written.by(batch.staged, epoch).folder}/{nothing.NAME}.{self._sink.format}",
+                nothing.of_format(self._sink.format),
             )
         return own
 
     def _data(self, written: Written, manifest: Manifest) -> Mapping[str, int]:
         """The files of an attempt that readers may be shown, with their sizes."""
         beside = {f"{nothing.NAME}.{self._sink.format}"} if not manifest.files else set()
-        found = self._stages.objects(written).items()
-        return {path: size for path, size in found if not path.startswith(("_", ".")) and path not in beside}
+        return {path: size for path, size in super()._data(written, manifest).items() if path not in beside}
 
     def _make_unpublishable(self, written: Written, *, had_begun: bool) -> bool:
         """Make sure that a process which is publishing the attempt, but has not put the manifest yet, is refused.
@@ -369,53 +277,16 @@ class OpenObjectTable(OpenSink):
         before = self._manifests.look(written.key)
         return before.written != written and self._manifests.touch(before)
 
-    def _old(self, folder: str, seconds: float) -> list[str]:
-        """Objects below a folder that were written at least ``seconds`` ago."""
-        top = f"{self._address.prefix}/"
-        found = list(self._bucket.objects(f"{top}{folder}"))
-        if not found:
-            return []
-        now_ms = self._store.now_ms()
-        return [
-            one["path"].removeprefix(top)
-            for one in found
-            if now_ms - one["last_modified"].timestamp() * 1000 >= seconds * 1000
-        ]
-
     def _older(self, paths: Sequence[str], seconds: float) -> list[str]:
         now_ms = self._store.now_ms()
         modified = {path: self._store.modified_ms(path) for path in paths}
         return [path for path, at in modified.items() if at is None or now_ms - at >= seconds * 1000]
-
-    def _manifest(self, written: Written) -> Manifest | None:
-        folder = f"{written.folder}/{MANIFEST}"
-        return manifest_from(self._lines(folder), written.key, where=f"{self.location()}/{folder}")
-
-    def _lines(self, folder: str) -> Iterator[Any]:
-        """Values of the JSON lines in the objects of a folder that Spark wrote."""
-        for name in self._store.list_after(folder):
-            data = self._store.get(f"{folder}/{name}") if name.startswith("part-") else None
-            # A JSON text may contain characters that `str.splitlines` takes for the end of a line.
-            yield from (json.loads(line) for line in (data or b"").decode("utf-8").split("\n") if line)
-
-    @property
-    def _secret(self) -> str:
-        return f"table {self.location()}"
 
     def _outrun(self, key: BatchKey) -> SinkError:
         return SinkError(
             f"the manifest of batch {key} of {self.location()} is changed by others all the time. Nothing was changed; "
             "run the batch again."
         )
-
-    @contextmanager
-    def _telling(self, doing: str, key: BatchKey | None = None) -> Iterator[None]:
-        """Raise errors of the store as errors of the sink."""
-        try:
-            yield
-        except (CheckpointError, DefinitionError) as error:
-            what = f"{doing} batch {key}" if key is not None else doing
-            raise SinkError(f"cannot {what} of the table {self.location()}: {error}") from error
 
 
 def _named(manifest: Manifest, format: str) -> list[str]:

@@ -138,7 +138,7 @@ class ObjectCompacting:
         files = {name: size for name, size in found.files.items() if name not in gone}
         hidden = [path for path in self.stages.objects(old) if path.startswith("_")]
         for path in (*files, *(path for path in hidden if not path.startswith(f"{MANIFEST}/"))):
-            self.stages.copy(old, new, path)
+            self.stages.copy(f"{old.folder}/{path}", f"{new.folder}/{path}")
         for number, group in enumerate(groups):
             name = f"part-{number:05}-joined-{uuid.uuid4()}.{group[0].partition('.')[2]}"
             self.joining.join([folder / one for one in group], folder / name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
@@ -39,6 +39,24 @@ class Written:
     epoch: int
     joined: str = ""
 
+    marked_in: ClassVar[str] = ""
+    """The folder of all marks, with a slash at its end."""
+
+    @classmethod
+    def marks(cls, kind: str, checkpoint: str) -> str:
+        """The folder of a checkpoint's marks of one kind."""
+        return f"{cls.marked_in}{kind}/{checkpoint or _NOBODY}"
+
+    @classmethod
+    def of_mark(cls, path: str, checkpoint: str) -> Self | None:
+        """The attempt that a mark belongs to; None if it is no mark.
+
+        :param path: path of the mark below :meth:`marks`.
+        """
+        found = _MARK.fullmatch(path)
+        key = _key(found)
+        return None if found is None or key is None else cls(key, checkpoint, int(found["epoch"]))
+
     @classmethod
     def by(cls, batch: BatchIdentity, epoch: int) -> Self:
         """The output of an attempt at a batch."""
@@ -71,16 +89,16 @@ class Written:
     @property
     def stage_mark(self) -> str:
         """Key of the mark of output that is written, or about to be, and is not known to be published."""
-        return f"{marks_of(STAGING, self.checkpoint)}/{folder_of(self.key)}/attempt={self.epoch}"
+        return f"{self.marks(STAGING, self.checkpoint)}/{folder_of(self.key)}/attempt={self.epoch}"
 
     @property
     def fence_mark(self) -> str:
         """Key of the mark that tells the attempt's Spark to end."""
-        return f"{marks_of(FENCED, self.checkpoint)}/{folder_of(self.key)}.attempt={self.epoch}"
+        return f"{self.marks(FENCED, self.checkpoint)}/{folder_of(self.key)}.attempt={self.epoch}"
 
     def replaced_mark(self, by: str) -> str:
         """Key of the mark of output that was, or is about to be, replaced or withdrawn by that checkpoint."""
-        return f"{marks_of(REPLACED, by)}/{self.name}"
+        return f"{self.marks(REPLACED, by)}/{self.name}"
 
 
 def folder_of(key: BatchKey) -> str:
@@ -96,21 +114,6 @@ def manifest_of(key: BatchKey) -> str:
 def key_of_manifest(path: str) -> BatchKey | None:
     """The batch whose manifest is at a path below :data:`MANIFESTS`; None if the path is no batch's."""
     return _key(_MANIFEST.fullmatch(path))
-
-
-def marks_of(kind: str, checkpoint: str) -> str:
-    """The folder of a checkpoint's marks of one kind."""
-    return f"{kind}/{checkpoint or _NOBODY}"
-
-
-def attempt_of_mark(path: str, checkpoint: str) -> Written | None:
-    """The attempt that a mark belongs to; None if it is no mark.
-
-    :param path: path of the mark below :func:`marks_of`.
-    """
-    found = _MARK.fullmatch(path)
-    key = _key(found)
-    return None if found is None or key is None else Written(key, checkpoint, int(found["epoch"]))
 
 
 def _key(found: re.Match[str] | None) -> BatchKey | None:

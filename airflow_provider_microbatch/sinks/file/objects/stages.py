@@ -15,13 +15,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.sinks.file.objects.layout import (
-    FENCED,
-    STAGING,
-    Written,
-    attempt_of_mark,
-    marks_of,
-)
+from airflow_provider_microbatch.sinks.file.objects.layout import FENCED, STAGING, Written
 from airflow_provider_microbatch.stores import Versioned
 from airflow_provider_microbatch.stores.object_store import ObjectStore
 from airflow_provider_microbatch.stores.object_store.bucket import Bucket
@@ -48,11 +42,13 @@ class Stages:
 
     :param store: store of the table's objects.
     :param bucket: the table's bucket.
+    :param layout: the table's layout.
     """
 
-    def __init__(self, store: ObjectStore, bucket: Bucket) -> None:
+    def __init__(self, store: ObjectStore, bucket: Bucket, layout: type[Written]) -> None:
         self._store = store
         self._bucket = bucket
+        self._layout = layout
 
     def begin(self, written: Written) -> None:
         """Record that an attempt is about to write. Idempotent."""
@@ -62,6 +58,10 @@ class Stages:
         """Whether the attempt has a stage that may be published."""
         mark = _decode(self._store.get_versioned(written.stage_mark), written)
         return mark in (Mark.OPEN, Mark.PUBLISHING)
+
+    def is_marked(self, written: Written) -> bool:
+        """Whether the attempt has a stage, which may be published, or is being removed."""
+        return self._store.modified_ms(written.stage_mark) is not None
 
     def claim(self, written: Written) -> None:
         """Record that the stage is being published.
@@ -103,10 +103,10 @@ class Stages:
         folder = f"{self._bucket.address.prefix}/{written.folder}"
         return {one["path"].removeprefix(f"{folder}/"): one["size"] for one in self._bucket.objects(folder)}
 
-    def copy(self, old: Written, new: Written, path: str) -> None:
-        """Copy an object within the bucket, from the folder of one output to that of another."""
+    def copy(self, old: str, new: str) -> None:
+        """Copy an object within the table."""
         top = self._bucket.address.prefix
-        source, target = f"{top}/{old.folder}/{path}", f"{top}/{new.folder}/{path}"
+        source, target = f"{top}/{old}", f"{top}/{new}"
         self._bucket.ask("copy", source, lambda client: library().copy(client, source, target))
 
     def remove(self, written: Written) -> bool:
@@ -131,9 +131,9 @@ class Stages:
         return next(self._bucket.objects(folder, page=1), None) is not None
 
     def _attempts(self, kind: str, checkpoint: str) -> Iterator[Written]:
-        folder = f"{self._bucket.address.prefix}/{marks_of(kind, checkpoint)}"
+        folder = f"{self._bucket.address.prefix}/{self._layout.marks(kind, checkpoint)}"
         for one in self._bucket.objects(folder):
-            found = attempt_of_mark(one["path"].removeprefix(f"{folder}/"), checkpoint)
+            found = self._layout.of_mark(one["path"].removeprefix(f"{folder}/"), checkpoint)
             if found is not None:
                 yield found
 

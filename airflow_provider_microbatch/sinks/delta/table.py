@@ -1,0 +1,282 @@
+"""The batches of a Delta table, as its log has them, wherever the table lies."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
+from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
+from airflow_provider_microbatch.sinks.delta import DeltaSink, protocol
+from airflow_provider_microbatch.sinks.delta.adding import add_of, partition_values
+from airflow_provider_microbatch.sinks.delta.columns import Columns
+from airflow_provider_microbatch.sinks.delta.home import Home
+from airflow_provider_microbatch.sinks.delta.log import PATIENCE_SECONDS, WITHDRAWN, DeltaLog, Snapshot
+from airflow_provider_microbatch.sinks.delta.present import Present
+from airflow_provider_microbatch.sinks.delta.removing import Removal, removal_of
+from airflow_provider_microbatch.sinks.placed.logged import OpenLogged, Published, rows_written
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """Output of an attempt that can be committed.
+
+    :param number: number of its manifest.
+    :param below: folder of its files, relative to the table's folder.
+    :param schema: the columns that the runtime has recorded; None if no source had a frame.
+    """
+
+    manifest: Manifest
+    number: int
+    below: str
+    schema: Mapping[str, Any] | None
+
+
+class OpenDeltaTable(OpenLogged):
+    """Each method reads the log anew. A commit is for exactly the version that follows the snapshot it checked, so if
+    two attempts publish one batch, the later one finds the batch in; before its next try a method repeats its checks.
+
+    :param sink: its definition.
+    :param home: where the table lies.
+    """
+
+    def __init__(self, sink: DeltaSink, home: Home) -> None:
+        self._sink = sink
+        self._home = home
+        self._log = DeltaLog(home)
+        self._present: Present | None = None
+
+    @property
+    def definition(self) -> DeltaSink:
+        return self._sink
+
+    @abstractmethod
+    def _is_here(self, tables: KnownTables) -> bool:
+        """Whether the table is where it was; see :meth:`TableFolder.is_here`."""
+
+    @abstractmethod
+    def _ready(self, batch: ExpectedBatch, epoch: int) -> Ready:
+        """An attempt's output, which is whole, of this plan and in a place where the log can name its files.
+
+        :raises SinkError: if there is no such output.
+        """
+
+    @abstractmethod
+    def _in_place(self, ready: Ready) -> Iterable[tuple[str, str]]:
+        """For each file its path as Spark wrote it, and its present path, which every reader and writer spells alike;
+        both relative to the attempt's folder.
+
+        :raises SinkError: if a file is missing, or was changed.
+        """
+
+    @abstractmethod
+    def _confirm(self, found: Published) -> None:
+        """Make sure that the log's record of the output lasts: a commit entry is about to rely on it."""
+
+    @abstractmethod
+    def _settle(self, found: Published) -> None:
+        """Make sure of it, and remove the mark of the attempt, which is not needed any more."""
+
+    @abstractmethod
+    def _publishing(self, batch: ExpectedBatch, epoch: int) -> AbstractContextManager[None]:
+        """Held while an attempt's output is being committed."""
+
+    @abstractmethod
+    def _telling(self, doing: str, key: BatchKey | None = None) -> AbstractContextManager[None]:
+        """Raise errors of the place as errors of the sink."""
+
+    def contains(self, batch: ExpectedBatch) -> Manifest | None:
+        with self._telling("look for", batch.key):
+            found = self._published(self._log.open(), batch) if self._is_here(batch.tables) else None
+            if found is None:
+                return None
+            self._confirm(found)
+        return found.own
+
+    def withdraw(self, batch: ExpectedBatch, epoch: int) -> bool:
+        key, rows = batch.key, None
+        if self.contains(batch) is None:
+            return False
+        with self._telling("withdraw", key):
+            for snapshot in self._log.snapshots():
+                found = self._published(snapshot, batch)
+                if snapshot is None or found is None:
+                    return False
+                self._check_is_of(found, epoch)
+                self._settle(found)
+                removal = self._removal(snapshot, batch, rows)
+                rows = rows or (snapshot.version, removal.rows)
+                if self._commit(snapshot, [], removal, batch, WITHDRAWN, {"withdrawn": epoch}):
+                    self._log.sync(since_ns=0)
+                    return True
+        raise self._outrun(key)
+
+    def damage(self, batch: ExpectedBatch, found: Manifest) -> str | None:
+        rows = rows_written(found)
+        with self._telling("look into", batch.key):
+            snapshot = self._log.open()
+            number = None if snapshot is None else snapshot.number(batch.key)
+            if snapshot is None or number is None or not rows:
+                return None
+            if self._present is None or self._present.version != snapshot.version:
+                self._present = Present(snapshot)
+            if self._present.may_have(batch.key):
+                return None
+            by = self._present.taken_out_by(batch.key, f"{number:016x}")
+        told = f"; taken out, most likely, by {by}" if by else ""
+        return f"none of its {rows:,} rows is in version {snapshot.version}{told}"
+
+    def batches(self, lane: str, tables: KnownTables) -> list[int]:
+        return self.batches_after(lane, -1, tables)
+
+    def batches_after(self, lane: str, number: int, tables: KnownTables) -> list[int]:
+        with self._telling("list the batches"):
+            known = list(self._records.ids(lane, after=number)) if self._is_here(tables) else []
+            snapshot = self._log.open() if known else None
+            if snapshot is None:
+                return []
+            protocol.check_memory(snapshot, where=self._where)
+            return [id for id in known if snapshot.number(BatchKey(lane, id)) is not None]
+
+    def lanes(self, tables: KnownTables) -> list[str]:
+        with self._telling("list the lanes"):
+            return self._records.lanes() if self._is_here(tables) else []
+
+    @property
+    def _where(self) -> str:
+        return self._home.where
+
+    def _check_log(self) -> None:
+        """:raises SinkError: if the table is there, and asks of its writers what is not done here."""
+        snapshot = self._log.open()
+        if snapshot is not None:
+            protocol.check(snapshot, partition_by=self._sink.partition_by, where=self._where)
+
+    def _published(self, snapshot: Snapshot | None, batch: ExpectedBatch) -> Published | None:
+        """:raises ForeignBatchError: if other output is at the batch's place."""
+        if snapshot is None:
+            return None
+        protocol.check_memory(snapshot, where=self._where)
+        return self._published_as(snapshot.number(batch.key), batch)
+
+    def _put(self, batch: ExpectedBatch, epoch: int, *, replaces: bool) -> Manifest:
+        """Commit the attempt's files to the table's log, or find that some attempt's files are in it."""
+        key, rows = batch.key, None
+        with self._telling("replace" if replaces else "publish", key), self._publishing(batch, epoch):
+            for snapshot in self._log.snapshots():
+                found = self._published(snapshot, batch)
+                if found is not None and self._stands(found, epoch, replaces=replaces):
+                    self._settle(found)
+                    return found.own
+                ready = self._ready(batch, epoch)
+                columns = self._columns(ready.schema, ready.manifest)
+                if snapshot is not None and self._widen(snapshot, columns):
+                    continue
+                removal = Removal(self._home)
+                if snapshot is not None and found is not None:
+                    self._settle(found)
+                    removal = self._removal(snapshot, batch, rows)
+                    rows = rows or (snapshot.version, removal.rows)
+                    self._warn_of_deleted(found, removal.rows)
+                if self._commit_ready(snapshot, ready, columns, removal, batch):
+                    self._settle(Published(ready.number, ready.manifest, ready.manifest))
+                    return ready.manifest
+        raise self._outrun(key)
+
+    def _columns(self, told: Mapping[str, Any] | None, manifest: Manifest) -> Columns:
+        """The columns of a stage.
+
+        :param told: as the runtime has recorded them.
+        :raises SinkError: if nobody knows them, or the table cannot have one.
+        """
+        if told is None and manifest.files:
+            raise SinkError(
+                f"the stage of batch {manifest.key} attempt {manifest.epoch} of the Delta table {self._where} does not "
+                "tell its columns any more: somebody has removed a part of it. Nothing was published; run the batch "
+                "again."
+            )
+        where = f"the Delta table {self._where}"
+        return Columns.of_stage(told, partition_by=self._sink.partition_by, where=where)
+
+    def _widen(self, snapshot: Snapshot, columns: Columns) -> bool:
+        """Check that the stage fits the table, and add columns to the table if that is allowed. Two writers that do so
+        at once end with the same columns.
+
+        :return: whether the table has changed, and has to be read again.
+        """
+        protocol.check(snapshot, partition_by=self._sink.partition_by, where=self._where)
+        where = f"the Delta table {self._where}"
+        missing = columns.missing(snapshot.schema, policy=self._sink.schema_policy, where=where)
+        if missing:
+            log.warning("%s gets the columns %s", where, ", ".join(f"{one['name']} ({one['type']})" for one in missing))
+            self._log.add_columns(snapshot, missing)
+        return bool(missing)
+
+    def _removal(self, snapshot: Snapshot, batch: ExpectedBatch, before: tuple[int, int] | None) -> Removal:
+        """The changes that take the batch out.
+
+        :param before: the version that an earlier try has read, and the number of the batch's rows in it.
+        :raises SinkError: if another writer has removed some of these rows since.
+        """
+        where = self._where
+        # Removing a file without naming its deletion vector would leave the file, and its rows, in the table.
+        protocol.check(snapshot, partition_by=self._sink.partition_by, where=where)
+        protocol.check_may_remove(snapshot, where=where)
+        removal = removal_of(snapshot, self._home, batch.key)
+        if before is not None and removal.rows < before[1]:
+            removal.undo()
+            raise self._deleted_meanwhile(batch.key, snapshot.commits_after(before[0]))
+        return removal
+
+    def _commit_ready(
+        self,
+        snapshot: Snapshot | None,
+        ready: Ready,
+        columns: Columns,
+        removal: Removal,
+        batch: ExpectedBatch,
+    ) -> bool:
+        adds = []
+        for file, now in self._in_place(ready):
+            add = add_of(self._home, f"{ready.below}/{now}", partition_values(file))
+            if add is not None:
+                adds.append(add)
+        identity = ready.manifest.identity
+        info = {"epoch": ready.manifest.epoch, "identity": identity.to_dict() if identity else None}
+        if snapshot is None:
+            return self._log.create(
+                adds,
+                schema=columns.schema,
+                partition_by=self._sink.partition_by,
+                key=batch.key,
+                number=ready.number,
+                info=info,
+            )
+        return self._commit(snapshot, adds, removal, batch, ready.number, info)
+
+    def _commit(
+        self,
+        snapshot: Snapshot,
+        adds: list[Any],
+        removal: Removal,
+        batch: ExpectedBatch,
+        number: int,
+        info: Mapping[str, Any],
+    ) -> bool:
+        told = {**info, "batch": str(batch.key), "manifest": f"{number:016x}"}
+        # Files rewritten for a failed commit are left to VACUUM: the commit may have succeeded after all.
+        return self._log.commit(snapshot, [*removal.actions, *adds], key=batch.key, number=number, info=told)
+
+    def _outrun(self, key: BatchKey) -> SinkError:
+        return SinkError(
+            f"batch {key} could not be committed to the Delta table {self._where} within {PATIENCE_SECONDS:.0f} s: "
+            "others commit all the time, or its folder cannot be written. Nothing was changed; run the batch again."
+        )

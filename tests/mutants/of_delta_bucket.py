@@ -1,0 +1,43 @@
+"""Mutations of the Delta table in a bucket."""
+
+from __future__ import annotations
+
+from tests.mutants.mutation import Mutation
+
+TABLE = "tests/sinks/test_delta_bucket.py"
+REFUSED = "tests/sinks/test_delta_bucket_refused.py"
+
+MUTATIONS = [
+    Mutation(
+        name="a stage in a bucket that somebody commits is removed without a version of its own",
+        why="who sleeps before his commit puts files into the table that are gone",
+        file="sinks/delta/objects/__init__.py",
+        old="            if (had_begun or numbers) and not self._make_unpublishable(written):\n",
+        new="            if False:\n",
+        tests=(TABLE,),
+    ),
+    Mutation(
+        name="a stage that was published and replaced while it was dropped is removed",
+        why="an older version of the table names files that are gone",
+        file="sinks/delta/objects/__init__.py",
+        old="                return self._stages.is_marked(written)\n",
+        new="                return True\n",
+        tests=(TABLE,),
+    ),
+    Mutation(
+        name="files without a mark are a late driver's, whoever has them",
+        why="the janitor removes files of a batch that is in the table",
+        file="sinks/delta/objects/__init__.py",
+        old="        if not self._stages.is_any(written) or self._numbers_of(written):\n",
+        new="        if not self._stages.is_any(written):\n",
+        tests=(TABLE,),
+    ),
+    Mutation(
+        name="a token of the environment goes with the keys of a Delta table's connection",
+        why="the service refuses keys that are right",
+        file="sinks/delta/objects/options.py",
+        old="            _check_environment(address, names, (*_TOKENS, *_UNPREFIXED[:2]))\n",
+        new="            pass\n",
+        tests=(REFUSED,),
+    ),
+]

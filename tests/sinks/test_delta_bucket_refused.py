@@ -1,0 +1,201 @@
+"""What is refused of a Delta table in a bucket, in which words, and where its secrets are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable, Field, Schema
+
+from airflow_provider_microbatch import connections
+from airflow_provider_microbatch.connections import Connection
+from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
+from airflow_provider_microbatch.sinks import OpenSink, SinkContext
+from airflow_provider_microbatch.sinks.delta import DeltaSink
+from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.stores.object_store import bucket
+from tests.sinks.delta_bucket import keys, uri
+from tests.sinks.delta_stages import write_delta_stage
+from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED
+from tests.support import object_store
+from tests.support.faulty_proxy import Asked, FaultyProxy, done_but_lost, error
+
+KEY, SECRET, TOKEN = "AKIALAKE", "the-secret-of-lake", "the-token-of-lake"
+
+
+@pytest.fixture
+def proxy() -> Iterator[FaultyProxy]:
+    proxy = FaultyProxy(object_store.endpoint())
+    proxy.start()
+    yield proxy
+    proxy.stop()
+
+
+@pytest.fixture
+def lake(proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> dict[str, Connection]:
+    """Connections by id, as Airflow would find them; nothing of the environment leads anywhere."""
+    found = {"lake": connection(proxy.url)}
+    monkeypatch.setattr(connections, "_found_by", [found.__getitem__])
+    for name in object_store.environment(""):
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(bucket, "PATIENCE_SECONDS", 0.3)
+    return found
+
+
+def connection(url: str, **extra: Any) -> Connection:
+    told = {"endpoint_url": url, "region_name": "us-east-1", "aws_session_token": TOKEN, **extra}
+    return Connection(conn_id="lake", conn_type="aws", login=KEY, password=SECRET, extra=told)
+
+
+@pytest.fixture
+def sink(lake: dict[str, Connection], tmp_path: Path) -> OpenSink:
+    return DeltaSink(f"s3://lake@{object_store.BUCKET}{tmp_path}/orders", packages=[]).open(SinkContext())
+
+
+def is_log(asked: Asked) -> bool:
+    return "/_delta_log/" in asked.key
+
+
+def is_commit(asked: Asked) -> bool:
+    return is_log(asked) and asked.method == "PUT"
+
+
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [
+        ("s3://lake@bucket", "needs a folder of its own"),
+        ("s3://AKIA:secret@bucket/orders", "is the id of an Airflow connection"),
+        ("s3://lake@bucket/50% of orders", "other signs than letters"),
+        ("s3://lake@bucket--x-s3/orders", "directory bucket"),
+        ("gs://lake@bucket/orders", "only local paths"),
+    ],
+)
+def test_an_address_that_cannot_be_a_tables_is_refused_where_it_is_written(path: str, named: str) -> None:
+    with pytest.raises(DefinitionError, match=named) as told:
+        DeltaSink(path)
+    assert "secret" not in str(told.value)
+
+
+def test_a_table_lies_in_one_place_by_whichever_connection() -> None:
+    one, other = DeltaSink("s3://lake@bucket/table"), DeltaSink("s3a://bucket/table")
+    assert one.is_same_place(other)
+    assert one.is_same_place(FileSink("s3://bucket/table"))
+    assert not one.is_same_place(DeltaSink("/bucket/table"))
+    assert one.would_show("s3://elsewhere@bucket/table/checkpoint")
+    assert not one.would_show("s3://bucket/table2")
+    assert one.unlike(DeltaSink("/orders", partition_by=("day",))) is not None
+
+
+def test_a_connection_of_no_use_is_named(lake: dict[str, Connection], sink: OpenSink) -> None:
+    lake["lake"] = Connection(conn_id="lake", conn_type="http")
+    with pytest.raises(SinkError, match="is of type 'http'"):
+        sink.check()
+    lake["lake"] = connection("http://127.0.0.1:1", verify="/etc/own.pem")
+    with pytest.raises(SinkError, match=r"/etc/own\.pem"):
+        sink.check()
+
+
+@pytest.mark.parametrize("name", ["AWS_SESSION_TOKEN", "TOKEN", "session_token"])
+def test_a_token_of_the_environment_is_not_sent_with_the_keys_of_the_connection(
+    lake: dict[str, Connection], sink: OpenSink, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    lake["lake"] = connection(proxy.url, aws_session_token=None)
+    monkeypatch.setenv(name, "of somebody else")
+    with pytest.raises(SinkError, match=f"variable {name} "):
+        sink.check()
+    lake["lake"] = connection(proxy.url)
+    sink.check()
+    assert {asked.headers["x-amz-security-token"] for asked in proxy.asked if is_log(asked)} == {TOKEN}
+
+
+def test_the_environment_does_not_lead_elsewhere(
+    lake: dict[str, Connection], sink: OpenSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake["lake"] = connection("")
+    monkeypatch.setenv("ENDPOINT", "http://127.0.0.1:1")
+    with pytest.raises(SinkError, match="variable ENDPOINT "):
+        sink.contains(EXPECTED)
+
+
+@pytest.mark.parametrize(
+    ("answer", "remedy"),
+    [
+        (error(404, "NoSuchBucket", "The specified bucket does not exist"), "no bucket 'microbatch': make it"),
+        (error(403, "AccessDenied", "Access Denied"), "the rights to list bucket 'microbatch'"),
+        (error(403, "InvalidAccessKeyId", f"No {KEY}.", more=f"<K>{KEY}</K>"), "keys of connection 'lake'"),
+        (error(400, "ExpiredToken", "It has expired.", more=f"<Token-0>{TOKEN}</Token-0>"), "has expired: renew it"),
+    ],
+)
+@pytest.mark.parametrize("of_all", [True, False], ids=["of all", "of the log"])
+def test_what_goes_wrong_is_said_with_a_remedy_and_without_secrets(
+    sink: OpenSink, proxy: FaultyProxy, answer: Any, remedy: str, of_all: bool
+) -> None:
+    proxy.fail(lambda asked: of_all or is_log(asked), lambda asked, forward: answer, times=1000)
+    for ask in (sink.check, lambda: sink.contains(EXPECTED)):
+        with pytest.raises(SinkError, match=remedy) as told:
+            ask()
+        assert not any(secret in str(told.value) for secret in (KEY, SECRET, TOKEN)), told.value
+
+
+def test_who_may_not_write_the_log_learns_it_at_once(sink: OpenSink, proxy: FaultyProxy) -> None:
+    write_delta_stage(sink, 1)
+    denied = error(403, "AccessDenied", "Access Denied")
+    proxy.fail(is_commit, lambda asked, forward: denied, times=1000)
+    with pytest.raises(SinkError, match="the rights to list bucket 'microbatch'"):
+        sink.publish(EXPECTED, 1)
+    assert sink.contains(EXPECTED) is None
+
+
+def test_a_service_that_ignores_conditions_is_refused_before_spark_begins(
+    sink: OpenSink, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    proxy.fail(lambda asked: True, lambda asked, forward: forward("if-none-match", "if-match"), times=1000)
+    with pytest.raises(SinkError, match=r"If-None-Match.*no table can be kept there"):
+        sink.begin(BATCH, 1)
+    assert keys(tmp_path, "_microbatch") == []
+
+
+def test_a_commit_whose_answer_is_lost_is_known_as_ours(sink: OpenSink, proxy: FaultyProxy, tmp_path: Path) -> None:
+    write_delta_stage(sink, 1)
+    sink.publish(EXPECTED, 1)
+    write_delta_stage(sink, 2)
+    proxy.fail(is_commit, done_but_lost)
+    assert sink.replace(EXPECTED, 2).epoch == 2
+    proxy.fail(is_commit, done_but_lost)
+    sink.withdraw(EXPECTED, 2)
+    assert sink.contains(EXPECTED) is None
+    assert sink.stages(CHECKPOINT) == []
+
+
+def test_each_version_is_put_on_the_condition_that_it_is_not_there(sink: OpenSink, proxy: FaultyProxy) -> None:
+    write_delta_stage(sink, 1)
+    sink.publish(EXPECTED, 1)
+    put = [asked for asked in proxy.asked if is_commit(asked) and asked.key.endswith(".json")]
+    assert [asked.headers.get("if-none-match") for asked in put] == ["*", "*"]
+
+
+def test_the_secrets_of_the_connection_are_in_no_stage_object_or_environment(sink: OpenSink, tmp_path: Path) -> None:
+    write_delta_stage(sink, 1)
+    sink.publish(EXPECTED, 1)
+    stage = sink.stage(BATCH, 2)
+    (name,) = sink.secrets()
+    assert stage.arguments["access"] == name
+    assert SECRET in sink.secrets()[name]
+    of_children = subprocess.run(["env"], check=True, capture_output=True, text=True).stdout
+    stored = [stage, sink.definition.to_dict(), of_children, dict(os.environ)]
+    for key in object_store.keys(tmp_path):
+        found = object_store.client().get_object(Bucket=object_store.BUCKET, Key=f"{str(tmp_path).strip('/')}/{key}")
+        stored.append(found["Body"].read().decode("latin-1"))
+    assert not any(secret in str(one) for one in stored for secret in (SECRET, TOKEN))
+
+
+def test_a_table_that_asks_for_what_we_do_not_do_is_refused_by_name(tmp_path: Path) -> None:
+    sink = DeltaSink(f"{object_store.address(tmp_path)}/orders", packages=[]).open(SinkContext())
+    schema = Schema([Field("id", "long"), Field("lane", "string"), Field("batch_id", "long")])
+    DeltaTable.create(uri(tmp_path), schema, configuration={"delta.enableDeletionVectors": "true"})
+    with pytest.raises(SinkError, match="deletionVectors"):
+        sink.check()
