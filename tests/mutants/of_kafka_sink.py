@@ -404,8 +404,8 @@ MUTATIONS = [
         name="a rewind drops all stages before it looks whether a topic has the batch",
         why="if it has, the tables behind it never get the batch, and each next attempt is refused by the topic",
         file="upkeep/commands/rewind.py",
-        old="for table in sorted(tables, key=lambda one: not one.definition.keeps_for_good):",
-        new="for table in sorted(tables, key=lambda one: one.definition.keeps_for_good):",
+        old="for table in for_good_first(tables):",
+        new="for table in reversed(for_good_first(tables)):",
         tests=(BEHIND,),
     ),
     Mutation(
@@ -439,5 +439,21 @@ MUTATIONS = [
         old="if newest is not None and entry is not None and not is_position(entry):",
         new="if newest is not None and entry is not None:",
         tests=(LETTERS,),
+    ),
+    Mutation(
+        name="what stays in a topic is taken out of the table beside it",
+        why="it is counted over there too, and never comes back into the table",
+        file="upkeep/commands/staying.py",
+        old="    if kept_in(found) and lane in (LIVE, LETTERS):\n",
+        new="    if False:\n",
+        tests=(RESTORED, LETTERS),
+    ),
+    Mutation(
+        name="a foreign batch is told by the table that it can be taken out of",
+        why="the rewind that is named is refused for the topic beside it",
+        file="sinks/__init__.py",
+        old="return sorted(tables, key=lambda one: not one.definition.keeps_for_good)",
+        new="return list(tables)",
+        tests=(RESTORED, LETTERS),
     ),
 ]

@@ -14,6 +14,7 @@ from airflow_provider_microbatch.upkeep.commands.count_over import check_counted
 from airflow_provider_microbatch.upkeep.commands.encoding import entry_by_hand
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
+from airflow_provider_microbatch.upkeep.commands.staying import taken_out
 
 
 def plan_letters_behind(drafting: Drafting, *, allow_skip: bool) -> Plan:
@@ -21,8 +22,8 @@ def plan_letters_behind(drafting: Drafting, *, allow_skip: bool) -> Plan:
     letters of now count as run again: the batches that are counted over have some of them, and nobody can tell which.
 
     :param allow_skip: accept that letters are among them that were never run again.
-    :raises MaintenanceError: if a batch of the lane is planned, if what is there can be taken out, or if letters would
-        be passed over without permission.
+    :raises MaintenanceError: if a batch of the lane is planned, if all that is there can be taken out, or if letters
+        would be passed over without permission.
     :raises SinkError: if a table cannot tell which batches it holds.
     """
     checkpoint = drafting.checkpoint
@@ -40,12 +41,14 @@ def plan_letters_behind(drafting: Drafting, *, allow_skip: bool) -> Plan:
     if not held:
         return drafting.plan()
     check_counted(recorded, checkpoint.tables, [position.batch_id - 1, *held], LETTERS)
-    lives = [one for number in held for one in recorded.of_another_life(BatchKey(LETTERS, number))]
-    if any(one.sink.definition.can_withdraw for one in lives):
+    found = {number: recorded.of_another_life(BatchKey(LETTERS, number)) for number in held}
+    if taken_out(found, lane=LETTERS):
         raise MaintenanceError(
-            f"a table has batches of lane {LETTERS} that no log knows and that can be taken out. First "
-            f"{command(lane, f'rewind --to {position.batch_id - 1} --drop-output')}; then say this again for the rest."
+            f"tables have batches of lane {LETTERS} that no log knows, and all of them can be taken out: "
+            f"{command(lane, f'rewind --to {position.batch_id - 1} --drop-output')}. Their dead letters are run again "
+            "after that, and none has to count as run again."
         )
+    lives = [one for number in held for one in found[number]]
     by = taken(checkpoint)
     letters = [batch.key for batch in with_letters(checkpoint) if batch.key not in by] if lives else []
     shown = ", ".join(map(str, letters))
