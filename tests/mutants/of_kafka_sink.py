@@ -456,4 +456,12 @@ MUTATIONS = [
         new="return list(tables)",
         tests=(RESTORED, LETTERS),
     ),
+    Mutation(
+        name="a rewind is named to where the log does not go back",
+        why="it is always refused, and no way on is named",
+        file="sinks/kafka/opened.py",
+        old="        if not batch.can_rewind_to(to):\n",
+        new="        if False:\n",
+        tests=(LOST,),
+    ),
 ]
