@@ -464,4 +464,20 @@ MUTATIONS = [
         new="        if False:\n",
         tests=(LOST,),
     ),
+    Mutation(
+        name="stages wait behind a topic for a table that the pipeline goes on without",
+        why="they stay for good, and the definition that names their table with them",
+        file="execution/dropping.py",
+        old=" and not is_committed(checkpoint, attempt):",
+        new=":",
+        tests=(REPLACEABLE,),
+    ),
+    Mutation(
+        name="the janitor does not tell of stages that it keeps",
+        why="nobody looks why they stay",
+        file="upkeep/janitor.py",
+        old="            if dropped.behind is not None:\n",
+        new="            if False:\n",
+        tests=(REPLACEABLE,),
+    ),
 ]
