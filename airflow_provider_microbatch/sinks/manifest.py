@@ -210,8 +210,8 @@ def counted_over(place: str, lane: str) -> str | None:
     if lane == LETTERS:
         return (
             f"`microbatch start-behind {quote(place)} --lane {lane} --allow-skip` has this lane count on behind what "
-            "is there; nobody can tell which dead letters that has, so none of now is run again then, and no batch "
-            "that has some is replayed"
+            "is there; nobody can tell which dead letters that has, so none that it may have is run again then, and no "
+            "batch that has some of them is replayed"
         )
     if lane != LIVE:
         return None

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.entries import SKEW_MS
 from airflow_provider_microbatch.checkpoint.key import LETTERS
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import CheckpointError, ForeignBatchError, MaintenanceError
@@ -114,3 +115,18 @@ def test_what_stays_in_the_topic_stays_in_the_table_beside_it(tmp_path: Path) ->
     live(world, 1)
     replay(world, 11)
     assert ids(world) == world.ids() == [1, 2, 6]
+
+
+def test_letters_of_what_was_planned_since_are_run_again(world: TopicWorld) -> None:
+    """Where the lane is known, no plan of another lane is refused for what a table has of it."""
+    replay(world, 10)
+    world.land(5)
+    live(world, 1, 5)
+    restored(world, lambda: replay(world, 11))
+    world.clock += 2 * SKEW_MS
+    world.land(6, 7)
+    live(world, 2, 7)
+    (note,) = applied(world, partial(plan_letters_behind, allow_skip=True)).notes
+    assert note.startswith("dead letters of batch live/1 count as run again")
+    replay(world, 12)
+    assert world.ids() == [1, 2, 5, 6, 7]
