@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.execution.identity import expected_on_record, found_in
+from airflow_provider_microbatch.execution.status import is_committed
 from airflow_provider_microbatch.execution.subtasks import keep_finished
 from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink
 
@@ -18,7 +19,8 @@ class Dropped:
 
     :param any: whether there was one, and it is gone.
     :param behind: address of the table that has the attempt's output for good, and behind which other tables lack it:
-        their stages stay, since no other attempt's output could follow there. None if nothing stays.
+        their stages stay, since no other attempt's output could follow there. None if nothing stays, as of an attempt
+        that is committed.
     """
 
     any: bool
@@ -30,7 +32,8 @@ def drop_stage(checkpoint: Checkpoint, sink: OpenSink, attempt: Attempt) -> Drop
     record, for the next attempt."""
     keep_finished(checkpoint, sink, attempt)
     dropped = list[bool]()
-    if sink.definition.keeps_replaced and len(sink.tables) > 1:
+    # What is committed is in all tables of the pipeline: if it lacks in another one, nobody waits for a stage of that.
+    if sink.definition.keeps_replaced and len(sink.tables) > 1 and not is_committed(checkpoint, attempt):
         batch = expected_on_record(checkpoint, attempt.key, tables=checkpoint.tables.following_moves)
         for table in sink.tables:
             if table.definition.keeps_replaced:

@@ -38,6 +38,7 @@ def expected(checkpoint: Checkpoint, batch: BatchIdentity, attempt: Attempt | No
         identity=batch,
         tables=checkpoint.tables,
         recognise=lambda found: _adopted(checkpoint, found) or _older(checkpoint, found, planned_ms=batch.planned_ms),
+        can_rewind_to=checkpoint.lane(batch.key.lane).can_be_rewound_to,
         staged_as=attempt.batch if attempt is not None and older else None,
     )
 

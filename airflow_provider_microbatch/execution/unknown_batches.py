@@ -44,14 +44,16 @@ def check_none_unknown(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, *,
         if type(table).batches is OpenSink.batches:
             continue  # it cannot list its batches: only the next place in it is looked at
         # The table first: a batch that is published later was planned before, and the checkpoint shows it.
-        _check_behind(checkpoint, table, key.lane, key.id, newest=key.id - 1, only_own=only_own)
+        _check_behind(checkpoint, sink, table, key.lane, key.id, newest=key.id - 1, only_own=only_own)
         lanes = [name for name in table.lanes(checkpoint.tables) or () if name != key.lane and is_lane(name)]
         known = set(checkpoint.lanes()) - {LIVE} if lanes else set()
         for name in lanes:
             if name not in known:
                 newest = checkpoint.lane(name).offset_log.latest_id()
                 newest = -1 if newest is None else newest
-                _check_behind(checkpoint, table, name, newest, newest=newest, only_own=True)
+                # Nothing counts over the lane of an interval: it is taken out of the tables that let it go, alone.
+                asked = sink if name == LETTERS else table
+                _check_behind(checkpoint, asked, table, name, newest, newest=newest, only_own=True)
 
 
 def check_letters_known(checkpoint: Checkpoint, sink: OpenSink) -> None:
@@ -71,24 +73,25 @@ def check_letters_known(checkpoint: Checkpoint, sink: OpenSink) -> None:
     newest = -1 if newest is None else newest
     for table in sink.tables:
         if type(table).batches is OpenSink.batches:
-            _check(checkpoint, table, BatchKey(LETTERS, newest + 1), newest=newest, only_own=True)
+            _check(checkpoint, sink, BatchKey(LETTERS, newest + 1), newest=newest, only_own=True)
         else:
-            _check_behind(checkpoint, table, LETTERS, newest, newest=newest, only_own=True)
+            _check_behind(checkpoint, sink, table, LETTERS, newest, newest=newest, only_own=True)
 
 
 def _check_behind(
-    checkpoint: Checkpoint, table: OpenSink, lane: str, behind: int, *, newest: int, only_own: bool
+    checkpoint: Checkpoint, sink: OpenSink, table: OpenSink, lane: str, behind: int, *, newest: int, only_own: bool
 ) -> None:
+    """Check each batch that one table of the sink has there, in all of them: the ways on may be those of another."""
     for number in table.batches_after(lane, behind, checkpoint.tables):
-        _check(checkpoint, table, BatchKey(lane, number), newest=newest, only_own=only_own)
+        _check(checkpoint, sink, BatchKey(lane, number), newest=newest, only_own=only_own)
 
 
-def _check(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, newest: int, only_own: bool = False) -> None:
+def _check(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, *, newest: int, only_own: bool = False) -> None:
     asked = replace(expected_next(checkpoint, key), newest=newest)
     if only_own:
         asked = of_own_checkpoint(asked)
     try:
-        table.contains(asked)
+        sink.contains(asked)
     except ForeignBatchError:
         # Another run has planned and published the batch since this one looked: it is not foreign.
         if not checkpoint.lane(key.lane).offset_log.has(key.id):

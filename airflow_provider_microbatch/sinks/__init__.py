@@ -37,6 +37,7 @@ __all__ = [
     "Sink",
     "SinkContext",
     "SubtaskStages",
+    "for_good_first",
 ]
 
 
@@ -429,6 +430,12 @@ class OpenSink(ABC):
         :raises SinkError: if the table is away.
         """
         return None
+
+
+def for_good_first(tables: Iterable[OpenSink]) -> list[OpenSink]:
+    """The tables, those first out of which nobody can take a batch. Asked in this order, they tell of a foreign batch
+    with the ways on for all tables that have it: where one keeps it, it is taken out of none."""
+    return sorted(tables, key=lambda one: not one.definition.keeps_for_good)
 
 
 class SelfContained(Sink, OpenSink):

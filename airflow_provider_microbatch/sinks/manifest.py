@@ -64,6 +64,10 @@ def _none(_: Manifest) -> Manifest | None:
     return None
 
 
+def _any(_: int) -> bool:
+    return True
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExpectedBatch:
     """A batch as its checkpoint asks a sink for it: output at the batch's place counts only if it bears this identity.
@@ -74,6 +78,7 @@ class ExpectedBatch:
     :param recognise: called for output of another identity, or of none: returns the manifest as which the output
         counts, or None.
     :param newest: the newest batch of the lane that the checkpoint knows, if it is not the batch before this one.
+    :param can_rewind_to: whether ``microbatch rewind`` may go back to a batch of the lane, for the ways on.
     :param staged_as: identity in the stage of the attempt to be published, if the stage was written by an older version
         that recorded less than ``identity``.
     """
@@ -82,6 +87,7 @@ class ExpectedBatch:
     tables: KnownTables
     recognise: Callable[[Manifest], Manifest | None] = _none
     newest: int | None = None
+    can_rewind_to: Callable[[int], bool] = _any
     staged_as: BatchIdentity | None = None
 
     @property
@@ -204,8 +210,8 @@ def counted_over(place: str, lane: str) -> str | None:
     if lane == LETTERS:
         return (
             f"`microbatch start-behind {quote(place)} --lane {lane} --allow-skip` has this lane count on behind what "
-            "is there; nobody can tell which dead letters that has, so none of now is run again then, and no batch "
-            "that has some is replayed"
+            "is there; nobody can tell which dead letters that has, so none that it may have is run again then, and no "
+            "batch that has some of them is replayed"
         )
     if lane != LIVE:
         return None

@@ -24,7 +24,7 @@ from airflow_provider_microbatch.exceptions import (
     SinkError,
 )
 from airflow_provider_microbatch.runtime.job import Stage
-from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink, Sink, SinkContext
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink, Sink, SinkContext, for_good_first
 from airflow_provider_microbatch.sinks.overlap import first_overlap
 
 
@@ -302,7 +302,9 @@ class OpenSinks(OpenSink):
         return sorted({lane for lanes in told for lane in lanes or ()}) if None not in told else None
 
     def _found(self, batch: ExpectedBatch) -> dict[str, Manifest | None]:
-        return {name: sink.contains(batch) for name, sink in self._sinks.items()}
+        """By name, in the order in which the sinks are published; asked in that of :func:`for_good_first`."""
+        found = [(sink, sink.contains(batch)) for sink in for_good_first(self.tables)]
+        return {name: next(part for one, part in found if one is sink) for name, sink in self._sinks.items()}
 
     def _whole(self, found: Mapping[str, Manifest | None]) -> Manifest | None:
         parts = dict(_known(found))

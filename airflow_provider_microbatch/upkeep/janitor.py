@@ -287,8 +287,11 @@ class Janitor:
                 report.add("refused", what, str(error))
         drop_own_folder(self._checkpoint, attempt)
         for sink in staged:
-            if drop_stage(self._checkpoint, sink, attempt).any:
+            dropped = drop_stage(self._checkpoint, sink, attempt)
+            if dropped.any:
                 report.add("stage dropped", what, told)
+            if dropped.behind is not None:
+                report.add("stage kept", what, f"it is in {dropped.behind} for good, and not in all tables yet")
 
     def _tell(self, attempt: Attempt, end: AttemptEnd, sinks: Sequence[OpenSink], report: JanitorReport) -> None:
         """Record the attempt's end, and tell its hooks."""

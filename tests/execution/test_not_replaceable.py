@@ -202,11 +202,28 @@ def test_what_is_published_there_while_its_stages_are_dropped_is_published_behin
     two.expire_leases()
     Sleep(monkeypatch).before(AppendedOnly, "drop_stage", partial(cut_off, two, attempt, monkeypatch, "daily"))
     if who == "the janitor":
-        assert two.janitor(sinks=[two.pipeline.sink]).of("waits for its commit") == ["live/0 attempt 1"]
+        report = two.janitor(sinks=[two.pipeline.sink])
+        assert report.of("stage kept") == report.of("waits for its commit") == ["live/0 attempt 1"]
     two.run(1, coded(2))
     assert two.tables() == [{0: [(1, 0), (2, 0)]}] * 2
     assert two.checkpoint.commit_log.latest_id() == 0
     assert two.execution.sink.stages(two.checkpoint_id) == []
+
+
+def test_no_stage_waits_for_a_table_that_the_pipeline_goes_on_without(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = two.execution.sink
+    Full(monkeypatch, "daily")
+    with pytest.raises(SinkError, match="No space left"):
+        two.run(0, coded(1))
+    two.options["sink"] = both.tables[0].definition
+    two.run(0, coded(2), try_number=2)
+    assert two.checkpoint.commit_log.latest_id() == 0
+    two.expire_leases()
+    report = two.janitor(sinks=[both.definition])
+    assert (report.of("stage dropped"), report.of("stage kept")) == (["live/0 attempt 1"], [])
+    assert both.stages(two.checkpoint_id) == []
 
 
 def test_what_failed_before_such_a_table_is_made_anew(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:

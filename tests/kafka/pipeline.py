@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_microbatch import connections
+from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.kafka import KafkaSink
+from airflow_provider_microbatch.sinks.several import Sinks
 from tests.execution.world import World
 from tests.support import kafka
 from tests.support.kafka_stages import settled
@@ -45,3 +47,12 @@ class TopicWorld(World):
     def ids(self) -> list[int]:
         """What a consumer of committed records finds, as often as it is there."""
         return sorted(json.loads(record.value or b"")["id"] for record in settled(self.topic))
+
+
+def beside_a_table(world: TopicWorld, *, first: str) -> Sinks:
+    """The world's topic and a table, in the order in which they are published.
+
+    :param first: "files" or "topic".
+    """
+    sinks = {"files": FileSink(str(world.lake), format="json"), "topic": world.options["sink"]}
+    return Sinks({name: sinks[name] for name in sorted(sinks, key=lambda name: name != first)})

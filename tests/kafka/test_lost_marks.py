@@ -103,6 +103,23 @@ def test_what_has_lost_its_mark_is_gone_over_by_rewind_and_set_offset(world: Top
     assert world.ids() == [0, 1, 2, 3]
 
 
+def test_no_rewind_is_named_to_where_the_log_does_not_go_back(tmp_path: Path) -> None:
+    world = TopicWorld(tmp_path)
+    world.options["min_batches_to_retain"] = 2
+    filled(world, 6)
+    world.land(6)
+    world.put_marks([(key_of(world.topic, BatchKey("live", number)), None) for number in (3, 4, 5)])
+    with pytest.raises(SinkError, match=r"has no mark of batch live/5, .*go on with a new topic") as refused:
+        world.run(6)
+    assert "rewind /" not in str(refused.value)
+    findings = check_table(world.checkpoint, everything=True).findings
+    assert [one for one in findings if "rewind /" in one.message + one.repair] == []
+    world.topic = kafka.running().topic(partitions=2)
+    world.name_sink()
+    world.run(7)
+    assert world.ids() == [6]
+
+
 def test_another_topic_of_marks_that_is_named_later_knows_nothing_of_what_is_in(world: TopicWorld) -> None:
     others = f"{world.topic}-others"
     world.name_sink(marks=others)

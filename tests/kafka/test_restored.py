@@ -3,7 +3,6 @@ topic, and each way on that is named can be gone."""
 
 from __future__ import annotations
 
-import shutil
 from functools import partial
 from pathlib import Path
 
@@ -14,15 +13,18 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import ForeignBatchError, MaintenanceError
 from airflow_provider_microbatch.execution.identity import expected
+from airflow_provider_microbatch.execution.intervals import lane_of
 from airflow_provider_microbatch.sinks.kafka.opened import OpenKafka
 from airflow_provider_microbatch.upkeep.commands.adopt import plan_adopt
 from airflow_provider_microbatch.upkeep.commands.set_offset import plan_set_offset
 from airflow_provider_microbatch.upkeep.commands.start_behind import plan_start_behind
 from airflow_provider_microbatch.upkeep.commands.steps import DropStage
+from tests.execution.intervals import IntervalWorld, hour
 from tests.execution.maintaining import applied, planned, rewind
 from tests.execution.sleepers import Sleep
+from tests.execution.test_letters_once import ids, restored
 from tests.execution.world import run_identity
-from tests.kafka.pipeline import TopicWorld
+from tests.kafka.pipeline import TopicWorld, beside_a_table
 
 pytestmark = pytest.mark.slow
 
@@ -46,14 +48,14 @@ def world(tmp_path: Path) -> Counted:
     world = Counted(tmp_path)
     world.count_to(1)
     world.run(0)
-    shutil.copytree(tmp_path / "checkpoint", tmp_path / "backup")
+    restored(world, lambda: two_more(world))
+    return world
+
+
+def two_more(world: Counted) -> None:
     world.count_to(3)
     world.run(1)
     world.run(2)
-    shutil.rmtree(tmp_path / "checkpoint")
-    (tmp_path / "backup").rename(tmp_path / "checkpoint")
-    world.expire_leases()
-    return world
 
 
 def goes_on_behind(world: Counted) -> bool:
@@ -76,6 +78,64 @@ def test_a_run_names_the_ways_that_take_nothing_out(world: Counted) -> None:
         world.run(3)
     assert "--drop-output" not in str(refused.value)
     assert goes_on_behind(world)
+
+
+@pytest.mark.parametrize("first", ["files", "topic"])
+def test_what_stays_in_the_topic_stays_in_the_table_beside_it(tmp_path: Path, first: str) -> None:
+    world = Counted(tmp_path)
+    world.options["sink"] = beside_a_table(world, first=first)
+    world.count_to(1)
+    world.run(0)
+    restored(world, lambda: two_more(world))
+    with pytest.raises(ForeignBatchError, match=WAYS) as refused:
+        world.run(3)
+    assert "--drop-output" not in str(refused.value)
+    with pytest.raises(MaintenanceError, match=f"they stay, and so does .*{WAYS}"):
+        planned(world, rewind(0))
+    assert goes_on_behind(world)
+    assert ids(world) == [1, 2, 3, 4]
+
+
+def test_so_does_what_came_before_the_topic_had_any(tmp_path: Path) -> None:
+    """Counted over is what the table alone has, too: set behind what the topic has, no source reads it again."""
+    world = Counted(tmp_path)
+    both = beside_a_table(world, first="files")
+    world.options["sink"] = both.sinks["files"]
+    world.count_to(1)
+    world.run(0)
+
+    def two_more() -> None:
+        world.count_to(2)
+        world.run(1)
+        world.options["sink"] = both
+        world.count_to(3)
+        world.run(2)
+
+    restored(world, two_more)
+    with pytest.raises(ForeignBatchError, match=r"rewind \S+ --to 0 --drop-output"):
+        world.run(3)
+    world.expire_leases()
+    with pytest.raises(MaintenanceError, match=f"batches 2 in kafka://.*{WAYS}"):
+        planned(world, rewind(0))
+    goes_on_behind(world)
+    assert (ids(world), world.ids()) == ([1, 2, 3, 4], [3, 4])
+
+
+def test_a_lane_of_an_interval_over_which_nothing_counts_leaves_the_table(tmp_path: Path) -> None:
+    topic = TopicWorld(tmp_path)
+    world = IntervalWorld(tmp_path, sink=beside_a_table(topic, first="files"))
+    for number in (0, 1):
+        world.land_at(number + 0.5, number)
+    world.backfill(hour(0), 0)
+    restored(world, lambda: world.backfill(hour(1), 1))
+    lane = lane_of(hour(1))
+    with pytest.raises(ForeignBatchError, match=rf"rewind \S+ --to -1 --drop-output --lane {lane}`"):
+        world.run(2)
+    world.expire_leases()
+    (note, *_) = applied(world, rewind(-1, lane=lane)).notes
+    assert "they stay. No run of that interval" in note
+    world.run(3)
+    assert (ids(world), topic.ids()) == ([0, 1], [0, 1, 1])
 
 
 @pytest.mark.parametrize("drop_output", [True, False])

@@ -146,7 +146,7 @@ MUTATIONS = [
         name="what the table holds behind a free place is not looked at",
         why="a restored backup, or a new checkpoint, reads again what is in the table under later numbers",
         file="execution/unknown_batches.py",
-        old="        _check_behind(checkpoint, table, key.lane, key.id, newest=key.id - 1, only_own=only_own)\n",
+        old="        _check_behind(checkpoint, sink, table, key.lane, key.id, newest=key.id - 1, only_own=only_own)\n",
         new="",
         tests=(UNKNOWN,),
     ),

@@ -311,8 +311,8 @@ MUTATIONS = [
         name="letters that another pipeline has run again are in the way of a clear",
         why="nobody who shares a table can clear a task",
         file="execution/unknown_batches.py",
-        old="_check_behind(checkpoint, table, LETTERS, newest, newest=newest, only_own=True)",
-        new="_check_behind(checkpoint, table, LETTERS, newest, newest=newest, only_own=False)",
+        old="_check_behind(checkpoint, sink, table, LETTERS, newest, newest=newest, only_own=True)",
+        new="_check_behind(checkpoint, sink, table, LETTERS, newest, newest=newest, only_own=False)",
         tests=(ONCE,),
     ),
     Mutation(

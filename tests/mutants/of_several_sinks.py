@@ -132,7 +132,11 @@ MUTATIONS = [
         name="a table that is added may be another pipeline's, if the first is ours",
         why="rows of the batch are in the first table before anybody finds out",
         file="sinks/several.py",
-        old="        return {name: sink.contains(batch) for name, sink in self._sinks.items()}\n",
+        old=(
+            "        found = [(sink, sink.contains(batch)) for sink in for_good_first(self.tables)]\n"
+            "        return {name: next(part for one, part in found if one is sink) "
+            "for name, sink in self._sinks.items()}\n"
+        ),
         new="        return {name: sink.contains(batch) for name, sink in list(self._sinks.items())[:1]}\n",
         tests=(DEATHS,),
     ),

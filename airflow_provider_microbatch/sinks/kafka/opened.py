@@ -141,8 +141,15 @@ class OpenKafka(StagedInFiles):
         if seen.top > batch.key.id:
             # No rewind: marks of the batches behind it are there, of plans that would be others then.
             return f"{left} Or leave the batch as it is, and mark its task as succeeded: later batches go on so."
+        to = min(seen.top, batch.key.id - 1)
+        if not batch.can_rewind_to(to):
+            return (
+                f"{left} The log does not go back to before those whose marks are gone, so no rewind goes on without "
+                "them. Or go on with a new topic; or with a new checkpoint, whose position `microbatch set-offset` "
+                "puts behind what is in."
+            )
         # Without --drop-output: no record is taken out.
-        rewind = self._rewind(batch, min(seen.top, batch.key.id - 1))
+        rewind = self._rewind(batch, to)
         return (
             f"{left} Or have the log go on without it: {rewind}, and `microbatch set-offset … --allow-skip` sets each "
             "source behind what is in. Or, if the batch's records were deleted there, that rewind alone has them "

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from shlex import quote
 
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import SKEW_MS
 from airflow_provider_microbatch.checkpoint.key import LETTERS, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import MaintenanceError
@@ -13,16 +16,17 @@ from airflow_provider_microbatch.execution.position import read_position
 from airflow_provider_microbatch.upkeep.commands.count_over import check_counted, count_over
 from airflow_provider_microbatch.upkeep.commands.encoding import entry_by_hand
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
-from airflow_provider_microbatch.upkeep.commands.site import Recorded
+from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded
+from airflow_provider_microbatch.upkeep.commands.staying import taken_out
 
 
 def plan_letters_behind(drafting: Drafting, *, allow_skip: bool) -> Plan:
     """The plan after which the next batch of dead letters has a number under which no table has anything, and all
-    letters of now count as run again: the batches that are counted over have some of them, and nobody can tell which.
+    letters that the batches which are counted over may have count as run again: nobody can tell which they have.
 
     :param allow_skip: accept that letters are among them that were never run again.
-    :raises MaintenanceError: if a batch of the lane is planned, if what is there can be taken out, or if letters would
-        be passed over without permission.
+    :raises MaintenanceError: if a batch of the lane is planned, if all that is there can be taken out, or if letters
+        would be passed over without permission.
     :raises SinkError: if a table cannot tell which batches it holds.
     """
     checkpoint = drafting.checkpoint
@@ -40,14 +44,15 @@ def plan_letters_behind(drafting: Drafting, *, allow_skip: bool) -> Plan:
     if not held:
         return drafting.plan()
     check_counted(recorded, checkpoint.tables, [position.batch_id - 1, *held], LETTERS)
-    lives = [one for number in held for one in recorded.of_another_life(BatchKey(LETTERS, number))]
-    if any(one.sink.definition.can_withdraw for one in lives):
+    found = {number: recorded.of_another_life(BatchKey(LETTERS, number)) for number in held}
+    if taken_out(found, lane=LETTERS):
         raise MaintenanceError(
-            f"a table has batches of lane {LETTERS} that no log knows and that can be taken out. First "
-            f"{command(lane, f'rewind --to {position.batch_id - 1} --drop-output')}; then say this again for the rest."
+            f"tables have batches of lane {LETTERS} that no log knows, and all of them can be taken out: "
+            f"{command(lane, f'rewind --to {position.batch_id - 1} --drop-output')}. Their dead letters are run again "
+            "after that, and none has to count as run again."
         )
-    by = taken(checkpoint)
-    letters = [batch.key for batch in with_letters(checkpoint) if batch.key not in by] if lives else []
+    lives = [one for number in held for one in found[number]]
+    letters = _that_may_be_in(checkpoint, lives)
     shown = ", ".join(map(str, letters))
     if letters and not allow_skip:
         raise MaintenanceError(
@@ -61,3 +66,14 @@ def plan_letters_behind(drafting: Drafting, *, allow_skip: bool) -> Plan:
     entry = entry_by_hand(drafting, position, sources=(SOURCE,), ends={SOURCE: offset_of(letters)})
     count_over(drafting, LETTERS, position, entry, range(position.batch_id, held[-1] + 1))
     return drafting.plan()
+
+
+def _that_may_be_in(checkpoint: Checkpoint, lives: Sequence[Published]) -> list[BatchKey]:
+    """Batches whose letters, not run again as far as the log knows, may be in one that no log knows: not those of a
+    batch that was planned after all of these."""
+    planned = [one.manifest.identity.planned_ms for one in lives if one.manifest.identity is not None]
+    if not planned:
+        return []
+    by, last_ms = taken(checkpoint), max(planned) + SKEW_MS
+    left = (batch for batch in with_letters(checkpoint) if batch.key not in by)
+    return [batch.key for batch in left if batch.planned_ms <= last_ms or 0 in planned]  # 0: it does not tell when

@@ -12,14 +12,14 @@ from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey, is_lane
 from airflow_provider_microbatch.checkpoint.set_offset_command import set_offset_command
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
 from airflow_provider_microbatch.execution.position import starts_of
-from airflow_provider_microbatch.sinks import OpenSink
+from airflow_provider_microbatch.sinks import OpenSink, for_good_first
 from airflow_provider_microbatch.sources import OpenSource, Source
 from airflow_provider_microbatch.upkeep.commands.letters_out import check_letters
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.rename_source import check_not_half_renamed
 from airflow_provider_microbatch.upkeep.commands.repair_epochs import fence_attempts, withdraw_requests
 from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded
-from airflow_provider_microbatch.upkeep.commands.staying import not_in, told_of
+from airflow_provider_microbatch.upkeep.commands.staying import kept_in, not_in, taken_out, told_of
 from airflow_provider_microbatch.upkeep.commands.steps import DropOutput, DropStage, Keep
 from airflow_provider_microbatch.upkeep.commands.told import Told
 
@@ -139,8 +139,8 @@ class _Rewind:
             self._drafting.put_away_late(f"{self._folder}commits/{number}", why)
 
     def _of_another_life(self, *, is_alone: bool) -> dict[int, list[Published]]:
-        """Batches that this checkpoint published after the backup that it was restored from: no log knows them. Those
-        that no table can take out stay, and a note names them.
+        """Batches that this checkpoint published after the backup that it was restored from: no log knows them. Where
+        some stay in their table, a note names them, and none is taken out that they count over.
 
         :param is_alone: whether the logs have no batch that is rewound.
         :raises MaintenanceError: if there is nothing else to rewind.
@@ -150,15 +150,11 @@ class _Rewind:
         except MaintenanceError:
             return {}  # no pipeline is on record; batches in the logs are looked up one by one
         self._silent = tables.silent
-        lost, staying = dict[int, list[Published]](), dict[int, OpenSink]()
-        for number, by in sorted(tables.holders.items()):
-            for one in self._unknown(number, by) if number > self._to else ():
-                if one.sink.definition.keeps_for_good:
-                    staying[number] = one.sink
-                elif one.sink.definition.keeps_batches:
-                    lost.setdefault(number, []).append(one)
+        later = {number: by for number, by in sorted(tables.holders.items()) if number > self._to}
+        found = {number: self._unknown(number, by) for number, by in later.items()}
+        staying, lost = kept_in(found), taken_out(found, lane=self._name)
         if staying:
-            told = told_of(self._checkpoint, sorted(staying), staying.values(), lane=self._name)
+            told = told_of(self._checkpoint, staying, lane=self._name)
             if is_alone and not lost:
                 raise MaintenanceError(f"{told} Nothing was done.")
             self._drafting.note(told)
@@ -478,7 +474,7 @@ class _Rewind:
         for attempt in fenced:
             sink = self._recorded.sink_of(attempt)
             tables = () if sink is None else sink.tables
-            for table in sorted(tables, key=lambda one: not one.definition.keeps_for_good):
+            for table in for_good_first(tables):
                 if table.definition.is_cheap_to_ask:
                     self._drafting.elsewhere(
                         DropStage(

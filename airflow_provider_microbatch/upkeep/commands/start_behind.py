@@ -15,7 +15,7 @@ from airflow_provider_microbatch.upkeep.commands.encoding import entry_by_hand
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
 from airflow_provider_microbatch.upkeep.commands.stateless import check_stateless
-from airflow_provider_microbatch.upkeep.commands.staying import told_of
+from airflow_provider_microbatch.upkeep.commands.staying import kept_in, told_of
 
 
 def plan_start_behind(drafting: Drafting, *, allow_reread: bool) -> Plan:
@@ -66,9 +66,9 @@ def _check_reread(drafting: Drafting, recorded: Recorded, held: Sequence[int], *
     if not found:
         return
     own = sorted(found)
-    staying = [one.sink for lives in found.values() for one in lives if one.sink.definition.keeps_for_good]
+    staying = kept_in(found)
     if staying and not allow_reread:
-        raise MaintenanceError(told_of(drafting.checkpoint, own, staying, lane=LIVE))
+        raise MaintenanceError(told_of(drafting.checkpoint, staying, lane=LIVE))
     if staying:
         drafting.note(f"{counted_over(drafting.checkpoint.location, LIVE)}.")
     if not allow_reread:

@@ -2,29 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt
+from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE
 from airflow_provider_microbatch.sinks import OpenSink
 from airflow_provider_microbatch.sinks.manifest import counted_over
 from airflow_provider_microbatch.upkeep.commands.not_in import NotIn
+from airflow_provider_microbatch.upkeep.commands.site import Published
 
 
-def told_of(checkpoint: Checkpoint, numbers: Sequence[int], sinks: Iterable[OpenSink], *, lane: str) -> str:
+def kept_in(found: Mapping[int, Sequence[Published]]) -> dict[int, list[OpenSink]]:
+    """By number, the tables that keep a batch of after a backup, since nobody can take it out of there.
+
+    :param found: by number, ascending, the batches of after the backup, in all tables.
+    """
+    tables = {number: [one.sink for one in lives] for number, lives in found.items()}
+    kept = {number: [sink for sink in sinks if sink.definition.keeps_for_good] for number, sinks in tables.items()}
+    return {number: sinks for number, sinks in kept.items() if sinks}
+
+
+def taken_out(found: Mapping[int, Sequence[Published]], *, lane: str) -> dict[int, list[Published]]:
+    """By number, the batches of after a backup that a rewind takes out of their tables: all or none.
+
+    Where one stays in any table, the lane counts on behind it, and what is counted over is not read again: taken out of
+    another table it would never come back there. Nothing counts over the lane of an interval, of which only that stays
+    which nobody can take out.
+
+    :param found: as of :func:`kept_in`.
+    """
+    if kept_in(found) and lane in (LIVE, LETTERS):
+        return {}
+    able = {
+        number: [one for one in lives if one.sink.definition.keeps_batches and one.sink.definition.can_withdraw]
+        for number, lives in found.items()
+    }
+    return {number: lives for number, lives in able.items() if lives}
+
+
+def told_of(checkpoint: Checkpoint, staying: Mapping[int, Sequence[OpenSink]], *, lane: str) -> str:
     """What there is to say of batches of after a backup that stay where they are, and the ways on.
 
-    :param numbers: of the lane, ascending.
+    :param staying: as :func:`kept_in` returns it.
     """
-    where = " and ".join(sorted({sink.location() for sink in sinks}))
+    where = " and ".join(sorted({sink.location() for sinks in staying.values() for sink in sinks}))
     told = (
-        f"batches {', '.join(map(str, numbers))} in {where} are of after the backup that this checkpoint was restored "
-        "from, and no batch can be taken out of there: they stay. "
+        f"batches {', '.join(map(str, staying))} in {where} are of after the backup that this checkpoint was restored "
+        "from, and no batch can be taken out of there: they stay"
     )
     way = counted_over(checkpoint.location, lane)
     if way is not None:
-        return f"{told}{way}."
-    return f"{told}No run of that interval makes a batch before the pipeline writes to another table."
+        return f"{told}, and so does what came after it in other tables. {way}."
+    return f"{told}. No run of that interval makes a batch before the pipeline writes to another table."
 
 
 def not_in(attempt: Attempt, table: OpenSink) -> NotIn | None:
