@@ -8,7 +8,7 @@ from functools import partial
 from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.entries import Attempt, Offset
-from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey, is_lane
+from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey, is_lane
 from airflow_provider_microbatch.checkpoint.set_offset_command import set_offset_command
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
 from airflow_provider_microbatch.execution.position import starts_of
@@ -186,8 +186,8 @@ class _Rewind:
     def _check_given_up(self, lost: list[int]) -> None:
         """Check that the lost batches can be read again: data that a source has given up cannot be, and no log tells
         what it was. A source's notes beside the files tell, except for data that was taken by a version that left no
-        notes."""
-        sources = self._recorded.arguments().get("sources", {})
+        notes. Letters come out of their table, which gives up nothing."""
+        sources = {} if self._name == LETTERS else self._recorded.arguments().get("sources", {})
         cleaning = [name for name, values in sources.items() if Source.from_dict(values).gives_up]
         # All sources: the definition on record is of the backup too, and may be older than clean_source.
         for name in map(self._checkpoint.names.of, sources):
