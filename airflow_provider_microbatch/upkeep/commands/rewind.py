@@ -19,7 +19,7 @@ from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.rename_source import check_not_half_renamed
 from airflow_provider_microbatch.upkeep.commands.repair_epochs import fence_attempts, withdraw_requests
 from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded
-from airflow_provider_microbatch.upkeep.commands.staying import not_in, told_of
+from airflow_provider_microbatch.upkeep.commands.staying import not_in, told_of, without_record
 from airflow_provider_microbatch.upkeep.commands.steps import DropOutput, DropStage, Keep
 from airflow_provider_microbatch.upkeep.commands.told import Told
 
@@ -427,6 +427,11 @@ class _Rewind:
                 f"of what is read again, this is in the table, and would be in it twice: batch {shown}. With "
                 "--drop-output it is taken out first, the newest first, one by one."
             )
+        keys = [BatchKey(self._name, number) for number in later]  # another table may have what one has lost
+        for told in without_record(self._recorded, self._checkpoint, keys):
+            if self._drop_output:
+                raise MaintenanceError(f"{told} Nothing was done.")
+            self._drafting.note(told)
         taken = [(number, found) for number in reversed(present) for found in reversed(published[number])]
         for_good = dict[str, None]()
         for number, found in taken:

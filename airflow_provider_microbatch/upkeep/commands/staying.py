@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.execution.identity import expected_on_record
+from airflow_provider_microbatch.execution.table_place import unrecorded
 from airflow_provider_microbatch.sinks import OpenSink
 from airflow_provider_microbatch.sinks.manifest import counted_over
 from airflow_provider_microbatch.upkeep.commands.not_in import NotIn
+from airflow_provider_microbatch.upkeep.commands.site import Recorded
 
 
 def told_of(checkpoint: Checkpoint, numbers: Sequence[int], sinks: Iterable[OpenSink], *, lane: str) -> str:
@@ -25,6 +29,19 @@ def told_of(checkpoint: Checkpoint, numbers: Sequence[int], sinks: Iterable[Open
     if way is not None:
         return f"{told}{way}."
     return f"{told}No run of that interval makes a batch before the pipeline writes to another table."
+
+
+def without_record(recorded: Recorded, checkpoint: Checkpoint, keys: Iterable[BatchKey]) -> Iterator[str]:
+    """What there is to say of committed batches whose record a table has lost that no batch can be taken out of: read
+    again, their rows would be there twice, and nobody finds them there to take them out.
+
+    :raises SinkError: if a table cannot tell.
+    """
+    for key in keys:
+        batch = expected_on_record(checkpoint, key, tables=checkpoint.tables)
+        tables = [table for sink in recorded.sinks_of(key) for table in sink.tables]
+        kept = (table for table in tables if table.definition.keeps_for_good and not recorded.is_gone(table))
+        yield from filter(None, (unrecorded(checkpoint, table, batch) for table in kept))
 
 
 def not_in(attempt: Attempt, table: OpenSink) -> NotIn | None:
