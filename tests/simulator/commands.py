@@ -52,11 +52,11 @@ GIVE_UP = Command("repair --give-up", plan_repair, gives_up=True)
 """Of what was killed only the command: that a retention is dead nobody here can know."""
 
 
-def rewind(to: int, *, lane: str = LIVE) -> Command:
+def rewind(to: int, *, lane: str = LIVE, drop_output: bool = True) -> Command:
     """Back to batch ``to``, with the output of later ones taken out."""
     return Command(
-        f"rewind --to {to} --drop-output" + (f" --lane {lane}" if lane != LIVE else ""),
-        lambda drafting: plan_rewind(drafting, lane=lane, to=to, drop_output=True),
+        f"rewind --to {to}" + (" --drop-output" if drop_output else "") + (f" --lane {lane}" if lane != LIVE else ""),
+        lambda drafting: plan_rewind(drafting, lane=lane, to=to, drop_output=drop_output),
     )
 
 
