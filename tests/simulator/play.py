@@ -15,7 +15,9 @@ from pathlib import Path
 
 from airflow_provider_microbatch.exceptions import MicroBatchError
 from tests.simulator import moves_of_airflow as moves_of_airflow  # these register their moves
+from tests.simulator import moves_of_commands as moves_of_commands
 from tests.simulator import moves_of_compactions as moves_of_compactions
+from tests.simulator import moves_of_letters as moves_of_letters
 from tests.simulator import moves_of_machines as moves_of_machines
 from tests.simulator import moves_of_people as moves_of_people
 from tests.simulator import moves_of_places as moves_of_places

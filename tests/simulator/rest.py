@@ -16,6 +16,7 @@ from airflow_provider_microbatch.upkeep.janitor import Janitor
 from airflow_provider_microbatch.upkeep.janitor_report import JanitorReport
 from tests.simulator.airflow import FAILED, OVER, RETRY, RUNNING, SKIPPED, SUCCESS, DagRun
 from tests.simulator.moves import MOVES
+from tests.simulator.moves_of_letters import finish_letters
 from tests.simulator.moves_of_people import nobody_has_read, put_right
 from tests.simulator.moves_of_topics import bring_marks_back, put_topics_right
 from tests.simulator.processes import FROZEN, RUNS, Process
@@ -56,6 +57,7 @@ def come_to_rest(world: World) -> None:
             _finish_restore(world, subject)
             _put_right_what_has_grown(world, subject)
             _run_all(world, subject)
+            finish_letters(world, subject, tries=TRIES)
             _withdraw_what_nobody_answers(world, subject)
     finish(world)
     for _ in range(CALLS if world.deaf_hooks else 0):

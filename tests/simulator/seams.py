@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from airflow_provider_microbatch import settings
-from airflow_provider_microbatch.execution import liveness
+from airflow_provider_microbatch.execution import dead_letters, liveness
 from airflow_provider_microbatch.kafka import cluster
 from airflow_provider_microbatch.listeners import marking
 from airflow_provider_microbatch.sinks.file import posix as file_posix
 from airflow_provider_microbatch.sinks.kafka import marks, transaction
-from airflow_provider_microbatch.upkeep.commands import copy, moving
+from airflow_provider_microbatch.upkeep.commands import copy, exchange, moving, steps
 from tests.simulator.kafka_client import Clock, stand_ins
 from tests.simulator.processes import Threading
 
@@ -87,7 +87,7 @@ def simulated(new: World) -> Iterator[None]:
         stack.callback(logging.disable, logging.NOTSET)
         stack.enter_context(mock.patch.object(settings, "_given", _settings))
         stack.enter_context(mock.patch.object(liveness, "threading", Threading(lambda: processes)))
-        for module in (marking, copy, moving):
+        for module in (marking, copy, moving, exchange, steps, dead_letters):
             stack.enter_context(mock.patch.object(module, "open_store", new.open_store))
         stack.enter_context(mock.patch.object(uuid, "uuid4", new.uuid))
         stack.enter_context(mock.patch.object(time, "time", new.machine_seconds))
