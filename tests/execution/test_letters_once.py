@@ -12,11 +12,18 @@ from unittest import mock
 
 import pytest
 
-from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, MicroBatchError, SinkError
+from airflow_provider_microbatch.exceptions import (
+    CheckpointError,
+    ForeignBatchError,
+    MaintenanceError,
+    MicroBatchError,
+    SinkError,
+)
 from airflow_provider_microbatch.execution.dead_letters import execution_of, replaying
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sources.file import FileSource
 from tests.execution.intervals import IntervalWorld, hour
 from tests.execution.maintaining import applied, rewind
 from tests.execution.test_dead_letters import Checked, OfLetters, refusing, typed
@@ -318,6 +325,20 @@ class TestRestoredCheckpoints:
         assert "nothing to do" in told
         assert planned(world) == []
         replay(world, 11)
+        assert ids(world) == [1, 2, 3]
+
+    def test_they_are_taken_out_whatever_the_sources_give_up(self, tmp_path: Path) -> None:
+        """Letters were read from their table, which gives up none."""
+        world = Checked(tmp_path)
+        folder = str(world.landing())
+        world.sources = {"orders": FileSource(folder, format="json", schema="id long", clean_source="delete")}
+        world.land(1, 2, 3)
+        live(world, 0, 2)
+        restored(world, lambda: replay(world, 10))
+        with pytest.raises(ForeignBatchError) as refused:
+            replay(world, 11)
+        typed(world, str(refused.value))
+        replay(world, 12)
         assert ids(world) == [1, 2, 3]
 
     def test_what_another_pipeline_has_of_that_lane_is_in_nobodys_way(self, world: Checked) -> None:

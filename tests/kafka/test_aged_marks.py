@@ -12,13 +12,14 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.exceptions import MaintenanceError, SinkError
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.kafka.mark import key_of
 from airflow_provider_microbatch.upkeep.table_check import check_table
-from tests.execution.maintaining import filled
+from tests.execution.maintaining import applied, filled, rewind
 from tests.execution.test_newest import set_aside
 from tests.kafka.pipeline import TopicWorld
+from tests.kafka.test_behind_a_topic import engine, world_of
 from tests.support import kafka
 from tests.support.inline_engine import InlineEngine
 from tests.support.kafka_stages import read
@@ -75,6 +76,26 @@ def test_nor_is_one_whose_mark_goes_while_its_replay_runs(tmp_path: Path) -> Non
     with pytest.raises(SinkError, match=LOST):
         world.run(0, InlineEngine(after_stage=lambda job: take_out(world)), clear_number=1)
     assert world.ids() == [0, 1]
+
+
+def test_nor_by_a_rewind_that_is_to_take_it_out(tmp_path: Path) -> None:
+    """Nobody finds it there to say that it cannot be taken out. Whoever has been told types it without that."""
+    world = filled(TopicWorld(tmp_path, on_replay="append"), 2)
+    world.put_marks([(key_of(world.topic, BatchKey("live", 1)), None)])
+    with pytest.raises(MaintenanceError, match=r"has no mark of batch live/1, .*Bring the mark back.*Nothing was done"):
+        applied(world, rewind(0))
+    assert world.checkpoint.commit_log.latest_id() == 1
+    notes = applied(world, rewind(0, drop_output=False)).notes
+    assert any("has no mark of batch live/1" in note for note in notes)
+
+
+def test_nor_by_one_that_finds_it_in_a_table_behind_the_topic(tmp_path: Path) -> None:
+    world = world_of(tmp_path, on_replay="append")
+    world.run(0, engine())
+    take_out(world)
+    with pytest.raises(MaintenanceError, match="has no mark of batch live/0, "):
+        applied(world, rewind(-1))
+    assert world.ids() == [1]
 
 
 def test_a_topic_that_is_named_by_another_connection_is_the_same(tmp_path: Path) -> None:

@@ -371,4 +371,12 @@ MUTATIONS = [
         new="        if left and not left:\n",
         tests=(LEFT,),
     ),
+    Mutation(
+        name="a rewind of letters asks what the sources have given up",
+        why="letters that were run again after a backup stay in the way where a source has clean_source",
+        file="upkeep/commands/rewind.py",
+        old="{} if self._name == LETTERS else self._recorded.arguments()",
+        new="{} if self._name.isupper() else self._recorded.arguments()",
+        tests=(ONCE,),
+    ),
 ]

@@ -10,7 +10,8 @@ from collections import Counter
 
 from tests.simulator.moves import MOVES
 from tests.simulator.play import STEPS, Played, play, shrink
-from tests.support.systems import DEFAULT, SYSTEMS
+from tests.simulator.systems import SYSTEMS
+from tests.support.systems import DEFAULT
 
 
 def main() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -97,6 +98,8 @@ class Airflow:
         self.runs: list[DagRun] = []
         self._numbers = 0
         self._twins: set[tuple[str, str]] = set()
+        self.clears: Counter[tuple[str, str]] = Counter()
+        """How often a pipeline's run of a name was cleared, of whichever Airflow."""
         self.ended: list[tuple[Subject, RunIdentity, BaseException | None]] = []
         """Tries that have ended, for listeners that are called late or twice."""
         self.begun: dict[tuple[str, Interval], int] = {}
@@ -281,6 +284,7 @@ class Airflow:
         :param all_slots: the run's other task instances too.
         """
         run.subject.version += 1
+        self.clears[run.subject.name, run.run_id] += 1
         slots = self.slots_of(run)
         if resets_run:
             is_over = all(one.state in OVER for one in slots)

@@ -100,6 +100,10 @@ class DiskStore(Store):
     def location(self) -> str:
         return f"/disk/{self._folder}".rstrip("/")
 
+    @property
+    def for_spark(self) -> str:
+        return self.location
+
     def put_if_absent(self, path: str, data: bytes) -> bool:
         full = self._at("put", path)
         disk, lost = self._world.disk, self._world.answer_lost()

@@ -57,7 +57,7 @@ def most(subject: Subject, unit: Unit) -> int:
     """How often the unit's rows may be in the table at this moment."""
     if subject.kept is not None:
         return subject.repeats.get(unit.ids[0], 1)
-    return 1 + len(_across(subject, unit, back=True))
+    return 1 + _before(subject, unit) + len(_across(subject, unit, back=True))
 
 
 def wanted(world: World, subject: Subject, unit: Unit) -> tuple[int, int]:
@@ -68,8 +68,14 @@ def wanted(world: World, subject: Subject, unit: Unit) -> tuple[int, int]:
     """
     if subject.options.plan == "interval" and _may_be_late(world, subject, unit):
         return 0, 1
-    times = 1 + len(_across(subject, unit, back=True)) - len(_across(subject, unit, back=False))
+    times = 1 + _before(subject, unit)
+    times += len(_across(subject, unit, back=True)) - len(_across(subject, unit, back=False))
     return times, times
+
+
+def _before(subject: Subject, unit: Unit) -> int:
+    """How often a checkpoint of before had published the unit, beside what this one counts as its own."""
+    return subject.before.get(unit.ids[0], 0)
 
 
 def _across(subject: Subject, unit: Unit, *, back: bool) -> list[Jump]:

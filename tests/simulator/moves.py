@@ -20,6 +20,7 @@ class Move:
     :param always: in every world; else each world has about half of them.
     :param kit: of moves that need each other: a world has all that are named so, or none. Drawn one by one, a chain of
         four would be in one world of sixteen.
+    :param topics: only where there is a topic.
     :param happen: does it.
     """
 
@@ -27,18 +28,21 @@ class Move:
     weight: int
     always: bool
     kit: str
+    topics: bool
     happen: Happening
 
 
 MOVES: dict[str, Move] = {}
 
 
-def move(name: str, *, weight: int, always: bool = False, kit: str | None = None) -> Callable[[Happening], Happening]:
+def move(
+    name: str, *, weight: int, always: bool = False, kit: str | None = None, topics: bool = False
+) -> Callable[[Happening], Happening]:
     """Register a move."""
 
     def register(happen: Happening) -> Happening:
         assert name not in MOVES, name
-        MOVES[name] = Move(name=name, weight=weight, always=always, kit=kit or name, happen=happen)
+        MOVES[name] = Move(name=name, weight=weight, always=always, kit=kit or name, topics=topics, happen=happen)
         return happen
 
     return register

@@ -15,6 +15,7 @@ from airflow_provider_microbatch.sources.intervals import Interval
 from tests.simulator.airflow import OVER, QUEUED, RETRY, RUNNING, DagRun
 from tests.simulator.moves import move
 from tests.simulator.moves_of_restores import forgotten
+from tests.simulator.moves_of_topics import is_well
 from tests.simulator.processes import RUNS
 from tests.simulator.rest import INTERVAL_MS, intervals, janitor
 from tests.simulator.subject import Subject
@@ -245,6 +246,7 @@ def asks(world: World) -> str | None:
         or subject.removed is not None
         or world.disk.trouble
         or world.cluster.unreachable
+        or not is_well(world, subject)
     ):
         return None
     if subject.checkpoint().maintenance.unfinished() is not None or any(forgotten(subject)):

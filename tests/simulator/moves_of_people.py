@@ -356,6 +356,7 @@ def backed_up(world: World) -> str | None:
     if subject.kept is not None or subject.moves_to is not None:
         return None
     subject.backup = world.disk.below(subject.folder)
+    subject.backup_told = {attempt: list(told) for attempt, told in world.told.items()}
     return f"a backup of the checkpoint of {subject.name} is taken"
 
 

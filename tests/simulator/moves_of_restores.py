@@ -22,8 +22,11 @@ _HOUR_MS = 3_600_000
 _OPERATIONS = 6000
 
 
-def _first(world: World) -> Subject | None:
-    """The pipeline, if what it has can be saved and restored as a whole."""
+def whole(world: World, *, without: bool = False) -> Subject | None:
+    """The pipeline, if what it has can be saved and restored as a whole.
+
+    :param without: also if its DAG file names a source no more.
+    """
     subject = next(iter(world.subjects.values()))
     may_be = (
         len(world.subjects) == 1
@@ -33,7 +36,7 @@ def _first(world: World) -> Subject | None:
         and subject.moves_to is None
         and subject.options.plan == "live"
         and subject.renamed is None
-        and subject.removed is None
+        and (without or subject.removed is None)
         and not any(run.interval for run in world.airflow.runs)
         and subject.checkpoint().maintenance.unfinished() is None
         and not any(process.name.startswith(COMMANDS) for process in world.processes.living())
@@ -72,7 +75,7 @@ def an_hour(world: World) -> str | None:
 
 @move("checkpoint and table are saved", weight=24, kit=RESTORES)
 def saved(world: World) -> str | None:
-    subject = _first(world)
+    subject = whole(world)
     if subject is None or not subject.checkpoint().commit_log.ids() or not subject.system.save_table():
         return None
     stop_everybody(world)
@@ -92,7 +95,7 @@ def saved(world: World) -> str | None:
 def restored(world: World) -> str | None:
     """Both to the same older moment: what was read since is read again, also what ``clean_source`` has archived, once
     a person has brought that back as the refusal says. Sources are called what they were called then."""
-    subject = _first(world)
+    subject = whole(world)
     if subject is None or subject.saved is None:
         return None
     if world.disk.below(subject.folder) == subject.saved.checkpoint:
@@ -107,8 +110,8 @@ def restored(world: World) -> str | None:
     subject.backup, subject.jumps = {}, dict(subject.saved.jumps)
     world.told = {attempt: list(told) for attempt, told in subject.saved.told.items()}
     dag = _call_by_names_of_then(world, subject, subject.saved)
-    _put_sources_right(subject)
-    _forget_clears(world, subject)
+    put_sources_right(subject)
+    forget_clears(world, subject)
     world.touched = True
     after = subject.checkpoint().commit_log.latest_id()
     return f"checkpoint and table of {subject.name} are restored, to {after} from {before}{dag}"
@@ -120,7 +123,7 @@ def _call_by_names_of_then(world: World, subject: Subject, saved: Saved) -> str:
 
     :return: which of these, for the story.
     """
-    since = [landing for landing, names in subject.names.items() if len(names) > len(saved.names[landing])]
+    since = [landing for landing, names in subject.names.items() if len(names) > len(saved.names.get(landing, names))]
     if not since:
         return ""
     once = sum(len(subject.names[landing]) - len(saved.names[landing]) for landing in since) == 1
@@ -129,18 +132,18 @@ def _call_by_names_of_then(world: World, subject: Subject, saved: Saved) -> str:
     if once and had_read and world.random.random() < 0.5:
         (subject.renamed,), subject.dag_lags = since, False
         return f", its DAG file still calls a source {subject.named(since[0])}"
-    subject.names = {landing: list(names) for landing, names in saved.names.items()}
+    subject.names |= {landing: list(names) for landing, names in saved.names.items()}
     return f", and its DAG file, which calls the sources {', '.join(subject.sources)}"
 
 
-def _put_sources_right(subject: Subject) -> None:
+def put_sources_right(subject: Subject) -> None:
     """What was changed after it was planned is to be read again: as it is, if it is not put right first."""
     for unit in subject.units:
         if unit.changed:
             put_right(subject, unit)
 
 
-def _forget_clears(world: World, subject: Subject) -> None:
+def forget_clears(world: World, subject: Subject) -> None:
     """What runs have made since is not there any more; whoever wants it again clears them again."""
     for run in world.airflow.runs:
         if run.subject is subject:
@@ -153,20 +156,20 @@ def gone_on_elsewhere(world: World) -> str | None:
     batches of what the newer one has read. That one may not go on behind them, until its own error is followed."""
     from tests.simulator.rest import finish
 
-    subject = _first(world)
+    subject = whole(world)
     if subject is None or subject.options.cleans or subject.options.retained is not None or subject.sets_offsets:
         return None  # the command is refused then; or both read once more what somebody has allowed to come twice
     ids = subject.checkpoint().commit_log.ids()
-    if not ids or ids[0] != 0:
+    if not ids or ids[0] != 0 or subject.before:
         return None
     stop_everybody(world)
-    older, told_then = world.disk.below(subject.folder), _told(world)
+    older, told_then = world.disk.below(subject.folder), told_of(world)
     an_hour(world)
     stop_everybody(world)
     if subject.checkpoint().commit_log.latest_id() == ids[-1]:
         return "an hour passes, and nothing new is read"
-    _put_sources_right(subject)
-    told, runs = _told(world), list(world.airflow.runs)
+    put_sources_right(subject)
+    told, runs = told_of(world), list(world.airflow.runs)
     world.told = told_then
     subject.put_in_place(older)
     said = command(world, subject, rewind(ids[-1]))
@@ -176,13 +179,14 @@ def gone_on_elsewhere(world: World) -> str | None:
     finish(world)
     subject.put_in_place(None)
     world.airflow.runs[:], world.told = runs, told
-    _forget_clears(world, subject)
+    forget_clears(world, subject)
     stop_everybody(world)
     subject.table_is_older, world.touched = True, True
     return f"a copy of {subject.name} has gone on from {ids[-1]} ({said.result}, {made.state})"
 
 
-def _told(world: World) -> dict[Any, list[str]]:
+def told_of(world: World) -> dict[Any, list[str]]:
+    """What hooks were told so far."""
     return {attempt: list(told) for attempt, told in world.told.items()}
 
 
@@ -216,7 +220,7 @@ def forgotten(subject: Subject) -> Iterator[str]:
 @move("the table is restored alone", weight=8, kit=RESTORES)
 def table_restored(world: World) -> str | None:
     """``check`` names what is missing, and a rewind runs it again."""
-    subject = _first(world)
+    subject = whole(world)
     if subject is None or subject.saved is None or subject.options.retained is not None:
         return None
     checkpoint = subject.checkpoint()
@@ -226,8 +230,8 @@ def table_restored(world: World) -> str | None:
         return None
     stop_everybody(world)
     subject.system.restore_table()
-    _put_sources_right(subject)
-    _forget_clears(world, subject)
+    put_sources_right(subject)
+    forget_clears(world, subject)
     subject.table_is_older, world.touched = True, True
     run_again(world, subject)
     return f"the table of {subject.name} is restored alone"
@@ -248,7 +252,8 @@ def run_again(world: World, subject: Subject) -> Process | None:
         and not found_in(sink, expected_on_record(checkpoint, BatchKey(LIVE, number), tables=checkpoint.tables))
     ]
     if missing:
-        return command(world, subject, rewind(missing[0] - 1))
+        is_cut_off = getattr(subject.system, "is_cut_off", False)
+        return command(world, subject, rewind(missing[0] - 1, drop_output=not is_cut_off))
     if checkpoint.maintenance.unfinished() is None:
         subject.table_is_older = False
     return None

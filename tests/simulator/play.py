@@ -15,15 +15,19 @@ from pathlib import Path
 
 from airflow_provider_microbatch.exceptions import MicroBatchError
 from tests.simulator import moves_of_airflow as moves_of_airflow  # these register their moves
+from tests.simulator import moves_of_commands as moves_of_commands
 from tests.simulator import moves_of_compactions as moves_of_compactions
+from tests.simulator import moves_of_letters as moves_of_letters
 from tests.simulator import moves_of_machines as moves_of_machines
 from tests.simulator import moves_of_people as moves_of_people
 from tests.simulator import moves_of_places as moves_of_places
 from tests.simulator import moves_of_restores as moves_of_restores
+from tests.simulator import moves_of_topics as moves_of_topics
 from tests.simulator.moves import MOVES
 from tests.simulator.promises import look, look_at_rest
 from tests.simulator.rest import come_to_rest
 from tests.simulator.seams import simulated
+from tests.simulator.systems import TOPICS
 from tests.simulator.world import Broken, World
 from tests.support.systems import DEFAULT
 
@@ -60,12 +64,13 @@ class Played:
         return "\n".join([f"seed {self.seed}, {len(self.script)} steps", *self.story, f"BROKEN: {self.how}"])
 
 
-def script_of(seed: str, steps: int = STEPS) -> Script:
+def script_of(seed: str, steps: int = STEPS, *, system: str = DEFAULT) -> Script:
     """The moves of a world. Each has about half of the moves that are not in all of them: what rarely meets, meets more
     often where less else happens."""
     chance = random.Random(f"script {seed}")
-    kits = {move.kit: chance.random() < 0.5 for move in MOVES.values() if not move.always}
-    chosen = [move for move in MOVES.values() if move.always or kits[move.kit]]
+    moves = [move for move in MOVES.values() if system in TOPICS or not move.topics]
+    kits = {move.kit: chance.random() < 0.5 for move in moves if not move.always}
+    chosen = [move for move in moves if move.always or kits[move.kit]]
     names = chance.choices([move.name for move in chosen], [move.weight for move in chosen], k=steps)
     return list(enumerate(names))
 
@@ -75,7 +80,7 @@ def play(seed: str, *, script: Script | None = None, system: str = DEFAULT, step
 
     :param script: what happens; None: what the seed says.
     """
-    script = script_of(seed, steps) if script is None else script
+    script = script_of(seed, steps, system=system) if script is None else script
     with _folder(seed) as root:
         world = World(root, seed=seed, system=system)
         broken: Broken | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
@@ -15,7 +16,9 @@ from airflow_provider_microbatch.upkeep.janitor import Janitor
 from airflow_provider_microbatch.upkeep.janitor_report import JanitorReport
 from tests.simulator.airflow import FAILED, OVER, RETRY, RUNNING, SKIPPED, SUCCESS, DagRun
 from tests.simulator.moves import MOVES
+from tests.simulator.moves_of_letters import finish_letters
 from tests.simulator.moves_of_people import nobody_has_read, put_right
+from tests.simulator.moves_of_topics import bring_marks_back, put_topics_right
 from tests.simulator.processes import FROZEN, RUNS, Process
 from tests.simulator.promises import CALLS, look
 from tests.simulator.subject import LEASE_SECONDS, Subject
@@ -54,6 +57,7 @@ def come_to_rest(world: World) -> None:
             _finish_restore(world, subject)
             _put_right_what_has_grown(world, subject)
             _run_all(world, subject)
+            finish_letters(world, subject, tries=TRIES)
             _withdraw_what_nobody_answers(world, subject)
     finish(world)
     for _ in range(CALLS if world.deaf_hooks else 0):
@@ -88,6 +92,7 @@ def heal(world: World) -> None:
                 subject.show(unit)
             if unit.changed and not unit.grown:
                 put_right(subject, unit)
+    put_topics_right(world)
 
 
 def finish(world: World) -> None:
@@ -325,6 +330,10 @@ def _until_over(world: World, run: DagRun) -> None:
         assert process.gone
         if run.state in (SUCCESS, SKIPPED) or run.aside:
             return
+        if _is_told_to_leave(world, run):
+            return
+        if "Bring the mark back" in run.error:
+            bring_marks_back(world)
         # Whatever died at the batch counts as alive until its lease is over.
         world.now_ms += round(2 * LEASE_SECONDS * 1000)
         run.retries = TRIES
@@ -334,6 +343,26 @@ def _until_over(world: World, run: DagRun) -> None:
         world.say(f"{run.name} is deleted: another Airflow has a run of its name, which was cleared")
         return
     raise Broken("a run does not succeed", f"{run.name}: {run.error}")
+
+
+def _is_told_to_leave(world: World, run: DagRun) -> bool:
+    """A topic takes back nothing: who cleared a batch that has to stay as it is marks its task as succeeded."""
+    from tests.simulator.commands import command, withdraw
+
+    if "With on_overlap='skip' this run leaves it so" in run.error:
+        run.subject.options.on_overlap = "skip"  # as it says
+        return False
+    if not re.search(r"take back records.*mark the task as succeeded|leave the batch as it is, and mark", run.error):
+        return False
+    run.state, run.wanted = SUCCESS, 0
+    world.say(f"{run.name} is marked as succeeded: {run.error[:60]}")
+    replays = run.subject.checkpoint().replays
+    keys = [BatchKey(lane, number) for lane in replays.epochs.lanes() for number in replays.epochs.ids(lane)]
+    for key in [key for key in keys if any(one.run and run.identity().is_of(one.run) for one in replays.pending(key))]:
+        world.now_ms += round(2 * LEASE_SECONDS * 1000)
+        command(world, run.subject, withdraw(key))
+        finish(world)
+    return True
 
 
 def _of_set_aside(world: World, subject: Subject) -> list[DagRun]:

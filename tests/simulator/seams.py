@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from airflow_provider_microbatch import settings
-from airflow_provider_microbatch.execution import liveness
+from airflow_provider_microbatch.execution import dead_letters, liveness
+from airflow_provider_microbatch.kafka import cluster
 from airflow_provider_microbatch.listeners import marking
 from airflow_provider_microbatch.sinks.file import posix as file_posix
-from airflow_provider_microbatch.upkeep.commands import copy, moving
+from airflow_provider_microbatch.sinks.kafka import marks, transaction
+from airflow_provider_microbatch.upkeep.commands import copy, exchange, moving, steps
+from tests.simulator.kafka_client import Clock, stand_ins
 from tests.simulator.processes import Threading
 
 if TYPE_CHECKING:
@@ -46,9 +50,15 @@ def _operation(real: Callable[..., Any], name: str, *, changes: bool) -> Callabl
             _world.point(name)
             if changes:
                 _world.touched = True
+                _check_room(_world, args)
         return real(*args, **kwargs)
 
     return step
+
+
+def _check_room(played: World, paths: Sequence[Any]) -> None:
+    if played.full is not None and any(str(path).startswith(played.full) for path in paths):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), played.full)
 
 
 def _settings() -> settings.Settings:
@@ -77,7 +87,7 @@ def simulated(new: World) -> Iterator[None]:
         stack.callback(logging.disable, logging.NOTSET)
         stack.enter_context(mock.patch.object(settings, "_given", _settings))
         stack.enter_context(mock.patch.object(liveness, "threading", Threading(lambda: processes)))
-        for module in (marking, copy, moving):
+        for module in (marking, copy, moving, exchange, steps, dead_letters):
             stack.enter_context(mock.patch.object(module, "open_store", new.open_store))
         stack.enter_context(mock.patch.object(uuid, "uuid4", new.uuid))
         stack.enter_context(mock.patch.object(time, "time", new.machine_seconds))
@@ -89,6 +99,12 @@ def simulated(new: World) -> Iterator[None]:
         rename = _operation(file_posix.rename_with, "renameat2", changes=True)
         stack.enter_context(mock.patch.object(file_posix, "rename_with", rename))
         stack.enter_context(mock.patch.object(fcntl, "flock", new.flock))
+        for module in (cluster, marks, transaction):
+            stack.enter_context(mock.patch.object(module, "time", Clock(new)))
+        # Marks are few in a world: read so many at once, a look would have all of them whatever it takes for known.
+        stack.enter_context(mock.patch.object(marks, "_FIRST_WINDOW", 2))
+        for owner, name, made in stand_ins(new):
+            stack.enter_context(mock.patch.object(owner, name, made))
         for base, made, kind in new.system.operations():
             assert issubclass(made, base)
             _wrap_methods(stack, base, made, kind)

@@ -16,6 +16,7 @@ from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sources.intervals import Interval
 from tests.simulator.disk import DiskStore, Entry
 from tests.simulator.hooks import Told
+from tests.simulator.systems import FilesIntoTopic, FilesIntoTopicAndLetters
 from tests.support.system import Row
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class Subject:
         self.name = name
         self.landings = sources
         """Where data lands."""
-        self.names = {source: [source] for source in sources}
+        self.names: dict[str, list[str]] = {source: [source] for source in sources}
         """What the sources are called, the newest last: the DAG file's is that, or, while it waits, the one before."""
         self.renamed: str | None = None
         """The landing place of the source whose rename is on its way: the DAG file or the checkpoint lags behind."""
@@ -128,6 +129,8 @@ class Subject:
         """The landing place of a source that the DAG file names no more, for now."""
         self.jumps: dict[int, Jump] = {}
         """By batch: positions that were set by hand, and that no rewind has undone."""
+        self.runs_of: dict[BatchKey, set[str]] = {}
+        """Names of the runs whose batches are, or were."""
         self.sets_offsets = False
         """Whether anybody has ever set a position by hand."""
         self.options = options
@@ -142,14 +145,20 @@ class Subject:
         self.root = world.root / name
         self.root.mkdir()
         self.system = world.make_system(Path(self.root))
+        if isinstance(self.system, FilesIntoTopic):
+            self.system.live_in(world.broker)
         self.intrudes_on = intrudes_on
         self.units: list[Unit] = []
         self.backup: dict[str, Entry] = {}
         """Of its checkpoint, at some time."""
+        self.backup_told: Mapping[object, Sequence[str]] = {}
+        """What hooks had been told then."""
         self.kept: dict[str, Entry] | None = None
         """Its checkpoint, while an older or a new one is in its place."""
         self.repeats: dict[int, int] = {}
         """By row: how often it may be in the table while its checkpoint is kept, for no other one knows that."""
+        self.before: dict[int, int] = {}
+        """By row: how often it was in the table when another checkpoint took over there, and counted on behind."""
         self.saved: Saved | None = None
         """Its checkpoint and its table, both of one moment."""
         self.table_is_older = False
@@ -186,6 +195,7 @@ class Subject:
             lookback=given.lookback,
             hooks=tuple(map(Told, HOOKS)),
             split_wise=alone and getattr(system, "split_wise", False),
+            **(system.letters() if isinstance(system, FilesIntoTopicAndLetters) else {}),
         )
 
     def named(self, landing: str) -> str:
@@ -242,6 +252,11 @@ class Subject:
             interval=interval,
             clock_ms=self._world.machine_ms,
         )
+
+    def add_source(self, landing: str) -> None:
+        """The DAG file names one more."""
+        self.landings, self.names[landing] = (*self.landings, landing), [landing]
+        self.system.prepare(landing)
 
     def land(self, source: str, rows: int, *, shown: bool = True) -> Unit:
         """One more unit.

@@ -15,14 +15,16 @@ from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.sinks.file import FileSink
 from tests.simulator.moves import MOVES
 from tests.simulator.play import Played, play, shrink
+from tests.simulator.systems import TOPICS
+from tests.support.systems import DEFAULT
 
 TOP = Path(__file__).resolve().parents[2]
 WORLDS = 24
 
 
 @functools.cache
-def played_world(number: int) -> Played:
-    return play(f"short/{number}")
+def played_world(number: int, system: str = DEFAULT) -> Played:
+    return play(f"short/{number}", system=system)
 
 
 @pytest.mark.parametrize("number", range(WORLDS))
@@ -33,9 +35,9 @@ def test_no_promise_is_broken(number: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(4))
-@pytest.mark.parametrize("system", ["files-into-two-tables", "late-queues"])
+@pytest.mark.parametrize("system", ["files-into-two-tables", "late-queues", *TOPICS])
 def test_nor_is_one_where_batches_are_published_or_end_otherwise(system: str, number: int) -> None:
-    played = play(f"short/{number}", system=system)
+    played = played_world(number, system)
     assert played.broken is None, shrink(played, system=system, tries=30).text()
 
 
@@ -90,9 +92,31 @@ worlds as there are here may be without."""
 def test_every_move_happens() -> None:
     """A move that nothing is left to do to, in any world, proves nothing."""
     assert set(MOVES) >= RARE
-    missing = set(MOVES) - RARE
+    missing = {name for name, move in MOVES.items() if not move.topics} - RARE
     for number in range(4 * WORLDS):
         missing -= played_world(number).counts.keys()
         if not missing:
             break
     assert missing == set()
+
+
+AN_HOUR = "all go on for an hour"
+AFTER = {
+    "the brokers can be reached again": "the brokers cannot be reached",
+    "the policy of the marks is put right": "marks age out",
+    "lost marks are brought back": "a mark is taken out",
+    "the table behind the topic has room again": "the table behind the topic is full",
+}
+"""Moves that there is nothing to do for unless another was before."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, move in MOVES.items() if move.topics])
+def test_every_move_of_topics_happens_and_breaks_nothing(name: str) -> None:
+    script = [AN_HOUR, AN_HOUR, *filter(None, [AFTER.get(name)]), name, AN_HOUR]
+    for number in range(20):
+        played = play(f"moves/{number}", script=list(enumerate(script)), system="topic-and-letters")
+        assert played.broken is None, played.text()
+        if played.counts[name]:
+            return
+    pytest.fail(f"{name!r} never happens")

@@ -1,4 +1,4 @@
-"""The world: one seed, one clock, one disk, one cluster, one Airflow, pipelines, and everybody who works on them."""
+"""The world: one seed, one clock, one disk, one cluster, brokers, one Airflow, pipelines, and all who work on them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from uuid import UUID
 
 from airflow_provider_microbatch.stores import Store
 from tests.simulator.airflow import Airflow
+from tests.simulator.broker import Broker
 from tests.simulator.disk import Disk, DiskStore
 from tests.simulator.engine import Cluster
 from tests.simulator.processes import Process, Processes
 from tests.simulator.subject import Options, Subject
+from tests.simulator.systems import SYSTEMS
 from tests.support.system import System
-from tests.support.systems import SYSTEMS
 
 BEGINS_MS = 4_000_000_000_000
 """Later than any time that the real file system gives what the sink renames: to the janitor, all of it is old."""
@@ -52,6 +53,7 @@ class World:
         self.processes = Processes(lambda: self.now_ms)
         self.disk = Disk(keeps_folders=self.random.random() < 0.5)
         self.cluster = Cluster(self)
+        self.broker = Broker(self)
         self.airflow = Airflow(self)
         self.subjects: dict[str, Subject] = {}
         self.rows = 0
@@ -59,6 +61,8 @@ class World:
         """So often has a checkpoint been sent to another place."""
         self.touched = False
         """Whether somebody changed a file, or a table, since the promises were last looked at."""
+        self.full: str | None = None
+        """The folder that takes nothing, as a disk that is full."""
         self.hooks_fail = False
         self.deaf_hooks: set[str] = set()
         """Hooks that fail for good whenever they are told of an end."""

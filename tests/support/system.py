@@ -252,12 +252,11 @@ class FilesOnPosix:
         yield "read"
         read = {name: self._read(source) for name, source in job.sources.items()}
         rows = [{**row, "version": version} for found, _ in read.values() for row in found]
-        middle = len(rows) // 2
         sizes: dict[Path, list[Row]] = {}
-        for stage in job.stages.values():
-            folder = folder_of(stage)
-            sizes[folder] = []
-            for number, part in enumerate((rows[:middle], rows[middle:])):
+        for name, stage in job.stages.items():
+            folder, own = folder_of(stage), self.rows_into(job, name, rows)
+            middle, sizes[folder] = len(own) // 2, []
+            for number, part in enumerate((own[:middle], own[middle:])):
                 yield "write half of a stage"
                 sizes[folder].append(write_part(folder, stage.writer, stage.arguments, f"part-{number}", part))
         result = {
@@ -268,10 +267,19 @@ class FilesOnPosix:
             "epoch": job.epoch,
             "read": {name: told for name, (_, told) in read.items()},
             "identity": dict(job.identity),
+            **self.told_beside(job, rows),
         }
         for folder, written in sizes.items():
             yield "write a manifest"
             write_lines(folder / "_manifest" / "part-0.txt", [{"result": result}, *written])
+
+    def rows_into(self, job: Job, name: str, rows: Sequence[Row]) -> Sequence[Row]:
+        """Which of the job's rows the table of that name gets."""
+        return rows
+
+    def told_beside(self, job: Job, rows: Sequence[Row]) -> Mapping[str, Any]:
+        """What the job's result tells beside."""
+        return {}
 
     def rows_of(self, job: Job) -> Sequence[Row]:
         return [row for source in job.sources.values() for row in self._read(source)[0]]

@@ -8,7 +8,7 @@ from functools import partial
 from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.entries import Attempt, Offset
-from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey, is_lane
+from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey, is_lane
 from airflow_provider_microbatch.checkpoint.set_offset_command import set_offset_command
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
 from airflow_provider_microbatch.execution.position import starts_of
@@ -19,7 +19,7 @@ from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.rename_source import check_not_half_renamed
 from airflow_provider_microbatch.upkeep.commands.repair_epochs import fence_attempts, withdraw_requests
 from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded
-from airflow_provider_microbatch.upkeep.commands.staying import kept_in, not_in, taken_out, told_of
+from airflow_provider_microbatch.upkeep.commands.staying import kept_in, not_in, taken_out, told_of, without_record
 from airflow_provider_microbatch.upkeep.commands.steps import DropOutput, DropStage, Keep
 from airflow_provider_microbatch.upkeep.commands.told import Told
 
@@ -182,8 +182,8 @@ class _Rewind:
     def _check_given_up(self, lost: list[int]) -> None:
         """Check that the lost batches can be read again: data that a source has given up cannot be, and no log tells
         what it was. A source's notes beside the files tell, except for data that was taken by a version that left no
-        notes."""
-        sources = self._recorded.arguments().get("sources", {})
+        notes. Letters come out of their table, which gives up nothing."""
+        sources = {} if self._name == LETTERS else self._recorded.arguments().get("sources", {})
         cleaning = [name for name, values in sources.items() if Source.from_dict(values).gives_up]
         # All sources: the definition on record is of the backup too, and may be older than clean_source.
         for name in map(self._checkpoint.names.of, sources):
@@ -423,6 +423,11 @@ class _Rewind:
                 f"of what is read again, this is in the table, and would be in it twice: batch {shown}. With "
                 "--drop-output it is taken out first, the newest first, one by one."
             )
+        keys = [BatchKey(self._name, number) for number in later]  # another table may have what one has lost
+        for told in without_record(self._recorded, self._checkpoint, keys):
+            if self._drop_output:
+                raise MaintenanceError(f"{told} Nothing was done.")
+            self._drafting.note(told)
         taken = [(number, found) for number in reversed(present) for found in reversed(published[number])]
         for_good = dict[str, None]()
         for number, found in taken:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt
-from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE
+from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
+from airflow_provider_microbatch.execution.identity import expected_on_record
+from airflow_provider_microbatch.execution.table_place import unrecorded
 from airflow_provider_microbatch.sinks import OpenSink
 from airflow_provider_microbatch.sinks.manifest import counted_over
 from airflow_provider_microbatch.upkeep.commands.not_in import NotIn
-from airflow_provider_microbatch.upkeep.commands.site import Published
+from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded
 
 
 def kept_in(found: Mapping[int, Sequence[Published]]) -> dict[int, list[OpenSink]]:
@@ -55,6 +57,19 @@ def told_of(checkpoint: Checkpoint, staying: Mapping[int, Sequence[OpenSink]], *
     if way is not None:
         return f"{told}, and so does what came after it in other tables. {way}."
     return f"{told}. No run of that interval makes a batch before the pipeline writes to another table."
+
+
+def without_record(recorded: Recorded, checkpoint: Checkpoint, keys: Iterable[BatchKey]) -> Iterator[str]:
+    """What there is to say of committed batches whose record a table has lost that no batch can be taken out of: read
+    again, their rows would be there twice, and nobody finds them there to take them out.
+
+    :raises SinkError: if a table cannot tell.
+    """
+    for key in keys:
+        batch = expected_on_record(checkpoint, key, tables=checkpoint.tables)
+        tables = [table for sink in recorded.sinks_of(key) for table in sink.tables]
+        kept = (table for table in tables if table.definition.keeps_for_good and not recorded.is_gone(table))
+        yield from filter(None, (unrecorded(checkpoint, table, batch) for table in kept))
 
 
 def not_in(attempt: Attempt, table: OpenSink) -> NotIn | None:
