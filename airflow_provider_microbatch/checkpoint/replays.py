@@ -147,12 +147,15 @@ class Replays:
 
     def is_answered(self, key: BatchKey) -> bool:
         """Whether any request for the batch was answered."""
-        return any(self.completed(key, epoch) is not None for epoch in self.epochs.ends(key))
+        return bool(self.answers(key))
 
     def newest_answer(self, key: BatchKey) -> Mapping[str, Any] | None:
         """The answer whose attempt's output the sink has; None if the batch was never replayed. One listing."""
-        found = [self.completed(key, epoch) for epoch in self.epochs.ends(key)]
-        return max((answer for answer in found if answer), key=lambda answer: answer["attempt"], default=None)
+        return max(self.answers(key), key=lambda answer: answer["attempt"], default=None)
+
+    def answers(self, key: BatchKey) -> list[Mapping[str, Any]]:
+        """All answers to requests for the batch, as :meth:`completed` has them, oldest request first. One listing."""
+        return [answer for epoch in self.epochs.ends(key) if (answer := self.completed(key, epoch)) is not None]
 
     def get(self, key: BatchKey, epoch: int) -> Replay | None:
         """The request, or None."""

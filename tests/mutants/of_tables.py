@@ -10,6 +10,7 @@ FORMER = "tests/execution/test_former_tables.py"
 NEWEST = "tests/execution/test_newest.py"
 BRANCHES = "tests/execution/test_branches.py"
 LOST = "tests/execution/test_lost_in_table.py"
+SINCE = "tests/execution/test_lost_since_a_change.py"
 
 MUTATIONS = [
     Mutation(
@@ -245,10 +246,42 @@ MUTATIONS = [
         tests=("tests/execution/test_lost_in_table.py",),
     ),
     Mutation(
+        name="a batch counts as published by the attempt of its commit alone",
+        why="a table that got it by a clear, and was put back to before that, gets the next one on top, in green",
+        file="execution/newest.py",
+        old="    return sorted({*answers, *(() if",
+        new="    return [first] if first is not None else sorted({*answers, *(() if",
+        tests=(SINCE,),
+    ),
+    Mutation(
+        name="what a table is to have is told by its address alone",
+        why="an older backup of it at another path gets the next batch on top, in green",
+        file="sinks/__init__.py",
+        old="        return self.definition.is_same_place(before) or self.is_table_of(before, tables)\n",
+        new="        return self.definition.is_same_place(before)\n",
+        tests=(SINCE,),
+    ),
+    Mutation(
+        name="a table at another path has to have the newest batch before it counts as there",
+        why="an older backup of it is refused the clears that bring back what it lacks",
+        file="execution/table_place.py",
+        old="        if newest is not None and any(map(table.definition.is_same_place, wrote)):\n",
+        new="        if newest is not None and any(table.is_written_by(one, checkpoint.tables) for one in wrote):\n",
+        tests=(SINCE,),
+    ),
+    Mutation(
+        name="the form of a table is that of the pipeline that has committed its newest batch",
+        why="a table that a clear has filled since is written in another form, and no reader can read both",
+        file="execution/table_shape.py",
+        old="    names = [] if newest is None else published_as(checkpoint, newest)\n",
+        new="    names = [] if newest is None else published_as(checkpoint, newest)[-1:]\n",
+        tests=("tests/execution/test_table_shape.py",),
+    ),
+    Mutation(
         name="the oldest batch that is kept comes back on top of what no log knows any more",
         why="the table knows the newest batch then, and nobody ever misses what retention had removed",
         file="execution/table_place.py",
-        old="            _check_no_gap(checkpoint, table, *newest, beside=sink)\n",
+        old="            _check_no_gap(checkpoint, table, newest, beside=sink)\n",
         new="            pass\n",
         tests=(LOST,),
     ),
