@@ -107,7 +107,7 @@ def _check_knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, besi
     if unmerged is not None:
         again = f" {rewind} has {lost} run again here: first it takes them out of where they are."
         raise SinkError(f"batch {key} is committed, and {unmerged}{again if rewind else ''}")
-    gap = gap_below(checkpoint, table, key.lane)
+    gap = gap_below(checkpoint, table, key.lane, beside=beside)
     if gap is not None:
         raise SinkError(_gone(checkpoint, table, key, gap, beside=beside))
     again = (
@@ -132,7 +132,7 @@ def _check_no_gap(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, bes
     with suppress(ForeignBatchError):  # whoever makes a batch after that one is told that
         if _knows(checkpoint, table, key, beside=beside):
             return
-        gap = gap_below(checkpoint, table, key.lane)
+        gap = gap_below(checkpoint, table, key.lane, beside=beside)
         if gap is not None and was_published_to(checkpoint, key, table, beside=beside):
             raise SinkError(_gone(checkpoint, table, key, gap, beside=beside))
 
