@@ -20,6 +20,8 @@ from airflow_provider_microbatch.stores import Store
 
 _WITHDRAWN = "withdrawn"
 _REFUSED = "refused"
+_NO_ATTEMPT = 0
+"""In the end that an older version's repair has put in the place of a torn request's: nothing was published for it."""
 
 
 def _is_of_later_clear(other: Replay, one: Replay) -> bool:
@@ -32,6 +34,11 @@ def _is_of_later_clear(other: Replay, one: Replay) -> bool:
 def withdrawn(reason: str) -> Mapping[str, Any]:
     """The end of a request that counts as never made."""
     return {_WITHDRAWN: reason}
+
+
+def refused(reason: str) -> Mapping[str, Any]:
+    """The end of a request that nothing can answer; see :meth:`Replays.refuse`."""
+    return {**withdrawn(reason), _REFUSED: True}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +121,7 @@ class Replays:
     def refuse(self, key: BatchKey, epoch: int, *, reason: str) -> None:
         """Withdraw the request, since nothing can answer it. A retry of its run may ask again: it must not pass for
         done."""
-        self._end(key, epoch, {**withdrawn(reason), _REFUSED: True})
+        self._end(key, epoch, refused(reason))
 
     def is_refused(self, key: BatchKey, epoch: int) -> bool:
         """Whether the request was withdrawn by :meth:`refuse`."""
@@ -137,7 +144,7 @@ class Replays:
     def completed(self, key: BatchKey, epoch: int) -> Mapping[str, Any] | None:
         """``attempt``, ``completed_ms`` and (not in answers of older versions) ``progress`` of the answer, or None."""
         end = self.epochs.ended(key, epoch)
-        if end is None or _WITHDRAWN in end:
+        if end is None or _WITHDRAWN in end or end.get("attempt") == _NO_ATTEMPT:
             return None
         where, progress = f"{self.epochs.where(key, epoch)}.end", end.get("progress", {})
         if not all(map(is_whole, (end.get("attempt"), end.get("completed_ms")))) or not isinstance(progress, dict):
@@ -147,12 +154,15 @@ class Replays:
 
     def is_answered(self, key: BatchKey) -> bool:
         """Whether any request for the batch was answered."""
-        return any(self.completed(key, epoch) is not None for epoch in self.epochs.ends(key))
+        return bool(self.answers(key))
 
     def newest_answer(self, key: BatchKey) -> Mapping[str, Any] | None:
         """The answer whose attempt's output the sink has; None if the batch was never replayed. One listing."""
-        found = [self.completed(key, epoch) for epoch in self.epochs.ends(key)]
-        return max((answer for answer in found if answer), key=lambda answer: answer["attempt"], default=None)
+        return max(self.answers(key), key=lambda answer: answer["attempt"], default=None)
+
+    def answers(self, key: BatchKey) -> list[Mapping[str, Any]]:
+        """All answers to requests for the batch, as :meth:`completed` has them, oldest request first. One listing."""
+        return [answer for epoch in self.epochs.ends(key) if (answer := self.completed(key, epoch)) is not None]
 
     def get(self, key: BatchKey, epoch: int) -> Replay | None:
         """The request, or None."""

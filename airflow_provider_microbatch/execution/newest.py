@@ -14,9 +14,8 @@ SINCE = "since"
 """Key in ``failure`` of a batch that was set aside: the first of the batches in a row that were, itself included."""
 
 
-def newest_published(checkpoint: Checkpoint, lane: str, *, below: int | None = None) -> tuple[BatchKey, int] | None:
-    """The newest batch of the lane that was published, with the epoch of the attempt whose output is in the table; None
-    if there is none.
+def newest_published(checkpoint: Checkpoint, lane: str, *, below: int | None = None) -> BatchKey | None:
+    """The newest batch of the lane that was published; None if there is none.
 
     Every run looks for that batch first, so the log is not listed, and numbers that are in no table are passed over at
     once: batches that were set aside in a row, or numbers that a command has passed over. Of these, a batch that was
@@ -32,7 +31,7 @@ def newest_published(checkpoint: Checkpoint, lane: str, *, below: int | None = N
     while number is not None and number >= 0:
         commit = log.get(number)
         if commit is None or not commit.set_aside:
-            return None if commit is None or commit.epoch is None else (BatchKey(lane, number), commit.epoch)
+            return None if commit is None or commit.epoch is None else BatchKey(lane, number)
         first = _first_of_row(commit, number)
         asked_for = checkpoint.replays.epochs.ids(lane) if asked_for is None else asked_for
         found = _replayed(checkpoint, lane, [one for one in asked_for if first <= one <= number])
@@ -47,11 +46,19 @@ def published_epoch(checkpoint: Checkpoint, key: BatchKey) -> int | None:
 
     :raises CorruptEntryError: if an entry cannot be read.
     """
-    answer = checkpoint.replays.newest_answer(key)
-    if answer is not None:
-        return int(answer["attempt"])
+    return next(iter(published_epochs(checkpoint, key)), None)
+
+
+def published_epochs(checkpoint: Checkpoint, key: BatchKey) -> list[int]:
+    """The epochs of all attempts that have published a committed batch, the newest first: its commit entry tells the
+    first, the answers to clears the others.
+
+    :raises CorruptEntryError: if an entry cannot be read.
+    """
     commit = checkpoint.lane(key.lane).commit_of(key.id)
-    return None if commit is None or commit.set_aside else commit.epoch
+    first = None if commit is None or commit.set_aside else commit.epoch
+    answers = [int(answer["attempt"]) for answer in checkpoint.replays.answers(key)]
+    return sorted({*answers, *(() if first is None else (first,))}, reverse=True)
 
 
 def first_in_a_row(log: MetadataLog[CommitEntry], number: int) -> int:
@@ -69,10 +76,7 @@ def _first_of_row(commit: CommitEntry, number: int) -> int:
     return since if type(since) is int and 0 <= since <= number else number
 
 
-def _replayed(checkpoint: Checkpoint, lane: str, asked_for: Sequence[int]) -> tuple[BatchKey, int] | None:
-    """The newest of these batches that was run since, with the attempt's epoch; None if there is none."""
-    for number in reversed(asked_for):
-        answer = checkpoint.replays.newest_answer(BatchKey(lane, number))
-        if answer is not None and answer["attempt"]:
-            return BatchKey(lane, number), int(answer["attempt"])
-    return None
+def _replayed(checkpoint: Checkpoint, lane: str, asked_for: Sequence[int]) -> BatchKey | None:
+    """The newest of these batches that was run since; None if there is none."""
+    keys = (BatchKey(lane, number) for number in reversed(asked_for))
+    return next((key for key in keys if checkpoint.replays.is_answered(key)), None)

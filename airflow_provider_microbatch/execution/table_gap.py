@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.execution.published_to import published_to
 from airflow_provider_microbatch.sinks import OpenSink
 
 
@@ -35,18 +36,39 @@ class TableGap:
         )
 
 
-def gap_below(checkpoint: Checkpoint, table: OpenSink, lane: str) -> TableGap | None:
-    """The batches between the newest one that the table knows from before the lane's oldest entry, and that entry; None
-    if there are none, or the table cannot list its batches. For callers that have found the table to lack a batch of
-    the log: a table that lacks none may only have got another's place then, or come after a position set by hand.
+def gap_below(checkpoint: Checkpoint, table: OpenSink, lane: str, *, beside: OpenSink) -> TableGap | None:
+    """The batches between the newest one that the table knows, and the lane's oldest entry; None if there are none, or
+    they were in another table, or this one cannot list its batches. For callers that have found the table to lack a
+    batch of the log: a table that lacks none may only have got another's place then, or come after a position set by
+    hand.
 
+    :param beside: the pipeline's sink of now.
     :raises SinkError: if the table cannot tell.
     """
     oldest = next(iter(checkpoint.lane(lane).offset_log.ids()), 0)
     if oldest == 0 or type(table).batches is OpenSink.batches:
         return None
-    known = max(known_before(checkpoint, table, BatchKey(lane, oldest)), default=-1)
-    return TableGap(first=known + 1, last=oldest - 1) if known + 1 < oldest else None
+    # One that remembers loses its newest batches, when it is put back: if it has any of the log, it has lost none of
+    # before. Of files somebody may have removed any.
+    below = None if table.definition.remembers_batches else oldest
+    known = max((one for one in table.batches(lane, checkpoint.tables) if below is None or one < below), default=-1)
+    if known + 1 >= oldest or not _had_the_oldest(checkpoint, table, lane, beside=beside):
+        return None
+    return TableGap(first=known + 1, last=oldest - 1)
+
+
+def _had_the_oldest(checkpoint: Checkpoint, table: OpenSink, lane: str, *, beside: OpenSink) -> bool:
+    """Whether the oldest batch of the log of which that is known was published to this table: nothing else tells where
+    those before it went."""
+    logs = checkpoint.lane(lane)
+    for number in logs.offset_log.ids():
+        commit = logs.commit_of(number)
+        if commit is not None and commit.epoch is None and not commit.set_aside:
+            return False  # a streaming query's, which wrote to a table of its own
+        wrote = published_to(checkpoint, BatchKey(lane, number), beside=beside)
+        if wrote:
+            return any(table.is_written_by(one, checkpoint.tables) for one in wrote)
+    return False
 
 
 def known_before(checkpoint: Checkpoint, table: OpenSink, key: BatchKey) -> Iterator[int]:

@@ -28,7 +28,8 @@ from airflow_provider_microbatch.execution.identity import (
     planned_identity,
 )
 from airflow_provider_microbatch.execution.letters_taken import taken
-from airflow_provider_microbatch.execution.newest import newest_published, published_epoch
+from airflow_provider_microbatch.execution.newest import newest_published
+from airflow_provider_microbatch.execution.published_to import published_to, was_published_to
 from airflow_provider_microbatch.execution.recorded_sinks import check_may_be_asked, recorded_sink
 from airflow_provider_microbatch.execution.table_gap import TableGap, gap_below, known_before, numbers
 from airflow_provider_microbatch.execution.table_shape import OTHERS, check_shape
@@ -68,20 +69,20 @@ def check_none_lost(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> No
     before = newest_published(checkpoint, key.lane, below=key.id)
     for found in filter(None, [before, *_newest_of_others(checkpoint, key)]):
         for table in tables:
-            _check_knows(checkpoint, table, *found, beside=sink)
+            _check_knows(checkpoint, table, found, beside=sink)
     newest = newest_published(checkpoint, key.lane) if before is None and key.id > 0 else None
     if newest is not None:
         for table in tables:
-            _check_no_gap(checkpoint, table, *newest, beside=sink)
+            _check_no_gap(checkpoint, table, newest, beside=sink)
 
 
 def _may_be_asked(table: Sink) -> bool:
     return table.remembers_batches or (table.keeps_batches and table.is_cheap_to_ask)
 
 
-def _newest_of_others(checkpoint: Checkpoint, key: BatchKey) -> list[tuple[BatchKey, int] | None]:
-    """The newest published batch, with its attempt's epoch, of each other lane that is asked for."""
-    asked = list[tuple[BatchKey, int] | None]()
+def _newest_of_others(checkpoint: Checkpoint, key: BatchKey) -> list[BatchKey | None]:
+    """The newest published batch of each other lane that is asked for."""
+    asked = list[BatchKey | None]()
     if key.lane != LIVE:
         asked.append(newest_published(checkpoint, LIVE))
         # Only earlier ones: of two lanes that are gone one has to be the first to come back.
@@ -91,12 +92,12 @@ def _newest_of_others(checkpoint: Checkpoint, key: BatchKey) -> list[tuple[Batch
     return asked
 
 
-def _check_knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, epoch: int, *, beside: OpenSink) -> None:
-    if _knows(checkpoint, table, key, epoch, beside=beside) or not table.definition.remembers_batches:
+def _check_knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, beside: OpenSink) -> None:
+    if _knows(checkpoint, table, key, beside=beside) or not table.definition.remembers_batches:
         return
-    wrote = _published_to(checkpoint, key, epoch, beside=beside)
+    wrote = published_to(checkpoint, key, beside=beside)
     unmerged = next(filter(None, (table.unmerged(_on_record(checkpoint, key), one) for one in wrote)), None)
-    if unmerged is None and not any(table.definition.is_same_place(one) for one in wrote):
+    if unmerged is None and not any(table.is_written_by(one, checkpoint.tables) for one in wrote):
         return
     if (left := table.unrecorded(_on_record(checkpoint, key), wrote)) is not None:
         raise SinkError(f"batch {key} is committed. {left}")
@@ -106,7 +107,7 @@ def _check_knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, epoch: 
     if unmerged is not None:
         again = f" {rewind} has {lost} run again here: first it takes them out of where they are."
         raise SinkError(f"batch {key} is committed, and {unmerged}{again if rewind else ''}")
-    gap = gap_below(checkpoint, table, key.lane)
+    gap = gap_below(checkpoint, table, key.lane, beside=beside)
     if gap is not None:
         raise SinkError(_gone(checkpoint, table, key, gap, beside=beside))
     again = (
@@ -120,21 +121,19 @@ def _check_knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, epoch: 
     )
 
 
-def _check_no_gap(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, epoch: int, *, beside: OpenSink) -> None:
+def _check_no_gap(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, beside: OpenSink) -> None:
     """Check that nothing is missing before a batch that has no published one before it on record, since retention has
     removed those: once it is in, the table knows the newest batch before the next one, and nobody misses the others.
 
     :param key: the lane's newest published batch.
-    :param epoch: its attempt's.
     """
     if not table.definition.remembers_batches:
         return
     with suppress(ForeignBatchError):  # whoever makes a batch after that one is told that
-        if _knows(checkpoint, table, key, epoch, beside=beside):
+        if _knows(checkpoint, table, key, beside=beside):
             return
-        wrote = _published_to(checkpoint, key, epoch, beside=beside)
-        gap = gap_below(checkpoint, table, key.lane) if any(map(table.definition.is_same_place, wrote)) else None
-        if gap is not None:
+        gap = gap_below(checkpoint, table, key.lane, beside=beside)
+        if gap is not None and was_published_to(checkpoint, key, table, beside=beside):
             raise SinkError(_gone(checkpoint, table, key, gap, beside=beside))
 
 
@@ -157,7 +156,7 @@ def _unknown(table: OpenSink, key: BatchKey, *, beside: OpenSink) -> str:
     )
 
 
-def _knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, epoch: int, *, beside: OpenSink) -> bool:
+def _knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, beside: OpenSink) -> bool:
     """Whether the table has the newest published batch. If it has one of another plan instead, there or as its newest
     before, another copy of the checkpoint goes on there, or did before this one was restored, and its batches have rows
     that this one would read once more: no clear, and no batch, may come on top of that.
@@ -172,7 +171,7 @@ def _knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, epoch: int, *
         if last is not None and checkpoint.lane(key.lane).offset_log.has(last):
             table.contains(of_own_checkpoint(_on_record(checkpoint, BatchKey(key.lane, last))))
     except ForeignBatchError:
-        if any(map(table.definition.is_same_place, _published_to(checkpoint, key, epoch, beside=beside))):
+        if was_published_to(checkpoint, key, table, beside=beside):
             raise  # else this checkpoint has published no batch here yet
     return False
 
@@ -203,27 +202,14 @@ def _is_there(checkpoint: Checkpoint, table: OpenSink, *, beside: OpenSink) -> b
 
 
 def _newest(checkpoint: Checkpoint, table: OpenSink, *, beside: OpenSink) -> Iterator[BatchKey]:
-    """The newest batch of each lane that was published, if it was in this table."""
+    """The newest batch of each lane that was published, if it was to this place. A table that has come from another
+    place is there if it shows its id: it may have been put there by a backup that lacks the batch, which a clear brings
+    back."""
     for lane in checkpoint.lanes():
         newest = newest_published(checkpoint, lane)
-        wrote = () if newest is None else _published_to(checkpoint, *newest, beside=beside)
+        wrote = [] if newest is None else published_to(checkpoint, newest, beside=beside)
         if newest is not None and any(map(table.definition.is_same_place, wrote)):
-            yield newest[0]
-
-
-def _published_to(checkpoint: Checkpoint, key: BatchKey, epoch: int, *, beside: OpenSink) -> list[Sink]:
-    """The tables of the published attempt: another attempt of the batch, as of a replay that is about to begin, may be
-    for more tables. If the published attempt is not on record, the tables of all attempts. Whether they are those of
-    now is seen by their definitions alone; one that cannot be loaded is none of the pipeline's of now.
-
-    :param beside: the pipeline's sink of now.
-    """
-    found, known = list[Sink](), checkpoint.attempts.made(key, epoch) is not None
-    for name in _definitions(checkpoint, key, where=lambda attempt: not known or attempt.epoch == epoch):
-        with suppress(CheckpointError, DefinitionError):
-            wrote = recorded_sink(checkpoint, name, beside=beside)
-            found += () if wrote is None else wrote.tables
-    return found
+            yield newest
 
 
 def check_recorded(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> None:
@@ -242,8 +228,7 @@ def unrecorded(checkpoint: Checkpoint, sink: OpenSink, batch: ExpectedBatch) -> 
     :raises SinkError: if one cannot tell.
     :raises CorruptEntryError: if an entry cannot be read.
     """
-    epoch = published_epoch(checkpoint, batch.key)
-    wrote = [] if epoch is None else _published_to(checkpoint, batch.key, epoch, beside=sink)
+    wrote = published_to(checkpoint, batch.key, beside=sink)
     return next(filter(None, (table.unrecorded(batch, wrote) for table in sink.tables)), None)
 
 

@@ -9,6 +9,7 @@ from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, SinkError
 from airflow_provider_microbatch.execution.newest import newest_published
+from airflow_provider_microbatch.execution.published_to import published_as
 from airflow_provider_microbatch.execution.recorded_sinks import recorded_sink
 from airflow_provider_microbatch.sinks import OpenSink, Sink
 
@@ -29,8 +30,7 @@ def check_shape(checkpoint: Checkpoint, sink: OpenSink, *, lane: str) -> None:
 
 def _check_table(checkpoint: Checkpoint, table: OpenSink, *, lane: str, beside: OpenSink) -> None:
     for name in _lanes(checkpoint, table, lane, beside=beside):
-        wrote = _newest_sink(checkpoint, name, beside=beside)
-        before = None if wrote is None else _as_written(checkpoint, table, wrote)
+        before = _newest_as_written(checkpoint, table, name, beside=beside)
         if before is None:
             continue
         why = table.definition.unlike(before)
@@ -65,12 +65,14 @@ def _was_ever_unlike(checkpoint: Checkpoint, table: OpenSink, *, beside: OpenSin
         return True  # a definition that cannot be read may be such a one
 
 
-def _newest_sink(checkpoint: Checkpoint, lane: str, *, beside: OpenSink) -> Sink | None:
-    """The sink of the lane's newest published batch; None if there is none, or it cannot be loaded here."""
+def _newest_as_written(checkpoint: Checkpoint, table: OpenSink, lane: str, *, beside: OpenSink) -> Sink | None:
+    """The table as the lane's newest published batch was last written there; None if it was not, or the sink cannot be
+    loaded here."""
     newest = newest_published(checkpoint, lane)
-    attempt = None if newest is None else checkpoint.attempts.get(*newest)
-    name = None if attempt is None else attempt.definition
-    return None if name is None else _sink(checkpoint, name, beside=beside)
+    names = [] if newest is None else published_as(checkpoint, newest)
+    sinks = (_sink(checkpoint, name, beside=beside) for name in names)
+    written = (_as_written(checkpoint, table, one) for one in sinks if one is not None)
+    return next(filter(None, written), None)
 
 
 def _sink(checkpoint: Checkpoint, name: str, *, beside: OpenSink) -> Sink | None:
@@ -82,11 +84,4 @@ def _sink(checkpoint: Checkpoint, name: str, *, beside: OpenSink) -> Sink | None
 
 def _as_written(checkpoint: Checkpoint, table: OpenSink, wrote: Sink) -> Sink | None:
     """The table as an earlier sink has written it; None if that sink wrote to other tables."""
-    return next(
-        (
-            one
-            for one in wrote.tables
-            if table.definition.is_same_place(one) or table.is_table_of(one, checkpoint.tables)
-        ),
-        None,
-    )
+    return next((one for one in wrote.tables if table.is_written_by(one, checkpoint.tables)), None)

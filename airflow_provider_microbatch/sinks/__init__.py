@@ -368,6 +368,10 @@ class OpenSink(ABC):
         ``tables`` knows the table."""
         return False
 
+    def is_written_by(self, before: Sink, tables: KnownTables) -> bool:
+        """Whether this is the table that ``before`` wrote to, at the same address or at another one."""
+        return self.definition.is_same_place(before) or self.is_table_of(before, tables)
+
     def unmerged(self, batch: ExpectedBatch, wrote: Sink) -> str | None:
         """Why readers of this table would never see a batch that ``wrote`` has published, if the next one is published
         here, and what to do about it, in words that go on from the batch; None if nothing is known against it. For a

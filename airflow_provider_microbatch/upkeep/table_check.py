@@ -192,8 +192,7 @@ def _look(checkpoint: Checkpoint, recorded: Recorded, batch: BatchIdentity, *, i
         other = next((first for first in others if first is not None), None)
         if other is not None:
             repair = another_life(checkpoint, key, other)
-        lost = [table for table in missing if is_among(table, tables_of(wrote))]
-        gaps = [finding for table in lost for finding in _gap(checkpoint, table, key)]
+        gaps = [finding for table in missing for finding in _gap(checkpoint, table, key, beside=sinks[0])]
         yield from gaps
         if gaps:
             repair = f"First what is said above of those before it. Then: {repair}"
@@ -223,12 +222,12 @@ def _has_more(sink: OpenSink, other: OpenSink) -> bool:
     return is_all and any(letters is None or not table.definition.is_same_place(letters) for table in more)
 
 
-def _gap(checkpoint: Checkpoint, table: OpenSink, key: BatchKey) -> Iterator[Finding]:
+def _gap(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, beside: OpenSink) -> Iterator[Finding]:
     """A finding about batches that the table lacks before the oldest that is kept, if that one is missing too."""
     with suppress(SinkError, CheckpointError):  # other findings report the error
         if newest_published(checkpoint, key.lane, below=key.id) is not None:
             return
-        gap = gap_below(checkpoint, table, key.lane)
+        gap = gap_below(checkpoint, table, key.lane, beside=beside)
         if gap is None:
             return
         tidied = "" if table.definition.remembers_batches else " If somebody has tidied it up, nothing is to be done."

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import BatchSetAsideError, TransformError
 from tests.execution.test_set_aside import broken
 from tests.execution.typed_commands import advised, said
@@ -33,3 +34,35 @@ def test_check_names_it_until_it_has_run(tmp_path: Path) -> None:
     world.run(3)
     assert said(["check", world.pipeline.checkpoint, "--table"])[0] == 0
     assert world.table() == {0: [1], 1: [2]}
+
+
+@pytest.mark.parametrize("how", ["torn", "missing", "answered by no attempt"])
+def test_nor_is_it_forgotten_once_a_request_to_run_it_was_repaired(tmp_path: Path, how: str) -> None:
+    """An answer in the place of the request would stand for rows that are in no table. Older versions gave it one."""
+    world = World(tmp_path, on_failure="set_aside", set_aside_after=1, min_batches_to_retain=2)
+    world.land(0)
+    with pytest.raises(BatchSetAsideError):
+        world.run(0, broken())
+    for clear in (1, 2):
+        with pytest.raises(TransformError):
+            world.run(0, broken(), clear_number=clear)
+    (request,) = tmp_path.glob("checkpoint/**/replays/live/0/1")
+    if how == "torn":
+        request.write_bytes(b"")
+    elif how == "missing":
+        request.unlink()
+    else:
+        world.checkpoint.replays.epochs.end(BatchKey("live", 0), 1, {"attempt": 0, "completed_ms": 1})
+    world.expire_leases()
+    said(["repair", world.pipeline.checkpoint])
+    world.checkpoint.replays.withdraw(BatchKey("live", 0), 2, reason="its run is gone")
+    for number in range(1, 5):
+        world.land(number)
+        world.run(number)
+    world.expire_leases()
+    world.janitor()
+    status, text = said(["check", world.pipeline.checkpoint, "--table"])
+    assert status == 1
+    assert "batch live/0 failed too often and was set aside" in text
+    world.run(0, clear_number=3)
+    assert world.table() == {number: [number] for number in range(5)}

@@ -18,6 +18,7 @@ from airflow_provider_microbatch.exceptions import (
     CheckpointError,
     CorruptEntryError,
     MaintenanceError,
+    TransformError,
 )
 from airflow_provider_microbatch.execution.position import read_position
 from airflow_provider_microbatch.upkeep.commands.repair import plan_repair
@@ -294,11 +295,29 @@ def test_a_replay_that_is_waited_for_stays_so(world: World) -> None:
     assert planned(world).steps == ()
 
 
-def test_torn_requests_are_replaced(world: World) -> None:
-    world.run(2, clear_number=1)
+@pytest.mark.parametrize("is_end_there", [True, False])
+def test_torn_requests_are_replaced_and_what_is_in_the_table_is_their_answer(world: World, is_end_there: bool) -> None:
+    made = world.run(2, clear_number=1)
+    assert made is not None
     damaged(world, tear("replays/live/2/1"))
+    if not is_end_there:
+        damaged(world, remove("replays/live/2/1.end"))
     assert applied(world).problems == ()
     assert verify_all(world.checkpoint) == []
+    answer = world.checkpoint.replays.newest_answer(BatchKey("live", 2))
+    assert answer is not None
+    assert answer["attempt"] == made.epoch
+
+
+def test_a_torn_request_that_nothing_has_answered_is_made_again_by_a_retry(world: World) -> None:
+    with pytest.raises(TransformError):
+        world.run(2, InlineEngine(transform=lambda sources: 1 / 0), clear_number=1)  # type: ignore[arg-type, return-value]
+    damaged(world, tear("replays/live/2/1"))
+    applied(world)
+    assert world.checkpoint.replays.newest_answer(BatchKey("live", 2)) is None
+    made = world.run(2, clear_number=1, try_number=2)
+    assert made is not None
+    assert made.epoch == world.checkpoint.attempts.latest_epoch(BatchKey("live", 2)) == 3
 
 
 def test_retention_left_a_sound_checkpoint(world: World) -> None:

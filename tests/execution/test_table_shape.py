@@ -13,6 +13,7 @@ from airflow_provider_microbatch.exceptions import BatchSetAsideError, Definitio
 from airflow_provider_microbatch.execution.intervals import lane_of
 from airflow_provider_microbatch.execution.table_shape import OTHERS, check_shape
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.several import Sinks
 from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.execution.intervals import IntervalWorld, hour
 from tests.execution.maintaining import filled, rows
@@ -38,6 +39,21 @@ def test_what_readers_could_not_read_together_is_not_planned(tmp_path: Path, opt
     write(world)
     world.run(2)
     assert rows(world) == [0, 1, 2]
+
+
+def test_nor_on_top_of_what_a_clear_has_put_there(tmp_path: Path) -> None:
+    """The batch was first published when the pipeline named another table alone."""
+    world = filled(World(tmp_path), 1)
+    both = {
+        "orders": FileSink(str(world.lake), format="json"),
+        "daily": FileSink(str(tmp_path / "daily"), format="json"),
+    }
+    world.options["sink"] = Sinks(both)
+    world.run(0, clear_number=1)
+    world.land(1)
+    world.options["sink"] = Sinks({**both, "daily": FileSink(str(tmp_path / "daily"), format="csv")})
+    with pytest.raises(SinkError, match=r"Readers of .*daily could not read both"):
+        world.run(1)
 
 
 def test_nor_is_a_batch_continued_that_was_planned_before(tmp_path: Path) -> None:

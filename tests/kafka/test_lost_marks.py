@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import MicroBatchError, SinkError
+from airflow_provider_microbatch.exceptions import BatchSetAsideError, MicroBatchError, SinkError, TransformError
 from airflow_provider_microbatch.sinks.kafka import marks as module
 from airflow_provider_microbatch.sinks.kafka.mark import key_of
 from airflow_provider_microbatch.upkeep.commands.set_offset import plan_set_offset
 from airflow_provider_microbatch.upkeep.table_check import check_table
 from tests.execution.maintaining import applied, filled, rewind
+from tests.execution.test_set_aside import broken
 from tests.kafka.pipeline import TopicWorld
 from tests.support import kafka
 from tests.support.kafka_stages import read
@@ -155,3 +156,22 @@ def test_a_new_topic_goes_on_where_the_marks_of_the_old_one_are_lost(world: Topi
     world.run(4)
     assert world.ids() == [3]
     assert len(read(before)) == 3
+
+
+def test_what_was_set_aside_has_lost_no_mark_once_a_request_to_run_it_was_repaired(tmp_path: Path) -> None:
+    """It was published nowhere: an answer in the place of the torn request would say that its records are there."""
+    world = TopicWorld(tmp_path)
+    world.options |= {"on_failure": "set_aside", "set_aside_after": 1}
+    world.land(0)
+    with pytest.raises(BatchSetAsideError):
+        world.run(0, broken())
+    world.land(1)
+    world.run(1)
+    with pytest.raises(TransformError):
+        world.run(0, broken(), clear_number=1)
+    (request,) = tmp_path.glob("checkpoint/**/replays/live/0/1")
+    request.write_bytes(b"")
+    world.expire_leases()
+    applied(world)
+    world.run(0, clear_number=2)
+    assert world.ids() == [0, 1]

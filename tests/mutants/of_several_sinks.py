@@ -159,9 +159,9 @@ MUTATIONS = [
     Mutation(
         name="what a replay is about to write to passes for a table of the published attempt",
         why="a table that was added is taken for one that is away, for good",
-        file="execution/table_place.py",
-        old="where=lambda attempt: not known or attempt.epoch == epoch)",
-        new="where=lambda attempt: True)",
+        file="execution/published_to.py",
+        old="    names = published_as(checkpoint, key)\n    if",
+        new="    names = _of_all_attempts(checkpoint, key)\n    if",
         tests=(DEATHS,),
     ),
     Mutation(

@@ -10,6 +10,7 @@ FORMER = "tests/execution/test_former_tables.py"
 NEWEST = "tests/execution/test_newest.py"
 BRANCHES = "tests/execution/test_branches.py"
 LOST = "tests/execution/test_lost_in_table.py"
+SINCE = "tests/execution/test_lost_since_a_change.py"
 
 MUTATIONS = [
     Mutation(
@@ -245,10 +246,42 @@ MUTATIONS = [
         tests=("tests/execution/test_lost_in_table.py",),
     ),
     Mutation(
+        name="a batch counts as published by the attempt of its commit alone",
+        why="a table that got it by a clear, and was put back to before that, gets the next one on top, in green",
+        file="execution/newest.py",
+        old="    return sorted({*answers, *(() if",
+        new="    return [first] if first is not None else sorted({*answers, *(() if",
+        tests=(SINCE,),
+    ),
+    Mutation(
+        name="what a table is to have is told by its address alone",
+        why="an older backup of it at another path gets the next batch on top, in green",
+        file="sinks/__init__.py",
+        old="        return self.definition.is_same_place(before) or self.is_table_of(before, tables)\n",
+        new="        return self.definition.is_same_place(before)\n",
+        tests=(SINCE,),
+    ),
+    Mutation(
+        name="a table at another path has to have the newest batch before it counts as there",
+        why="an older backup of it is refused the clears that bring back what it lacks",
+        file="execution/table_place.py",
+        old="        if newest is not None and any(map(table.definition.is_same_place, wrote)):\n",
+        new="        if newest is not None and any(table.is_written_by(one, checkpoint.tables) for one in wrote):\n",
+        tests=(SINCE,),
+    ),
+    Mutation(
+        name="the form of a table is that of the pipeline that has committed its newest batch",
+        why="a table that a clear has filled since is written in another form, and no reader can read both",
+        file="execution/table_shape.py",
+        old="    names = [] if newest is None else published_as(checkpoint, newest)\n",
+        new="    names = [] if newest is None else published_as(checkpoint, newest)[-1:]\n",
+        tests=("tests/execution/test_table_shape.py",),
+    ),
+    Mutation(
         name="the oldest batch that is kept comes back on top of what no log knows any more",
         why="the table knows the newest batch then, and nobody ever misses what retention had removed",
         file="execution/table_place.py",
-        old="            _check_no_gap(checkpoint, table, *newest, beside=sink)\n",
+        old="            _check_no_gap(checkpoint, table, newest, beside=sink)\n",
         new="            pass\n",
         tests=(LOST,),
     ),
@@ -259,6 +292,38 @@ MUTATIONS = [
         old="    if gap is not None:\n        raise",
         new="    if False:\n        raise",
         tests=(LOST,),
+    ),
+    Mutation(
+        name="what another table had is a gap of this one",
+        why="clears of all that it has lost are refused for good, and the pipeline stands still",
+        file="execution/table_gap.py",
+        old=" or not _had_the_oldest(checkpoint, table, lane, beside=beside):",
+        new=":",
+        tests=(SINCE,),
+    ),
+    Mutation(
+        name="a table that has the oldest batch of the log has a gap before it",
+        why="what it never had is said to be lost for good, and nothing but a new checkpoint to be left",
+        file="execution/table_gap.py",
+        old="    below = None if table.definition.remembers_batches else oldest\n",
+        new="    below = oldest\n",
+        tests=(SINCE,),
+    ),
+    Mutation(
+        name="files that somebody has removed are looked for behind the newest that is there",
+        why="check does not name those that retention has forgotten",
+        file="execution/table_gap.py",
+        old="    below = None if table.definition.remembers_batches else oldest\n",
+        new="    below = None\n",
+        tests=(SINCE,),
+    ),
+    Mutation(
+        name="what a streaming query had published is a gap of the pipeline's table",
+        why="clears of all that the table has lost are refused for good, and the pipeline stands still",
+        file="execution/table_gap.py",
+        old="            return False  # a streaming query's",
+        new="            continue  # a streaming query's",
+        tests=(SINCE,),
     ),
     Mutation(
         name="check does not look behind what retention has kept",

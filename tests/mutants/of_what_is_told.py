@@ -9,6 +9,8 @@ WHOSE = "tests/execution/test_whose_batch.py"
 INSIDE = "tests/execution/test_check_inside.py"
 JOBS = "tests/runtime/test_run_job.py"
 SUBMIT = "tests/engines/test_submit_error.py"
+ASIDE = "tests/execution/test_check_aside.py"
+REPAIR = "tests/execution/test_repair.py"
 
 MUTATIONS = [
     Mutation(
@@ -82,5 +84,37 @@ MUTATIONS = [
         old="    if name is not None:\n        hint",
         new="    if False:\n        hint",
         tests=(SUBMIT,),
+    ),
+    Mutation(
+        name="a torn request for a replay counts as answered once it is repaired",
+        why="of a batch that is set aside nobody hears any more, and retention removes its range",
+        file="upkeep/commands/repair_epochs.py",
+        old="    return refused(_UNREADABLE)\n",
+        new='    return {"attempt": 1, "completed_ms": drafting.at_ms}\n',
+        tests=(ASIDE,),
+    ),
+    Mutation(
+        name="an answer that names no attempt counts",
+        why="a batch that is set aside passes for one in the table, since an older version has repaired a request",
+        file="checkpoint/replays.py",
+        old=' or end.get("attempt") == _NO_ATTEMPT:',
+        new=":",
+        tests=(ASIDE,),
+    ),
+    Mutation(
+        name="a torn request that was repaired has been made, for a retry of its run",
+        why="the retry is green, and the batch was not replayed",
+        file="upkeep/commands/repair_epochs.py",
+        old="    return refused(_UNREADABLE)\n",
+        new="    return withdrawn(_UNREADABLE)\n",
+        tests=(REPAIR,),
+    ),
+    Mutation(
+        name="a torn request is never answered by what is in the table",
+        why="a batch that was set aside and run since is said to be in no table, and a topic refuses its clear",
+        file="upkeep/commands/repair_epochs.py",
+        old="    if attempt is not None and (attempt.request or 0) >= request:\n",
+        new="    if False:\n",
+        tests=(REPAIR,),
     ),
 ]

@@ -126,7 +126,7 @@ class OpenKafka(StagedInFiles):
 
     def unrecorded(self, batch: ExpectedBatch, wrote: Sequence[Sink]) -> str | None:
         # By what is on record alone: which marks are left tells nothing, since old ones may have aged out.
-        if not any(self._sink.is_same_place(one) or self.is_table_of(one, batch.tables) for one in wrote):
+        if not any(self.is_written_by(one, batch.tables) for one in wrote):
             return None
         seen = self._marks.look(batch.key) if self._known.are_there(batch.tables) else None
         if seen is None or seen.mark is not None:

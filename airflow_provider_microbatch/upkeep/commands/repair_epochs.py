@@ -11,13 +11,14 @@ from airflow_provider_microbatch.checkpoint.epochs import Epochs
 from airflow_provider_microbatch.checkpoint.fences import FencedBy, fence
 from airflow_provider_microbatch.checkpoint.key import BatchKey, is_lane
 from airflow_provider_microbatch.checkpoint.records import decode_record, encode_record
-from airflow_provider_microbatch.checkpoint.replays import withdrawn
+from airflow_provider_microbatch.checkpoint.replays import refused, withdrawn
 from airflow_provider_microbatch.exceptions import CorruptEntryError, MicroBatchError
 from airflow_provider_microbatch.execution.replay import answers
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
 from airflow_provider_microbatch.upkeep.commands.steps import End, Fence
 
+_UNREADABLE = "its entry was torn or missing"
 _MOST_MISSING = 1_000
 """Missing epochs of a batch that are replaced at most: a stray file may have any number as its name."""
 
@@ -30,6 +31,7 @@ def repair_attempts(drafting: Drafting) -> None:
         "attempts",
         lambda: drafting.checkpoint.attempts.epochs,
         lambda key, epoch: _fence(drafting, key, epoch, FencedBy.COMMAND),
+        lambda key, epoch: {"state": "canceled", "ended_ms": drafting.at_ms, "error": _UNREADABLE},
     )
     attempts, leases = drafting.checkpoint.attempts, drafting.checkpoint.leases
     for lane in filter(is_lane, drafting.store.folders("leases")):
@@ -59,7 +61,7 @@ def repair_replays(drafting: Drafting, recorded: Recorded) -> None:
         "replays",
         lambda: drafting.checkpoint.replays.epochs,
         lambda key, epoch: {"run": None, "requested_ms": drafting.at_ms},
-        _ended_replay(drafting),
+        lambda key, epoch: _end_of_unreadable(drafting, recorded, key, epoch),
     )
     checkpoint = drafting.checkpoint
     for lane in checkpoint.replays.epochs.lanes():
@@ -74,7 +76,7 @@ def repair_replays(drafting: Drafting, recorded: Recorded) -> None:
                 if attempt is not None and attempt.started_ms >= request.requested_ms and answers(attempt, request):
                     drafting.write(
                         f"replays/{key}/{request.epoch}.end",
-                        encode_record({"attempt": attempt.epoch, "completed_ms": drafting.at_ms}),
+                        encode_record(_answer(drafting, attempt)),
                         f"attempt {attempt.epoch}, which is in the table, was made for it",
                     )
 
@@ -145,8 +147,17 @@ def _fence(drafting: Drafting, key: BatchKey, epoch: int, by: FencedBy) -> Mappi
     return attempt_values(fence(key, epoch, by=by, started_ms=drafting.at_ms, by_hand=drafting.trail))
 
 
-def _ended_replay(drafting: Drafting) -> Mapping[str, Any]:
-    return {"attempt": 0, "completed_ms": drafting.at_ms}
+def _end_of_unreadable(drafting: Drafting, recorded: Recorded, key: BatchKey, request: int) -> Mapping[str, Any]:
+    """The end of a request of which nobody can tell whose it was. Only what is in the table answers it: with any other
+    answer, a batch that was set aside would pass for one whose rows are in the table. A retry of its run asks again."""
+    attempt = _published_attempt(drafting, recorded, key)
+    if attempt is not None and (attempt.request or 0) >= request:
+        return _answer(drafting, attempt)
+    return refused(_UNREADABLE)
+
+
+def _answer(drafting: Drafting, attempt: Attempt) -> Mapping[str, Any]:
+    return {"attempt": attempt.epoch, "completed_ms": drafting.at_ms}
 
 
 def _mend(
@@ -154,10 +165,14 @@ def _mend(
     folder: str,
     epochs_of: Callable[[], Epochs],
     placeholder: Callable[[BatchKey, int], Mapping[str, Any]],
-    end: Mapping[str, Any] | None = None,
+    end: Callable[[BatchKey, int], Mapping[str, Any]],
 ) -> None:
     """Plan to replace torn or missing epochs. An epoch must never be given out again: the attempts that fence by it
-    would share it."""
+    would share it.
+
+    :param placeholder: the values that stand for an epoch.
+    :param end: those of its end, where none can be read.
+    """
     for lane in epochs_of().lanes():
         for number in epochs_of().ids(lane):
             key = BatchKey(lane, number)
@@ -184,10 +199,7 @@ def _mend(
                     path, encode_record(placeholder(key, epoch)), f"stands for epoch {epoch}, which is not used again"
                 )
                 if ended is None:
-                    values = end or {
-                        "state": "canceled", "ended_ms": drafting.at_ms, "error": "its entry was torn or missing",
-                    }  # fmt: skip
-                    drafting.write(f"{path}.end", encode_record(values), "nothing comes of it")
+                    drafting.write(f"{path}.end", encode_record(end(key, epoch)), "nothing comes of it")
 
 
 def _is_record(data: bytes | None) -> bool:

@@ -1,0 +1,57 @@
+"""To which tables a batch was published, by what is on record."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError
+from airflow_provider_microbatch.execution.newest import published_epochs
+from airflow_provider_microbatch.execution.recorded_sinks import recorded_sink
+from airflow_provider_microbatch.sinks import OpenSink, Sink
+
+
+def published_as(checkpoint: Checkpoint, key: BatchKey) -> list[str]:
+    """Names of the pipeline definitions by which attempts have published a committed batch, each once, the newest
+    attempt's first.
+
+    :raises CorruptEntryError: if an entry cannot be read.
+    """
+    made = (checkpoint.attempts.made(key, epoch) for epoch in published_epochs(checkpoint, key))
+    return list(dict.fromkeys(one.definition for one in made if one is not None and one.definition is not None))
+
+
+def published_to(checkpoint: Checkpoint, key: BatchKey, *, beside: OpenSink) -> list[Sink]:
+    """The tables that any attempt has published a committed batch to: one that was named after the commit has it by a
+    clear, and one that was no longer named at a clear has it from before that. No table of an attempt that has not
+    published, such as that of a clear that is on its way. If no published attempt is on record, the tables of all
+    attempts. Whether they are those of now is seen by their definitions alone; one that cannot be loaded is none of the
+    pipeline's of now.
+
+    :param beside: the pipeline's sink of now.
+    :raises CorruptEntryError: if an entry cannot be read.
+    """
+    found = list[Sink]()
+    names = published_as(checkpoint, key)
+    if not names and published_epochs(checkpoint, key):
+        names = _of_all_attempts(checkpoint, key)
+    for name in names:
+        with suppress(CheckpointError, DefinitionError):
+            wrote = recorded_sink(checkpoint, name, beside=beside)
+            found += () if wrote is None else wrote.tables
+    return found
+
+
+def was_published_to(checkpoint: Checkpoint, key: BatchKey, table: OpenSink, *, beside: OpenSink) -> bool:
+    """Whether the batch was published to this table, which may have been at another address then."""
+    return any(table.is_written_by(one, checkpoint.tables) for one in published_to(checkpoint, key, beside=beside))
+
+
+def _of_all_attempts(checkpoint: Checkpoint, key: BatchKey) -> list[str]:
+    names = list[str | None]()
+    for epoch in checkpoint.attempts.epochs.all(key):
+        with suppress(CheckpointError):  # torn; the others may tell
+            attempt = checkpoint.attempts.get(key, epoch)
+            names.append(None if attempt is None else attempt.definition)
+    return [name for name in dict.fromkeys(names) if name is not None]

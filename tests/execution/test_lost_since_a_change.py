@@ -1,0 +1,160 @@
+"""What a table has lost is missed also where it got that by a clear, or lies at another place by now; what it never had
+is not."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks.delta import DeltaSink
+from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.several import Sinks
+from tests.checkpoint.test_golden import GOLDEN
+from tests.execution.maintaining import filled
+from tests.execution.test_lost_in_table import restore, table
+from tests.execution.typed_commands import said
+from tests.execution.world import World
+
+pytestmark = pytest.mark.slow  # many tables are made by libraries of their own
+
+LOST = r"batch live/1 is committed, and .* does not know it"
+
+
+def two_batches(world: World, *, backup: bool = False) -> World:
+    """Batches 0 and 1, and data for the next; a backup of the Delta table may be made after the first."""
+    for number in (0, 1):
+        world.land(number)
+        world.run(number)
+        if number == 0 and backup:
+            shutil.copytree(world.lake, world.root / "backup")
+    world.land(2)
+    return world
+
+
+@pytest.mark.parametrize("named", ["beside another", "in the place of another"])
+def test_what_a_table_got_by_clears_is_missed_there(tmp_path: Path, named: str) -> None:
+    """The batch was first published to a table that the pipeline named when this one was not there yet."""
+    orders, lake = FileSink(str(tmp_path / "orders"), format="json"), DeltaSink(str(tmp_path / "lake"))
+    world = two_batches(World(tmp_path, sink=orders))
+    world.options["sink"] = Sinks({"orders": orders, "lake": lake}) if named == "beside another" else lake
+    if named == "in the place of another":
+        shutil.rmtree(tmp_path / "orders" / "lane=live")
+    for number in (0, 1):
+        world.run(number, clear_number=1)
+        if number == 0:
+            shutil.copytree(world.lake, tmp_path / "backup")
+    assert table(world) == {0: [0], 1: [1]}
+    restore(world)
+    with pytest.raises(SinkError, match=LOST):
+        world.run(2)
+    world.run(1, clear_number=2)
+    world.run(2, try_number=2)
+    assert table(world) == {0: [0], 1: [1], 2: [2]}
+
+
+def test_what_a_backup_lacks_is_missed_at_the_path_that_it_was_put_to(tmp_path: Path) -> None:
+    """By its id it is the table that the batch was published to, at the path of before."""
+    world = two_batches(World(tmp_path, sink=DeltaSink(str(tmp_path / "lake"))), backup=True)
+    shutil.rmtree(world.lake)
+    world.lake = tmp_path / "backup"
+    world.options["sink"] = DeltaSink(str(world.lake))
+    with pytest.raises(SinkError, match=LOST):
+        world.run(2)
+    world.run(1, clear_number=1)
+    world.run(2, try_number=2)
+    assert table(world) == {0: [0], 1: [1], 2: [2]}
+
+
+def test_nor_is_a_backup_gone_on_with_while_the_table_itself_has_more(tmp_path: Path) -> None:
+    world = two_batches(World(tmp_path, sink=DeltaSink(str(tmp_path / "lake"))), backup=True)
+    world.options["sink"] = DeltaSink(str(tmp_path / "backup"))
+    with pytest.raises(SinkError, match=LOST):
+        world.run(2)
+    with pytest.raises(SinkError, match=r"batch live/1 was published to .*lake, and is there"):
+        world.run(1, clear_number=1)
+    world.options["sink"] = DeltaSink(str(world.lake))
+    world.run(2, try_number=2)
+    assert table(world) == {0: [0], 1: [1], 2: [2]}
+
+
+def make_anew(world: World) -> None:
+    """Nothing is left of the Delta table but its id."""
+    for name in ("_delta_log", "_microbatch", "microbatch"):
+        shutil.rmtree(world.lake / name)
+
+
+def comes_back(world: World, lost: dict[int, int]) -> None:
+    """Nothing is said to be lost for good, and clears bring all of it back.
+
+    :param lost: batches by the number of their run.
+    """
+    following = max(lost) + 1
+    world.land(following)
+    with pytest.raises(SinkError, match=rf"batch live/{lost[following - 1]} is committed") as error:
+        world.run(following)
+    told = f"{error.value}{said(['check', world.pipeline.checkpoint, '--table'])[1]}"
+    assert "no log tells any more" not in told
+    for number in lost:
+        world.run(number, clear_number=1)
+    world.run(following, try_number=2)
+    assert {*lost.values(), lost[following - 1] + 1} <= table(world).keys()
+    assert said(["check", world.pipeline.checkpoint, "--table"])[0] == 0
+
+
+def test_what_the_log_keeps_of_another_table_is_no_gap_of_this_one(tmp_path: Path) -> None:
+    """Of batches 0 and 1 nothing but the batches behind them tells to which table they went."""
+    world = World(tmp_path, sink=FileSink(str(tmp_path / "orders"), format="json"), min_batches_to_retain=3)
+    for number in range(5):
+        if number == 3:
+            world.options["sink"] = DeltaSink(str(world.lake))
+        world.land(number)
+        world.run(number)
+    assert world.checkpoint.offset_log.ids() == [2, 3, 4]
+    make_anew(world)
+    comes_back(world, {3: 3, 4: 4})
+
+
+def test_a_table_that_has_the_oldest_that_the_log_keeps_has_lost_none_before(tmp_path: Path) -> None:
+    """Batches 0 to 2 went to another one."""
+    world = World(tmp_path, sink=FileSink(str(tmp_path / "orders"), format="json"), min_batches_to_retain=2)
+    for number in range(5):
+        if number == 3:
+            world.options["sink"] = DeltaSink(str(world.lake))
+        world.land(number)
+        world.run(number)
+        if number == 3:
+            shutil.copytree(world.lake, tmp_path / "backup")
+    assert world.checkpoint.offset_log.ids() == [3, 4]
+    restore(world)
+    comes_back(world, {4: 4})
+
+
+def test_what_a_streaming_query_had_published_is_no_gap(tmp_path: Path) -> None:
+    """It keeps batches 5 to 10 in its log, from which the pipeline goes on."""
+    world = World(tmp_path, sources=("orders", "refunds"), sink=DeltaSink(str(tmp_path / "lake")))
+    folder = Path(shutil.copytree(GOLDEN / "spark-4.2.0-v2", tmp_path / "checkpoint"))
+    for path in (folder / "offsets" / "11", *(folder / "sources").glob("*/11")):
+        path.unlink()
+    for number in range(5):
+        for log in ("offsets", "commits"):
+            (folder / log / str(number)).unlink()
+    for number in (0, 1):
+        world.land(number + 100)
+        world.run(number)
+    assert table(world) == {11: [100], 12: [101]}
+    make_anew(world)
+    comes_back(world, {0: 11, 1: 12})
+
+
+def test_of_files_any_may_have_been_removed(tmp_path: Path) -> None:
+    """What comes after them tells nothing."""
+    world = filled(World(tmp_path, min_batches_to_retain=2), 6)
+    assert world.checkpoint.offset_log.ids() == [4, 5]
+    for number in (3, 4):
+        shutil.rmtree(world.lake / "lane=live" / f"batch_id={number}")
+    text = said(["check", world.pipeline.checkpoint, "--table"])[1]
+    assert "batch 3 is not in" in text
+    assert "tidied it up" in text
