@@ -42,6 +42,7 @@ from tests.mutants import (
     of_state,
     of_subtasks,
     of_tables,
+    of_topics,
     of_what_is_told,
 )
 
@@ -85,5 +86,6 @@ MUTATIONS = [
     *of_sql.MUTATIONS,
     *of_state.MUTATIONS,
     *of_tables.MUTATIONS,
+    *of_topics.MUTATIONS,
     *of_what_is_told.MUTATIONS,
 ]
