@@ -14,6 +14,7 @@ from functools import partial
 from itertools import islice
 from shlex import quote
 
+from airflow_provider_microbatch.checkpoint.by_hand import is_position
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import JOB, Attempt
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
@@ -166,7 +167,7 @@ def _knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, beside: Op
     try:
         if table.contains(_on_record(checkpoint, key)) is not None:
             return True
-        last = max(known_before(checkpoint, table, key), default=None)
+        last = next(_not_counted_over(checkpoint, table, key), None)
         # One that retention has taken out of the logs cannot be told from one of another plan.
         if last is not None and checkpoint.lane(key.lane).offset_log.has(last):
             table.contains(of_own_checkpoint(_on_record(checkpoint, BatchKey(key.lane, last))))
@@ -174,6 +175,15 @@ def _knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, beside: Op
         if was_published_to(checkpoint, key, table, beside=beside):
             raise  # else this checkpoint has published no batch here yet
     return False
+
+
+def _not_counted_over(checkpoint: Checkpoint, table: OpenSink, key: BatchKey) -> Iterator[int]:
+    """Numbers of the table's batches before this one, the last first, without those that a command has counted over:
+    they are another's by somebody's word."""
+    for number in sorted(known_before(checkpoint, table, key), reverse=True):
+        entry = checkpoint.lane(key.lane).offset_log.get(number)
+        if entry is None or not is_position(entry):
+            yield number
 
 
 def make_ready(checkpoint: Checkpoint, sink: OpenSink, attempt: Attempt) -> None:

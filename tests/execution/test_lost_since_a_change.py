@@ -13,7 +13,8 @@ from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.several import Sinks
 from tests.checkpoint.test_golden import GOLDEN
-from tests.execution.maintaining import filled
+from tests.execution.kept_tables import start_behind
+from tests.execution.maintaining import applied, filled
 from tests.execution.test_lost_in_table import restore, table
 from tests.execution.typed_commands import said
 from tests.execution.world import World
@@ -78,6 +79,28 @@ def test_nor_is_a_backup_gone_on_with_while_the_table_itself_has_more(tmp_path: 
     world.options["sink"] = DeltaSink(str(world.lake))
     world.run(2, try_number=2)
     assert table(world) == {0: [0], 1: [1], 2: [2]}
+
+
+def test_what_is_lost_behind_numbers_that_were_counted_over_is_no_other_lifes(tmp_path: Path) -> None:
+    world = filled(World(tmp_path, sink=DeltaSink(str(tmp_path / "lake"))), 2)
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "older checkpoint")
+    path = world.land(2)
+    world.run(2)
+    path.unlink()
+    shutil.copytree(world.lake, tmp_path / "backup")
+    shutil.rmtree(tmp_path / "checkpoint")
+    (tmp_path / "older checkpoint").rename(tmp_path / "checkpoint")
+    world.expire_leases()
+    applied(world, start_behind(allow_reread=True))
+    world.land(3)
+    world.run(3)
+    restore(world)
+    world.land(4)
+    with pytest.raises(SinkError, match=r"batch live/3 is committed, and .* does not know it"):
+        world.run(4)
+    world.run(3, clear_number=1)
+    world.run(4, try_number=2)
+    assert table(world) == {0: [0], 1: [1], 2: [2], 3: [3], 4: [4]}
 
 
 def make_anew(world: World) -> None:

@@ -350,6 +350,14 @@ MUTATIONS = [
         tests=("tests/execution/test_two_lives.py",),
     ),
     Mutation(
+        name="what a command has counted over is told as another copy's where a later batch is gone",
+        why="a clear that would bring the lost batch back is refused, and the rewind that is named loses more",
+        file="execution/table_place.py",
+        old="        if entry is None or not is_position(entry):\n",
+        new="        if True:\n",
+        tests=("tests/execution/test_lost_since_a_change.py",),
+    ),
+    Mutation(
         name="whether another copy has gone on is not asked where the newest batch is gone",
         why="the other copy's rewind has taken it out, and an earlier number has its rows",
         file="execution/table_place.py",
