@@ -21,6 +21,7 @@ from tests.simulator.commands import (
     typed_until_it_ends,
 )
 from tests.simulator.disk import Entry
+from tests.simulator.expected import most
 from tests.simulator.moves import move
 from tests.simulator.moves_of_restores import forget_clears, put_sources_right, stop_everybody, told_of, whole
 from tests.simulator.moves_of_topics import is_well
@@ -134,6 +135,7 @@ def adopts(world: World) -> str | None:
     has_more = world.random.random() < 0.4 and not isinstance(subject.system, FilesIntoTopic)
     if has_more:
         subject.land(subject.landings[0], 1)
+    subject.repeats = {row: most(subject, unit) for unit in subject.units for row in unit.ids}
     subject.put_in_place(before)
     _one_run(world, subject)
     stop_everybody(world)

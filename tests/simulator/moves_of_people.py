@@ -399,8 +399,10 @@ def put_back(world: World) -> str | None:
 @move("another pipeline on the table", weight=2)
 def intrudes(world: World) -> str | None:
     subject = next(iter(world.subjects.values()))
-    if len(world.subjects) > 1 or not _may_be_exchanged(world, subject):
-        return None
+    from tests.simulator.moves_of_topics import is_well
+
+    if len(world.subjects) > 1 or not _may_be_exchanged(world, subject) or not is_well(world, subject):
+        return None  # a topic without marks tells nobody that it is another's
     if BatchKey("live", 0) not in subject.table():
         return None
     options = Options(limit=1)

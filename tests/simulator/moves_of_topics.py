@@ -112,13 +112,19 @@ def compacted(world: World) -> str | None:
 def marks_age(world: World) -> str | None:
     """The topic of the marks has another policy for a while, and the oldest are gone."""
     topic = world.broker.topics.get(MARKS)
-    if topic is None or _first(world).table_is_older or _first(world).kept is not None:
+    if topic is None or _is_in_question(world):
         return None
     topic.policy, (log,) = f"{COMPACT},delete", topic.logs
     end, needed = world.broker.end((MARKS, 0), committed=True), _needed_marks(world)
     held = (offset for offset, record in enumerate(log.records) if record.key in needed)
     log.start = max(log.start, min(end - world.random.choice([0, 1, 1, 2, 3, 5, 8]), *held, end))
     return f"the marks have {topic.policy}, and begin at {log.start} of {end}"
+
+
+def _is_in_question(world: World) -> bool:
+    """Whether it is asked at the moment whose batches the topic has, or which: without marks nothing tells."""
+    subject = _first(world)
+    return len(world.subjects) > 1 or subject.table_is_older or subject.kept is not None
 
 
 def _needed_marks(world: World) -> set[bytes | None]:
@@ -136,7 +142,7 @@ def _needed_marks(world: World) -> set[bytes | None]:
 @move("a mark is taken out", weight=5, kit=MARKS_AGE, topics=True)
 def mark_taken_out(world: World) -> str | None:
     """By a record of its key without a value: of the oldest batch, or of any."""
-    if MARKS not in world.broker.topics or _first(world).table_is_older or _first(world).kept is not None:
+    if MARKS not in world.broker.topics or _is_in_question(world):
         return None
     records, needed = world.broker.log((MARKS, 0)).records, _needed_marks(world)
     keys = sorted({one.key for one in records if one.is_committed and one.key and one.key not in needed})
