@@ -103,7 +103,9 @@ def _check_knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, besi
     if (left := table.unrecorded(_on_record(checkpoint, key), wrote)) is not None:
         raise SinkError(f"batch {key} is committed. {left}")
     known, lane = max(known_before(checkpoint, table, key), default=-1), checkpoint.lane(key.lane)
-    rewind = command(lane, f"rewind --to {known} --drop-output") if lane.can_be_rewound_to(known) else None
+    # Such a rewind is refused for what stays in another table.
+    can_rewind = lane.can_be_rewound_to(known) and not _others_keep(beside, table)
+    rewind = command(lane, f"rewind --to {known} --drop-output") if can_rewind else None
     lost = numbers(known + 1, key.id)
     if unmerged is not None:
         again = f" {rewind} has {lost} run again here: first it takes them out of where they are."
@@ -111,15 +113,22 @@ def _check_knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, besi
     gap = gap_below(checkpoint, table, key.lane, beside=beside)
     if gap is not None:
         raise SinkError(_gone(checkpoint, table, key, gap, beside=beside))
+    refused = beside.definition.not_replaceable()
+    clears = "the oldest first" if refused is None else f"the oldest first (refused as the pipeline is now: {refused})"
     again = (
         f"; or {rewind} has them run again. What the sources cannot give again either, that rewind gives up and names "
         "with --allow-skip"
     )
     raise SinkError(
         f"{_unknown(table, key, beside=beside)} What it had of {lost} is in no table. "
-        f"`microbatch check {quote(checkpoint.location)} --table` names them: clear their tasks, the oldest first"
+        f"`microbatch check {quote(checkpoint.location)} --table` names them: clear their tasks, {clears}"
         f"{again if rewind else ''}. Or bring the table back as it was."
     )
+
+
+def _others_keep(beside: OpenSink, table: OpenSink) -> bool:
+    """Whether another table of the pipeline has its batches for good."""
+    return any(one is not table and one.definition.keeps_for_good for one in beside.tables)
 
 
 def _check_no_gap(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, beside: OpenSink) -> None:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from airflow_provider_microbatch.exceptions import MaintenanceError, SinkError
+from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.several import Sinks
 from airflow_provider_microbatch.upkeep.commands.steps import DropStage
 from tests.execution.maintaining import applied, rewind
 from tests.execution.sleepers import Sleep
 from tests.execution.test_dead_letters import refusing
 from tests.execution.test_not_replaceable import Full, cut_off
 from tests.kafka.pipeline import TopicWorld
+from tests.support.delta_table import batches_of
 from tests.support.inline_engine import InlineEngine
 
 pytestmark = pytest.mark.slow
@@ -80,3 +85,26 @@ def test_a_batch_that_gets_into_the_topic_while_it_is_rewound_stays_and_is_commi
     assert world.ids() == [1, 2]
     assert world.checkpoint.commit_log.latest_id() == 0
     assert world.stages() == []
+
+
+def test_no_way_is_named_that_the_topic_refuses_to_bring_back_what_a_table_beside_it_has_lost(tmp_path: Path) -> None:
+    world = TopicWorld(tmp_path)
+    world.options["sink"] = Sinks({"lake": DeltaSink(str(world.lake)), "topic": world.options["sink"]})
+    for number in (0, 1):
+        world.land(number)
+        world.run(number)
+        if number == 0:
+            shutil.copytree(world.lake, tmp_path / "backup")
+    shutil.rmtree(world.lake)
+    (tmp_path / "backup").rename(world.lake)
+    world.land(2)
+    with pytest.raises(SinkError, match=r"does not know it.*refused as the pipeline is now: .*on_replay='app") as lost:
+        world.run(2)
+    assert "--drop-output" not in str(lost.value)
+    topic = world.options["sink"].sinks["topic"]
+    lake = world.options["sink"].sinks["lake"]
+    world.options["sink"] = Sinks({"lake": lake, "topic": replace(topic, on_replay="append")})
+    world.run(1, clear_number=1)
+    world.run(2, try_number=2)
+    assert sorted(row["id"] for rows in batches_of(str(world.lake)).values() for row in rows) == [0, 1, 2]
+    assert world.ids() == [0, 1, 1, 2]

@@ -12,6 +12,14 @@ REPLACEABLE = "tests/execution/test_not_replaceable.py"
 
 MUTATIONS = [
     Mutation(
+        name="a rewind is named for what a table beside a topic has lost",
+        why="each way that the error names is refused",
+        file="execution/table_place.py",
+        old=" and not _others_keep(beside, table)\n",
+        new="\n",
+        tests=(BEHIND,),
+    ),
+    Mutation(
         name="an error names a rewind that takes batches out of a topic",
         why="each way that is named is refused, and the pipeline stands still",
         file="sinks/manifest.py",
