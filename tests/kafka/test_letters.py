@@ -142,3 +142,14 @@ def test_letters_of_what_was_planned_since_are_run_again(world: TopicWorld) -> N
     assert note.startswith("dead letters of batch live/1 count as run again")
     replay(world, 12)
     assert world.ids() == [1, 2, 5, 6, 7]
+
+
+def test_where_letters_were_counted_over_only_their_batches_are_not_rewound(back: TopicWorld) -> None:
+    applied(back, partial(plan_letters_behind, allow_skip=True))
+    back.options["sink"] = FileSink(str(back.lake), format="json")
+    live(back, 1)
+    applied(back, rewind(0))
+    live(back, 2)
+    assert ids(back) == [6]
+    with pytest.raises(MaintenanceError, match=r"dead letters of what would be rewound were run again"):
+        planned(back, rewind(-1))

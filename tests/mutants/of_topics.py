@@ -12,6 +12,14 @@ REPLACEABLE = "tests/execution/test_not_replaceable.py"
 
 MUTATIONS = [
     Mutation(
+        name="letters that were counted over stand in the way of every rewind",
+        why="no batch after them is ever rewound, and no way on is named",
+        file="upkeep/commands/letters_out.py",
+        old=" and number not in counted)",
+        new=")",
+        tests=(LETTERS,),
+    ),
+    Mutation(
         name="a rewind is named for what a table beside a topic has lost",
         why="each way that the error names is refused",
         file="execution/table_place.py",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from airflow_provider_microbatch.checkpoint.by_hand import is_position
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LETTERS, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
@@ -58,11 +59,15 @@ def _way(checkpoint: Checkpoint, found: Sequence[BatchKey], tables: Sequence[Ope
 
 
 def _unknown(checkpoint: Checkpoint, recorded: Recorded) -> dict[BatchKey, list[Published]]:
-    """Batches of dead letters that tables have and no log knows, ascending."""
+    """Batches of dead letters that tables have and no log knows, ascending. One that a command has counted over is
+    known: the letters that it may have are on record as run again."""
     try:
         holders = sorted(recorded.told(LETTERS).holders.items())
     except MaintenanceError:
         return {}  # no pipeline is on record
-    first = min(checkpoint.lane(LETTERS).offset_log.ids(), default=0)  # retention has removed those before
-    found = ((BatchKey(LETTERS, number), tables) for number, tables in holders if number >= first)
+    log = checkpoint.lane(LETTERS).offset_log
+    first = min(log.ids(), default=0)  # retention has removed those before
+    counted = {number for number, _ in holders if (entry := log.get(number)) is not None and is_position(entry)}
+    later = ((number, tables) for number, tables in holders if number >= first and number not in counted)
+    found = ((BatchKey(LETTERS, number), tables) for number, tables in later)
     return {key: lives for key, tables in found if (lives := recorded.of_another_life(key, tables=tables))}
