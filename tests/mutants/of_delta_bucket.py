@@ -9,6 +9,38 @@ REFUSED = "tests/sinks/test_delta_bucket_refused.py"
 
 MUTATIONS = [
     Mutation(
+        name="the environment's endpoint wins over that of a connection of a checkpoint",
+        why="its keys go to another service, and batches are in two checkpoints",
+        file="stores/object_store/credentials.py",
+        old='options["aws_endpoint_url_s3"] = ',
+        new='options["endpoint"] = ',
+        tests=(REFUSED,),
+    ),
+    Mutation(
+        name="the environment's endpoint wins over that of a connection of a Delta table",
+        why="versions of its log are in one service, and its files in another",
+        file="sinks/delta/objects/options.py",
+        old='options["aws_endpoint_url_s3"] = ',
+        new='options["aws_endpoint"] = ',
+        tests=(REFUSED,),
+    ),
+    Mutation(
+        name="delta-rs assumes a role of the environment beside the keys of a connection",
+        why="the log is written by somebody else than the files",
+        file="sinks/delta/objects/options.py",
+        old="        _check_environment(address, names, _ROLES)\n",
+        new="",
+        tests=(REFUSED,),
+    ),
+    Mutation(
+        name="a stage that was published and replaced meanwhile is dropped",
+        why="readers of older versions of the table lack its files",
+        file="sinks/file/objects/stages.py",
+        old="            if marked and found is None:\n",
+        new="            if False:\n",
+        tests=(TABLE,),
+    ),
+    Mutation(
         name="a stage in a bucket that somebody commits is removed without a version of its own",
         why="who sleeps before his commit puts files into the table that are gone",
         file="sinks/delta/objects/__init__.py",

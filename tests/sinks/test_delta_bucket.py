@@ -226,6 +226,25 @@ def test_who_drops_a_stage_while_it_is_published_and_replaced_leaves_it_to_histo
     assert rows(tmp_path) == {(6, 1): 3, (7, 2): 3}
 
 
+def test_who_looked_at_a_stage_before_it_was_published_and_replaced_leaves_it_to_history_too(
+    sink: OpenSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(sink, 6)
+    write_delta_stage(sink, 1)
+    versions = list[int]()
+
+    def publish_and_replace() -> None:
+        sink.publish(EXPECTED, 1)
+        versions.append(table(tmp_path).version())
+        write_delta_stage(sink, 2)
+        sink.replace(EXPECTED, 2)
+
+    with interrupted(monkeypatch, Stages, "give_up", publish_and_replace):
+        assert sink.drop_stage(BATCH, 1) is False
+    assert table(tmp_path, version=versions[0]).to_pyarrow_table().num_rows == 6
+    assert rows(tmp_path) == {(6, 1): 3, (7, 2): 3}
+
+
 def dies(*_: object, **__: object) -> Any:
     raise KeyboardInterrupt
 

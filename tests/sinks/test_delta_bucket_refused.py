@@ -122,6 +122,35 @@ def test_the_environment_does_not_lead_elsewhere(
 
 
 @pytest.mark.parametrize(
+    "name", ["AWS_ENDPOINT_URL_S3", "aws_endpoint_url_s3", "AWS_ENDPOINT_URL", "AWS_SKIP_SIGNATURE"]
+)
+def test_the_connection_wins_over_the_environment(
+    sink: OpenSink, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "true" if "SKIP" in name else "http://127.0.0.1:1")
+    write_delta_stage(sink, 1)
+    sink.publish(EXPECTED, 1)
+    assert any(is_log(asked) for asked in proxy.asked)
+    assert all("authorization" in asked.headers for asked in proxy.asked)
+
+
+@pytest.mark.parametrize(("name", "field"), [("REGION", "region_name"), ("AWS_S3_ASSUME_ROLE_ARN", None)])
+def test_what_delta_rs_alone_would_go_by_is_refused(
+    lake: dict[str, Connection],
+    sink: OpenSink,
+    proxy: FaultyProxy,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    field: str | None,
+) -> None:
+    if field is not None:
+        lake["lake"] = connection(proxy.url, **{field: None})
+    monkeypatch.setenv(name, "elsewhere")
+    with pytest.raises(SinkError, match=f"variable {name} "):
+        sink.contains(EXPECTED)
+
+
+@pytest.mark.parametrize(
     ("answer", "remedy"),
     [
         (error(404, "NoSuchBucket", "The specified bucket does not exist"), "no bucket 'microbatch': make it"),

@@ -121,7 +121,8 @@ def _aws(address: Address, connection: Connection) -> _Options:
     if access.region:
         options["region"] = access.region
     if access.endpoint:
-        options["endpoint"] = access.endpoint
+        # By the name of AWS_ENDPOINT_URL_S3, which in the environment wins over "endpoint".
+        options["aws_endpoint_url_s3"] = access.endpoint
         transport["allow_http"] = access.is_plain
     if access.addressing:
         options["virtual_hosted_style_request"] = access.addressing == "virtual"
@@ -132,6 +133,7 @@ def _aws(address: Address, connection: Connection) -> _Options:
     if access.keys:
         key, secret = access.keys
         # By a provider, since otherwise a token from the environment would be sent with these keys.
+        options["skip_signature"] = False
         given = {"access_key_id": key, "secret_access_key": secret, "token": access.token, "expires_at": None}
         options["credential_provider"] = lambda: given
     return options, transport, access.secrets

@@ -79,7 +79,9 @@ class OpenDeltaInBucket(StagedInObjects, OpenDeltaTable):
         with self._telling("drop a stage of", batch.key):
             if not self._stages.is_marked(written):
                 return self._remove_late(written)
-            had_begun = self._stages.give_up(written)
+            had_begun = self._stages.give_up(written, marked=True)
+            if had_begun is None:
+                return False  # it was published meanwhile, and may be replaced: versions of the log have its files
             numbers = self._numbers_of(written)
             if (had_begun or numbers) and not self._make_unpublishable(written):
                 self._stages.forget(written)

@@ -26,6 +26,9 @@ _TOKENS = ("aws_session_token", "aws_token")
 _UNPREFIXED = ("token", "session_token", "endpoint", "endpoint_url")
 """Variables of the environment, in any case of letters, that delta-rs takes for options, and nobody else does."""
 
+_REGIONS = ("region", "default_region")
+_ROLES = ("aws_iam_role_arn", "aws_s3_assume_role_arn")
+
 _COLOUR = re.compile(r"\x1b\[\d+m")
 _STATUS = re.compile(r"status code\s+↳\s*(\d{3})\b")
 _REQUEST = "Error performing "
@@ -50,15 +53,19 @@ def options_of(address: Address, connect: Connect) -> dict[str, str]:
         )
     options = {**_ALWAYS, "allow_http": str(access.is_plain).lower()}
     if access.endpoint:
-        options["aws_endpoint"] = access.endpoint
+        # By the name of AWS_ENDPOINT_URL_S3, which in the environment wins over "aws_endpoint".
+        options["aws_endpoint_url_s3"] = access.endpoint
     if access.region:
         options["aws_region"] = access.region
+    else:
+        _check_environment(address, names, _REGIONS)
     if access.addressing:
         options["aws_virtual_hosted_style_request"] = str(access.addressing == "virtual").lower()
     if access.trusts_anybody:
         options["allow_invalid_certificates"] = "true"
     if access.keys:
         key, secret = access.keys
+        _check_environment(address, names, _ROLES)
         options |= {"aws_access_key_id": key, "aws_secret_access_key": secret, "aws_skip_signature": "false"}
         if access.token:
             options["aws_session_token"] = access.token
@@ -76,7 +83,7 @@ def _check_environment(address: Address, names: dict[str, str], taken: Iterable[
             raise SinkError(
                 f"the Delta table {address}: delta-rs would take the environment's variable {names[name]} for its own, "
                 f"and {address.who} says nothing of it. Unset it where tasks and the janitor run, or name what it is "
-                "to be (aws_session_token, endpoint_url) in the connection."
+                "to be (aws_session_token, endpoint_url, region_name) in the connection."
             )
 
 

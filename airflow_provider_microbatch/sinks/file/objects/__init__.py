@@ -105,7 +105,7 @@ class OpenObjectTable(StagedInObjects):
             if not self._stages.is_there(written) and not self._stages.is_any(written):
                 self._stages.forget(written)
                 return False
-            had_begun = self._stages.give_up(written)
+            had_begun = bool(self._stages.give_up(written))
             # Only after the mark: a publisher has set its own mark earlier, or is refused.
             if not self._make_unpublishable(written, had_begun=had_begun) or self._was_replaced(written):
                 self._stages.forget(written)

@@ -79,14 +79,17 @@ class Stages:
                 return
         raise self._outrun(written)
 
-    def give_up(self, written: Written) -> bool:
+    def give_up(self, written: Written, *, marked: bool = False) -> bool | None:
         """Record that the stage is being removed. From now on no publish of it begins.
 
-        :return: whether a publish had begun.
+        :param marked: only if it has a mark. One that has none any more was published.
+        :return: whether a publish had begun; None if nothing was recorded.
         """
         for _ in range(_TRIES):
             found = self._store.get_versioned(written.stage_mark)
             mark = _decode(found, written)
+            if marked and found is None:
+                return None
             if mark in (Mark.DROPPED, Mark.TAKEN_BACK):
                 return mark is Mark.TAKEN_BACK
             wanted = Mark.TAKEN_BACK if mark is Mark.PUBLISHING else Mark.DROPPED
