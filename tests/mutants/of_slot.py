@@ -7,6 +7,7 @@ from tests.mutants.mutation import Mutation
 SLOT = "tests/sources/test_slot.py"
 ROWS = "tests/runtime/test_slot_rows.py"
 SNAPSHOT = "tests/sources/test_slot_snapshot.py"
+TABLE = "tests/sources/test_slot_table.py"
 
 MUTATIONS = [
     Mutation(
@@ -56,5 +57,37 @@ MUTATIONS = [
         old="            cursor.execute(f\"SET TRANSACTION SNAPSHOT '{snapshot}'\")\n",
         new="",
         tests=(SNAPSHOT,),
+    ),
+    Mutation(
+        name="children by INHERITS are not looked for",
+        why="their rows are in the snapshot, and their changes are in no batch",
+        file="sources/slot/table.py",
+        old="    if below and root.kind != _PARTITIONED:",
+        new="    if below and root.kind != _TABLE:",
+        tests=(TABLE,),
+    ),
+    Mutation(
+        name="an old row may be told without its key",
+        why="a delete has no key, and the row stays in a merged table for ever",
+        file="sources/slot/table.py",
+        old="    if one.identity != _FULL and not set(source.key) <= set(one.told):",
+        new="    if one.identity != _FULL and not one.told:",
+        tests=(TABLE,),
+    ),
+    Mutation(
+        name="a publication of inserts alone will do",
+        why="what is deleted stays in a merged table for ever",
+        file="sources/slot/table.py",
+        old='if lacking := [action for action in _ACTIONS if not publication[f"pub{action}"]]:',
+        new='if lacking := [action for action in _ACTIONS[:1] if not publication[f"pub{action}"]]:',
+        tests=(TABLE,),
+    ),
+    Mutation(
+        name="a partition tells what its table tells",
+        why="a batch stops for good at a large value that an update of a partition's row has left as it was",
+        file="sources/slot/table.py",
+        old="    for one in [root, *below]:\n        if",
+        new="    for one in [root]:\n        if",
+        tests=(TABLE,),
     ),
 ]
