@@ -194,6 +194,21 @@ def test_who_has_lost_its_lock_and_finds_another_slot_puts_nothing_on_record(
     assert ids(opened(), None, opened().latest_offset(None)) == [("snapshot", 1)]
 
 
+def test_who_finds_the_record_of_another_copy_keeps_no_slot_of_its_own(
+    table: SlotTable, opened: Callable[..., OpenSource], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    end = opened().latest_offset(None)
+    store = PosixStore(tmp_path / "checkpoint")
+    of_another = store.get("snapshot")
+    assert of_another is not None
+    store.delete("snapshot")
+    before_the_copy(monkeypatch, lambda: store.put_if_absent("snapshot", of_another))
+    with pytest.raises(SourceError, match="another process has put its own copy on record"):
+        opened().latest_offset(None)
+    assert slots(table) == 0
+    assert opened().latest_offset(None) == end
+
+
 def test_a_migration_that_runs_while_the_slot_is_made_waits_for_nobody(
     table: SlotTable, opened: Callable[..., OpenSource]
 ) -> None:

@@ -145,6 +145,7 @@ class Snapshots:
         data = json.dumps(written).encode()
         self._state.put_if_absent(_MADE, data)
         if self._state.get(_MADE) != data:
+            self._undo(session, note)
             raise SourceError(
                 f"another process has put its own copy on record, and slot {self._source.slot} is not of that one: "
                 "begin anew, with another slot and checkpoint"
