@@ -95,8 +95,7 @@ MUTATIONS = [
         why="a migration and the copy wait for each other, and all who read or write the table wait for the migration",
         file="sources/slot/snapshot.py",
         old="                self._make(session)\n",
-        new="                session.autocommit = False\n"
-        '                session.execute(f"LOCK TABLE {table} IN ACCESS SHARE MODE")\n'
+        new='                session.execute(f"LOCK TABLE {table} IN ACCESS SHARE MODE")\n'
         "                self._make(session)\n",
         tests=(SNAPSHOT,),
     ),
@@ -154,6 +153,15 @@ MUTATIONS = [
         file="sources/slot/snapshot.py",
         old="            self._undo(session, note)\n            raise SourceError(",
         new="            raise SourceError(",
+        tests=(SNAPSHOT,),
+    ),
+    Mutation(
+        name="a lock of who makes a slot ends at once",
+        why="two processes drop each other's slots, and the position is before the one that is there",
+        file="sources/slot/snapshot.py",
+        old="            session.execute(NO_LIMITS)\n            (is_mine,)",
+        new="            session.execute(NO_LIMITS)\n            session.commit()\n"
+        "            session.autocommit = True\n            (is_mine,)",
         tests=(SNAPSHOT,),
     ),
 ]

@@ -176,6 +176,23 @@ def test_a_slot_that_another_has_made_after_a_try_that_failed_is_not_dropped(
     assert table.moved_to() == stood
 
 
+def test_one_process_at_a_time_makes_a_slot(
+    table: SlotTable, opened: Callable[..., OpenSource], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.execute("INSERT INTO orders VALUES (1)")
+    refused: list[str] = []
+
+    def another() -> None:
+        with pytest.raises(SourceError, match="another process is making slot") as error:
+            opened().latest_offset(None)
+        refused.append(str(error.value))
+
+    before_the_copy(monkeypatch, another)
+    end = opened().latest_offset(None)
+    assert len(refused) == 1
+    assert ids(opened(), None, end) == [("snapshot", 1)]
+
+
 def test_who_has_lost_its_lock_and_finds_another_slot_puts_nothing_on_record(
     table: SlotTable, opened: Callable[..., OpenSource], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,10 +112,11 @@ class Snapshots:
                 "would hold back the database's log for nobody. Let a run plan it"
             )
         with connected(self._connection) as session:
-            session.autocommit = True  # it waits for the copy: in no transaction, and with no lock of the table
+            # It waits for the copy: with no lock of the table, and no snapshot that holds back VACUUM.
+            session.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
             session.execute(NO_LIMITS)
             (is_mine,) = session.execute(
-                "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", [f"microbatch slot {slot}"]
+                "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))", [f"microbatch slot {slot}"]
             ).fetchone()
             if not is_mine:
                 raise SourceError(f"another process is making slot {slot}, and a copy of {table}: look again later")
