@@ -56,7 +56,7 @@ class ChangedRows:
         self._start: int = arguments["start"] or 0
         self._end: int = arguments["end"]
         self._relation: Relation | None = None
-        self._form: _Form | None = None
+        self._form: Form | None = None
         self.changes = 0
         """Number of changes so far; one that moves a row to another key is one change, and two rows."""
 
@@ -110,7 +110,7 @@ class ChangedRows:
             else:
                 yield "update", form.values(new)
 
-    def _new_form(self) -> _Form:
+    def _new_form(self) -> Form:
         relation = self._relation
         if relation is None:
             raise self._error("has a change before its form was told: the slot gives something else than pgoutput's")
@@ -130,13 +130,13 @@ class ChangedRows:
         if lacking:
             raise self._error(f"had no column {', '.join(lacking)} when this was changed, which is its key here")
         places = [(name, there[name][0] if name in there else None, reader_of(type)) for name, type in self._columns]
-        return _Form(places, key=[there[name][0] for name in self._key], error=self._error)
+        return Form(places, key=[there[name][0] for name in self._key], error=self._error)
 
     def _error(self, text: str) -> SlotError:
         return SlotError(f"source {self._name!r}: {self._table} {text}.")
 
 
-class _Form:
+class Form:
     """Where the columns of the schema are in a table's tuples, since the table was altered last.
 
     :param places: name, place, and reader of each; a place of None: the table did not have the column then.

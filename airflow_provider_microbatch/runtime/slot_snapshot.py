@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_microbatch.runtime.files import ReadResult
 from airflow_provider_microbatch.runtime.pg_texts import reader_of
 from airflow_provider_microbatch.runtime.slot import columns_of, ddl_of, in_batches
-from airflow_provider_microbatch.runtime.slot_rows import Row, SlotError
+from airflow_provider_microbatch.runtime.slot_rows import Form, Row, SlotError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     """Read a snapshot, a file for each task.
 
-    :param arguments: ``name`` of the source; ``columns``, pairs of a name and a type of Spark's; ``folder``; ``files``,
-        pairs of a name and the number of its rows; and ``lsn``, at which the slot begins.
+    :param arguments: ``name`` of the source; ``columns``, pairs of a name and a type of Spark's; ``copied``, the names
+        of what is in a line; ``folder``; ``files``, pairs of a name and the number of its rows; and ``lsn``, at which
+        the slot begins.
     """
     files = arguments["files"]
     if not files:
@@ -38,17 +39,21 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
 def rows_of(arguments: Mapping[str, Any], number: int) -> Iterator[Row]:
     """Yield the rows of a file.
 
-    :raises SlotError: if it is not what it was when it was written.
+    :raises SlotError: if it is not what it was when it was written, or has a value that the schema cannot hold.
     """
     name, rows = arguments["files"][number]
-    readers = [reader_of(type) for _, type in arguments["columns"]]
     path, found = Path(arguments["folder"]) / name, 0
+    copied = {column: place for place, column in enumerate(arguments["copied"])}
+    # By name: the schema may have another order today. What the table did not have is null, as it is in a change.
+    form = Form(
+        [(column, copied.get(column), reader_of(type)) for column, type in arguments["columns"]],
+        key=[],
+        error=lambda text: SlotError(f"source {arguments['name']!r}: line {found + 1:,} of {path} {text}."),
+    )
     with path.open(encoding="utf-8") as lines:
         for line in lines:
-            values = json.loads(line)
-            read = (None if text is None else reader(text) for reader, text in zip(readers, values, strict=True))
             # Before the first change that can be committed behind it, as ``_number`` begins at 0.
-            yield (*read, "snapshot", arguments["lsn"], -1, None)
+            yield (*form.values(json.loads(line)), "snapshot", arguments["lsn"], -1, None)
             found += 1
     if found != rows:
         raise SlotError(f"source {arguments['name']!r}: {path} has {found:,} rows, and had {rows:,}.")

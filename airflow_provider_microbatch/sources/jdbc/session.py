@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceError
+
+KEEPALIVES: Mapping[str, Any] = {"keepalives_idle": 30}
+"""Of libpq: a network forgets a session that says nothing for some minutes."""
 
 _CONNECT_SECONDS = 10
 _OF_TLS = ("sslmode", "sslrootcert", "sslcert", "sslkey")
@@ -54,6 +57,7 @@ def connected(connection: Connection, *, seconds: float | None = None) -> Iterat
             connect_timeout=_CONNECT_SECONDS,
             application_name="microbatch",
             sslpassword=connection.extra.get("sslpassword"),
+            **KEEPALIVES,
             **tls(connection),
         ) as opened:
             opened.autocommit = True

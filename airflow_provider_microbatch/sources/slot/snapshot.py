@@ -7,20 +7,21 @@ before the first batch is planned: then the batch can be read as often as any ot
 from __future__ import annotations
 
 import json
-import os
+import re
 import shutil
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceError
-from airflow_provider_microbatch.runtime.slot import connect, lsn_of, lsn_text
+from airflow_provider_microbatch.runtime.slot import lsn_of
 from airflow_provider_microbatch.sources.jdbc.cluster import cluster_now
-from airflow_provider_microbatch.sources.jdbc.session import connected, quoted, quoted_column
+from airflow_provider_microbatch.sources.jdbc.session import KEEPALIVES, connected, quoted
+from airflow_provider_microbatch.sources.slot.copying import NO_LIMITS, copied, part_of
 from airflow_provider_microbatch.sources.slot.offset import Place
 from airflow_provider_microbatch.sources.slot.server import PLUGIN, Server, libpq
 from airflow_provider_microbatch.stores import Store
@@ -28,11 +29,9 @@ from airflow_provider_microbatch.stores import Store
 if TYPE_CHECKING:
     from airflow_provider_microbatch.sources.slot import SlotSource
 
-ROWS_OF_A_FILE = 250_000
-_FOR_LONG = "SET idle_in_transaction_session_timeout = 0"
-"""Of sessions that wait in a transaction for as long as the copy takes."""
-
-_MAKING, _MADE = "snapshot_begun", "snapshot"
+_SLOTS, _MADE = "snapshot_slots", "snapshot"
+_NOTE = re.compile("[0-9a-f]{16}-[0-9a-f]{32}")
+_FILE = re.compile(r"rows-\d{5,}\.json", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,17 +39,28 @@ class Snapshot:
     """Rows of before the slot, on record.
 
     :param place: where the slot begins, as the end of the first batch.
-    :param folder: the folder of the files.
+    :param folder: the folder of the files; None if the definition names none any more.
     :param files: the name of each, and its number of rows.
+    :param columns: what is in a row, in this order.
+    :param lacking: columns of the schema that the table had, and that were not copied.
     """
 
     place: Place
-    folder: str
+    folder: Path | None
     files: Sequence[tuple[str, int]]
+    columns: Sequence[str]
+    lacking: Sequence[str]
 
     def missing(self) -> str | None:
-        """The reason why it cannot be read; None if all files are there."""
-        gone = [name for name, _ in self.files if not (Path(self.folder) / name).is_file()]
+        """The reason why it cannot be read; None if it can."""
+        if self.folder is None:
+            return "the definition names no folder of the snapshot any more: name it again."
+        if self.lacking:
+            return (
+                f"the snapshot was copied without {', '.join(self.lacking)}, as the schema lacked them then. Take them "
+                "out of it; or begin anew, with another slot, checkpoint and table."
+            )
+        gone = [name for name, _ in self.files if not (self.folder / name).is_file()]
         return f"the snapshot in {self.folder} lacks {', '.join(gone[:5])}." if gone else None
 
 
@@ -72,8 +82,19 @@ class Snapshots:
             return None
         try:
             found = json.loads(data)
+            place, note = Place.of(found["place"]), str(found["note"])
             files = [(str(name), int(rows)) for name, rows in found["files"]]
-            return Snapshot(place=Place.of(found["place"]), folder=str(found["folder"]), files=files)
+            # A checkpoint never says by itself which files are opened.
+            if not _is_of(note, place.lsn) or not all(_FILE.fullmatch(name) for name, _ in files):
+                raise ValueError(f"{note!r:.100} is no copy of this slot, or has files of other names")
+            left_out = set(map(str, found["left_out"]))
+            return Snapshot(
+                place=place,
+                folder=None if self._source.snapshot is None else self._folder(note),
+                files=files,
+                columns=list(map(str, found["columns"])),
+                lacking=[name for name, _ in self._source.columns() if name in left_out],
+            )
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptEntryError(f"{self._state.location}/{_MADE} cannot be read: {error}") from error
 
@@ -91,85 +112,101 @@ class Snapshots:
                 "would hold back the database's log for nobody. Let a run plan it"
             )
         with connected(self._connection) as session:
+            # It waits for the copy: with no lock of the table, and no snapshot that holds back VACUUM.
+            session.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+            session.execute(NO_LIMITS)
             (is_mine,) = session.execute(
                 "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))", [f"microbatch slot {slot}"]
             ).fetchone()
             if not is_mine:
                 raise SourceError(f"another process is making slot {slot}, and a copy of {table}: look again later")
-            if (made := self.get()) is not None:
-                return made
-            session.execute(_FOR_LONG)
-            # A form that changes meanwhile, and a table that is written anew, would hide rows from the snapshot.
-            session.execute(f"LOCK TABLE {table} IN ACCESS SHARE MODE")
-            self._make_room(session)
-            with self._new_slot() as (lsn, name):
-                folder = f"{self._source.snapshot}/{slot}-{lsn_text(lsn).replace('/', '-')}"
-                files = self._copied(name, Path(folder))
-            place = Place(
-                lsn=lsn,
-                changes=sum(rows for _, rows in files),
-                table=Server(session, self._source).table(),
-                cluster=cluster_now(session),
-                snapshot=True,
-            )
-        written = {"place": place.text(), "folder": folder, "files": files}
-        self._state.put_if_absent(_MADE, json.dumps(written).encode())
+            if self.get() is None:
+                self._make_room(session)
+                self._make(session)
         found = self.get()
         assert found is not None, "it was put there, and nobody removes it"
         return found
 
+    def _make(self, session: Any) -> None:
+        oid, cluster = Server(session, self._source).table(), cluster_now(session)
+        with self._new_slot() as (lsn, moment):
+            note = f"{lsn:016x}-{uuid.uuid4().hex}"
+            try:
+                self._state.put_if_absent(f"{_SLOTS}/{note}", b"")
+                found = copied(self._source, self._connection, moment=moment, folder=self._folder(note))
+                # Who has lost its session, and the lock with it, may find the slot of another process there.
+                if self._stands_at(session) != lsn:
+                    raise SourceError(f"slot {self._source.slot} is not as it was made here any more: look again")
+            except BaseException:
+                self._undo(session, note)
+                raise
+        changes = sum(rows for _, rows in found.files)
+        place = Place(lsn=lsn, changes=changes, table=oid, cluster=cluster, snapshot=True)
+        written = {"place": place.text(), "note": note, **vars(found)}
+        data = json.dumps(written).encode()
+        self._state.put_if_absent(_MADE, data)
+        if self._state.get(_MADE) != data:
+            self._undo(session, note)
+            raise SourceError(
+                f"another process has put its own copy on record, and slot {self._source.slot} is not of that one: "
+                "begin anew, with another slot and checkpoint"
+            )
+
     def _make_room(self, session: Any) -> None:
         """Drop a slot that an earlier process of this checkpoint has made and has not come to an end with."""
-        slot, begun = self._source.slot, self._state.get(_MAKING) is not None
-        exists = session.execute("SELECT FROM pg_replication_slots WHERE slot_name = %s", [slot]).fetchone()
-        if exists is not None and not begun:
-            raise SourceError(
-                f"there is a slot {slot} already, and what the table had when it was made cannot be known. With a "
-                "snapshot the source makes its slot: give it another name, or drop the slot; or leave out the snapshot"
-            )
-        self._state.put_if_absent(_MAKING, slot.encode())
-        if exists is not None:
+        slot, notes = self._source.slot, [name for name in self._state.list(_SLOTS) if _NOTE.fullmatch(name)]
+        if session.execute("SELECT FROM pg_replication_slots WHERE slot_name = %s", [slot]).fetchone() is not None:
+            stands_at = self._stands_at(session)
+            if stands_at is None or not any(_is_of(note, stands_at) for note in notes):
+                raise SourceError(
+                    f"there is a slot {slot} already, and what the table had when it was made cannot be known. With a "
+                    "snapshot the source makes its slot: give it another name; or leave out the snapshot; or, if "
+                    "nobody has it, as a task has ended while it made it, drop it: "
+                    f"SELECT pg_drop_replication_slot('{slot}')"
+                )
             session.execute("SELECT pg_drop_replication_slot(%s)", [slot])
-        for litter in Path(str(self._source.snapshot)).glob(f"_{slot}-*"):
-            shutil.rmtree(litter, ignore_errors=True)
+        for note in notes:
+            self._remove_files(note)
+            self._state.delete(f"{_SLOTS}/{note}")
+
+    def _undo(self, session: Any, note: str) -> None:
+        """Nobody may come back: the slot would hold back the database's log, and the files have the table's rows."""
+        import psycopg
+
+        with suppress(psycopg.Error):  # the next one does it
+            if (stands_at := self._stands_at(session)) is not None and _is_of(note, stands_at):
+                session.execute("SELECT pg_drop_replication_slot(%s)", [self._source.slot])
+        self._remove_files(note)
+
+    def _remove_files(self, note: str) -> None:
+        for folder in (self._folder(note), part_of(self._folder(note))):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _folder(self, note: str) -> Path:
+        return Path(str(self._source.snapshot)) / f"{self._source.slot}-{note}"
+
+    def _stands_at(self, session: Any) -> int | None:
+        found = session.execute(
+            "SELECT confirmed_flush_lsn::text FROM pg_catalog.pg_replication_slots WHERE slot_name = %s",
+            [self._source.slot],
+        ).fetchone()
+        return None if found is None or found[0] is None else lsn_of(found[0])
 
     @contextmanager
     def _new_slot(self) -> Iterator[tuple[int, str]]:
-        """Make the slot; yield where it begins, and the name of the snapshot, which lives as long as the block."""
+        """Make the slot; yield where it begins, and the name of the moment, which lives as long as the block."""
         import psycopg
 
-        arguments, password = libpq(self._connection), self._connection.password
+        arguments, password = {**libpq(self._connection), **KEEPALIVES}, self._connection.password
         with psycopg.connect(**arguments, password=password, replication="database", autocommit=True) as session:
             # By libpq itself: such a session does not know the protocol that psycopg speaks otherwise.
-            session.pgconn.exec_(_FOR_LONG.encode())
+            session.pgconn.exec_(NO_LIMITS.encode())
             statement = f'CREATE_REPLICATION_SLOT "{self._source.slot}" LOGICAL {PLUGIN} EXPORT_SNAPSHOT'
             result = session.pgconn.exec_(statement.encode())
             if result.status != psycopg.pq.ExecStatus.TUPLES_OK:
                 raise SourceError(f"slot {self._source.slot} cannot be made: {result.get_error_message()}")
             lsn, name = (result.get_value(0, column) or b"" for column in (1, 2))
             yield lsn_of(lsn.decode()), name.decode()
-
-    def _copied(self, snapshot: str, folder: Path) -> list[tuple[str, int]]:
-        """Copy the rows to files of a folder, which is there as a whole or not at all."""
-        part, files = folder.with_name(f"_{folder.name}"), list[tuple[str, int]]()
-        part.mkdir(parents=True)
-        with connect(libpq(self._connection), self._connection.password or "") as session, session.cursor() as cursor:
-            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            cursor.execute(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
-            with cursor.copy(
-                f"COPY (SELECT {self._columns(cursor)} FROM {quoted(self._source.table)}) TO STDOUT"
-            ) as copy:
-                rows = copy.rows()
-                while written := _written(part / f"rows-{len(files):05}.json", islice(rows, ROWS_OF_A_FILE)):
-                    files.append((f"rows-{len(files):05}.json", written))
-        part.rename(folder)
-        _sync(folder.parent)
-        return files
-
-    def _columns(self, cursor: Any) -> str:
-        cursor.execute(f"SELECT * FROM {quoted(self._source.table)} LIMIT 0")
-        there = {column.name for column in cursor.description}
-        return ", ".join(quoted_column(name) if name in there else "NULL" for name, _ in self._source.columns())
 
 
 def reading(name: str, source: SlotSource, found: Snapshot) -> Mapping[str, Any]:
@@ -180,29 +217,13 @@ def reading(name: str, source: SlotSource, found: Snapshot) -> Mapping[str, Any]
     return {
         "name": name,
         "columns": [list(column) for column in source.columns()],
-        "folder": found.folder,
+        "copied": list(found.columns),
+        "folder": str(found.folder),
         "files": [list(file) for file in found.files],
         "lsn": found.place.lsn,
     }
 
 
-def _written(path: Path, rows: Iterator[Sequence[str | None]]) -> int:
-    """Write rows to a file, and have it on disk; return how many. No file if there are none."""
-    count = 0
-    with path.open("w", encoding="utf-8") as file:
-        for row in rows:
-            file.write(json.dumps(row) + "\n")
-            count += 1
-        file.flush()
-        os.fsync(file.fileno())
-    if not count:
-        path.unlink()
-    return count
-
-
-def _sync(folder: Path) -> None:
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+def _is_of(note: str, lsn: int) -> bool:
+    """Whether a note is of a slot that begins at a place."""
+    return _NOTE.fullmatch(note) is not None and note.startswith(f"{lsn:016x}-")
