@@ -6,6 +6,7 @@ from tests.mutants.mutation import Mutation
 
 SLOT = "tests/sources/test_slot.py"
 ROWS = "tests/runtime/test_slot_rows.py"
+SERVERS = "tests/sources/test_slot_servers.py"
 SNAPSHOT = "tests/sources/test_slot_snapshot.py"
 
 MUTATIONS = [
@@ -21,8 +22,8 @@ MUTATIONS = [
         name="a slot is not looked at once more when a batch is planned",
         why="what another pipeline lets go of meanwhile is in no batch, and nobody notices",
         file="sources/slot/open.py",
-        old="            self._checked(server, start)\n        end = ",
-        new="        end = ",
+        old="            self._checked(server, start)\n        if not",
+        new="        if not",
         tests=(SLOT,),
     ),
     Mutation(
@@ -56,5 +57,45 @@ MUTATIONS = [
         old="            cursor.execute(f\"SET TRANSACTION SNAPSHOT '{snapshot}'\")\n",
         new="",
         tests=(SNAPSHOT,),
+    ),
+    Mutation(
+        name="a position inside of a commit record has its transaction behind it",
+        why="a batch is planned with changes that no read gives, and stops the pipeline",
+        file="sources/slot/open.py",
+        old="                    if one.lsn < begin or not one.changes:",
+        new="                    if one.end <= begin or not one.changes:",
+        tests=(SLOT,),
+    ),
+    Mutation(
+        name="a transaction of other tables is a batch",
+        why="each of them starts a job of Spark's without rows",
+        file="sources/slot/open.py",
+        old="one.lsn < begin or not one.changes:",
+        new="one.lsn < begin:",
+        tests=(SLOT,),
+    ),
+    Mutation(
+        name="transactions of other tables end a look",
+        why="changes behind many of them are never seen",
+        file="sources/slot/server.py",
+        old="            if most is None or messages < most:",
+        new="            if most is None or messages:",
+        tests=(SLOT,),
+    ),
+    Mutation(
+        name="the transaction that was read last is not looked for",
+        why="what a restored database has committed meanwhile is passed over in silence",
+        file="sources/slot/open.py",
+        old="        if not is_known:",
+        new="        if is_known is None:",
+        tests=(SERVERS,),
+    ),
+    Mutation(
+        name="another server's smaller places are offered as a way on",
+        why="a merge drops each change that comes then, and the batches are green",
+        file="sources/slot/open.py",
+        old="            way_on = lower if state.moved_to < position.lsn else anew",
+        new="            way_on = anew",
+        tests=(SERVERS,),
     ),
 ]

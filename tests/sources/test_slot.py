@@ -88,6 +88,35 @@ def test_a_limit_never_cuts_a_transaction(table: SlotTable, opened: Callable[...
     assert source.latest_offset(None, ReadLimit(rows=1)) == source.latest_offset(None, ReadLimit(splits=2))
 
 
+def test_behind_a_position_inside_of_a_commit_lies_the_next_transaction(
+    table: SlotTable, opened: Callable[..., OpenSource]
+) -> None:
+    source = opened()
+    first, second = two_batches(table, source)
+    (row,) = source.rows(None, first)
+    by_hand = Place(lsn=row["_lsn"] + 1).text()
+    source.check_offset(by_hand)
+    assert Place.of(source.latest_offset(by_hand) or "") == Place.of(second)
+    assert changes(source, by_hand, second) == [("insert", 2, "x")]
+
+
+def test_transactions_of_other_tables_make_no_batch_and_hide_none(
+    table: SlotTable, opened: Callable[..., OpenSource]
+) -> None:
+    source = opened()
+    table.execute("CREATE TABLE other (n int PRIMARY KEY)", f'ALTER PUBLICATION "{PUBLICATION}" ADD TABLE other')
+    for number in range(20):
+        table.execute(f"INSERT INTO other VALUES ({number})")
+    assert not source.has_new(None)
+    assert source.latest_offset(None) is None
+    table.execute(INSERT)
+    assert source.has_new(None)
+    end = source.latest_offset(None, ReadLimit(rows=1))
+    assert changes(source, None, end) == [("insert", 1, "x")]
+    table.execute("INSERT INTO other VALUES (-1)")
+    assert source.latest_offset(end) == end
+
+
 def test_the_slot_moves_on_behind_what_is_committed_and_a_passed_batch_is_refused(
     table: SlotTable, opened: Callable[..., OpenSource]
 ) -> None:

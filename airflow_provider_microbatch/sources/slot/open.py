@@ -37,6 +37,8 @@ _LAG_SECONDS = 5.0
 _MESSAGES = 4
 """So many messages a transaction of one change has at most, unless the table's form is told for other tables too."""
 
+_ANEW = "Load the table anew, into a new checkpoint and a new table"
+
 IDLE_BYTES = 16 * 1024**2
 """So much log that has nothing for the slot gets a batch without rows, by which the slot is moved on."""
 
@@ -85,18 +87,25 @@ class OpenSlot(OpenSource):
             state = self._checked(server, start)
             # Before the slot is looked at, which then has all that is committed before this place.
             idle_to = server.settled_to(max(begin, state.moved_to) + IDLE_BYTES)
-            # What was read before may come first: a limit of the server's would end there.
-            limit = _MESSAGES * most if most is not None and state.moved_to >= begin else None
-            end, changes = None, 0
-            with closing(server.transactions(table=state.table, most=limit)) as found:
-                for place, more in found:
-                    if place <= begin:
+            # What was read before may come first: with a limit of the server's it would be decoded several times.
+            first = _MESSAGES * most if most is not None and state.moved_to >= begin else None
+            end, changes, is_known = None, 0, not _ends_with_change(start) or state.moved_to >= begin
+            with closing(server.transactions(table=state.table, first=first)) as found:
+                for one in found:
+                    is_known = is_known or one.end == begin
+                    # By the reader's rule, since a position by hand may lie inside of a commit record. And a batch for
+                    # each transaction of other tables would be a job without rows.
+                    if one.lsn < begin or not one.changes:
                         continue
-                    if most is not None and changes and changes + more > most:
+                    if most is not None and changes and changes + one.changes > most:
                         break
-                    end, changes = place, changes + more
+                    end, changes = one.end, changes + one.changes
+                    if most is not None and changes >= most:
+                        break
             # Once more: what somebody else has let go of meanwhile was not among the transactions.
             self._checked(server, start)
+        if not is_known:
+            raise SourceError(f"source {self._name!r}: {self._is_restored(begin)}")
         end = idle_to if end is None else end
         if end is None:
             return None
@@ -229,19 +238,33 @@ class OpenSlot(OpenSource):
             raise SourceError(f"source {self._name!r}: {why}")
         return state
 
+    def _is_restored(self, at: int) -> str:
+        return (
+            f"slot {self._source.slot} has no transaction that ends at {lsn_text(at)}, and the last one that was read "
+            "did: the database was restored from a backup, or failed over to a standby that lagged, and was written to "
+            "since; or the publication is another one. What was committed before that place and not read cannot be "
+            f"told from what was. {_ANEW}."
+        )
+
     def _why_not_from(self, position: Place, state: State) -> str | None:
         here = Place(lsn=state.moved_to).text()
         slot, at = self._source.slot, lsn_text(position.lsn)
         anew = (
-            "What lies between is lost to it: load the table anew, into a new checkpoint, or pass over it: "
+            f"What lies between is lost to it. {_ANEW}; or pass over it: "
             f"`{self._context.set_offset(here, skip=True, reread=True)}`."
         )
+        # A merge by ``_lsn`` takes what comes then for older than what it has, and drops it, deletes too.
+        lower = (
+            "Changes of this log have a smaller _lsn than those that were read, and a merge that goes by it would drop "
+            f"them. {_ANEW}."
+        )
         if (differs := position.cluster.differs(state.cluster)) is not None:
-            return f"slot {slot} is not the one that was read up to {at}: {differs}. {anew}"
+            way_on = lower if state.moved_to < position.lsn else anew
+            return f"slot {slot} is not the one that was read up to {at}: {differs}. {way_on}"
         if position.lsn > state.written_to:
             return (
                 f"the database's log ends at {lsn_text(state.written_to)}, and was read up to {at}: the database was "
-                f"restored from a backup, or is another one. {anew}"
+                f"restored from a backup, or is another one. {lower}"
             )
         if position.lsn < state.moved_to:
             return (
@@ -293,6 +316,12 @@ class OpenSlot(OpenSource):
             if repr(self._name) in str(error):
                 raise
             raise SourceError(f"source {self._name!r}: {error}") from error
+
+
+def _ends_with_change(place: Place | None) -> bool:
+    """Whether a transaction ends at the place, as far as is known: a batch without changes ends at any, as does what a
+    user writes; a slot never stands before the end of its snapshot."""
+    return place is not None and place.changes > 0 and not place.snapshot
 
 
 def _changes(begin: Place | None, end: Place | None) -> int:

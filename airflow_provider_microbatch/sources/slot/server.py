@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceError
-from airflow_provider_microbatch.runtime.pgoutput import Commit, Truncate, decode, kind_of, relation_of
+from airflow_provider_microbatch.runtime.pgoutput import Begin, Commit, Truncate, decode, kind_of, relation_of
 from airflow_provider_microbatch.runtime.slot import WAIT_SECONDS, lsn_of, lsn_text, peek
 from airflow_provider_microbatch.sources.jdbc.cluster import Cluster, cluster_now
 from airflow_provider_microbatch.sources.jdbc.session import quoted, tls
@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 
 PLUGIN = "pgoutput"
 _PAUSE = 0.2
+_MORE = 16
+_MOST = 2**31 - 1  # an int of PostgreSQL's
 _SETTLE_SECONDS = 5.0  # PostgreSQL's own writer takes less than one, if nobody commits
-_BEGINNINGS = "CASE WHEN get_byte(data, 0) IN (67, 84) THEN data ELSE substring(data FOR 5) END"
-"""All of commits and of TRUNCATEs, and of a change which table it is of."""
+_BEGINNINGS = "CASE WHEN get_byte(data, 0) IN (66, 67, 84) THEN data ELSE substring(data FOR 5) END"
+"""All of begins, commits and TRUNCATEs, and of a change which table it is of."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,22 @@ class State:
     written_to: int
     table: int
     cluster: Cluster
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transaction:
+    """A transaction of the slot.
+
+    :param lsn: where its commit record lies: a range has those that lie in it.
+    :param end: the place behind the commit record.
+    :param changes: how many changes of the table it has.
+    :param messages: how many messages it is told by, of whatever tables.
+    """
+
+    lsn: int
+    end: int
+    changes: int
+    messages: int
 
 
 class Server:
@@ -116,23 +134,38 @@ class Server:
         (found,) = self._row(f"SELECT {what}::text")
         return lsn_of(found)
 
-    def transactions(self, *, table: int, most: int | None) -> Generator[tuple[int, int], None, None]:
-        """Of each transaction of the slot, from its position on, the place behind its commit, and how many changes of
-        the table it has.
+    def transactions(self, *, table: int, first: int | None) -> Generator[Transaction, None, None]:
+        """Transactions of the slot, from its position on.
 
-        :param table: its oid.
-        :param most: see :func:`~airflow_provider_microbatch.runtime.slot.peek`.
+        :param table: oid of the table whose changes are counted.
+        :param first: so many messages are decoded at first, and more if these are not enough; None for all at once.
         """
-        changes = 0
-        for (data,) in peek(
-            self._session, slot=self._source.slot, publication=self._source.publication, most=most, what=_BEGINNINGS
-        ):
+        most, passed = first, 0
+        while True:
+            messages = 0
+            for one in self._decoded(table=table, most=most):
+                messages += one.messages
+                if one.end > passed:
+                    passed = one.end
+                    yield one
+            if most is None or messages < most:
+                return
+            # Of other tables' transactions there may be any number before the next one of this table.
+            most = min(most * _MORE, _MOST)
+
+    def _decoded(self, *, table: int, most: int | None) -> Iterator[Transaction]:
+        lsn = changes = messages = 0
+        slot, publication = self._source.slot, self._source.publication
+        found = peek(self._session, slot=slot, publication=publication, most=most, what=_BEGINNINGS)
+        for (data,) in found:
+            messages += 1
             kind = kind_of(data)
-            if kind in "CT":
+            if kind in "BCT":
                 message = decode(bytes(data))
-                if isinstance(message, Commit):
-                    yield message.end, changes
-                    changes = 0
+                if isinstance(message, Begin):
+                    lsn, changes, messages = message.lsn, 0, 1
+                elif isinstance(message, Commit):
+                    yield Transaction(lsn=lsn, end=message.end, changes=changes, messages=messages)
                 elif isinstance(message, Truncate):
                     changes += table in message.relations
             elif kind in "IUD":

@@ -1,0 +1,63 @@
+"""A slot whose server is another one, or was restored: noticed, and no way on that loses changes is offered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.sources import OpenSource
+from airflow_provider_microbatch.sources.jdbc.cluster import Cluster
+from airflow_provider_microbatch.sources.slot.offset import Place
+from tests.support.slot_table import SlotTable, slot_table
+
+pytestmark = pytest.mark.slow
+INSERT = "INSERT INTO orders (note) VALUES ('x')"
+ELSEWHERE = Cluster(system=42, timeline=1)
+
+
+@pytest.fixture
+def table() -> Iterator[SlotTable]:
+    with slot_table() as found:
+        yield found
+
+
+@pytest.fixture
+def opened(table: SlotTable, tmp_path: Path) -> Callable[..., OpenSource]:
+    return table.opener(tmp_path)
+
+
+def next_end(table: SlotTable, source: OpenSource, position: str | None = None) -> Place:
+    table.execute(INSERT)
+    return Place.of(source.latest_offset(position) or "")
+
+
+def test_a_log_that_does_not_have_the_transaction_that_was_read_last_is_another_one(
+    table: SlotTable, opened: Callable[..., OpenSource]
+) -> None:
+    source = opened()
+    read = next_end(table, source)
+    then = next_end(table, source, read.text())
+    assert source.has_new(read.text()), "the slot stays behind what is set aside"
+    restored = replace(then, lsn=then.lsn - 8).text()
+    for ask in (source.has_new, source.latest_offset):
+        with pytest.raises(SourceError, match=r"restored from a backup.*new checkpoint and a new table") as error:
+            ask(restored)
+        assert "set-offset" not in str(error.value), "what it tells now comes before what is in the table"
+    assert not source.has_new(replace(then, lsn=then.lsn - 8, changes=0).text()), "a batch without rows ends anywhere"
+
+
+def test_a_server_with_smaller_places_offers_no_way_on_that_a_merge_would_lose_all_changes_by(
+    table: SlotTable, opened: Callable[..., OpenSource]
+) -> None:
+    source = opened()
+    end = next_end(table, source)
+    for position in (replace(end, lsn=0xFF << 32, cluster=ELSEWHERE), replace(end, lsn=0xFF << 32)):
+        with pytest.raises(SourceError, match=r"_lsn.*merge.*new checkpoint and a new table") as error:
+            source.latest_offset(position.text())
+        assert "set-offset" not in str(error.value)
+    with pytest.raises(SourceError, match=r"another database cluster.*set-offset"):
+        source.latest_offset(replace(end, lsn=1, cluster=ELSEWHERE).text())
