@@ -7,6 +7,7 @@ from tests.mutants.mutation import Mutation
 SLOT = "tests/sources/test_slot.py"
 ROWS = "tests/runtime/test_slot_rows.py"
 SERVERS = "tests/sources/test_slot_servers.py"
+BATCHES = "tests/runtime/test_slot_batches.py"
 SNAPSHOT = "tests/sources/test_slot_snapshot.py"
 
 MUTATIONS = [
@@ -97,5 +98,13 @@ MUTATIONS = [
         old="            way_on = lower if state.moved_to < position.lsn else anew",
         new="            way_on = anew",
         tests=(SERVERS,),
+    ),
+    Mutation(
+        name="a batch of Arrow's is bounded by rows alone",
+        why="2,000 rows of a megabyte are more than an array of texts takes, and the batch fails at each retry",
+        file="runtime/slot.py",
+        old="len(chunk) >= _AT_ONCE or size >= _BYTES_AT_ONCE:",
+        new="len(chunk) >= _AT_ONCE:",
+        tests=(BATCHES,),
     ),
 ]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from airflow_provider_microbatch.sources.slot import SlotSource
 
 PLUGIN = "pgoutput"
+_AT_ONCE = 2_000  # messages of a fetch, of which only the beginnings are asked for
 _PAUSE = 0.2
 _MORE = 16
 _MOST = 2**31 - 1  # an int of PostgreSQL's
@@ -156,7 +157,7 @@ class Server:
     def _decoded(self, *, table: int, most: int | None) -> Iterator[Transaction]:
         lsn = changes = messages = 0
         slot, publication = self._source.slot, self._source.publication
-        found = peek(self._session, slot=slot, publication=publication, most=most, what=_BEGINNINGS)
+        found = peek(self._session, slot=slot, publication=publication, most=most, what=_BEGINNINGS, at_once=_AT_ONCE)
         for (data,) in found:
             messages += 1
             kind = kind_of(data)
