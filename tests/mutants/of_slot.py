@@ -107,4 +107,20 @@ MUTATIONS = [
         new="len(chunk) >= _AT_ONCE:",
         tests=(BATCHES,),
     ),
+    Mutation(
+        name="a note of another server's place counts for this one",
+        why="a process that died has every batch refused once the database has moved, and no command leads out",
+        file="sources/slot/letting_go.py",
+        old="        return is_same and self.lsn <= written_to",
+        new="        return self.lsn <= written_to",
+        tests=(SERVERS,),
+    ),
+    Mutation(
+        name="a note of a place beyond the log's end counts",
+        why="a process that died has every batch refused once the database was restored, and no command leads out",
+        file="sources/slot/letting_go.py",
+        old="        return is_same and self.lsn <= written_to",
+        new="        return is_same",
+        tests=(SERVERS,),
+    ),
 ]

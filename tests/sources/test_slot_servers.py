@@ -10,8 +10,11 @@ import pytest
 
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources import OpenSource
+from airflow_provider_microbatch.sources.intervals import CommittedRange
 from airflow_provider_microbatch.sources.jdbc.cluster import Cluster
+from airflow_provider_microbatch.sources.slot.letting_go import LettingGo
 from airflow_provider_microbatch.sources.slot.offset import Place
+from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.support.slot_table import SlotTable, slot_table
 
 pytestmark = pytest.mark.slow
@@ -61,3 +64,23 @@ def test_a_server_with_smaller_places_offers_no_way_on_that_a_merge_would_lose_a
         assert "set-offset" not in str(error.value)
     with pytest.raises(SourceError, match=r"another database cluster.*set-offset"):
         source.latest_offset(replace(end, lsn=1, cluster=ELSEWHERE).text())
+
+
+def test_a_note_of_a_place_in_another_log_holds_up_no_batch_of_this_one(
+    table: SlotTable, opened: Callable[..., OpenSource], tmp_path: Path
+) -> None:
+    source, store = opened(), PosixStore(tmp_path / "checkpoint")
+    first = next_end(table, source)
+    second = next_end(table, source, first.text())
+    notes = LettingGo(store)
+    notes.say(second.lsn, ELSEWHERE)  # and then its process died
+    notes.say(0xFF << 32, second.cluster)  # of the time before the server was restored
+    store.put_if_absent("letting_go/left-by-a-copy", b"")
+    assert source.not_replayable(None, first.text()) is None
+    notes.say(second.lsn, second.cluster)
+    assert "has moved on" in str(source.not_replayable(None, first.text()))
+    ranges = [CommittedRange(start=None, end=second.text(), is_read=True)]
+    opened({"committed": lambda _: iter(ranges)}).commit(second.text())
+    assert store.list("letting_go") == ["left-by-a-copy"], (
+        "what this log has reached is forgotten, and what is another's"
+    )

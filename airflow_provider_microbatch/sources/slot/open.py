@@ -166,16 +166,21 @@ class OpenSlot(OpenSource):
         """Move the slot on, up to what the logs have as read: not beyond a batch that is set aside or skipped, nor one
         that an attempt reads, or was asked to read again."""
         with self._server() as server:
-            moved_to = server.state().moved_to
+            state = server.state()
+            moved_to = state.moved_to
             to = self._let_go(moved_to)
             if to <= moved_to:
                 return
-            note = self._notes.say(to)
+            note = self._notes.say(to, state.cluster)
             if self._let_go(moved_to) < to:
                 self._notes.take_back(note)
                 return
             server.move_on(to)
-            self._notes.forget(to)
+            notes = self._notes.notes()
+            state = server.state()
+            for one in notes:
+                if one.lsn <= state.moved_to or not one.is_of(state.cluster, written_to=state.written_to):
+                    self._notes.take_back(one)
 
     def _let_go(self, moved_to: int) -> int:
         """The place up to which the logs need the slot no more. While a command is at them, they tell of none."""
@@ -201,10 +206,11 @@ class OpenSlot(OpenSource):
             return None
         if begin is None and (snapshot := self._snapshot_of(end)) is not None:
             return snapshot.missing()
-        reached = self._notes.farthest()  # before the slot is asked, which tells of it once the note is gone
+        notes = self._notes.notes()  # before the slot is asked, which tells of its place once a note is gone
         with self._server() as server:
             state = server.state()
-        state = replace(state, moved_to=max(state.moved_to, reached))
+        said = (one.lsn for one in notes if one.is_of(state.cluster, written_to=state.written_to))
+        state = replace(state, moved_to=max([state.moved_to, *said]))
         # Where the slot stood when the first batch was planned is not on record; its changes are counted.
         if state.moved_to > (begin.lsn if begin is not None else end.lsn - 1):
             return (
