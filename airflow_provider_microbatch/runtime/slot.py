@@ -103,6 +103,7 @@ def peek(
     :param most: the transaction in which there are so many messages is the last one; None for no limit.
     :param what: SQL over ``lsn`` and ``data``.
     :param at_once: so many messages are fetched at once.
+    :raises SlotError: if the publication was not there at a change that the slot has.
     :raises psycopg.errors.ObjectInUse: if another session stays at the slot for longer than :data:`WAIT_SECONDS`.
     """
     import psycopg
@@ -127,6 +128,17 @@ def peek(
         except psycopg.errors.ObjectInUse:
             if began or time.monotonic() > deadline:
                 raise
+        except psycopg.errors.UndefinedObject as error:
+            if "output plugin" not in (error.diag.context or ""):
+                raise  # of the slot itself
+            raise SlotError(
+                f"slot {slot} cannot be decoded by publication {publication}, which was not there when something "
+                f"behind the slot was changed ({error.diag.message_primary}): it was dropped and made again, or is "
+                "another one than before. These changes are lost to the slot. Begin a new slot, a new checkpoint and a "
+                "new table; or pass over all that was changed so far: "
+                f"`SELECT pg_replication_slot_advance('{slot}', pg_current_wal_flush_lsn())`, and look again, for the "
+                "command that goes on from there."
+            ) from error
         time.sleep(_PAUSE)
 
 

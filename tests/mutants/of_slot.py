@@ -8,6 +8,7 @@ SLOT = "tests/sources/test_slot.py"
 ROWS = "tests/runtime/test_slot_rows.py"
 SERVERS = "tests/sources/test_slot_servers.py"
 BATCHES = "tests/runtime/test_slot_batches.py"
+TEXTS = "tests/runtime/test_pg_texts.py"
 SNAPSHOT = "tests/sources/test_slot_snapshot.py"
 
 MUTATIONS = [
@@ -122,5 +123,29 @@ MUTATIONS = [
         old="        return is_same and self.lsn <= written_to",
         new="        return is_same",
         tests=(SERVERS,),
+    ),
+    Mutation(
+        name="a publication that was made again is PostgreSQL's own error",
+        why="every look fails, and nothing says how to go on",
+        file="runtime/slot.py",
+        old='            if "output plugin" not in (error.diag.context or ""):',
+        new='            if "output plugin" in (error.diag.context or ""):',
+        tests=(SLOT,),
+    ),
+    Mutation(
+        name="zeros behind a number count against its scale",
+        why="a numeric without a scale stops the batch for good, though its values fit",
+        file="runtime/pg_texts.py",
+        old='Decimal(text.rstrip("0") if "." in text else text)',
+        new="Decimal(text)",
+        tests=(TEXTS,),
+    ),
+    Mutation(
+        name="zeros before the point are dropped too",
+        why="1,200 becomes 12 in the table",
+        file="runtime/pg_texts.py",
+        old='Decimal(text.rstrip("0") if "." in text else text)',
+        new='Decimal(text.rstrip("0") or "0")',
+        tests=(TEXTS,),
     ),
 ]

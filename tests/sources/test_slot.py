@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
-from airflow_provider_microbatch.runtime.slot import lsn_text
+from airflow_provider_microbatch.runtime.slot import lsn_of, lsn_text
 from airflow_provider_microbatch.runtime.slot_rows import SlotError
 from airflow_provider_microbatch.sources import OpenSource, ReadLimit
 from airflow_provider_microbatch.sources.intervals import CommittedRange, HeldRange
@@ -293,6 +294,30 @@ def test_a_table_whose_changes_cannot_be_read_so_is_refused_before_a_plan(
     table.execute(statement)
     with pytest.raises(SourceError, match=match):
         opened(**options).check()
+
+
+def test_a_publication_that_was_made_again_is_an_error_with_a_way_on(
+    table: SlotTable, opened: Callable[..., OpenSource]
+) -> None:
+    source = opened()
+    table.execute(INSERT)
+    first = source.latest_offset(None)
+    arguments = source.read(None, first).arguments
+    table.execute(f'DROP PUBLICATION "{PUBLICATION}"')
+    table.execute(INSERT)
+    table.execute(f'CREATE PUBLICATION "{PUBLICATION}" FOR TABLE orders')
+    for look in (lambda: source.has_new(first), lambda: source.latest_offset(first)):
+        with pytest.raises(SourceError, match=r"made again.*new table.*pg_replication_slot_advance") as error:
+            look()
+    with pytest.raises(SlotError, match="made again"):
+        list(slot_open.rows_of({**arguments, "end": Place.of(first or "").lsn + 2**20}, ""))
+    (statement,) = re.findall(r"`(SELECT .*?)`", str(error.value))
+    table.one(statement.replace("SELECT", "SELECT to_jsonb(x) FROM", 1) + " AS x")
+    with pytest.raises(SourceError, match=r"has moved on.*set-offset"):
+        source.latest_offset(first)
+    table.execute(INSERT)
+    here = Place(lsn=lsn_of(table.moved_to())).text()
+    assert changes(source, here, source.latest_offset(here)) == [("insert", 3, "x")]
 
 
 def test_a_table_that_was_made_anew_stops_the_plan(table: SlotTable, opened: Callable[..., OpenSource]) -> None:

@@ -12,7 +12,7 @@ from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.runtime.slot import lsn_text, rows_of
-from airflow_provider_microbatch.runtime.slot_rows import ADDED, Row
+from airflow_provider_microbatch.runtime.slot_rows import ADDED, Row, SlotError
 from airflow_provider_microbatch.runtime.slot_snapshot import rows_of as rows_of_file
 from airflow_provider_microbatch.sources import (
     UNLIMITED,
@@ -318,8 +318,8 @@ class OpenSlot(OpenSource):
         """Add the source's name to errors."""
         try:
             yield
-        except SourceError as error:
-            if repr(self._name) in str(error):
+        except (SourceError, SlotError) as error:
+            if isinstance(error, SourceError) and repr(self._name) in str(error):
                 raise
             raise SourceError(f"source {self._name!r}: {error}") from error
 
