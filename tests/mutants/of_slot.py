@@ -148,4 +148,12 @@ MUTATIONS = [
         new='Decimal(text.rstrip("0") or "0")',
         tests=(TEXTS,),
     ),
+    Mutation(
+        name="the lag of a slot hides what it has the server keep",
+        why="a batch that is set aside fills the server's disk, and the lag that is watched is 0",
+        file="sources/slot/open.py",
+        old='"kept_bytes": state.written_to - state.kept_from}',
+        new='"kept_bytes": max(0, behind)}',
+        tests=(SLOT,),
+    ),
 ]

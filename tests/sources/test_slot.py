@@ -150,6 +150,20 @@ def test_the_slot_stays_before_what_is_set_aside_or_read_again(
     assert table.moved_to() == lsn_text(Place.of(second).lsn)
 
 
+def test_a_slot_that_is_held_tells_what_it_has_the_server_keep(
+    table: SlotTable, opened: Callable[..., OpenSource]
+) -> None:
+    first, second = two_batches(table, opened())
+    source = opened(committed((first, second, True), (None, first, False)))
+    source.commit(second)
+    table.execute("CREATE TABLE other AS SELECT n, repeat('x', 100) FROM generate_series(1, 1000) AS n")
+    told = source.lag_in_words(second)
+    assert told["kept_bytes"] >= told["bytes"] + Place.of(second).lsn - Place.of(first).lsn
+    at_the_end = source.lag_in_words(Place(lsn=2**40).text())
+    assert at_the_end["bytes"] == 0
+    assert at_the_end["kept_bytes"] > 50_000
+
+
 def test_a_command_that_comes_while_the_slot_is_moved_on_sees_that_or_is_seen(
     table: SlotTable, opened: Callable[..., OpenSource], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -232,10 +232,12 @@ class OpenSlot(OpenSource):
         return Figures(splits=_changes(self._place(start), self._place(end)))
 
     def lag_in_words(self, position: Offset | None) -> dict[str, int]:
-        """Bytes of the log behind the position, whatever they are of: so much the slot has PostgreSQL keep."""
+        """Bytes of the log behind the position, whatever they are of; and how many the slot has PostgreSQL keep, which
+        are more where a batch that is set aside or skipped holds it."""
         with self._server(seconds=_LAG_SECONDS) as server:
             state = server.state()
-        return {"bytes": max(0, state.written_to - max(state.moved_to, self._lsn(position)))}
+        behind = state.written_to - max(state.moved_to, self._lsn(position))
+        return {"bytes": max(0, behind), "kept_bytes": state.written_to - state.kept_from}
 
     def _checked(self, server: Server, position: Place | None) -> State:
         state = server.state()

@@ -33,11 +33,13 @@ class State:
     """A slot that can be read, at this moment.
 
     :param moved_to: what is committed before it cannot be read any more.
+    :param kept_from: PostgreSQL keeps its log from there on, which transactions that ran then may lie in.
     :param written_to: how far the log is on disk.
     :param table: oid of the table.
     """
 
     moved_to: int
+    kept_from: int
     written_to: int
     table: int
     cluster: Cluster
@@ -76,7 +78,8 @@ class Server:
         slot = self._source.slot
         found = self._row(
             "SELECT s.plugin::text, s.database::text = current_database(), s.wal_status, s.confirmed_flush_lsn::text, "
-            "pg_current_wal_flush_lsn()::text FROM pg_catalog.pg_replication_slots AS s WHERE s.slot_name = %s",
+            "s.restart_lsn::text, pg_current_wal_flush_lsn()::text FROM pg_catalog.pg_replication_slots AS s "
+            "WHERE s.slot_name = %s",
             slot,
         )
         if found is None:
@@ -84,21 +87,23 @@ class Server:
                 f"there is no slot {slot}. If it was there before, what was changed since the last batch is lost to "
                 f"it. Make it: SELECT pg_create_logical_replication_slot('{slot}', '{PLUGIN}')"
             )
-        plugin, is_here, status, moved_to, written_to = found
+        plugin, is_here, status, moved_to, kept_from, written_to = found
         if plugin != PLUGIN or not is_here:
             raise SourceError(
                 f"slot {slot} is one of plugin {plugin}, {'in' if is_here else 'not of'} this database. It takes a "
                 f"logical slot of {PLUGIN} in the connection's database"
             )
-        if status == "lost" or moved_to is None:
+        if status == "lost" or None in (moved_to, kept_from):
             raise SourceError(
                 f"slot {slot} was invalidated: PostgreSQL has removed log that it had yet to give, since that had "
                 "become more than max_slot_wal_keep_size. What was changed since the last batch is lost to it. Drop it "
                 "and make it anew (pg_drop_replication_slot, pg_create_logical_replication_slot). Then load the table "
-                "anew, into a new checkpoint; or look again, for the command that passes over what is lost"
+                "anew, into a new checkpoint and a new table; or look again, for the command that passes over what is "
+                "lost"
             )
         return State(
             moved_to=lsn_of(moved_to),
+            kept_from=lsn_of(kept_from),
             written_to=lsn_of(written_to),
             table=self.table(),
             cluster=cluster_now(self._session),
