@@ -156,4 +156,12 @@ MUTATIONS = [
         new='"kept_bytes": max(0, behind)}',
         tests=(SLOT,),
     ),
+    Mutation(
+        name="a key with a password is no matter of the check",
+        why="batches are planned that no executor can read",
+        file="sources/slot/server.py",
+        old='    if connection.extra.get("sslpassword"):',
+        new='    if connection.extra.get("sslpasswords"):',
+        tests=(SERVERS,),
+    ),
 ]

@@ -84,3 +84,12 @@ def test_a_note_of_a_place_in_another_log_holds_up_no_batch_of_this_one(
     assert store.list("letting_go") == ["left-by-a-copy"], (
         "what this log has reached is forgotten, and what is another's"
     )
+
+
+def test_a_key_that_spark_could_not_open_is_refused_before_a_plan(
+    table: SlotTable, opened: Callable[..., OpenSource]
+) -> None:
+    locked = replace(table.orders.connection, extra={"sslkey": "/key.pem", "sslpassword": "secret"})
+    with pytest.raises(SourceError, match=r"sslpassword.*key without a password") as error:
+        opened({"connect": lambda _: locked}).check()
+    assert "secret" not in str(error.value)

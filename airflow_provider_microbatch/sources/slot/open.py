@@ -58,6 +58,8 @@ class OpenSlot(OpenSource):
         return "changes"
 
     def check(self) -> None:
+        with self._named():
+            libpq(self._context.connect(self._source.conn_id))
         makes_slot = self._source.snapshot is not None and self._snapshots().get() is None
         with self._server() as server:
             if not makes_slot:

@@ -199,7 +199,16 @@ class Server:
 
 
 def libpq(connection: Connection) -> dict[str, Any]:
-    """The arguments by which libpq connects, without the password."""
+    """The arguments by which libpq connects, without the password.
+
+    :raises SourceError: if Spark could not connect by them.
+    """
+    if connection.extra.get("sslpassword"):
+        # Only the login's password reaches Spark apart from the job: such a batch could be planned, and never read.
+        raise SourceError(
+            f"connection {connection.conn_id!r} has sslpassword in its extra, which does not reach Spark's executors. "
+            "Give it a key without a password, in a file that only its reader may open"
+        )
     return {
         "host": connection.host,
         "port": connection.port or 5432,
