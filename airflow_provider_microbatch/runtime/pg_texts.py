@@ -67,7 +67,8 @@ def _boolean(text: str) -> bool:
 
 
 def _decimal(precision: int, scale: int, text: str) -> Decimal:
-    found = Decimal(text)
+    # A ``numeric`` without a scale is written with the zeros it was given. (Decimal's own way to drop them rounds.)
+    found = Decimal(text.rstrip("0") if "." in text else text)
     if not found.is_finite():
         raise ValueError(f"{text} is no decimal of Spark's")
     _, digits, exponent = found.as_tuple()

@@ -10,7 +10,6 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime.files import ReadResult
@@ -25,7 +24,10 @@ WAIT_SECONDS = 60.0
 """How long a slot is waited for that another session is at."""
 
 _CONNECT_SECONDS = 10
-_AT_ONCE = 2_000  # rows of a batch of Arrow's, and of a fetch
+_AT_ONCE = 2_000  # rows of a batch of Arrow's
+_BYTES_AT_ONCE = 32 * 1024**2
+_FETCHED = 100
+"""So many messages are in memory at once: a row has up to 1 GB, and a message twice that, as it was and as it is."""
 _PAUSE = 0.2
 
 
@@ -92,6 +94,7 @@ def peek(
     upto: int | None = None,
     most: int | None = None,
     what: str = "data",
+    at_once: int = _FETCHED,
 ) -> Iterator[tuple[Any, ...]]:
     """Yield the messages of a slot, from its position on. The slot stays where it is.
 
@@ -99,6 +102,8 @@ def peek(
     :param upto: only of transactions that are committed up to there, or of all.
     :param most: the transaction in which there are so many messages is the last one; None for no limit.
     :param what: SQL over ``lsn`` and ``data``.
+    :param at_once: so many messages are fetched at once.
+    :raises SlotError: if the publication was not there at a change that the slot has.
     :raises psycopg.errors.ObjectInUse: if another session stays at the slot for longer than :data:`WAIT_SECONDS`.
     """
     import psycopg
@@ -116,13 +121,24 @@ def peek(
             # The server keeps what it has decoded on its disk: a transaction may be larger than the memory here.
             with session.transaction(), session.cursor(name="microbatch_peek") as cursor:
                 cursor.execute(statement, values)
-                while rows := cursor.fetchmany(_AT_ONCE):
+                while rows := cursor.fetchmany(at_once):
                     began = True
                     yield from rows
                 return
         except psycopg.errors.ObjectInUse:
             if began or time.monotonic() > deadline:
                 raise
+        except psycopg.errors.UndefinedObject as error:
+            if "output plugin" not in (error.diag.context or ""):
+                raise  # of the slot itself
+            raise SlotError(
+                f"slot {slot} cannot be decoded by publication {publication}, which was not there when something "
+                f"behind the slot was changed ({error.diag.message_primary}): it was dropped and made again, or is "
+                "another one than before. These changes are lost to the slot. Begin a new slot, a new checkpoint and a "
+                "new table; or pass over all that was changed so far: "
+                f"`SELECT pg_replication_slot_advance('{slot}', pg_current_wal_flush_lsn())`, and look again, for the "
+                "command that goes on from there."
+            ) from error
         time.sleep(_PAUSE)
 
 
@@ -158,13 +174,25 @@ def _batches(arguments: Mapping[str, Any], password: str, _: Iterator[Any]) -> I
 
 
 def in_batches(rows: Iterator[Row], columns: Sequence[tuple[str, str]]) -> Iterator[Any]:
-    """The rows as batches of Arrow's."""
+    """The rows as batches of Arrow's, in which an array of texts has less than its 2 GiB."""
     import pyarrow as pa
 
     names, types = [name for name, _ in columns], [_arrow(type) for _, type in columns]
-    while chunk := list(islice(rows, _AT_ONCE)):
+    for chunk in _chunks(rows):
         arrays = [pa.array(values, type) for values, type in zip(zip(*chunk, strict=True), types, strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+def _chunks(rows: Iterator[Row]) -> Iterator[list[Row]]:
+    chunk, size = list[Row](), 0
+    for row in rows:
+        chunk.append(row)
+        size += sum(len(value) for value in row if isinstance(value, str | bytes))
+        if len(chunk) >= _AT_ONCE or size >= _BYTES_AT_ONCE:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
 
 
 def _arrow(spark: str) -> Any:

@@ -167,7 +167,8 @@ class Form:
             raise self._error(
                 f"has a large value in {name} that an update left as it was, and such a value is not in the log. "
                 f"ALTER TABLE … REPLICA IDENTITY FULL has it there from then on; what was updated before that has to "
-                "be passed over by `microbatch set-offset`, and be read from the table"
+                "be passed over by `microbatch set-offset`, and be read from the table. What is passed over holds the "
+                "slot, and the server's log with it, until pg_replication_slot_advance moves it on"
             )
         try:
             return read(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
-from airflow_provider_microbatch.runtime.slot import lsn_text
+from airflow_provider_microbatch.runtime.slot import lsn_of, lsn_text
 from airflow_provider_microbatch.runtime.slot_rows import SlotError
 from airflow_provider_microbatch.sources import OpenSource, ReadLimit
 from airflow_provider_microbatch.sources.intervals import CommittedRange, HeldRange
@@ -88,6 +89,35 @@ def test_a_limit_never_cuts_a_transaction(table: SlotTable, opened: Callable[...
     assert source.latest_offset(None, ReadLimit(rows=1)) == source.latest_offset(None, ReadLimit(splits=2))
 
 
+def test_behind_a_position_inside_of_a_commit_lies_the_next_transaction(
+    table: SlotTable, opened: Callable[..., OpenSource]
+) -> None:
+    source = opened()
+    first, second = two_batches(table, source)
+    (row,) = source.rows(None, first)
+    by_hand = Place(lsn=row["_lsn"] + 1).text()
+    source.check_offset(by_hand)
+    assert Place.of(source.latest_offset(by_hand) or "") == Place.of(second)
+    assert changes(source, by_hand, second) == [("insert", 2, "x")]
+
+
+def test_transactions_of_other_tables_make_no_batch_and_hide_none(
+    table: SlotTable, opened: Callable[..., OpenSource]
+) -> None:
+    source = opened()
+    table.execute("CREATE TABLE other (n int PRIMARY KEY)", f'ALTER PUBLICATION "{PUBLICATION}" ADD TABLE other')
+    for number in range(20):
+        table.execute(f"INSERT INTO other VALUES ({number})")
+    assert not source.has_new(None)
+    assert source.latest_offset(None) is None
+    table.execute(INSERT)
+    assert source.has_new(None)
+    end = source.latest_offset(None, ReadLimit(rows=1))
+    assert changes(source, None, end) == [("insert", 1, "x")]
+    table.execute("INSERT INTO other VALUES (-1)")
+    assert source.latest_offset(end) == end
+
+
 def test_the_slot_moves_on_behind_what_is_committed_and_a_passed_batch_is_refused(
     table: SlotTable, opened: Callable[..., OpenSource]
 ) -> None:
@@ -118,6 +148,20 @@ def test_the_slot_stays_before_what_is_set_aside_or_read_again(
     assert table.moved_to() == lsn_text(Place.of(first).lsn)
     opened(committed((first, second, True), (None, first, True))).commit(second)
     assert table.moved_to() == lsn_text(Place.of(second).lsn)
+
+
+def test_a_slot_that_is_held_tells_what_it_has_the_server_keep(
+    table: SlotTable, opened: Callable[..., OpenSource]
+) -> None:
+    first, second = two_batches(table, opened())
+    source = opened(committed((first, second, True), (None, first, False)))
+    source.commit(second)
+    table.execute("CREATE TABLE other AS SELECT n, repeat('x', 100) FROM generate_series(1, 1000) AS n")
+    told = source.lag_in_words(second)
+    assert told["kept_bytes"] >= told["bytes"] + Place.of(second).lsn - Place.of(first).lsn
+    at_the_end = source.lag_in_words(Place(lsn=2**40).text())
+    assert at_the_end["bytes"] == 0
+    assert at_the_end["kept_bytes"] > 50_000
 
 
 def test_a_command_that_comes_while_the_slot_is_moved_on_sees_that_or_is_seen(
@@ -264,6 +308,30 @@ def test_a_table_whose_changes_cannot_be_read_so_is_refused_before_a_plan(
     table.execute(statement)
     with pytest.raises(SourceError, match=match):
         opened(**options).check()
+
+
+def test_a_publication_that_was_made_again_is_an_error_with_a_way_on(
+    table: SlotTable, opened: Callable[..., OpenSource]
+) -> None:
+    source = opened()
+    table.execute(INSERT)
+    first = source.latest_offset(None)
+    arguments = source.read(None, first).arguments
+    table.execute(f'DROP PUBLICATION "{PUBLICATION}"')
+    table.execute(INSERT)
+    table.execute(f'CREATE PUBLICATION "{PUBLICATION}" FOR TABLE orders')
+    for look in (lambda: source.has_new(first), lambda: source.latest_offset(first)):
+        with pytest.raises(SourceError, match=r"made again.*new table.*pg_replication_slot_advance") as error:
+            look()
+    with pytest.raises(SlotError, match="made again"):
+        list(slot_open.rows_of({**arguments, "end": Place.of(first or "").lsn + 2**20}, ""))
+    (statement,) = re.findall(r"`(SELECT .*?)`", str(error.value))
+    table.one(statement.replace("SELECT", "SELECT to_jsonb(x) FROM", 1) + " AS x")
+    with pytest.raises(SourceError, match=r"has moved on.*set-offset"):
+        source.latest_offset(first)
+    table.execute(INSERT)
+    here = Place(lsn=lsn_of(table.moved_to())).text()
+    assert changes(source, here, source.latest_offset(here)) == [("insert", 3, "x")]
 
 
 def test_a_table_that_was_made_anew_stops_the_plan(table: SlotTable, opened: Callable[..., OpenSource]) -> None:

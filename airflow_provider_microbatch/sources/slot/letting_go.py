@@ -7,11 +7,38 @@ either sleeps, one of the two sees the other.
 
 from __future__ import annotations
 
+import re
 import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+from airflow_provider_microbatch.sources.jdbc.cluster import Cluster
 from airflow_provider_microbatch.stores import Store
 
 _NOTES = "letting_go"
+_NAME = re.compile(r"([0-9a-f]{16})-of-([0-9]+)-[0-9a-f-]{36}", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """:param name: which no other note has.
+    :param lsn: the place.
+    :param cluster: whose log it is in.
+    """
+
+    name: str
+    lsn: int
+    cluster: Cluster
+
+    def is_of(self, cluster: Cluster, *, written_to: int) -> bool:
+        """Whether the place is one of a log. A note that its process has left behind outlives the server: it would
+        refuse each batch of another one, or of one that was restored, whose places are smaller.
+
+        :param cluster: whose log it is.
+        :param written_to: its end, asked for after the notes.
+        """
+        is_same = None in (self.cluster.system, cluster.system) or self.cluster.system == cluster.system
+        return is_same and self.lsn <= written_to
 
 
 class LettingGo:
@@ -20,26 +47,21 @@ class LettingGo:
     def __init__(self, state: Store) -> None:
         self._state = state
 
-    def say(self, lsn: int) -> str:
-        """Leave a note of a place; returns its name, which no other one has."""
-        name = f"{_NOTES}/{lsn:016x}-{uuid.uuid4()}"
-        self._state.put_if_absent(name, b"")
-        return name
+    def say(self, lsn: int, cluster: Cluster) -> Note:
+        """Leave a note of a place."""
+        note = Note(name=f"{lsn:016x}-of-{cluster.system or 0}-{uuid.uuid4()}", lsn=lsn, cluster=cluster)
+        self._state.put_if_absent(f"{_NOTES}/{note.name}", b"")
+        return note
 
-    def take_back(self, name: str) -> None:
-        """Remove a note: its writer does not move the slot on."""
-        self._state.delete(name)
+    def take_back(self, note: Note) -> None:
+        """Remove a note: its writer does not move the slot on, or has, which the slot tells by itself."""
+        self._state.delete(f"{_NOTES}/{note.name}")
 
-    def forget(self, moved_to: int) -> None:
-        """Remove notes of places that the slot has reached, and tells by itself."""
-        for name in self._state.list(_NOTES):
-            if _lsn(name) <= moved_to:
-                self._state.delete(f"{_NOTES}/{name}")
-
-    def farthest(self) -> int:
-        """The farthest place that there is a note of; 0 if there is none."""
-        return max(map(_lsn, self._state.list(_NOTES)), default=0)
-
-
-def _lsn(name: str) -> int:
-    return int(name.partition("-")[0], 16)
+    def notes(self) -> Sequence[Note]:
+        """All notes, in no order."""
+        found = map(_NAME.fullmatch, self._state.list(_NOTES))
+        return [
+            Note(name=one[0], lsn=int(one[1], 16), cluster=Cluster(system=int(one[2]) or None))
+            for one in found
+            if one is not None
+        ]

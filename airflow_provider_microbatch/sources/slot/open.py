@@ -12,7 +12,7 @@ from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.runtime.slot import lsn_text, rows_of
-from airflow_provider_microbatch.runtime.slot_rows import ADDED, Row
+from airflow_provider_microbatch.runtime.slot_rows import ADDED, Row, SlotError
 from airflow_provider_microbatch.runtime.slot_snapshot import rows_of as rows_of_file
 from airflow_provider_microbatch.sources import (
     UNLIMITED,
@@ -37,6 +37,8 @@ _LAG_SECONDS = 5.0
 _MESSAGES = 4
 """So many messages a transaction of one change has at most, unless the table's form is told for other tables too."""
 
+_ANEW = "Load the table anew, into a new checkpoint and a new table"
+
 IDLE_BYTES = 16 * 1024**2
 """So much log that has nothing for the slot gets a batch without rows, by which the slot is moved on."""
 
@@ -56,6 +58,8 @@ class OpenSlot(OpenSource):
         return "changes"
 
     def check(self) -> None:
+        with self._named():
+            libpq(self._context.connect(self._source.conn_id))
         makes_slot = self._source.snapshot is not None and self._snapshots().get() is None
         with self._server() as server:
             if not makes_slot:
@@ -85,18 +89,25 @@ class OpenSlot(OpenSource):
             state = self._checked(server, start)
             # Before the slot is looked at, which then has all that is committed before this place.
             idle_to = server.settled_to(max(begin, state.moved_to) + IDLE_BYTES)
-            # What was read before may come first: a limit of the server's would end there.
-            limit = _MESSAGES * most if most is not None and state.moved_to >= begin else None
-            end, changes = None, 0
-            with closing(server.transactions(table=state.table, most=limit)) as found:
-                for place, more in found:
-                    if place <= begin:
+            # What was read before may come first: with a limit of the server's it would be decoded several times.
+            first = _MESSAGES * most if most is not None and state.moved_to >= begin else None
+            end, changes, is_known = None, 0, not _ends_with_change(start) or state.moved_to >= begin
+            with closing(server.transactions(table=state.table, first=first)) as found:
+                for one in found:
+                    is_known = is_known or one.end == begin
+                    # By the reader's rule, since a position by hand may lie inside of a commit record. And a batch for
+                    # each transaction of other tables would be a job without rows.
+                    if one.lsn < begin or not one.changes:
                         continue
-                    if most is not None and changes and changes + more > most:
+                    if most is not None and changes and changes + one.changes > most:
                         break
-                    end, changes = place, changes + more
+                    end, changes = one.end, changes + one.changes
+                    if most is not None and changes >= most:
+                        break
             # Once more: what somebody else has let go of meanwhile was not among the transactions.
             self._checked(server, start)
+        if not is_known:
+            raise SourceError(f"source {self._name!r}: {self._is_restored(begin)}")
         end = idle_to if end is None else end
         if end is None:
             return None
@@ -157,16 +168,21 @@ class OpenSlot(OpenSource):
         """Move the slot on, up to what the logs have as read: not beyond a batch that is set aside or skipped, nor one
         that an attempt reads, or was asked to read again."""
         with self._server() as server:
-            moved_to = server.state().moved_to
+            state = server.state()
+            moved_to = state.moved_to
             to = self._let_go(moved_to)
             if to <= moved_to:
                 return
-            note = self._notes.say(to)
+            note = self._notes.say(to, state.cluster)
             if self._let_go(moved_to) < to:
                 self._notes.take_back(note)
                 return
             server.move_on(to)
-            self._notes.forget(to)
+            notes = self._notes.notes()
+            state = server.state()
+            for one in notes:
+                if one.lsn <= state.moved_to or not one.is_of(state.cluster, written_to=state.written_to):
+                    self._notes.take_back(one)
 
     def _let_go(self, moved_to: int) -> int:
         """The place up to which the logs need the slot no more. While a command is at them, they tell of none."""
@@ -192,10 +208,11 @@ class OpenSlot(OpenSource):
             return None
         if begin is None and (snapshot := self._snapshot_of(end)) is not None:
             return snapshot.missing()
-        reached = self._notes.farthest()  # before the slot is asked, which tells of it once the note is gone
+        notes = self._notes.notes()  # before the slot is asked, which tells of its place once a note is gone
         with self._server() as server:
             state = server.state()
-        state = replace(state, moved_to=max(state.moved_to, reached))
+        said = (one.lsn for one in notes if one.is_of(state.cluster, written_to=state.written_to))
+        state = replace(state, moved_to=max([state.moved_to, *said]))
         # Where the slot stood when the first batch was planned is not on record; its changes are counted.
         if state.moved_to > (begin.lsn if begin is not None else end.lsn - 1):
             return (
@@ -217,10 +234,12 @@ class OpenSlot(OpenSource):
         return Figures(splits=_changes(self._place(start), self._place(end)))
 
     def lag_in_words(self, position: Offset | None) -> dict[str, int]:
-        """Bytes of the log behind the position, whatever they are of: so much the slot has PostgreSQL keep."""
+        """Bytes of the log behind the position, whatever they are of; and how many the slot has PostgreSQL keep, which
+        are more where a batch that is set aside or skipped holds it."""
         with self._server(seconds=_LAG_SECONDS) as server:
             state = server.state()
-        return {"bytes": max(0, state.written_to - max(state.moved_to, self._lsn(position)))}
+        behind = state.written_to - max(state.moved_to, self._lsn(position))
+        return {"bytes": max(0, behind), "kept_bytes": state.written_to - state.kept_from}
 
     def _checked(self, server: Server, position: Place | None) -> State:
         state = server.state()
@@ -229,19 +248,33 @@ class OpenSlot(OpenSource):
             raise SourceError(f"source {self._name!r}: {why}")
         return state
 
+    def _is_restored(self, at: int) -> str:
+        return (
+            f"slot {self._source.slot} has no transaction that ends at {lsn_text(at)}, and the last one that was read "
+            "did: the database was restored from a backup, or failed over to a standby that lagged, and was written to "
+            "since; or the publication is another one. What was committed before that place and not read cannot be "
+            f"told from what was. {_ANEW}."
+        )
+
     def _why_not_from(self, position: Place, state: State) -> str | None:
         here = Place(lsn=state.moved_to).text()
         slot, at = self._source.slot, lsn_text(position.lsn)
         anew = (
-            "What lies between is lost to it: load the table anew, into a new checkpoint, or pass over it: "
+            f"What lies between is lost to it. {_ANEW}; or pass over it: "
             f"`{self._context.set_offset(here, skip=True, reread=True)}`."
         )
+        # A merge by ``_lsn`` takes what comes then for older than what it has, and drops it, deletes too.
+        lower = (
+            "Changes of this log have a smaller _lsn than those that were read, and a merge that goes by it would drop "
+            f"them. {_ANEW}."
+        )
         if (differs := position.cluster.differs(state.cluster)) is not None:
-            return f"slot {slot} is not the one that was read up to {at}: {differs}. {anew}"
+            way_on = lower if state.moved_to < position.lsn else anew
+            return f"slot {slot} is not the one that was read up to {at}: {differs}. {way_on}"
         if position.lsn > state.written_to:
             return (
                 f"the database's log ends at {lsn_text(state.written_to)}, and was read up to {at}: the database was "
-                f"restored from a backup, or is another one. {anew}"
+                f"restored from a backup, or is another one. {lower}"
             )
         if position.lsn < state.moved_to:
             return (
@@ -289,10 +322,16 @@ class OpenSlot(OpenSource):
         """Add the source's name to errors."""
         try:
             yield
-        except SourceError as error:
-            if repr(self._name) in str(error):
+        except (SourceError, SlotError) as error:
+            if isinstance(error, SourceError) and repr(self._name) in str(error):
                 raise
             raise SourceError(f"source {self._name!r}: {error}") from error
+
+
+def _ends_with_change(place: Place | None) -> bool:
+    """Whether a transaction ends at the place, as far as is known: a batch without changes ends at any, as does what a
+    user writes; a slot never stands before the end of its snapshot."""
+    return place is not None and place.changes > 0 and not place.snapshot
 
 
 def _changes(begin: Place | None, end: Place | None) -> int:

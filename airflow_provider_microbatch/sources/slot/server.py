@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceError
-from airflow_provider_microbatch.runtime.pgoutput import Commit, Truncate, decode, kind_of, relation_of
+from airflow_provider_microbatch.runtime.pgoutput import Begin, Commit, Truncate, decode, kind_of, relation_of
 from airflow_provider_microbatch.runtime.slot import WAIT_SECONDS, lsn_of, lsn_text, peek
 from airflow_provider_microbatch.sources.jdbc.cluster import Cluster, cluster_now
 from airflow_provider_microbatch.sources.jdbc.session import quoted, tls
@@ -19,10 +19,13 @@ if TYPE_CHECKING:
     from airflow_provider_microbatch.sources.slot import SlotSource
 
 PLUGIN = "pgoutput"
+_AT_ONCE = 2_000  # messages of a fetch, of which only the beginnings are asked for
 _PAUSE = 0.2
+_MORE = 16
+_MOST = 2**31 - 1  # an int of PostgreSQL's
 _SETTLE_SECONDS = 5.0  # PostgreSQL's own writer takes less than one, if nobody commits
-_BEGINNINGS = "CASE WHEN get_byte(data, 0) IN (67, 84) THEN data ELSE substring(data FOR 5) END"
-"""All of commits and of TRUNCATEs, and of a change which table it is of."""
+_BEGINNINGS = "CASE WHEN get_byte(data, 0) IN (66, 67, 84) THEN data ELSE substring(data FOR 5) END"
+"""All of begins, commits and TRUNCATEs, and of a change which table it is of."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,14 +33,32 @@ class State:
     """A slot that can be read, at this moment.
 
     :param moved_to: what is committed before it cannot be read any more.
+    :param kept_from: PostgreSQL keeps its log from there on, which transactions that ran then may lie in.
     :param written_to: how far the log is on disk.
     :param table: oid of the table.
     """
 
     moved_to: int
+    kept_from: int
     written_to: int
     table: int
     cluster: Cluster
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transaction:
+    """A transaction of the slot.
+
+    :param lsn: where its commit record lies: a range has those that lie in it.
+    :param end: the place behind the commit record.
+    :param changes: how many changes of the table it has.
+    :param messages: how many messages it is told by, of whatever tables.
+    """
+
+    lsn: int
+    end: int
+    changes: int
+    messages: int
 
 
 class Server:
@@ -57,7 +78,8 @@ class Server:
         slot = self._source.slot
         found = self._row(
             "SELECT s.plugin::text, s.database::text = current_database(), s.wal_status, s.confirmed_flush_lsn::text, "
-            "pg_current_wal_flush_lsn()::text FROM pg_catalog.pg_replication_slots AS s WHERE s.slot_name = %s",
+            "s.restart_lsn::text, pg_current_wal_flush_lsn()::text FROM pg_catalog.pg_replication_slots AS s "
+            "WHERE s.slot_name = %s",
             slot,
         )
         if found is None:
@@ -65,21 +87,23 @@ class Server:
                 f"there is no slot {slot}. If it was there before, what was changed since the last batch is lost to "
                 f"it. Make it: SELECT pg_create_logical_replication_slot('{slot}', '{PLUGIN}')"
             )
-        plugin, is_here, status, moved_to, written_to = found
+        plugin, is_here, status, moved_to, kept_from, written_to = found
         if plugin != PLUGIN or not is_here:
             raise SourceError(
                 f"slot {slot} is one of plugin {plugin}, {'in' if is_here else 'not of'} this database. It takes a "
                 f"logical slot of {PLUGIN} in the connection's database"
             )
-        if status == "lost" or moved_to is None:
+        if status == "lost" or None in (moved_to, kept_from):
             raise SourceError(
                 f"slot {slot} was invalidated: PostgreSQL has removed log that it had yet to give, since that had "
                 "become more than max_slot_wal_keep_size. What was changed since the last batch is lost to it. Drop it "
                 "and make it anew (pg_drop_replication_slot, pg_create_logical_replication_slot). Then load the table "
-                "anew, into a new checkpoint; or look again, for the command that passes over what is lost"
+                "anew, into a new checkpoint and a new table; or look again, for the command that passes over what is "
+                "lost"
             )
         return State(
             moved_to=lsn_of(moved_to),
+            kept_from=lsn_of(kept_from),
             written_to=lsn_of(written_to),
             table=self.table(),
             cluster=cluster_now(self._session),
@@ -116,23 +140,38 @@ class Server:
         (found,) = self._row(f"SELECT {what}::text")
         return lsn_of(found)
 
-    def transactions(self, *, table: int, most: int | None) -> Generator[tuple[int, int], None, None]:
-        """Of each transaction of the slot, from its position on, the place behind its commit, and how many changes of
-        the table it has.
+    def transactions(self, *, table: int, first: int | None) -> Generator[Transaction, None, None]:
+        """Transactions of the slot, from its position on.
 
-        :param table: its oid.
-        :param most: see :func:`~airflow_provider_microbatch.runtime.slot.peek`.
+        :param table: oid of the table whose changes are counted.
+        :param first: so many messages are decoded at first, and more if these are not enough; None for all at once.
         """
-        changes = 0
-        for (data,) in peek(
-            self._session, slot=self._source.slot, publication=self._source.publication, most=most, what=_BEGINNINGS
-        ):
+        most, passed = first, 0
+        while True:
+            messages = 0
+            for one in self._decoded(table=table, most=most):
+                messages += one.messages
+                if one.end > passed:
+                    passed = one.end
+                    yield one
+            if most is None or messages < most:
+                return
+            # Of other tables' transactions there may be any number before the next one of this table.
+            most = min(most * _MORE, _MOST)
+
+    def _decoded(self, *, table: int, most: int | None) -> Iterator[Transaction]:
+        lsn = changes = messages = 0
+        slot, publication = self._source.slot, self._source.publication
+        found = peek(self._session, slot=slot, publication=publication, most=most, what=_BEGINNINGS, at_once=_AT_ONCE)
+        for (data,) in found:
+            messages += 1
             kind = kind_of(data)
-            if kind in "CT":
+            if kind in "BCT":
                 message = decode(bytes(data))
-                if isinstance(message, Commit):
-                    yield message.end, changes
-                    changes = 0
+                if isinstance(message, Begin):
+                    lsn, changes, messages = message.lsn, 0, 1
+                elif isinstance(message, Commit):
+                    yield Transaction(lsn=lsn, end=message.end, changes=changes, messages=messages)
                 elif isinstance(message, Truncate):
                     changes += table in message.relations
             elif kind in "IUD":
@@ -160,7 +199,16 @@ class Server:
 
 
 def libpq(connection: Connection) -> dict[str, Any]:
-    """The arguments by which libpq connects, without the password."""
+    """The arguments by which libpq connects, without the password.
+
+    :raises SourceError: if Spark could not connect by them.
+    """
+    if connection.extra.get("sslpassword"):
+        # Only the login's password reaches Spark apart from the job: such a batch could be planned, and never read.
+        raise SourceError(
+            f"connection {connection.conn_id!r} has sslpassword in its extra, which does not reach Spark's executors. "
+            "Give it a key without a password, in a file that only its reader may open"
+        )
     return {
         "host": connection.host,
         "port": connection.port or 5432,

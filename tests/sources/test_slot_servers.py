@@ -1,0 +1,95 @@
+"""A slot whose server is another one, or was restored: noticed, and no way on that loses changes is offered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.sources import OpenSource
+from airflow_provider_microbatch.sources.intervals import CommittedRange
+from airflow_provider_microbatch.sources.jdbc.cluster import Cluster
+from airflow_provider_microbatch.sources.slot.letting_go import LettingGo
+from airflow_provider_microbatch.sources.slot.offset import Place
+from airflow_provider_microbatch.stores.posix import PosixStore
+from tests.support.slot_table import SlotTable, slot_table
+
+pytestmark = pytest.mark.slow
+INSERT = "INSERT INTO orders (note) VALUES ('x')"
+ELSEWHERE = Cluster(system=42, timeline=1)
+
+
+@pytest.fixture
+def table() -> Iterator[SlotTable]:
+    with slot_table() as found:
+        yield found
+
+
+@pytest.fixture
+def opened(table: SlotTable, tmp_path: Path) -> Callable[..., OpenSource]:
+    return table.opener(tmp_path)
+
+
+def next_end(table: SlotTable, source: OpenSource, position: str | None = None) -> Place:
+    table.execute(INSERT)
+    return Place.of(source.latest_offset(position) or "")
+
+
+def test_a_log_that_does_not_have_the_transaction_that_was_read_last_is_another_one(
+    table: SlotTable, opened: Callable[..., OpenSource]
+) -> None:
+    source = opened()
+    read = next_end(table, source)
+    then = next_end(table, source, read.text())
+    assert source.has_new(read.text()), "the slot stays behind what is set aside"
+    restored = replace(then, lsn=then.lsn - 8).text()
+    for ask in (source.has_new, source.latest_offset):
+        with pytest.raises(SourceError, match=r"restored from a backup.*new checkpoint and a new table") as error:
+            ask(restored)
+        assert "set-offset" not in str(error.value), "what it tells now comes before what is in the table"
+    assert not source.has_new(replace(then, lsn=then.lsn - 8, changes=0).text()), "a batch without rows ends anywhere"
+
+
+def test_a_server_with_smaller_places_offers_no_way_on_that_a_merge_would_lose_all_changes_by(
+    table: SlotTable, opened: Callable[..., OpenSource]
+) -> None:
+    source = opened()
+    end = next_end(table, source)
+    for position in (replace(end, lsn=0xFF << 32, cluster=ELSEWHERE), replace(end, lsn=0xFF << 32)):
+        with pytest.raises(SourceError, match=r"_lsn.*merge.*new checkpoint and a new table") as error:
+            source.latest_offset(position.text())
+        assert "set-offset" not in str(error.value)
+    with pytest.raises(SourceError, match=r"another database cluster.*set-offset"):
+        source.latest_offset(replace(end, lsn=1, cluster=ELSEWHERE).text())
+
+
+def test_a_note_of_a_place_in_another_log_holds_up_no_batch_of_this_one(
+    table: SlotTable, opened: Callable[..., OpenSource], tmp_path: Path
+) -> None:
+    source, store = opened(), PosixStore(tmp_path / "checkpoint")
+    first = next_end(table, source)
+    second = next_end(table, source, first.text())
+    notes = LettingGo(store)
+    notes.say(second.lsn, ELSEWHERE)  # and then its process died
+    notes.say(0xFF << 32, second.cluster)  # of the time before the server was restored
+    store.put_if_absent("letting_go/left-by-a-copy", b"")
+    assert source.not_replayable(None, first.text()) is None
+    notes.say(second.lsn, second.cluster)
+    assert "has moved on" in str(source.not_replayable(None, first.text()))
+    ranges = [CommittedRange(start=None, end=second.text(), is_read=True)]
+    opened({"committed": lambda _: iter(ranges)}).commit(second.text())
+    assert store.list("letting_go") == ["left-by-a-copy"], (
+        "what this log has reached is forgotten, and what is another's"
+    )
+
+
+def test_a_key_that_spark_could_not_open_is_refused_before_a_plan(
+    table: SlotTable, opened: Callable[..., OpenSource]
+) -> None:
+    locked = replace(table.orders.connection, extra={"sslkey": "/key.pem", "sslpassword": "secret"})
+    with pytest.raises(SourceError, match=r"sslpassword.*key without a password") as error:
+        opened({"connect": lambda _: locked}).check()
+    assert "secret" not in str(error.value)
