@@ -64,11 +64,12 @@ def test_what_the_code_imports_is_among_its_requirements(metadata: Message) -> N
     brought = {"asgiref", "botocore", "grpc", "kubernetes", "numpy", "py4j", "requests", "sqlalchemy", "zstandard"}
     owners, provided = packages_distributions(), metadata.get_all("Provides-Extra", [])
     package = ROOT / "airflow_provider_microbatch"
+    folders = {path.name for kind in SYSTEMS for path in (package / kind).glob("*/")}
     for path in package.rglob("*.py"):
         # A system's folder, its half in the runtime, and who tries systems of others, alone import what extras bring.
         below = path.relative_to(package).parts
         is_system = below[0] in SYSTEMS and (len(below) > 2 or path.stem == "trial")
-        is_system = is_system or (below[0] == "runtime" and path.stem in provided)
+        is_system = is_system or (below[0] == "runtime" and path.stem in {*provided, *folders})
         # What a system's source and its sink share.
         is_system = is_system or below[0].removesuffix(".py").removesuffix("_catalog") in provided
         allowed = declared | extras if is_system else declared
