@@ -157,6 +157,12 @@ class Lane:
         found = next(breaks(batch_id, before, entry), None)
         return None if found is None else f"lane {self.name}: {found}"
 
+    def is_position(self, batch_id: int) -> bool:
+        """Whether the number is no batch's: a command has set the position by hand, or has counted over what a table
+        has under it."""
+        entry = self.offset_log.get(batch_id)
+        return entry is not None and is_position(entry)
+
     def can_be_rewound_to(self, batch_id: int) -> bool:
         """Whether ``microbatch rewind`` may go back to the batch, as far as retention tells: nobody goes on from a log
         whose newest entry has none before it."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from airflow_provider_microbatch.checkpoint.by_hand import is_position
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
@@ -44,9 +43,8 @@ def _first_in(checkpoint: Checkpoint, table: OpenSink, key: BatchKey) -> int | N
 def _foreign(checkpoint: Checkpoint, table: OpenSink, lane: str, numbers: Iterable[int]) -> Iterator[int]:
     """Those of the numbers in whose place the table has a foreign batch, up to the first batch of this life."""
     for number in numbers:
-        entry = checkpoint.lane(lane).offset_log.get(number)
         batch = planned_identity(checkpoint, BatchKey(lane, number))
-        if batch is None or (entry is not None and is_position(entry)):
+        if batch is None or checkpoint.lane(lane).is_position(number):
             continue
         try:
             if table.contains(expected(checkpoint, batch)) is not None:

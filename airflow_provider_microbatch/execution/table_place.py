@@ -14,7 +14,6 @@ from functools import partial
 from itertools import islice
 from shlex import quote
 
-from airflow_provider_microbatch.checkpoint.by_hand import is_position
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import JOB, Attempt
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
@@ -189,10 +188,8 @@ def _knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, beside: Op
 def _not_counted_over(checkpoint: Checkpoint, table: OpenSink, key: BatchKey) -> Iterator[int]:
     """Numbers of the table's batches before this one, the last first, without those that a command has counted over:
     they are another's by somebody's word."""
-    for number in sorted(known_before(checkpoint, table, key), reverse=True):
-        entry = checkpoint.lane(key.lane).offset_log.get(number)
-        if entry is None or not is_position(entry):
-            yield number
+    numbers = sorted(known_before(checkpoint, table, key), reverse=True)
+    return (number for number in numbers if not checkpoint.lane(key.lane).is_position(number))
 
 
 def make_ready(checkpoint: Checkpoint, sink: OpenSink, attempt: Attempt) -> None:

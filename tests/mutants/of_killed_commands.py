@@ -16,7 +16,7 @@ MUTATIONS = [
         name="what a command has counted over is another life's",
         why="no batch that is set aside, or lost, is ever made again: each clear is refused",
         file="execution/other_lives.py",
-        old=" or (entry is not None and is_position(entry))",
+        old=" or checkpoint.lane(lane).is_position(number)",
         new="",
         tests=(TWO_LIVES,),
     ),

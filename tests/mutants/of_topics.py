@@ -15,7 +15,7 @@ MUTATIONS = [
         name="letters that were counted over stand in the way of every rewind",
         why="no batch after them is ever rewound, and no way on is named",
         file="upkeep/commands/letters_out.py",
-        old=" and number not in counted)",
+        old=" and not lane.is_position(number))",
         new=")",
         tests=(LETTERS,),
     ),

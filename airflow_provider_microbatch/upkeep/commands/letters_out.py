@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from airflow_provider_microbatch.checkpoint.by_hand import is_position
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LETTERS, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
@@ -65,9 +64,8 @@ def _unknown(checkpoint: Checkpoint, recorded: Recorded) -> dict[BatchKey, list[
         holders = sorted(recorded.told(LETTERS).holders.items())
     except MaintenanceError:
         return {}  # no pipeline is on record
-    log = checkpoint.lane(LETTERS).offset_log
-    first = min(log.ids(), default=0)  # retention has removed those before
-    counted = {number for number, _ in holders if (entry := log.get(number)) is not None and is_position(entry)}
-    later = ((number, tables) for number, tables in holders if number >= first and number not in counted)
+    lane = checkpoint.lane(LETTERS)
+    first = min(lane.offset_log.ids(), default=0)  # retention has removed those before
+    later = ((number, tables) for number, tables in holders if number >= first and not lane.is_position(number))
     found = ((BatchKey(LETTERS, number), tables) for number, tables in later)
     return {key: lives for key, tables in found if (lives := recorded.of_another_life(key, tables=tables))}
