@@ -31,7 +31,6 @@ from airflow_provider_microbatch.sources.jdbc.moment import Moment
 from airflow_provider_microbatch.sources.jdbc.offset import Place
 from airflow_provider_microbatch.sources.kafka import KafkaSource
 from airflow_provider_microbatch.sources.python import PythonSource
-from airflow_provider_microbatch.sources.slot.offset import Place as LogPlace
 from tests.execution.world import World, run_identity
 from tests.sources.channel_world import Tunnel, TunnelSource
 from tests.sources.jdbc_world import timed_orders
@@ -302,11 +301,6 @@ def a_table_of_a_slot_that_was_made_anew(case: Refused) -> None:
     )
 
 
-def a_log_that_ends_before_the_position(case: Refused) -> None:
-    end = LogPlace.of(Slot(case).end)
-    case.committed(replace(end, lsn=end.lsn + 2**32).text())
-
-
 CASES: Sequence[Any] = (
     a_polled_source_that_was_made_anew,
     pytest.param(a_data_source_of_pyspark_that_was_made_anew, marks=pytest.mark.slow),
@@ -327,7 +321,6 @@ CASES: Sequence[Any] = (
     a_slot_that_somebody_else_reads,
     a_slot_that_was_made_anew,
     a_table_of_a_slot_that_was_made_anew,
-    a_log_that_ends_before_the_position,
 )
 
 
