@@ -183,8 +183,16 @@ MUTATIONS = [
         name="a huge value that stands once for all rows counts once",
         why="a worker dies of a file of a column that is the same text in each row",
         file="sinks/compaction/parquet.py",
-        old=", 4 * _GROUP_BYTES // max(packed, 1))",
+        old=", 4 * _GROUP_BYTES // max(size, 1))",
         new=")",
+        tests=(FORMATS,),
+    ),
+    Mutation(
+        name="each value of a dictionary may be as large as all of them",
+        why="an ordinary file of Spark's is read seven rows at a time: minutes for one of 30 MB",
+        file="sinks/compaction/parquet.py",
+        old="            _largest(texts, index, one.path_in_schema) * ",
+        new="            one.total_uncompressed_size * ",
         tests=(FORMATS,),
     ),
     Mutation(

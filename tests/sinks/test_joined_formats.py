@@ -233,6 +233,23 @@ def test_huge_values_that_are_small_when_packed_are_not_held_in_memory_at_once(
     assert max(found.row_group(index).num_rows for index in range(found.num_row_groups)) <= at_once
 
 
+def test_many_small_values_are_read_by_thousands_of_rows(lake: FileSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each column of Spark's has a dictionary, whatever is in it."""
+    asked, rows, read = [], range(5_000), parquet.ParquetFile.iter_batches
+    monkeypatch.setattr(
+        parquet.ParquetFile,
+        "iter_batches",
+        lambda file, **given: asked.append(given.get("batch_size", 4_096)) or read(file, **given),
+    )
+    monkeypatch.setattr(compaction_of_parquet, "_GROUP_BYTES", 1_000_000)
+    texts = [f"customer-{row:08d}" for row in rows]
+    columns = {"a.text": texts, "lists": [[text] for text in texts], "structs": [{"text": text} for text in texts]}
+    table = pa.table(columns | {f"number{index}": [row * 7 for row in rows] for index in range(6)})
+    parquet_batch(lake, [table, table])
+    lake.compact(wanted())
+    assert min(asked) > 1_000
+
+
 def test_a_file_that_is_no_parquet_is_left_and_named(lake: FileSink) -> None:
     folder = write_stage(lake, 1)
     _rewrite(folder, {"part-0.parquet": b"PAR1", "part-1.parquet": b"PAR1"})
