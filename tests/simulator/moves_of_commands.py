@@ -88,7 +88,7 @@ def starts_behind(world: World) -> str | None:
     subject.backup, subject.saved, subject.jumps = {}, None, {}
     subject.runs_of.clear()
     forget_clears(world, subject)
-    world.touched = True
+    world.touched, world.lost_answer = True, None
     _one_run(world, subject)  # it is refused, and the checkpoint is the pipeline's by then
     said = typed_until_it_ends(world, subject, start_behind())
     if str(said.result).startswith("refused"):

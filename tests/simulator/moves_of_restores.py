@@ -45,9 +45,11 @@ def whole(world: World, *, without: bool = False) -> Subject | None:
 
 
 def stop_everybody(world: World) -> None:
-    """Nobody is at work any more, and whoever was counts as dead."""
+    """Nobody is at work any more, and whoever was counts as dead. What was to befall the next job befalls none: a run
+    that a move waits for has to end."""
     for process in world.processes.living():
         world.processes.kill(process)
+    world.cluster.next.clear()
     world.now_ms += 2 * round(LEASE_SECONDS * 1000)
 
 
