@@ -220,6 +220,14 @@ MUTATIONS = [
         tests=(COMMAND,),
     ),
     Mutation(
+        name="an error of the host ends the compaction of all tables",
+        why="a temporary folder that is full, and no table behind that one is tried any more",
+        file="upkeep/compaction.py",
+        old="    except (MicroBatchError, OSError) as error:",
+        new="    except MicroBatchError as error:",
+        tests=(COMMAND,),
+    ),
+    Mutation(
         name="a report of a compaction has all reasons",
         why="XCom and log grow with the table where a reason names a file",
         file="upkeep/compaction.py",
