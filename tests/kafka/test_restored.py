@@ -22,9 +22,10 @@ from airflow_provider_microbatch.upkeep.commands.steps import DropStage
 from tests.execution.intervals import IntervalWorld, hour
 from tests.execution.maintaining import applied, planned, rewind
 from tests.execution.sleepers import Sleep
-from tests.execution.test_letters_once import ids, restored
+from tests.execution.test_letters_once import ids, live, restored
 from tests.execution.world import run_identity
 from tests.kafka.pipeline import TopicWorld, beside_a_table
+from tests.kafka.test_behind_a_topic import world_of
 
 pytestmark = pytest.mark.slow
 
@@ -94,6 +95,22 @@ def test_what_stays_in_the_topic_stays_in_the_table_beside_it(tmp_path: Path, fi
         planned(world, rewind(0))
     assert goes_on_behind(world)
     assert ids(world) == [1, 2, 3, 4]
+
+
+def test_dead_letters_of_what_is_counted_over_are_told_since_nobody_runs_them_again(tmp_path: Path) -> None:
+    world = world_of(tmp_path)
+    live(world, 0)
+
+    def one_more() -> None:
+        world.land(3, 4)
+        live(world, 1, 4)
+
+    restored(world, one_more)
+    with pytest.raises(ForeignBatchError, match=r"start-behind .* --allow-reread"):
+        live(world, 2)
+    world.expire_leases()
+    notes = "\n".join(applied(world, partial(plan_start_behind, allow_reread=True)).notes)
+    assert "batches 1 have dead letters, which stay in their table" in notes
 
 
 def test_so_does_what_came_before_the_topic_had_any(tmp_path: Path) -> None:

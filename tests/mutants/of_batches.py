@@ -31,6 +31,14 @@ MUTATIONS = [
         tests=(RUN,),
     ),
     Mutation(
+        name="dead letters of what is counted over are passed over in silence",
+        why="no command runs them again, and nobody knows of them",
+        file="upkeep/commands/start_behind.py",
+        old="    if letters:\n",
+        new="    if False:\n",
+        tests=("tests/kafka/test_restored.py",),
+    ),
+    Mutation(
         name="a new checkpoint at the place of one that was moved counts on unasked",
         why="all that its sources have is in the table a second time",
         file="upkeep/commands/start_behind.py",
