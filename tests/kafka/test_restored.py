@@ -3,12 +3,14 @@ topic, and each way on that is named can be gone."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 from acme_microbatch.counter import CounterSource
 
+from airflow_provider_microbatch import connections
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import ForeignBatchError, MaintenanceError
@@ -26,6 +28,7 @@ from tests.execution.test_letters_once import ids, live, restored
 from tests.execution.world import run_identity
 from tests.kafka.pipeline import TopicWorld, beside_a_table
 from tests.kafka.test_behind_a_topic import world_of
+from tests.support import kafka
 
 pytestmark = pytest.mark.slow
 
@@ -111,6 +114,21 @@ def test_dead_letters_of_what_is_counted_over_are_told_since_nobody_runs_them_ag
     world.expire_leases()
     notes = "\n".join(applied(world, partial(plan_start_behind, allow_reread=True)).notes)
     assert "batches 1 have dead letters, which stay in their table" in notes
+
+
+def test_and_nothing_is_taken_out_while_the_topic_does_not_tell_what_it_keeps(tmp_path: Path) -> None:
+    world = Counted(tmp_path)
+    world.name_sink(timeout=2.0)
+    world.options["sink"] = beside_a_table(world, first="files")
+    world.count_to(1)
+    world.run(0)
+    restored(world, lambda: two_more(world))
+    world.expire_leases()
+    connections.find_by(lambda conn_id: replace(kafka.connection(conn_id), extra={"bootstrap.servers": "127.0.0.1:1"}))
+    with pytest.raises(MaintenanceError, match=r"would be taken out of the tables that tell.*Bring it back"):
+        applied(world, rewind(0))
+    connections.find_by(kafka.connection)
+    assert ids(world) == [1, 2, 3]
 
 
 def test_so_does_what_came_before_the_topic_had_any(tmp_path: Path) -> None:

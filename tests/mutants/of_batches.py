@@ -39,6 +39,14 @@ MUTATIONS = [
         tests=("tests/kafka/test_restored.py",),
     ),
     Mutation(
+        name="what a topic that is away keeps is taken out of the table beside it",
+        why="the lane counts over it once the topic is back, and the table lacks it for good",
+        file="upkeep/commands/staying.py",
+        old="    if lost and keeping and ",
+        new="    if False and ",
+        tests=("tests/kafka/test_restored.py",),
+    ),
+    Mutation(
         name="a new checkpoint at the place of one that was moved counts on unasked",
         why="all that its sources have is in the table a second time",
         file="upkeep/commands/start_behind.py",

@@ -152,7 +152,8 @@ class _Rewind:
         self._silent = tables.silent
         later = {number: by for number, by in sorted(tables.holders.items()) if number > self._to}
         found = {number: self._unknown(number, by) for number, by in later.items()}
-        staying, lost = kept_in(found), taken_out(found, lane=self._name)
+        keeping = () if self._allow_skip else tables.keeping
+        staying, lost = kept_in(found), taken_out(found, lane=self._name, keeping=keeping)
         if staying:
             told = told_of(self._checkpoint, staying, lane=self._name)
             if is_alone and not lost:
