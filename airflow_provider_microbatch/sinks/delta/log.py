@@ -68,6 +68,15 @@ class Snapshot:
         """The table's partition columns, in their order."""
         return tuple(self.table.metadata().partition_columns)
 
+    def files(self, *figures: str) -> Iterator[dict[str, Any]]:
+        """The files of the version, each with those of the figures that the log has."""
+        import pyarrow as pa
+
+        table = pa.table(self.table.get_add_actions(flatten=False))
+        names = [name for name in figures if name in table.column_names]
+        for batch in table.select(names).to_batches(max_chunksize=1000):
+            yield from batch.to_pylist()
+
     def commits_after(self, version: int) -> str:
         """The commits of other writers since ``version``, newest first, in words."""
         found = []
