@@ -68,11 +68,7 @@ def removal_of(snapshot: Snapshot, home: Home, key: BatchKey) -> Removal:
     try:
         for file in _candidates(snapshot, key):
             path = unquote(file["path"])
-            if ":/" in path or path.startswith("/"):
-                raise SinkError(
-                    f"the Delta table {where} has the file {path!r}, which lies in another folder: it is a clone. "
-                    "Nothing was changed; copy the table (a deep clone)."
-                )
+            check_no_clone(path, where=where)
             is_own = path.startswith(folder_of_batch(key))
             all_rows, rows = _count(home.source(path), key, all_of_it=is_own)
             if rows == 0:
@@ -124,6 +120,15 @@ def _is_of_another(path: str, key: BatchKey) -> bool:
 def _may_be(file: Mapping[str, Any], name: str, value: Any) -> bool:
     low, high = ((file.get(side) or {}).get(name) for side in ("min", "max"))
     return low is None or high is None or low <= value <= high
+
+
+def check_no_clone(path: str, *, where: str) -> None:
+    """:raises SinkError: if the file is another table's."""
+    if ":/" in path or path.startswith("/"):
+        raise SinkError(
+            f"the Delta table {where} has the file {path!r}, which lies in another folder: it is a clone. "
+            "Nothing was changed; copy the table (a deep clone)."
+        )
 
 
 def check_name(path: str, *, where: str) -> None:
