@@ -327,8 +327,8 @@ MUTATIONS = [
         name="files of a Delta table that others have written are joined",
         why="a compaction changes what it knows nothing of",
         file="sinks/delta/compacting.py",
-        old="            if shared is not None:\n                yield",
-        new="            shared = shared or Shared('live', 0, 0)\n            if True:\n                yield",
+        old="        if shared is not None:\n            yield",
+        new="        shared = shared or Shared('live', 0, 0)\n        if True:\n            yield",
         tests=(DELTA,),
     ),
     Mutation(

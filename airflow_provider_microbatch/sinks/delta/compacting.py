@@ -277,20 +277,15 @@ def _weight(file: Small, target_bytes: int) -> int:
 
 def _files(snapshot: Snapshot) -> Iterator[Small]:
     """The files of the version that hold rows of batches alone: their own files, and joined ones."""
-    import pyarrow as pa
-
-    table = pa.table(snapshot.table.get_add_actions(flatten=False))
-    names = [name for name in ("path", "size_bytes", "partition") if name in table.column_names]
-    for batch in table.select(names).to_batches(max_chunksize=1000):
-        for file in batch.to_pylist():
-            path = unquote(file["path"])
-            own, shared = own_of(path), shared_by(path)
-            number = None
-            if own is not None:
-                key, number = own
-                shared = Shared(key.lane, key.id, key.id)
-            if shared is not None:
-                yield Small(path, file["size_bytes"], partition_of(file.get("partition")), shared, number)
+    for file in snapshot.files("path", "size_bytes", "partition"):
+        path = unquote(file["path"])
+        own, shared = own_of(path), shared_by(path)
+        number = None
+        if own is not None:
+            key, number = own
+            shared = Shared(key.lane, key.id, key.id)
+        if shared is not None:
+            yield Small(path, file["size_bytes"], partition_of(file.get("partition")), shared, number)
 
 
 def _portions(groups: Sequence[list[Small]]) -> Iterator[list[list[Small]]]:

@@ -18,7 +18,7 @@ from airflow_provider_microbatch.sinks.file.arguments import is_object
 from airflow_provider_microbatch.sinks.file.report import read_schema, reporting
 from airflow_provider_microbatch.sinks.placed import OpenPlaced
 from airflow_provider_microbatch.sinks.placed.logged import Published
-from airflow_provider_microbatch.sinks.placed.places import Place, in_place
+from airflow_provider_microbatch.sinks.placed.places import DATA, Place, in_place
 from airflow_provider_microbatch.sinks.table_folder import check_writable
 
 
@@ -26,10 +26,11 @@ class OpenDelta(OpenPlaced, OpenDeltaTable):
     """The operations that the orchestrator calls.
 
     :param sink: its definition.
+    :param data: the folder below the table's of the batches' files.
     """
 
-    def __init__(self, sink: DeltaSink) -> None:
-        OpenPlaced.__init__(self, sink.folder, partition_by=sink.partition_by, options=sink.options)
+    def __init__(self, sink: DeltaSink, *, data: str = DATA) -> None:
+        OpenPlaced.__init__(self, sink.folder, partition_by=sink.partition_by, options=sink.options, data=data)
         OpenDeltaTable.__init__(self, sink, Folder(sink.root))
 
     def check(self) -> None:

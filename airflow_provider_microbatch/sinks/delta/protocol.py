@@ -80,6 +80,27 @@ def check_memory(snapshot: Snapshot, *, where: str) -> None:
         )
 
 
+def check_not_merged(snapshot: Snapshot, *, where: str) -> None:
+    """:raises SinkError: if changes are merged into the table: the next change of a key would take an appended row
+    away, and no batch could be told from the others."""
+    if snapshot.merged is not None:
+        raise SinkError(
+            f"changes are merged into the Delta table {where}. Give the sink its merge=… again, or write to another "
+            "table. Nothing was written."
+        )
+
+
+def check_may_merge(snapshot: Snapshot, *, where: str) -> None:
+    """:raises SinkError: if the table's files may not be written anew, as a merge does."""
+    for name in ("delta.appendOnly", "delta.enableChangeDataFeed"):
+        if _is_set(snapshot.properties, name):
+            raise SinkError(
+                f"changes cannot be merged into the Delta table {where}, which has {name}: a merge writes files anew, "
+                "with the rows of keys that have not changed. Unset it (ALTER TABLE … UNSET TBLPROPERTIES "
+                f"('{name}')), or give the pipeline another table. Nothing was written."
+            )
+
+
 def check_may_remove(snapshot: Snapshot, *, where: str) -> None:
     """:raises SinkError: if nothing may be taken out of the table."""
     if _is_set(snapshot.properties, "delta.appendOnly"):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.runtime.copy_lines import DELETED
+from airflow_provider_microbatch.runtime.changes import DELETED
 from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.postgres.database import Row, execute
 from airflow_provider_microbatch.sinks.postgres.names import BATCH, LANE, TableName, listed, quoted

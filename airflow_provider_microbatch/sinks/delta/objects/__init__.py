@@ -36,8 +36,7 @@ from airflow_provider_microbatch.sinks.delta.log import WITHDRAWN, Snapshot
 from airflow_provider_microbatch.sinks.delta.objects.home import BucketHome
 from airflow_provider_microbatch.sinks.delta.objects.layout import PLAIN, RECORDS, InDelta
 from airflow_provider_microbatch.sinks.delta.objects.records import ObjectRecords
-from airflow_provider_microbatch.sinks.delta.removing import Removal
-from airflow_provider_microbatch.sinks.delta.table import OpenDeltaTable, Ready
+from airflow_provider_microbatch.sinks.delta.table import Change, OpenDeltaTable, Ready
 from airflow_provider_microbatch.sinks.file.objects.layout import Written
 from airflow_provider_microbatch.sinks.file.objects.staged import StagedInObjects
 from airflow_provider_microbatch.sinks.placed.logged import WRITER, Published, constants_of
@@ -151,11 +150,11 @@ class OpenDeltaInBucket(StagedInObjects, OpenDeltaTable):
         self._stages.forget(InDelta.by(identity, found.manifest.epoch))
 
     def _commit_ready(
-        self, snapshot: Snapshot | None, ready: Ready, columns: Columns, removal: Removal, batch: ExpectedBatch
+        self, snapshot: Snapshot | None, ready: Ready, columns: Columns, change: Change, batch: ExpectedBatch
     ) -> bool:
         if snapshot is None:
             raise SinkError(f"the Delta table {self._where} is gone. Nothing was published; run the batch again.")
-        return super()._commit_ready(snapshot, ready, columns, removal, batch)
+        return super()._commit_ready(snapshot, ready, columns, change, batch)
 
     def _publishing(self, batch: ExpectedBatch, epoch: int) -> AbstractContextManager[None]:
         return nullcontext()
