@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.attempts import attempt_values
-from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.epochs import Epochs
 from airflow_provider_microbatch.checkpoint.fences import FencedBy, fence
 from airflow_provider_microbatch.checkpoint.key import BatchKey, is_lane
 from airflow_provider_microbatch.checkpoint.records import decode_record, encode_record
-from airflow_provider_microbatch.checkpoint.replays import refused, withdrawn
+from airflow_provider_microbatch.checkpoint.replays import Replay, refused, withdrawn
 from airflow_provider_microbatch.exceptions import CorruptEntryError, MicroBatchError
 from airflow_provider_microbatch.execution.replay import answers
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting
+from airflow_provider_microbatch.upkeep.commands.progress_again import progress_again
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
 from airflow_provider_microbatch.upkeep.commands.steps import End, Fence
 
@@ -70,14 +70,13 @@ def repair_replays(drafting: Drafting, recorded: Recorded) -> None:
             if is_beyond(drafting, key):
                 withdraw_requests(drafting, key, why=f"batch {key} is in no log")
                 continue
-            pending = checkpoint.replays.pending(key)
-            attempt = _published_attempt(drafting, recorded, key) if pending else None
-            for request in pending:
-                if attempt is not None and attempt.started_ms >= request.requested_ms and answers(attempt, request):
+            for request in checkpoint.replays.pending(key):
+                answer = _answer(drafting, recorded, request)
+                if answer is not None:
                     drafting.write(
                         f"replays/{key}/{request.epoch}.end",
-                        encode_record(_answer(drafting, attempt)),
-                        f"attempt {attempt.epoch}, which is in the table, was made for it",
+                        encode_record(answer),
+                        f"attempt {answer['attempt']}, which is in the table, was made for it",
                     )
 
 
@@ -150,14 +149,25 @@ def _fence(drafting: Drafting, key: BatchKey, epoch: int, by: FencedBy) -> Mappi
 def _end_of_unreadable(drafting: Drafting, recorded: Recorded, key: BatchKey, request: int) -> Mapping[str, Any]:
     """The end of a request of which nobody can tell whose it was. Only what is in the table answers it: with any other
     answer, a batch that was set aside would pass for one whose rows are in the table. A retry of its run asks again."""
-    attempt = _published_attempt(drafting, recorded, key)
-    if attempt is not None and (attempt.request or 0) >= request:
-        return _answer(drafting, attempt)
+    answer = _answer(drafting, recorded, Replay(key=key, epoch=request, run=None, requested_ms=0))
+    if answer is not None:
+        return answer
     return refused(_UNREADABLE)
 
 
-def _answer(drafting: Drafting, attempt: Attempt) -> Mapping[str, Any]:
-    return {"attempt": attempt.epoch, "completed_ms": drafting.at_ms}
+def _answer(drafting: Drafting, recorded: Recorded, request: Replay) -> Mapping[str, Any] | None:
+    """The answer to a request, if an attempt that was made for it is in the table. With the attempt's figures: without
+    them those of the commit would count, and dead letters that the replay alone has would never be run again."""
+    key, checkpoint = request.key, drafting.checkpoint
+    try:
+        found = recorded.published(key)
+        attempt = None if found is None else checkpoint.attempts.get(key, found.manifest.epoch)
+    except MicroBatchError:
+        return None
+    if found is None or attempt is None or attempt.started_ms < request.requested_ms or not answers(attempt, request):
+        return None
+    progress = progress_again(recorded, checkpoint.lane(key.lane), found)
+    return {"attempt": attempt.epoch, "completed_ms": drafting.at_ms, "progress": progress}
 
 
 def _mend(
@@ -210,11 +220,3 @@ def _is_record(data: bytes | None) -> bool:
     except CorruptEntryError:
         return False
     return True
-
-
-def _published_attempt(drafting: Drafting, recorded: Recorded, key: BatchKey) -> Attempt | None:
-    try:
-        found = recorded.published(key)
-        return drafting.checkpoint.attempts.get(key, found.manifest.epoch) if found is not None else None
-    except MicroBatchError:
-        return None
