@@ -119,6 +119,14 @@ MUTATIONS = [
         tests=(REPAIR,),
     ),
     Mutation(
+        name="a table that is away lacks the batch whose request is torn",
+        why="it is said of its rows for ever that they are in no table, and retention waits for a clear",
+        file="upkeep/commands/repair_epochs.py",
+        old="            return None\n\n    _mend(\n",
+        new="            return refused(_UNREADABLE)\n\n    _mend(\n",
+        tests=(ASIDE,),
+    ),
+    Mutation(
         name="repair answers a clear without the figures of its replay",
         why="dead letters that the replay alone has are never run again, and nobody counts them",
         file="upkeep/commands/repair_epochs.py",
