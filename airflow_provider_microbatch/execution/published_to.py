@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
@@ -18,8 +19,7 @@ def published_as(checkpoint: Checkpoint, key: BatchKey) -> list[str]:
 
     :raises CorruptEntryError: if an entry cannot be read.
     """
-    made = (checkpoint.attempts.made(key, epoch) for epoch in published_epochs(checkpoint, key))
-    return list(dict.fromkeys(one.definition for one in made if one is not None and one.definition is not None))
+    return _ran_by(checkpoint, key, published_epochs(checkpoint, key))
 
 
 def published_to(checkpoint: Checkpoint, key: BatchKey, *, beside: OpenSink) -> list[Sink]:
@@ -32,20 +32,40 @@ def published_to(checkpoint: Checkpoint, key: BatchKey, *, beside: OpenSink) -> 
     :param beside: the pipeline's sink of now.
     :raises CorruptEntryError: if an entry cannot be read.
     """
-    found = list[Sink]()
     names = published_as(checkpoint, key)
     if not names and published_epochs(checkpoint, key):
         names = _of_all_attempts(checkpoint, key)
-    for name in names:
-        with suppress(CheckpointError, DefinitionError):
-            wrote = recorded_sink(checkpoint, name, beside=beside)
-            found += () if wrote is None else wrote.tables
-    return found
+    return _tables(checkpoint, names, beside=beside)
+
+
+def first_published_to(checkpoint: Checkpoint, key: BatchKey, *, beside: OpenSink) -> list[Sink]:
+    """Those of them that the first attempt has published to; empty if that attempt is not on record.
+
+    :param beside: the pipeline's sink of now.
+    :raises CorruptEntryError: if an entry cannot be read.
+    """
+    first = published_epochs(checkpoint, key)[-1:]
+    return _tables(checkpoint, _ran_by(checkpoint, key, first), beside=beside)
 
 
 def was_published_to(checkpoint: Checkpoint, key: BatchKey, table: OpenSink, *, beside: OpenSink) -> bool:
     """Whether the batch was published to this table, which may have been at another address then."""
     return any(table.is_written_by(one, checkpoint.tables) for one in published_to(checkpoint, key, beside=beside))
+
+
+def _ran_by(checkpoint: Checkpoint, key: BatchKey, epochs: Sequence[int]) -> list[str]:
+    made = (checkpoint.attempts.made(key, epoch) for epoch in epochs)
+    return list(dict.fromkeys(one.definition for one in made if one is not None and one.definition is not None))
+
+
+def _tables(checkpoint: Checkpoint, names: Sequence[str], *, beside: OpenSink) -> list[Sink]:
+    """The tables of these definitions, without those that cannot be loaded."""
+    found = list[Sink]()
+    for name in names:
+        with suppress(CheckpointError, DefinitionError):
+            wrote = recorded_sink(checkpoint, name, beside=beside)
+            found += () if wrote is None else wrote.tables
+    return found
 
 
 def _of_all_attempts(checkpoint: Checkpoint, key: BatchKey) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.execution.published_to import published_to
+from airflow_provider_microbatch.execution.published_to import first_published_to
 from airflow_provider_microbatch.sinks import OpenSink
 
 
@@ -58,16 +58,20 @@ def gap_below(checkpoint: Checkpoint, table: OpenSink, lane: str, *, beside: Ope
 
 
 def _had_the_oldest(checkpoint: Checkpoint, table: OpenSink, lane: str, *, beside: OpenSink) -> bool:
-    """Whether the oldest batch of the log of which that is known was published to this table: nothing else tells where
-    those before it went."""
+    """Whether the oldest batch of the log of which that is known went to this table at first: nothing else tells where
+    those before it went. A clear tells nothing of them: it also fills a table that was named after them. If all that
+    the log keeps were set aside, and nothing but clears has published any, the first of these tells."""
     logs = checkpoint.lane(lane)
-    for number in logs.offset_log.ids():
-        commit = logs.commit_of(number)
-        if commit is not None and commit.epoch is None and not commit.set_aside:
-            return False  # a streaming query's, which wrote to a table of its own
-        wrote = published_to(checkpoint, BatchKey(lane, number), beside=beside)
-        if wrote:
-            return any(table.is_written_by(one, checkpoint.tables) for one in wrote)
+    for by_clears in (False, True):
+        for number in logs.offset_log.ids():
+            commit = logs.commit_of(number)
+            if commit is None or commit.set_aside is not by_clears:
+                continue
+            if commit.epoch is None and not commit.set_aside:
+                return False  # a streaming query's, which wrote to a table of its own
+            wrote = first_published_to(checkpoint, BatchKey(lane, number), beside=beside)
+            if wrote:
+                return any(table.is_written_by(one, checkpoint.tables) for one in wrote)
     return False
 
 

@@ -302,6 +302,22 @@ MUTATIONS = [
         tests=(SINCE,),
     ),
     Mutation(
+        name="a table that a clear has filled passes for one that had those before",
+        why="once it is made anew each clear of all that it ever had is refused, and the pipeline stands still",
+        file="execution/published_to.py",
+        old="    first = published_epochs(checkpoint, key)[-1:]\n",
+        new="    first = published_epochs(checkpoint, key)[:1]\n",
+        tests=(SINCE,),
+    ),
+    Mutation(
+        name="nor is that told where the oldest batch was set aside before the clear",
+        why="its only publication is the clear's, which filled a table that had none before",
+        file="execution/table_gap.py",
+        old="            if commit is None or commit.set_aside is not by_clears:\n",
+        new="            if commit is None:\n",
+        tests=(SINCE,),
+    ),
+    Mutation(
         name="a table that has the oldest batch of the log has a gap before it",
         why="what it never had is said to be lost for good, and nothing but a new checkpoint to be left",
         file="execution/table_gap.py",
