@@ -141,6 +141,30 @@ def test_what_the_log_keeps_of_another_table_is_no_gap_of_this_one(tmp_path: Pat
     comes_back(world, {3: 3, 4: 4})
 
 
+def test_of_what_was_before_another_tables_batches_it_is_said_that_nobody_can_tell(tmp_path: Path) -> None:
+    """Batch 2 was in this table, and 3 and 4 in the other one: the log, which begins with these, does not tell."""
+    lake, other = DeltaSink(str(tmp_path / "lake")), FileSink(str(tmp_path / "other"), format="json")
+    world = World(tmp_path, sink=lake, min_batches_to_retain=4)
+    for number in range(7):
+        world.options["sink"] = other if number in (3, 4) else lake
+        world.land(number)
+        world.run(number)
+        if number == 1:
+            shutil.copytree(world.lake, tmp_path / "backup")
+    assert world.checkpoint.offset_log.ids() == [3, 4, 5, 6]
+    restore(world)
+    world.land(7)
+    with pytest.raises(SinkError, match=r"Whether it had batch 2 too, nobody can tell. If .* backup of it"):
+        world.run(7)
+    text = said(["check", world.pipeline.checkpoint, "--table"])[1]
+    assert text.count("lake had batch 2, nobody can tell") == 1
+    for number in (5, 6):
+        world.run(number, clear_number=1)
+    world.run(7, try_number=2)
+    assert table(world) == {number: [number] for number in (0, 1, 5, 6, 7)}
+    assert said(["check", world.pipeline.checkpoint, "--table"])[0] == 0
+
+
 def test_a_table_that_has_the_oldest_that_the_log_keeps_has_lost_none_before(tmp_path: Path) -> None:
     """Batches 0 to 2 went to another one."""
     world = World(tmp_path, sink=FileSink(str(tmp_path / "orders"), format="json"), min_batches_to_retain=2)
