@@ -110,8 +110,9 @@ def _check_knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, besi
         again = f" {rewind} has {lost} run again here: first it takes them out of where they are."
         raise SinkError(f"batch {key} is committed, and {unmerged}{again if rewind else ''}")
     gap = gap_below(checkpoint, table, key.lane, beside=beside)
-    if gap is not None:
+    if gap is not None and gap.were_here:
         raise SinkError(_gone(checkpoint, table, key, gap, beside=beside))
+    untold = "" if gap is None else f" Whether it had {gap} too, nobody can tell. {gap.ways_on()}"
     refused = beside.definition.not_replaceable()
     clears = "the oldest first" if refused is None else f"the oldest first (refused as the pipeline is now: {refused})"
     again = (
@@ -119,7 +120,7 @@ def _check_knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, besi
         "with --allow-skip"
     )
     raise SinkError(
-        f"{_unknown(table, key, beside=beside)} What it had of {lost} is in no table. "
+        f"{_unknown(table, key, beside=beside)} What it had of {lost} is in no table.{untold} "
         f"`microbatch check {quote(checkpoint.location)} --table` names them: clear their tasks, {clears}"
         f"{again if rewind else ''}. Or bring the table back as it was."
     )
@@ -142,7 +143,7 @@ def _check_no_gap(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, bes
         if _knows(checkpoint, table, key, beside=beside):
             return
         gap = gap_below(checkpoint, table, key.lane, beside=beside)
-        if gap is not None and was_published_to(checkpoint, key, table, beside=beside):
+        if gap is not None and gap.were_here and was_published_to(checkpoint, key, table, beside=beside):
             raise SinkError(_gone(checkpoint, table, key, gap, beside=beside))
 
 
