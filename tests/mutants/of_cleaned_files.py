@@ -24,6 +24,22 @@ MUTATIONS = [
         tests=(CLEAN,),
     ),
     Mutation(
+        name="of an entry that was cleaned in part no file counts as taken",
+        why="another file is read in the place of the one that was deleted, once clean_source is switched off",
+        file="sources/file/cleaning.py",
+        old="number in self.deleting or number in self.left\n",
+        new="number in self.deleting\n",
+        tests=(CLEAN,),
+    ),
+    Mutation(
+        name="of an entry that was cleaned in part all files count as taken",
+        why="check says of the file that is still there that no batch has read it: who lands it anew has it twice",
+        file="sources/file/cleaning.py",
+        old=" and number not in self.due and number not in self.left\n",
+        new=" and number not in self.due\n",
+        tests=(CLEAN,),
+    ),
+    Mutation(
         name="a file that clean_source has left is looked for in the archive first",
         why="its batch reads a file of somebody else",
         file="sources/file/open.py",

@@ -356,7 +356,7 @@ class Part:
         assert [self.first.exists(), self.second.exists()] == [False, True]
 
 
-@pytest.mark.parametrize("error", [Killed()], ids=["dies"])
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), Killed()], ids=["fails", "dies"])
 def test_another_file_is_not_read_for_one_of_an_entry_that_was_deleted_in_part(
     world: World, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:

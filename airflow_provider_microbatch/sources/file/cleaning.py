@@ -76,7 +76,8 @@ class Cleaning:
         been, or are at this moment.
     :param archives: pairs of the source's base and archive folder, all that were ever used, newest first.
     :param deleting: entries whose files a cleaner is deleting.
-    :param left: by entry, paths of the files that cleaners have left alone.
+    :param left: by entry, paths of the files that cleaners have left alone. An entry that a cleaner has begun and that
+        none has finished is here too, if with none: which of its other files were taken is not known.
     """
 
     due: Entries = Entries()
@@ -120,7 +121,7 @@ class Cleaning:
 
     def taken(self, ids: Collection[int], *, cleaned: Collection[int]) -> Cleaning:
         """The record after the cleaner has finished with the entries; those that are cleaned are no longer due."""
-        left = {number: paths for number, paths in self.left.items() if paths}
+        left = {number: paths for number, paths in self.left.items() if paths or number not in cleaned}
         return replace(self, due=self.due.without(cleaned), deleting=self.deleting.without(ids), left=left)
 
     def is_taking(self, number: int) -> bool:
@@ -132,13 +133,14 @@ class Cleaning:
         return path in self.left.get(number, ())
 
     def has_taken(self, number: int, path: str) -> bool:
-        """Whether this file of the entry was archived or deleted, or may be deleted at this moment."""
-        begun = number not in self.due or number in self.deleting
+        """Whether this file of the entry was archived or deleted, or may have been: a cleaner is at the entry, or was
+        not through with it."""
+        begun = number not in self.due or number in self.deleting or number in self.left
         return number in self.done and begun and not self.has_left(number, path)
 
     def has_finished(self, number: int) -> bool:
         """Whether a cleaner has taken all files of the entry."""
-        return number in self.done and number not in self.due
+        return number in self.done and number not in self.due and number not in self.left
 
 
 class CleaningRecord:
