@@ -11,8 +11,8 @@ MUTATIONS = [
         name="a file that clean_source has left counts as taken",
         why="its batch cannot be cleared, and who lands it anew, as check says, has its rows twice",
         file="sources/file/cleaning.py",
-        old=" and begun and not self.has_left(number, path)",
-        new=" and begun",
+        old="        return begun and self.gives_up(number, path)\n",
+        new="        return begun and number in self.done\n",
         tests=(CLEAN,),
     ),
     Mutation(
@@ -43,8 +43,8 @@ MUTATIONS = [
         name="a file that clean_source has left is looked for in the archive first",
         why="its batch reads a file of somebody else",
         file="sources/file/open.py",
-        old=" and not cleaned.has_left(file.log_id, file.path)\n",
-        new="\n",
+        old="cleaned.gives_up(file.log_id, file.path)\n",
+        new="file.log_id in cleaned.done\n",
         tests=(CLEAN,),
     ),
     Mutation(

@@ -128,15 +128,15 @@ class Cleaning:
         """Whether a cleaner may be archiving or deleting the entry's files now, or died while doing so."""
         return number in self.due and number in self.done
 
-    def has_left(self, number: int, path: str) -> bool:
-        """Whether cleaners have left this file of the entry alone."""
-        return path in self.left.get(number, ())
+    def gives_up(self, number: int, path: str) -> bool:
+        """Whether this file of the entry was archived or deleted, or is about to be."""
+        return number in self.done and path not in self.left.get(number, ())
 
     def has_taken(self, number: int, path: str) -> bool:
         """Whether this file of the entry was archived or deleted, or may have been: a cleaner is at the entry, or was
         not through with it."""
         begun = number not in self.due or number in self.deleting or number in self.left
-        return number in self.done and begun and not self.has_left(number, path)
+        return begun and self.gives_up(number, path)
 
     def has_finished(self, number: int) -> bool:
         """Whether a cleaner has taken all files of the entry."""

@@ -396,8 +396,7 @@ class OpenFileSource(OpenSource):
             raise self._error(why)
 
     def _locate(self, file: PlannedFile, cleaned: Cleaning, look: Look) -> Located:
-        base = self._listing.base
-        given_up = file.log_id in cleaned.done and not cleaned.has_left(file.log_id, file.path)
+        base, given_up = self._listing.base, cleaned.gives_up(file.log_id, file.path)
         archives = cleaned.archiving(base, self._archive).archives
         taken = cleaned.has_taken(file.log_id, file.path)
         return locate(file, look=look, base=base, archives=archives, given_up=given_up, taken=taken)
