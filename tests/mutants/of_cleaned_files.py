@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutation import Mutation
 
 CLEAN = "tests/sources/test_file_clean.py"
+OBJECTS = "tests/sources/test_file_objects.py"
 
 MUTATIONS = [
     Mutation(
@@ -46,6 +47,22 @@ MUTATIONS = [
         old="cleaned.gives_up(file.log_id, file.path)\n",
         new="file.log_id in cleaned.done\n",
         tests=(CLEAN,),
+    ),
+    Mutation(
+        name="an object that was deleted is to have the time that it had",
+        why="nobody can set an object's time: where its ETag is another one its batch can never be read again",
+        file="sources/file/objects.py",
+        old='"Put them below a folder of the bucket, each as it lay below the source\'s, and name that one: "\n',
+        new='"Put them back where they were. "\n',
+        tests=(OBJECTS,),
+    ),
+    Mutation(
+        name="what was put below an archive is known by its time",
+        why="an object that clean_source has deleted can be put back nowhere",
+        file="sources/file/present.py",
+        old="        is_copy = root != base and file.etag is not None\n",
+        new="        is_copy = False\n",
+        tests=(OBJECTS,),
     ),
     Mutation(
         name="what a restored record takes for left is left",

@@ -368,6 +368,7 @@ class OpenFileSource(OpenSource):
             on_missing=self._source.on_missing,
             on_changed=self._source.on_changed,
             cleaned=cleaned.done,
+            put_back=self._place.put_back,
         )
 
     def _cleaned(self) -> Cleaning:
