@@ -203,4 +203,20 @@ MUTATIONS = [
         new="]",
         tests=(LETTERS,),
     ),
+    Mutation(
+        name="a mark that is gone stops the clears of the batches behind it",
+        why="what was set aside there gets into no topic any more, and retention keeps all from there on",
+        file="execution/table_place.py",
+        old="        if key == newest_published(checkpoint, key.lane):\n",
+        new="        if True:\n",
+        tests=("tests/kafka/test_aged_marks.py",),
+    ),
+    Mutation(
+        name="a batch comes on top of the newest one, which has lost its mark",
+        why="nobody says any more that it has none",
+        file="execution/table_place.py",
+        old="        if key == newest_published(checkpoint, key.lane):\n",
+        new="        if False:\n",
+        tests=("tests/kafka/test_aged_marks.py",),
+    ),
 ]
