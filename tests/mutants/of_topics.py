@@ -23,8 +23,16 @@ MUTATIONS = [
         name="a rewind is named for what a table beside a topic has lost",
         why="each way that the error names is refused",
         file="execution/table_place.py",
-        old=" and not _others_keep(beside, table)\n",
-        new="\n",
+        old="lane.can_be_rewound_to(known) and not stays and",
+        new="lane.can_be_rewound_to(known) and",
+        tests=(BEHIND,),
+    ),
+    Mutation(
+        name="a rewind is named that takes out of a topic what the pipeline wrote to it before",
+        why="it is refused, and no way on is named",
+        file="execution/table_place.py",
+        old="    if before.keeps_for_good:\n",
+        new="    if False:\n",
         tests=(BEHIND,),
     ),
     Mutation(
