@@ -435,7 +435,8 @@ class _Rewind:
             if not found.sink.definition.can_withdraw:
                 raise MaintenanceError(
                     f"batch {number} is in {found.sink.location()}, which no batch can be taken out of: each makes it "
-                    "whole, or its sink has no way to. Take it out there (drop the table, say), and run this again."
+                    "whole, or its sink has no way to. Take it out there (drop the table, say), and run this again; or "
+                    "clear the task of each batch that is to be made again."
                 )
             comes_back = self._recorded.is_written_to(found.sink, lane=self._name)
             if not comes_back:
