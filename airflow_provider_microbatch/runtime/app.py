@@ -194,8 +194,8 @@ def _run(
                         columns = [[field.name, field.dataType.simpleString()] for field in frame.schema.fields]
                     for count in (rows_out, *counts.values()):
                         count.written(frames_out)
-                    refusing.written(name, frames_out)
-                written[name] = rows_out.get()
+                    written[name] = rows_out.get()
+                    refusing.written(name, frames_out, rows=written[name])
             with watch.phase("write"), failing_as("write", where="the dead letters"):
                 listings |= _write_letters(job, refusing, all_read=job.transform is None)
         for name, tell in ended.items():

@@ -76,6 +76,7 @@ class Refusing:
         self._unparsed: dict[str, _Unparsed] = {}
         self._places: dict[str, str] = {}
         self._judged: dict[str, _Judged] = {}
+        self._taken: dict[str, int] = {}
         self._letters = RowCount(conditions={name: _is_of(name) for name in job.sources})
         self._rows = 0
         self._rows_of: dict[str, int] = {}
@@ -145,14 +146,18 @@ class Refusing:
                 "(--sink)",
             ) from None
 
-    def written(self, stage: str, frames: Sequence[DataFrame]) -> None:
+    def written(self, stage: str, frames: Sequence[DataFrame], *, rows: int | None) -> None:
         """Count the rows of a stage after its write.
 
         :param frames: those of :func:`~airflow_provider_microbatch.runtime.counting.writing`.
+        :param rows: how many the table gets; None if Spark has not told.
         :raises BatchFailure: if an expectation with the action ``fail`` refuses a row.
         """
         judged = self._judged.get(stage)
         if judged is None:
+            if rows is None and self._checks.max_share is not None:
+                rows = frames[0].count()
+            self._taken[stage] = rows or 0
             return
         judged.counts.written(frames)
         names = [str(number) for number in range(len(judged.expected))]
@@ -275,7 +280,8 @@ class Refusing:
             )
 
     def _check_number(self, frame: DataFrame) -> None:
-        seen = sum(judged.rows[""] for judged in self._judged.values()) + sum(self._rows_of.values())
+        seen = sum(judged.rows[""] for judged in self._judged.values()) + sum(self._taken.values())
+        seen += sum(self._rows_of.values())
         most, share = self._checks.max_rows, self._checks.max_share
         if not ((most is not None and self._rows > most) or (share is not None and self._rows > share * seen)):
             return
