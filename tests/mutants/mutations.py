@@ -43,6 +43,7 @@ from tests.mutants import (
     of_subtasks,
     of_tables,
     of_topics,
+    of_unfit_rows,
     of_what_is_told,
 )
 
@@ -87,5 +88,6 @@ MUTATIONS = [
     *of_state.MUTATIONS,
     *of_tables.MUTATIONS,
     *of_topics.MUTATIONS,
+    *of_unfit_rows.MUTATIONS,
     *of_what_is_told.MUTATIONS,
 ]

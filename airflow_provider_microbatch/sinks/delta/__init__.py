@@ -92,10 +92,10 @@ class DeltaSink(Sink):
         if is_object(self.path):
             from airflow_provider_microbatch.sinks.delta.objects import OpenDeltaInBucket
 
-            return OpenDeltaInBucket(self, self.address, connect=context.connect)
+            return OpenDeltaInBucket(self, self.address, context)
         from airflow_provider_microbatch.sinks.delta.opened import OpenDelta
 
-        return OpenDelta(self)
+        return OpenDelta(self, context)
 
     @property
     def root(self) -> Path:

@@ -8,10 +8,11 @@ from contextlib import AbstractContextManager
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.sinks import Compacted, Compaction, ExpectedBatch, PublishedRows, Sink
+from airflow_provider_microbatch.sinks import Compacted, Compaction, ExpectedBatch, PublishedRows, Sink, SinkContext
 from airflow_provider_microbatch.sinks.delta import DeltaSink, protocol
 from airflow_provider_microbatch.sinks.delta.compacting import Compacting
 from airflow_provider_microbatch.sinks.delta.folder import Folder
+from airflow_provider_microbatch.sinks.delta.intake import rules_of
 from airflow_provider_microbatch.sinks.delta.removing import files_of
 from airflow_provider_microbatch.sinks.delta.table import OpenDeltaTable, Ready
 from airflow_provider_microbatch.sinks.file.arguments import is_object
@@ -26,11 +27,12 @@ class OpenDelta(OpenPlaced, OpenDeltaTable):
     """The operations that the orchestrator calls.
 
     :param sink: its definition.
+    :param context: its surroundings.
     """
 
-    def __init__(self, sink: DeltaSink) -> None:
+    def __init__(self, sink: DeltaSink, context: SinkContext) -> None:
         OpenPlaced.__init__(self, sink.folder, partition_by=sink.partition_by, options=sink.options)
-        OpenDeltaTable.__init__(self, sink, Folder(sink.root))
+        OpenDeltaTable.__init__(self, sink, Folder(sink.root), rows_are_judged=context.rows_are_judged)
 
     def check(self) -> None:
         check_writable(self._root)
@@ -41,7 +43,8 @@ class OpenDelta(OpenPlaced, OpenDeltaTable):
             snapshot = self._log.open()
             if snapshot is None or self._published(snapshot, batch) is None:
                 raise SinkError(f"batch {batch.key} is not in the Delta table {self._root}.")
-            protocol.check(snapshot, partition_by=self._sink.partition_by, where=self._where)
+            rules = rules_of(snapshot)
+            protocol.check(snapshot, partition_by=self._sink.partition_by, where=self._where, held=rules)
             # From a file with a deletion vector, Spark would read rows that were deleted.
             protocol.check_may_remove(snapshot, where=self._where)
             base = f"file://{self._root}"
