@@ -46,6 +46,7 @@ from tests.mutants import (
     of_table_gaps,
     of_tables,
     of_topics,
+    of_unfit_rows,
     of_what_is_told,
 )
 
@@ -93,5 +94,6 @@ MUTATIONS = [
     *of_table_gaps.MUTATIONS,
     *of_tables.MUTATIONS,
     *of_topics.MUTATIONS,
+    *of_unfit_rows.MUTATIONS,
     *of_what_is_told.MUTATIONS,
 ]

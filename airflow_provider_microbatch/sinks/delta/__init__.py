@@ -102,14 +102,14 @@ class DeltaSink(Sink):
         if is_object(self.path):
             from airflow_provider_microbatch.sinks.delta.objects import OpenDeltaInBucket
 
-            return OpenDeltaInBucket(self, self.address, connect=context.connect)
+            return OpenDeltaInBucket(self, self.address, context)
         if self.merge is not None:
             from airflow_provider_microbatch.sinks.delta.merged.opened import OpenMergedDelta
 
             return OpenMergedDelta(self, self.merge)
         from airflow_provider_microbatch.sinks.delta.opened import OpenDelta
 
-        return OpenDelta(self)
+        return OpenDelta(self, rows_are_judged=context.rows_are_judged)
 
     @property
     def root(self) -> Path:

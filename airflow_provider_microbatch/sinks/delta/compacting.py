@@ -28,6 +28,7 @@ from airflow_provider_microbatch.sinks.compaction.parquet import ParquetJoining
 from airflow_provider_microbatch.sinks.delta import protocol
 from airflow_provider_microbatch.sinks.delta.adding import add_of
 from airflow_provider_microbatch.sinks.delta.folder import Folder
+from airflow_provider_microbatch.sinks.delta.intake import rules_of
 from airflow_provider_microbatch.sinks.delta.log import DeltaLog, Snapshot
 from airflow_provider_microbatch.sinks.delta.removing import NAMEABLE, partition_of
 from airflow_provider_microbatch.sinks.file.posix import check_no_link, make_folders, sync
@@ -118,7 +119,9 @@ class Compacting:
 
     def _check(self, snapshot: Snapshot) -> None:
         # From a file with a deletion vector, rows that were deleted would come back.
-        protocol.check(snapshot, partition_by=self._partition_by, where=str(self._root))
+        # All rows keep to the table's rules already.
+        held = rules_of(snapshot)
+        protocol.check(snapshot, partition_by=self._partition_by, where=str(self._root), held=held)
 
     def _groups(self, snapshot: Snapshot, wanted: Compaction, done: Compacted) -> list[list[Small]]:
         """Files to be joined: of one partition, one lane and one kind, in the order of their batches."""

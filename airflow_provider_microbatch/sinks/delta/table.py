@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,11 +12,13 @@ from typing import Any
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.runtime.intake import Intake
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
 from airflow_provider_microbatch.sinks.delta import DeltaSink, protocol
 from airflow_provider_microbatch.sinks.delta.adding import add_of, partition_values
 from airflow_provider_microbatch.sinks.delta.columns import Columns
 from airflow_provider_microbatch.sinks.delta.home import Home
+from airflow_provider_microbatch.sinks.delta.intake import intake_of, rules_of
 from airflow_provider_microbatch.sinks.delta.log import PATIENCE_SECONDS, WITHDRAWN, DeltaLog, Snapshot
 from airflow_provider_microbatch.sinks.delta.present import Present
 from airflow_provider_microbatch.sinks.delta.removing import Removal, removal_of
@@ -60,13 +62,15 @@ class OpenDeltaTable(OpenLogged):
 
     :param sink: its definition.
     :param home: where the table lies.
+    :param rows_are_judged: whether rows that the table cannot take are kept out of it.
     """
 
-    def __init__(self, sink: DeltaSink, home: Home) -> None:
+    def __init__(self, sink: DeltaSink, home: Home, *, rows_are_judged: bool) -> None:
         self._sink = sink
         self._home = home
         self._log = DeltaLog(home)
         self._present: Present | None = None
+        self._rows_are_judged = rows_are_judged
 
     @property
     def definition(self) -> DeltaSink:
@@ -106,6 +110,11 @@ class OpenDeltaTable(OpenLogged):
     @abstractmethod
     def _telling(self, doing: str, key: BatchKey | None = None) -> AbstractContextManager[None]:
         """Raise errors of the place as errors of the sink."""
+
+    def intake(self) -> Intake | None:
+        with self._telling("look at"):
+            snapshot = self._log.open()
+        return None if snapshot is None else intake_of(snapshot)
 
     def contains(self, batch: ExpectedBatch) -> Manifest | None:
         with self._telling("look for", batch.key):
@@ -175,11 +184,11 @@ class OpenDeltaTable(OpenLogged):
         """:raises SinkError: if the table is there, and asks of its writers what is not done here."""
         snapshot = self._log.open()
         if snapshot is not None:
-            self._check_writable(snapshot)
+            self._check_writable(snapshot, held=rules_of(snapshot) if self._rows_are_judged else ())
 
-    def _check_writable(self, snapshot: Snapshot) -> None:
+    def _check_writable(self, snapshot: Snapshot, *, held: Collection[str]) -> None:
         """:raises SinkError: if the table asks of its writers what is not done here, or is written in another way."""
-        protocol.check(snapshot, partition_by=self._sink.partition_by, where=self._where)
+        protocol.check(snapshot, partition_by=self._sink.partition_by, where=self._where, held=held)
         protocol.check_not_merged(snapshot, where=self._where)
 
     def _published(self, snapshot: Snapshot | None, batch: ExpectedBatch) -> Published | None:
@@ -200,7 +209,7 @@ class OpenDeltaTable(OpenLogged):
                     return found.own
                 ready = self._ready(batch, epoch)
                 columns = self._shown(self._columns(ready.schema, ready.manifest))
-                if snapshot is not None and self._widen(snapshot, columns):
+                if snapshot is not None and self._widen(snapshot, columns, held=ready.manifest.held_to):
                     continue
                 if found is not None:
                     self._settle(found)
@@ -234,13 +243,16 @@ class OpenDeltaTable(OpenLogged):
         """Those of a stage's columns that readers of the table get."""
         return columns
 
-    def _widen(self, snapshot: Snapshot, columns: Columns) -> bool:
+    def _widen(self, snapshot: Snapshot, columns: Columns, *, held: Collection[str]) -> bool:
         """Check that the stage fits the table, and add columns to the table if that is allowed. Two writers that do so
         at once end with the same columns.
 
+        :param held: the rules that the rows of the stage were held against.
         :return: whether the table has changed, and has to be read again.
         """
-        self._check_writable(snapshot)
+        if self._rows_are_judged:
+            self._check_held(intake_of(snapshot), held)
+        self._check_writable(snapshot, held=held)
         where = f"the Delta table {self._where}"
         missing = columns.missing(snapshot.schema, policy=self._sink.schema_policy, where=where)
         if missing:
@@ -295,7 +307,8 @@ class OpenDeltaTable(OpenLogged):
         """
         where = self._where
         # Removing a file without naming its deletion vector would leave the file, and its rows, in the table.
-        protocol.check(snapshot, partition_by=self._sink.partition_by, where=where)
+        # All rows keep to the table's rules already, those that stay and those that come.
+        protocol.check(snapshot, partition_by=self._sink.partition_by, where=where, held=rules_of(snapshot))
         protocol.check_may_remove(snapshot, where=where)
         removal = removal_of(snapshot, self._home, batch.key)
         if before is not None and removal.rows < before[1]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.changes import DELETED
+from airflow_provider_microbatch.runtime.intake import Intake
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.sinks import Compacted, Compaction, ExpectedBatch, Manifest, OpenSink, PublishedRows
 from airflow_provider_microbatch.sinks.delta import DeltaSink, protocol
@@ -68,7 +69,10 @@ class OpenMergedDelta(OpenDelta):
                 return str(error)
         return None
 
-    def _check_writable(self, snapshot: Snapshot) -> None:
+    def intake(self) -> Intake | None:
+        return None  # a change that deletes its key has no values: which rows the table takes, a change does not tell
+
+    def _check_writable(self, snapshot: Snapshot, *, held: Collection[str]) -> None:
         protocol.check(snapshot, partition_by=(), where=self._where)
         protocol.check_may_merge(snapshot, where=self._where)
         if snapshot.merged is None:
