@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.checkpoint.replays import Replays
 from airflow_provider_microbatch.exceptions import BatchSetAsideError, SinkError
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.file import FileSink
@@ -17,12 +15,9 @@ from airflow_provider_microbatch.sinks.several import Sinks
 from tests.checkpoint.test_golden import GOLDEN
 from tests.execution.kept_tables import start_behind
 from tests.execution.maintaining import applied, filled
-from tests.execution.sleepers import killed
-from tests.execution.test_dead_letters import refusing
 from tests.execution.test_lost_in_table import restore, table
-from tests.execution.two_tables import read
 from tests.execution.typed_commands import said
-from tests.execution.world import Killed, World
+from tests.execution.world import World
 from tests.support.inline_engine import InlineEngine
 
 pytestmark = pytest.mark.slow  # many tables are made by libraries of their own
@@ -85,47 +80,6 @@ def test_nor_is_a_backup_gone_on_with_while_the_table_itself_has_more(tmp_path: 
     world.options["sink"] = DeltaSink(str(world.lake))
     world.run(2, try_number=2)
     assert table(world) == {0: [0], 1: [1], 2: [2]}
-
-
-def test_what_a_table_has_lost_comes_back_beside_one_that_is_named_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each batch was to be in both. A rewind would take it out of the other table for good, so none is named."""
-    lake, orders = DeltaSink(str(tmp_path / "lake")), FileSink(str(tmp_path / "orders"), format="json")
-    world = two_batches(World(tmp_path, sink=Sinks({"lake": lake, "orders": orders})), backup=True)
-    world.options["sink"] = lake
-    with pytest.raises(SinkError, match=r"batch live/1 was published to .*orders, and is there"):
-        world.run(1, clear_number=1)
-    restore(world)
-    with pytest.raises(SinkError, match=LOST) as told:
-        world.run(2)
-    assert "rewind" not in str(told.value)
-    with monkeypatch.context() as patch:
-        patch.setattr(Replays, "complete", killed)
-        with pytest.raises(Killed):
-            world.run(1, clear_number=1)
-    world.expire_leases()
-    world.run(1, clear_number=1, try_number=2)
-    assert not world.checkpoint.replays.pending(BatchKey("live", 1))
-    world.run(2, try_number=2)
-    assert table(world) == {0: [0], 1: [1], 2: [2]}
-    assert sorted(read(tmp_path / "orders")) == [0, 1]
-
-
-def test_but_not_beside_dead_letters_that_are_sent_nowhere_any_more(tmp_path: Path) -> None:
-    """What was refused then would be among the letters, and in the table too."""
-    world = World(tmp_path, sink=DeltaSink(str(tmp_path / "lake")), expect={"version = 1": "dead_letter"})
-    world.options["dead_letters"] = FileSink(str(tmp_path / "letters"), format="json")
-    for number in (0, 1):
-        world.land(number, number + 2)
-        world.run(number, refusing({0: None, 1: None, 2: None, 3: "dead_letter"}))
-        if number == 0:
-            shutil.copytree(world.lake, tmp_path / "backup")
-    world.options |= {"dead_letters": None, "expect": {}}
-    restore(world)
-    with pytest.raises(SinkError, match="batch live/1 has its dead letters in "):
-        world.run(1, clear_number=1)
-    assert table(world) == {0: [0, 2]}
 
 
 def test_what_is_lost_behind_numbers_that_were_counted_over_is_no_other_lifes(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from tests.mutants.mutation import Mutation
 
 SINKS, DEATHS = "tests/sinks/test_several.py", "tests/execution/test_several_sinks.py"
 COMMANDS = "tests/execution/test_two_tables.py"
-CHANGED = "tests/execution/test_lost_since_a_change.py"
+BESIDE = "tests/execution/test_lost_beside_another.py"
 
 MUTATIONS = [
     Mutation(
@@ -243,7 +243,7 @@ MUTATIONS = [
         file="execution/table_place.py",
         old=" or has_lost_alone(checkpoint, sink, key, before):\n",
         new=":\n",
-        tests=(CHANGED,),
+        tests=(BESIDE,),
     ),
     Mutation(
         name="a table that is named no more keeps what a replay makes anew beside it",
@@ -251,7 +251,7 @@ MUTATIONS = [
         file="execution/published_together.py",
         old="    return bool(tables) and not _is_one_of(other, tables)\n",
         new="    return True\n",
-        tests=(CHANGED,),
+        tests=(BESIDE,),
     ),
     Mutation(
         name="a replay that has died behind its publish stands in its own way",
@@ -259,7 +259,7 @@ MUTATIONS = [
         file="execution/published_together.py",
         old="    return bool(tables) and not _is_one_of(other, tables)\n",
         new="    return False\n",
-        tests=(CHANGED,),
+        tests=(BESIDE,),
     ),
     Mutation(
         name="a rewind is named that takes a lost batch out of a table that is named no more",
@@ -267,7 +267,7 @@ MUTATIONS = [
         file="execution/table_place.py",
         old=" and not published_beside(checkpoint, beside, key)\n",
         new="\n",
-        tests=(CHANGED,),
+        tests=(BESIDE,),
     ),
     Mutation(
         name="a table of dead letters counts as one that was to have the batch, too",
@@ -275,6 +275,6 @@ MUTATIONS = [
         file="execution/published_together.py",
         old="if letters is None or not one.is_same_place(letters)]",
         new="]",
-        tests=(CHANGED,),
+        tests=(BESIDE,),
     ),
 ]
