@@ -13,10 +13,9 @@ from airflow_provider_microbatch.execution.engine import Code
 from tests.simulator.commands import letters_behind, rewind, typed_until_it_ends
 from tests.simulator.engine import SimulatedEngine
 from tests.simulator.moves import move
-from tests.simulator.moves_of_restores import stop_everybody, told_of, whole
+from tests.simulator.moves_of_restores import names_a_trap, stop_everybody, told_of, whole
 from tests.simulator.moves_of_topics import is_well
 from tests.simulator.processes import Process
-from tests.simulator.promises import TRAP
 from tests.simulator.systems import FilesIntoTopicAndLetters
 from tests.simulator.world import Broken
 
@@ -75,7 +74,7 @@ def starts_behind_letters(world: World) -> str | None:
     if subject is None or subject is not _first(world) or not is_well(world, subject) or world.disk.trouble:
         return None
     lane = subject.checkpoint().lane(LETTERS)
-    if lane.offset_log.ids() != lane.commit_log.ids() or _names_a_trap(world, subject):
+    if lane.offset_log.ids() != lane.commit_log.ids() or names_a_trap(world, subject):
         return None
     stop_everybody(world)
     world.broker.settle()
@@ -101,11 +100,6 @@ def starts_behind_letters(world: World) -> str | None:
     if str(said.result).startswith("refused"):
         raise Broken("a lane of letters cannot count on behind a topic", f"{said.result}")
     return f"letters of {subject.name} were run again as {newest}, which no log knows: {said.result}"
-
-
-def _names_a_trap(world: World, subject: Subject) -> bool:
-    """What a stranger has written is for a person to remove: until then no table of the checkpoint is asked."""
-    return any(TRAP.encode() in entry.data for entry in world.disk.below(subject.folder).values())
 
 
 def finish_letters(world: World, subject: Subject, *, tries: int) -> None:

@@ -91,7 +91,9 @@ def test_lines_that_would_run_together_are_not_joined(sink: FileSink, files: dic
 
 
 @pytest.mark.parametrize(
-    "content", [b"no gzip", gzip.compress(b"0,a\n" * 9)[:-12], gzip.compress(b"")[:10] + b"\xff" * 9]
+    "content",
+    [b"no gzip", gzip.compress(b"0,a\n" * 9)[:-12], gzip.compress(b"")[:10] + b"\xff" * 9],
+    ids=["no gzip", "torn", "no stream"],  # the bytes have the time in them: two workers would not collect the same
 )
 def test_packed_lines_that_cannot_be_read_are_left_and_named(tmp_path: Path, content: bytes) -> None:
     sink = FileSink(str(tmp_path / "table"), format="csv")
