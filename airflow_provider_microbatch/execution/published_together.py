@@ -31,9 +31,7 @@ def published_beside(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> l
     found = list[Sink]()
     for attempt in _published(checkpoint, key):
         tables = _tables(checkpoint, attempt, beside=sink)
-        others = [
-            one for one in tables if not any(table.is_written_by(one, checkpoint.tables) for table in sink.tables)
-        ]
+        others = [one for one in tables if not _is_ours(checkpoint, sink, one)]
         if len(others) < len(tables):
             found += others
     return found
