@@ -132,6 +132,31 @@ class Definition:
             check_servers(made, live=live)
         return made
 
+    @classmethod
+    def as_far_as_known(cls, data: Mapping[str, Any], *, known: Collection[type] = ()) -> Self | None:
+        """The definition that another version of this class wrote, of those of its arguments that the class has now and
+        that can be loaded here; None if these make none. To be compared with others, never to be used.
+
+        :param data: as for :meth:`from_dict`.
+        :param known: as for :meth:`from_dict`.
+        """
+        arguments = data.get("arguments")
+        if data.get("class") != class_path(cls) or not isinstance(arguments, Mapping):
+            return None
+        values = dict[str, Any]()
+        for name in arguments.keys() & _fields(cls):
+            with contextlib.suppress(DefinitionError):
+                values[name] = _revive(arguments[name], known)
+        try:
+            with reading_back():
+                return cls(**values)
+        except Exception:  # a field that it needs has another name now, or another meaning
+            return None
+
+
+def _fields(cls: type) -> set[str]:
+    return {field.name for field in dataclasses.fields(cls) if field.init}
+
 
 def _made(cls: type[D], data: Mapping[str, Any], known: Collection[type]) -> D:
     path = data.get("class")
@@ -146,8 +171,7 @@ def _made(cls: type[D], data: Mapping[str, Any], known: Collection[type]) -> D:
     arguments = data.get("arguments") or {}
     if not isinstance(arguments, Mapping):
         raise DefinitionError(f"{path!r}: its arguments are {arguments!r:.100}, not an object.")
-    names = {field.name for field in dataclasses.fields(loaded) if field.init}  # type: ignore[arg-type]
-    unknown = sorted(set(arguments) - names)
+    unknown = sorted(set(arguments) - _fields(loaded))
     if unknown:
         raise DefinitionError(
             f"{data['class']} has no field {', '.join(map(repr, unknown))}: this definition was written by another "

@@ -9,6 +9,7 @@ from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.lane import plan_given_up
 from airflow_provider_microbatch.exceptions import SourceChangedError
 from airflow_provider_microbatch.execution.forgetting import forgotten_of
+from airflow_provider_microbatch.execution.intakes import with_intakes
 from airflow_provider_microbatch.execution.letters_taken import check_not_taken
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.planned import PlannedBatch
@@ -36,6 +37,7 @@ def job_of(
     finished are taken over into the attempt's stage, and are not to be done.
 
     :raises SourceChangedError: if the range is no longer as it was planned.
+    :raises SinkError: if it is not known what a table takes of a row.
     """
     if attempt.request is not None:
         check_not_taken(checkpoint, attempt.key, sink)
@@ -75,7 +77,7 @@ def job_of(
             FORGOTTEN: [one.mark for one in forgotten],
         },
         streaming=streaming,
-        checks=pipeline.checks(forgotten),
+        checks=with_intakes(pipeline.checks(forgotten), sink),
     )
     if not pipeline.split_wise:
         return job

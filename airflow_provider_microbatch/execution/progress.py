@@ -9,7 +9,7 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.execution.opened_sources import Lag
 from airflow_provider_microbatch.sinks import Manifest
 
-_NOT_OF_THE_BATCH = ("learned", "identity", "warnings", "sink")
+_NOT_OF_THE_BATCH = ("learned", "identity", "warnings", "sink", "heldTo")
 """Parts of a result that stand elsewhere, or say which table's manifest it is in."""
 
 

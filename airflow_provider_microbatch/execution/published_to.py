@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError
+from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.execution.newest import published_epochs
-from airflow_provider_microbatch.execution.recorded_sinks import recorded_sink
+from airflow_provider_microbatch.execution.recorded_sinks import recorded_places
 from airflow_provider_microbatch.sinks import OpenSink, Sink
 
 
@@ -18,34 +19,51 @@ def published_as(checkpoint: Checkpoint, key: BatchKey) -> list[str]:
 
     :raises CorruptEntryError: if an entry cannot be read.
     """
-    made = (checkpoint.attempts.made(key, epoch) for epoch in published_epochs(checkpoint, key))
-    return list(dict.fromkeys(one.definition for one in made if one is not None and one.definition is not None))
+    return _ran_by(checkpoint, key, published_epochs(checkpoint, key))
 
 
 def published_to(checkpoint: Checkpoint, key: BatchKey, *, beside: OpenSink) -> list[Sink]:
     """The tables that any attempt has published a committed batch to: one that was named after the commit has it by a
     clear, and one that was no longer named at a clear has it from before that. No table of an attempt that has not
     published, such as that of a clear that is on its way. If no published attempt is on record, the tables of all
-    attempts. Whether they are those of now is seen by their definitions alone; one that cannot be loaded is none of the
-    pipeline's of now.
+    attempts. To be compared by where they are, see :func:`recorded_places`: one that cannot be loaded and is of no
+    class of the pipeline's tables of now is none of these.
 
     :param beside: the pipeline's sink of now.
     :raises CorruptEntryError: if an entry cannot be read.
     """
-    found = list[Sink]()
     names = published_as(checkpoint, key)
     if not names and published_epochs(checkpoint, key):
         names = _of_all_attempts(checkpoint, key)
-    for name in names:
-        with suppress(CheckpointError, DefinitionError):
-            wrote = recorded_sink(checkpoint, name, beside=beside)
-            found += () if wrote is None else wrote.tables
-    return found
+    return _tables(checkpoint, names, beside=beside)
+
+
+def first_published_to(checkpoint: Checkpoint, key: BatchKey, *, beside: OpenSink) -> list[Sink]:
+    """Those of them that the first attempt has published to; empty if that attempt is not on record.
+
+    :param beside: the pipeline's sink of now.
+    :raises CorruptEntryError: if an entry cannot be read.
+    """
+    first = published_epochs(checkpoint, key)[-1:]
+    return _tables(checkpoint, _ran_by(checkpoint, key, first), beside=beside)
 
 
 def was_published_to(checkpoint: Checkpoint, key: BatchKey, table: OpenSink, *, beside: OpenSink) -> bool:
     """Whether the batch was published to this table, which may have been at another address then."""
     return any(table.is_written_by(one, checkpoint.tables) for one in published_to(checkpoint, key, beside=beside))
+
+
+def _ran_by(checkpoint: Checkpoint, key: BatchKey, epochs: Sequence[int]) -> list[str]:
+    made = (checkpoint.attempts.made(key, epoch) for epoch in epochs)
+    return list(dict.fromkeys(one.definition for one in made if one is not None and one.definition is not None))
+
+
+def _tables(checkpoint: Checkpoint, names: Sequence[str], *, beside: OpenSink) -> list[Sink]:
+    found = list[Sink]()
+    for name in names:
+        with suppress(CheckpointError):
+            found += recorded_places(checkpoint, name, beside=beside)
+    return found
 
 
 def _of_all_attempts(checkpoint: Checkpoint, key: BatchKey) -> list[str]:

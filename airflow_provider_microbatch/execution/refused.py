@@ -13,7 +13,8 @@ from airflow_provider_microbatch.runtime.checks import DEAD_LETTER
 class Refused:
     """Rows of a batch that something refused.
 
-    :param what: the expectation that refused them; or that a source's records do not parse.
+    :param what: the expectation that refused them; or that a source's records do not parse; or why the table could not
+        take them.
     :param sink: the sink that the rows were meant for; empty for a pipeline's only sink.
     :param action: what became of the rows: ``drop`` or ``dead_letter``.
     :param rows: how many.

@@ -30,6 +30,7 @@ from airflow_provider_microbatch.execution.identity import (
 from airflow_provider_microbatch.execution.letters_taken import taken
 from airflow_provider_microbatch.execution.newest import newest_published
 from airflow_provider_microbatch.execution.published_to import published_to, was_published_to
+from airflow_provider_microbatch.execution.published_together import has_lost_alone, published_beside
 from airflow_provider_microbatch.execution.recorded_sinks import check_may_be_asked, recorded_sink
 from airflow_provider_microbatch.execution.table_gap import TableGap, gap_below, known_before, numbers
 from airflow_provider_microbatch.execution.table_shape import OTHERS, check_shape
@@ -100,18 +101,26 @@ def _check_knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, besi
     if unmerged is None and not any(table.is_written_by(one, checkpoint.tables) for one in wrote):
         return
     if (left := table.unrecorded(_on_record(checkpoint, key), wrote)) is not None:
-        raise SinkError(f"batch {key} is committed. {left}")
+        # Its rows are there, so nothing is lost. A clear before a later batch leaves that one as the newest, which the
+        # next run asks for; on top of this one, a batch would hide it.
+        if key == newest_published(checkpoint, key.lane):
+            raise SinkError(f"batch {key} is committed. {left}")
+        return
     known, lane = max(known_before(checkpoint, table, key), default=-1), checkpoint.lane(key.lane)
-    # Such a rewind is refused for what stays in another table.
-    can_rewind = lane.can_be_rewound_to(known) and not _others_keep(beside, table)
+    # Such a rewind is refused for what stays in another table, and takes what is in one that the pipeline names no
+    # more out of there for good.
+    others = [one.definition for one in beside.tables if one is not table] + wrote
+    stays = any(one.keeps_for_good and not table.is_written_by(one, checkpoint.tables) for one in others)
+    can_rewind = lane.can_be_rewound_to(known) and not stays and not published_beside(checkpoint, beside, key)
     rewind = command(lane, f"rewind --to {known} --drop-output") if can_rewind else None
     lost = numbers(known + 1, key.id)
     if unmerged is not None:
         again = f" {rewind} has {lost} run again here: first it takes them out of where they are."
         raise SinkError(f"batch {key} is committed, and {unmerged}{again if rewind else ''}")
     gap = gap_below(checkpoint, table, key.lane, beside=beside)
-    if gap is not None:
+    if gap is not None and gap.were_here:
         raise SinkError(_gone(checkpoint, table, key, gap, beside=beside))
+    untold = "" if gap is None else f" Whether it had {gap} too, nobody can tell. {gap.ways_on()}"
     refused = beside.definition.not_replaceable()
     clears = "the oldest first" if refused is None else f"the oldest first (refused as the pipeline is now: {refused})"
     again = (
@@ -119,15 +128,10 @@ def _check_knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, besi
         "with --allow-skip"
     )
     raise SinkError(
-        f"{_unknown(table, key, beside=beside)} What it had of {lost} is in no table. "
+        f"{_unknown(table, key, beside=beside)} What it had of {lost} is in no table.{untold} "
         f"`microbatch check {quote(checkpoint.location)} --table` names them: clear their tasks, {clears}"
         f"{again if rewind else ''}. Or bring the table back as it was."
     )
-
-
-def _others_keep(beside: OpenSink, table: OpenSink) -> bool:
-    """Whether another table of the pipeline has its batches for good."""
-    return any(one is not table and one.definition.keeps_for_good for one in beside.tables)
 
 
 def _check_no_gap(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, beside: OpenSink) -> None:
@@ -142,7 +146,7 @@ def _check_no_gap(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, bes
         if _knows(checkpoint, table, key, beside=beside):
             return
         gap = gap_below(checkpoint, table, key.lane, beside=beside)
-        if gap is not None and was_published_to(checkpoint, key, table, beside=beside):
+        if gap is not None and gap.were_here and was_published_to(checkpoint, key, table, beside=beside):
             raise SinkError(_gone(checkpoint, table, key, gap, beside=beside))
 
 
@@ -253,7 +257,7 @@ def check_not_elsewhere(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -
 
     :raises SinkError: if the batch is in another table, which the pipeline wrote to before, or if that cannot be told
         since the other table is away: its rows would be in both. A table that was moved to the sink's address is no
-        other table.
+        other table, and one that got the batch together with the sink's is to have it beside what the sink has lost.
     """
     planned = planned_identity(checkpoint, key)
     for name in _definitions(checkpoint, key, where=lambda one: _may_have_published(checkpoint, one, planned)):
@@ -294,7 +298,7 @@ def _check_of_no_attempt(
 
 def _check_not_in(checkpoint: Checkpoint, before: Sink, sink: OpenSink, key: BatchKey, *, is_of_letters: bool) -> None:
     is_ours = any(table.definition.is_same_place(before) for table in sink.tables)
-    if is_ours or not before.is_cheap_to_ask:
+    if is_ours or not before.is_cheap_to_ask or has_lost_alone(checkpoint, sink, key, before):
         return
     try:
         check_may_be_asked(before, beside=sink)
@@ -315,10 +319,16 @@ def _check_not_in(checkpoint: Checkpoint, before: Sink, sink: OpenSink, key: Bat
     rewind = command(checkpoint.lane(key.lane), f"rewind --to {key.id - 1} --drop-output")
     if is_of_letters:
         raise SinkError(_letters_left(checkpoint, other, sink, key, rewind=rewind))
-    raise SinkError(
+    told = (
         f"batch {key} was published to {other.location()}, and is there. The pipeline writes to {sink.location()} "
-        "now: its rows would be in both. Name the old table for this batch, or move the old table's batches to the new "
-        f"one, or have {rewind} take it and all later batches out and run them again."
+        "now: its rows would be in both. Name the old table for this batch, "
+    )
+    if before.keeps_for_good:
+        refused = before.not_replaceable()
+        raise SinkError(f"{told}alone or beside the new one{'' if refused is None else f': {refused}'}.")
+    raise SinkError(
+        f"{told}or move the old table's batches to the new one, or have {rewind} take it and all later batches out and "
+        "run them again."
     )
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.checkpoint.lane import command
-from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, SinkError
+from airflow_provider_microbatch.exceptions import CheckpointError, SinkError
 from airflow_provider_microbatch.execution.newest import newest_published
 from airflow_provider_microbatch.execution.published_to import published_as
-from airflow_provider_microbatch.execution.recorded_sinks import recorded_sink
+from airflow_provider_microbatch.execution.recorded_sinks import recorded_tables
 from airflow_provider_microbatch.sinks import OpenSink, Sink
 
 OTHERS = 20
@@ -57,31 +57,23 @@ def _lanes(checkpoint: Checkpoint, table: OpenSink, lane: str, *, beside: OpenSi
 
 def _was_ever_unlike(checkpoint: Checkpoint, table: OpenSink, *, beside: OpenSink) -> bool:
     """Whether any pipeline on record writes the table in another form: if none does, no batch has another form."""
-    sinks = (_sink(checkpoint, name, beside=beside) for name in checkpoint.definitions.names())
-    written = (_as_written(checkpoint, table, one) for one in sinks if one is not None)
+    names = checkpoint.definitions.names()
     try:
-        return any(table.definition.unlike(before) for before in written if before is not None)
+        return any(map(table.definition.unlike, _as_written(checkpoint, table, names, beside=beside)))
     except CheckpointError:
         return True  # a definition that cannot be read may be such a one
 
 
 def _newest_as_written(checkpoint: Checkpoint, table: OpenSink, lane: str, *, beside: OpenSink) -> Sink | None:
-    """The table as the lane's newest published batch was last written there; None if it was not, or the sink cannot be
-    loaded here."""
+    """The table as the lane's newest published batch was last written there; None if it was not, or its definition
+    cannot be loaded here."""
     newest = newest_published(checkpoint, lane)
     names = [] if newest is None else published_as(checkpoint, newest)
-    sinks = (_sink(checkpoint, name, beside=beside) for name in names)
-    written = (_as_written(checkpoint, table, one) for one in sinks if one is not None)
-    return next(filter(None, written), None)
+    return next(_as_written(checkpoint, table, names, beside=beside), None)
 
 
-def _sink(checkpoint: Checkpoint, name: str, *, beside: OpenSink) -> Sink | None:
-    try:
-        return recorded_sink(checkpoint, name, beside=beside)
-    except DefinitionError:
-        return None
-
-
-def _as_written(checkpoint: Checkpoint, table: OpenSink, wrote: Sink) -> Sink | None:
-    """The table as an earlier sink has written it; None if that sink wrote to other tables."""
-    return next((one for one in wrote.tables if table.is_written_by(one, checkpoint.tables)), None)
+def _as_written(checkpoint: Checkpoint, table: OpenSink, names: Sequence[str], *, beside: OpenSink) -> Iterator[Sink]:
+    """The table as these pipelines on record write it, without those that write to other tables."""
+    for name in names:
+        recorded = recorded_tables(checkpoint, name, beside=beside)
+        yield from (one for one in recorded if table.is_written_by(one, checkpoint.tables))

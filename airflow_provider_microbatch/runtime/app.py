@@ -194,8 +194,8 @@ def _run(
                         columns = [[field.name, field.dataType.simpleString()] for field in frame.schema.fields]
                     for count in (rows_out, *counts.values()):
                         count.written(frames_out)
-                    refusing.written(name, frames_out)
-                written[name] = rows_out.get()
+                    written[name] = rows_out.get()
+                    refusing.written(name, frames_out, rows=written[name])
             with watch.phase("write"), failing_as("write", where="the dead letters"):
                 listings |= _write_letters(job, refusing, all_read=job.transform is None)
         for name, tell in ended.items():
@@ -239,6 +239,8 @@ def _run(
         with failing_as("write"):
             # A table knows by this name which of the figures is its own.
             told_here = {**result, "sink": name} if len(written) > 1 else result
+            if held_to := refusing.held_to(name):
+                told_here = {**told_here, "heldTo": held_to}
             report.write_manifest(spark, stage.report, told_here, listings[name], options=options_of(stage.arguments))
     seconds = watch.duration_ms["total"] / 1000
     rate = f", {total / seconds:,.0f} rows a second" if total and seconds else ""

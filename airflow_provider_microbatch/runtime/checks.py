@@ -4,8 +4,10 @@ that are forgotten."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from airflow_provider_microbatch.runtime.intake import Intake
 
 FAIL, DEAD_LETTER, DROP = "fail", "dead_letter", "drop"
 ACTIONS = (FAIL, DEAD_LETTER, DROP)
@@ -53,6 +55,8 @@ class Checks:
     :param max_rows: how many dead letters a batch may have; None for any number.
     :param max_share: the largest share of dead letters among all checked rows, from 0 to 1; None for any share.
     :param forgotten: the rows to leave out, before any expectation is checked.
+    :param intakes: what a table takes of a row, by the name of its stage; other rows are dead letters. A table that is
+        not among them takes all rows, or fails the batch.
     """
 
     expectations: tuple[Expectation, ...] = ()
@@ -60,13 +64,15 @@ class Checks:
     max_rows: int | None = None
     max_share: float | None = None
     forgotten: tuple[Forgotten, ...] = ()
+    intakes: Mapping[str, Intake] = field(default_factory=dict)
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Checks:
         """Restore checks from the values that ``dataclasses.asdict`` made, by way of JSON."""
         expectations = tuple(Expectation(**one) for one in values["expectations"])
         forgotten = tuple(Forgotten(**{**one, "stages": tuple(one["stages"])}) for one in values["forgotten"])
-        return cls(**{**values, "expectations": expectations, "forgotten": forgotten})
+        intakes = {name: Intake.from_values(one) for name, one in values.get("intakes", {}).items()}
+        return cls(**{**values, "expectations": expectations, "forgotten": forgotten, "intakes": intakes})
 
     def of(self, stage: str) -> list[Expectation]:
         """The expectations on the rows of a stage, the strongest action first."""

@@ -11,15 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime import report
+from airflow_provider_microbatch.runtime.changes import with_deleted
 from airflow_provider_microbatch.runtime.failure import BatchFailure
 from airflow_provider_microbatch.runtime.write import write as write_files
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructField
-
-DELETED = "_deleted"
-"""The column that tells whether a change deletes its key."""
 
 _AS_THEY_ARE = ("boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
 _LONGEST_NAME = 63
@@ -48,7 +46,7 @@ def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[st
 
     _check_names(frame.columns, arguments)
     if arguments["delete_when"] is not None:
-        frame = frame.withColumn(DELETED, F.coalesce(F.expr(arguments["delete_when"]).cast("boolean"), F.lit(False)))
+        frame = with_deleted(frame, arguments["delete_when"])
     cells = [_cell(field, remove_nul=arguments["remove_nul"]) for field in frame.schema.fields]
     line = F.concat_ws("\t", *(F.coalesce(cell, F.lit("\\N")) for cell in cells))
     listing = write_files(frame.select(line.alias("value")), {"path": arguments["path"], "format": "text"})

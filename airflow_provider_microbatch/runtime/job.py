@@ -213,6 +213,8 @@ class Job:
         for name in ("streaming", "checks"):
             if values[name] is None:
                 del values[name]  # left out where unused, so that an older warm server still runs the job
+        if not values.get("checks", {}).get("intakes", True):
+            del values["checks"]["intakes"]  # likewise
         return json.dumps(values, ensure_ascii=False)
 
     @classmethod

@@ -13,8 +13,9 @@ from airflow_provider_microbatch.runtime.job import Job
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-UNPARSED, REFUSED = "unparsed", "refused"
-"""Values of the column ``kind``: a record of a source that is no row of its schema; a row of the result."""
+UNPARSED, REFUSED, UNFIT = "unparsed", "refused", "unfit"
+"""Values of the column ``kind``: a record of a source that is no row of its schema; a row of the result that an
+expectation refuses; one that the table cannot take."""
 
 COLUMNS = ("batch", "kind", "source", "sink", "place", "reason", "raw", "columns", "read_at")
 """Columns of the table: ``batch`` is lane and id, as in ``live/7``; ``source`` is the name of the row's source (if the
@@ -39,7 +40,7 @@ def unparsed(frame: DataFrame, job: Job, *, source: str, column: str, place: str
     return frame.where(_named(column).isNotNull()).select(
         *_letter(
             job,
-            kind=UNPARSED,
+            kind=F.lit(UNPARSED),
             source=source,
             sink=None,
             place=place,
@@ -50,11 +51,14 @@ def unparsed(frame: DataFrame, job: Job, *, source: str, column: str, place: str
     )
 
 
-def refused(frame: DataFrame, job: Job, *, stage: str, columns: list[str], reason: Column, place: str) -> DataFrame:
+def refused(
+    frame: DataFrame, job: Job, *, stage: str, columns: list[str], kind: Column, reason: Column, place: str
+) -> DataFrame:
     """The dead letters of a table.
 
     :param frame: the rows that the table does not get.
     :param columns: the columns that the transform returned.
+    :param kind: which kind of letter each is.
     :param place: a SQL expression for the place of a row, if the frame knows it; may be empty.
     """
     from pyspark.sql import functions as F
@@ -64,7 +68,7 @@ def refused(frame: DataFrame, job: Job, *, stage: str, columns: list[str], reaso
     return frame.select(
         *_letter(
             job,
-            kind=REFUSED,
+            kind=kind,
             source=", ".join(job.sources),
             sink=stage or None,
             place=place,
@@ -78,7 +82,7 @@ def refused(frame: DataFrame, job: Job, *, stage: str, columns: list[str], reaso
 def _letter(
     job: Job,
     *,
-    kind: str,
+    kind: Column,
     source: str,
     sink: str | None,
     place: str,
@@ -90,7 +94,7 @@ def _letter(
 
     text = {
         "batch": F.lit(f"{job.lane}/{job.batch_id}"),
-        "kind": F.lit(kind),
+        "kind": kind,
         "source": F.lit(source),
         "sink": F.lit(sink),
         "place": F.expr(place) if place else F.lit(None),

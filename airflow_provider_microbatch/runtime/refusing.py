@@ -13,16 +13,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime import letters
-from airflow_provider_microbatch.runtime.checks import DEAD_LETTER, DROP, FAIL, Checks, Expectation
+from airflow_provider_microbatch.runtime.checks import ACTIONS, DEAD_LETTER, DROP, FAIL, Checks, Expectation
 from airflow_provider_microbatch.runtime.counting import RowCount
 from airflow_provider_microbatch.runtime.failure import BatchFailure, failing_as
+from airflow_provider_microbatch.runtime.fitting import Fitting, fitting_of
 from airflow_provider_microbatch.runtime.job import Job
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 VERDICT = "_microbatch_verdict"
-"""A column with the number of the expectation that refuses the row; null if none does. No table gets the column."""
+"""A column with the number of the rule that refuses the row; null if none does. No table gets the column."""
 
 UNPARSED_ROWS = "unparsed"
 """Name, in the counts of a source's rows, of the rows that do not parse."""
@@ -43,6 +44,25 @@ class _Unparsed:
     counts: RowCount
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Rule:
+    """Something that refuses rows of a stage: an expectation, or a column of the table.
+
+    :param what: the condition that a row does not meet, or why the table cannot take the row.
+    :param action: what becomes of the row.
+    :param kind: the kind of dead letter that the row becomes.
+    :param refuses: whether a row is refused; never null.
+    """
+
+    what: str
+    action: str
+    kind: str
+    refuses: Column
+
+    def __str__(self) -> str:
+        return repr(self.what) if self.kind == letters.REFUSED else self.what
+
+
 @dataclass(kw_only=True)
 class _Judged:
     """The rows of one stage with their verdicts.
@@ -54,14 +74,14 @@ class _Judged:
 
     frame: DataFrame
     columns: list[str]
-    expected: list[Expectation]
+    rules: list[_Rule]
     counts: RowCount
     counted: DataFrame
     rows: dict[str, int] = field(default_factory=dict)
 
     def among(self, action: str) -> int:
         """How many rows the action was applied to."""
-        return sum(self.rows[str(number)] for number, one in enumerate(self.expected) if one.action == action)
+        return sum(self.rows[str(number)] for number, one in enumerate(self.rules) if one.action == action)
 
 
 class Refusing:
@@ -76,6 +96,7 @@ class Refusing:
         self._unparsed: dict[str, _Unparsed] = {}
         self._places: dict[str, str] = {}
         self._judged: dict[str, _Judged] = {}
+        self._taken: dict[str, int] = {}
         self._letters = RowCount(conditions={name: _is_of(name) for name in job.sources})
         self._rows = 0
         self._rows_of: dict[str, int] = {}
@@ -100,8 +121,9 @@ class Refusing:
     def divide(self, stage: str, frame: DataFrame) -> DataFrame:
         """The rows of a stage that its table gets. The caller divides all stages before it writes the first.
 
+        :return: the rows with the types of the table's columns, as far as the job knows these.
         :raises BatchFailure: naming the expectation, or the forget request, whose condition Spark cannot compute or is
-            not boolean.
+            not boolean; or if the table can take no row of the result.
         """
         from pyspark.sql import functions as F
 
@@ -109,26 +131,42 @@ class Refusing:
             with self._naming_forgotten(one.number, stage), quiet():
                 _check(frame, one.condition)
             frame = frame.where(~F.coalesce(F.expr(one.condition), F.lit(False)))
-        expected = self._checks.of(stage)
-        for rule in expected:
-            with failing_as("transform", where=f"the expectation {rule.condition!r}{_for(stage)}"):
-                _check(frame, rule.condition)
-        if not expected:
-            return frame
+        fitting = Fitting()
+        if (intake := self._checks.intakes.get(stage)) is not None:
+            fitting = fitting_of(frame, intake, where=_for(stage))
+        rules = self._rules(stage, frame, fitting)
+        if not rules:
+            return _with(frame, fitting)
         if VERDICT in {column.casefold() for column in frame.columns}:
             raise BatchFailure(
                 "transform", f"the result{_for(stage)} has the column {VERDICT}, which this package adds"
             )
         verdict: Any = F
-        for number, rule in enumerate(expected):
-            verdict = verdict.when(_fails(rule), F.lit(number))
+        for number, rule in enumerate(rules):
+            verdict = verdict.when(rule.refuses, F.lit(number))
         judged = frame.withColumn(VERDICT, verdict)
-        counts = RowCount(conditions={str(number): f"{VERDICT} = {number}" for number in range(len(expected))})
+        counts = RowCount(conditions={str(number): f"{VERDICT} = {number}" for number in range(len(rules))})
         counted = counts.on(judged)
-        self._judged[stage] = _Judged(
-            frame=judged, columns=frame.columns, expected=expected, counts=counts, counted=counted
-        )
-        return counted.where(f"{VERDICT} IS NULL").drop(VERDICT)
+        self._judged[stage] = _Judged(frame=judged, columns=frame.columns, rules=rules, counts=counts, counted=counted)
+        return _with(counted.where(f"{VERDICT} IS NULL").drop(VERDICT), fitting)
+
+    def _rules(self, stage: str, frame: DataFrame, fitting: Fitting) -> list[_Rule]:
+        """The rules for the rows of a stage, the strongest action first. What the table cannot take comes before what
+        is to be dropped: nothing is dropped that another rule would have kept."""
+        rules = list[_Rule]()
+        for one in self._checks.of(stage):
+            with failing_as("transform", where=f"the expectation {one.condition!r}{_for(stage)}"):
+                _check(frame, one.condition)
+            rules.append(_Rule(what=one.condition, action=one.action, kind=letters.REFUSED, refuses=_fails(one)))
+        for misfit in fitting.misfits:
+            rules.append(_Rule(what=misfit.reason, action=DEAD_LETTER, kind=letters.UNFIT, refuses=misfit.is_met))
+        return sorted(rules, key=lambda rule: ACTIONS.index(rule.action))
+
+    def held_to(self, stage: str) -> tuple[str, ...]:
+        """The table's rules that the rows of a stage were held against; see
+        :attr:`~airflow_provider_microbatch.runtime.intake.Intake.rules`."""
+        intake = self._checks.intakes.get(stage)
+        return () if intake is None else intake.rules
 
     @contextmanager
     def _naming_forgotten(self, number: int, stage: str) -> Iterator[None]:
@@ -145,22 +183,26 @@ class Refusing:
                 "(--sink)",
             ) from None
 
-    def written(self, stage: str, frames: Sequence[DataFrame]) -> None:
+    def written(self, stage: str, frames: Sequence[DataFrame], *, rows: int | None) -> None:
         """Count the rows of a stage after its write.
 
         :param frames: those of :func:`~airflow_provider_microbatch.runtime.counting.writing`.
+        :param rows: how many the table gets; None if Spark has not told.
         :raises BatchFailure: if an expectation with the action ``fail`` refuses a row.
         """
         judged = self._judged.get(stage)
         if judged is None:
+            if rows is None and self._checks.max_share is not None:
+                rows = frames[0].count()
+            self._taken[stage] = rows or 0
             return
         judged.counts.written(frames)
-        names = [str(number) for number in range(len(judged.expected))]
+        names = [str(number) for number in range(len(judged.rules))]
         found: dict[str, int | None] = {"": judged.counts.get(), **{name: judged.counts.of(name) for name in names}}
         if None in found.values():
             found = _counted_again(judged.frame, names)
         judged.rows = {name: rows for name, rows in found.items() if rows is not None}
-        failing = {str(n): one for n, one in enumerate(judged.expected) if one.action == FAIL and judged.rows[str(n)]}
+        failing = {str(n): one for n, one in enumerate(judged.rules) if one.action == FAIL and judged.rows[str(n)]}
         if failing:
             raise self._failure(judged, failing, stage)
 
@@ -214,14 +256,13 @@ class Refusing:
         return self._rows
 
     def figures(self) -> dict[str, Any]:
-        """Figures for the result: how many rows were refused, and by which expectation; empty if the job checks
-        nothing."""
+        """Figures for the result: how many rows were refused, and by what; empty if the job checks nothing."""
         if self._job.checks is None or not (self._judged or self._checks.letters):
             return {}
         refused = [
-            {"sink": stage, "expectation": one.condition, "action": one.action, "rows": rows}
+            {"sink": stage, "expectation": one.what, "action": one.action, "rows": rows}
             for stage, judged in self._judged.items()
-            for number, one in enumerate(judged.expected)
+            for number, one in enumerate(judged.rules)
             if (rows := judged.rows[str(number)])
         ]
         return {
@@ -234,16 +275,17 @@ class Refusing:
     def _refused(self, stage: str, judged: _Judged) -> DataFrame:
         from pyspark.sql import functions as F
 
-        numbers = [number for number, one in enumerate(judged.expected) if one.action == DEAD_LETTER]
-        reasons = (
-            F.when(_fails(judged.expected[number]), F.lit(judged.expected[number].condition)) for number in numbers
-        )
+        numbers = [number for number, one in enumerate(judged.rules) if one.action == DEAD_LETTER]
+        reasons = (F.when(judged.rules[number].refuses, F.lit(judged.rules[number].what)) for number in numbers)
+        unfit = [number for number in numbers if judged.rules[number].kind == letters.UNFIT]
+        kind = F.when(F.col(VERDICT).isin(unfit), F.lit(letters.UNFIT)).otherwise(F.lit(letters.REFUSED))
         frame = judged.frame.where(F.col(VERDICT).isin(numbers))
         return letters.refused(
             frame,
             self._job,
             stage=stage,
             columns=judged.columns,
+            kind=kind,
             reason=F.concat_ws("; ", *reasons),
             place=self._place_in(frame),
         )
@@ -275,15 +317,16 @@ class Refusing:
             )
 
     def _check_number(self, frame: DataFrame) -> None:
-        seen = sum(judged.rows[""] for judged in self._judged.values()) + sum(self._rows_of.values())
+        seen = sum(judged.rows[""] for judged in self._judged.values()) + sum(self._taken.values())
+        seen += sum(self._rows_of.values())
         most, share = self._checks.max_rows, self._checks.max_share
         if not ((most is not None and self._rows > most) or (share is not None and self._rows > share * seen)):
             return
         by = {f"source {name!r} does not parse": rows for name, rows in self._rows_of.items()}
         for stage, judged in self._judged.items():
-            for number, one in enumerate(judged.expected):
+            for number, one in enumerate(judged.rules):
                 if one.action == DEAD_LETTER and judged.rows[str(number)]:
-                    by[f"{one.condition!r}{_for(stage)}"] = judged.rows[str(number)]
+                    by[f"{one}{_for(stage)}"] = judged.rows[str(number)]
         told = ", ".join(f"{what}: {rows:,}" for what, rows in by.items())
         limit = f"{most:,}" if share is None else f"{share:g} of them"
         raise BatchFailure(
@@ -292,10 +335,10 @@ class Refusing:
             f"{_examples(frame, 'raw')}Nothing was published",
         )
 
-    def _failure(self, judged: _Judged, failing: Mapping[str, Expectation], stage: str) -> BatchFailure:
+    def _failure(self, judged: _Judged, failing: Mapping[str, _Rule], stage: str) -> BatchFailure:
         from pyspark.sql import functions as F
 
-        told = ", ".join(f"{one.condition!r}: {judged.rows[number]:,}" for number, one in failing.items())
+        told = ", ".join(f"{one}: {judged.rows[number]:,}" for number, one in failing.items())
         rows = judged.frame.where(F.col(VERDICT).isin([int(number) for number in failing]))
         raw = rows.select(
             F.to_json(F.struct(*map(_quoted, judged.columns)), {"ignoreNullFields": "false"}).alias("raw")
@@ -317,6 +360,10 @@ def counts_of(columns: Sequence[str], refused: str) -> RowCount:
         return RowCount(columns)
     # Include the text column: a row that does not parse is not an empty row.
     return RowCount((*columns, refused), {UNPARSED_ROWS: f"{_quoted(refused)} IS NOT NULL"})
+
+
+def _with(frame: DataFrame, fitting: Fitting) -> DataFrame:
+    return frame.withColumns(dict(fitting.values)) if fitting.values else frame
 
 
 def _fails(rule: Expectation) -> Column:

@@ -91,7 +91,9 @@ class ChangedRows:
             if self._on_truncate == FAIL:
                 raise self._error(
                     "was emptied by TRUNCATE, which is no change of any row: on_truncate='row' hands it to the "
-                    "transform as a row of its own, whose _op is 'truncate' and whose columns are null"
+                    "transform as a row of its own, whose _op is 'truncate' and whose columns are null. A table that "
+                    "changes are merged into cannot be emptied by that: begin anew, with another slot (and its "
+                    "snapshot), another checkpoint and another table"
                 )
             yield "truncate", [None] * len(self._columns)
             return

@@ -21,6 +21,7 @@ from airflow_provider_microbatch.connections import Connect, connect
 from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.lifetime import Close, at_end
+from airflow_provider_microbatch.runtime.intake import Intake
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.sinks.compaction import Compacted, Compaction
 from airflow_provider_microbatch.sinks.manifest import ExpectedBatch, Manifest
@@ -49,11 +50,14 @@ class SinkContext:
     :param connect: finds a connection by its id, when the sink needs the connection.
     :param at_end: takes a function to be called at the end of the task, look or command that the sink was opened for:
         the function closes what the sink holds.
+    :param rows_are_judged: whether rows that the table cannot take are kept out of it one by one, by
+        :meth:`OpenSink.intake`: a table may then have rules that files have to be written by, such as NOT NULL.
     """
 
     clock_ms: Callable[[], int] = now_ms
     connect: Connect = connect
     at_end: Callable[[Close], None] = at_end
+    rows_are_judged: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,6 +237,20 @@ class OpenSink(ABC):
     def stages_by_name(self, batch: BatchIdentity, epoch: int) -> Mapping[str, Stage]:
         """The stages that the runtime writes for an attempt, by :attr:`Sink.names`; a single one by the empty name."""
         return {"": self.stage(batch, epoch)}
+
+    def intake(self) -> Intake | None:
+        """What the table takes of a row, as it is now; None if there is no table yet, or none with columns of its own.
+        Asked for each attempt of a pipeline with dead letters, before Spark begins. The table may change until the
+        attempt is published: :meth:`publish` has to refuse a stage that does not fit the table of then.
+
+        :raises SinkError: if the table cannot be looked at.
+        """
+        return None
+
+    def intakes_by_name(self) -> Mapping[str, Intake]:
+        """The intakes of the tables by the names of their stages; of a table that has none there is no entry."""
+        found = self.intake()
+        return {} if found is None else {"": found}
 
     @property
     def subtasks(self) -> SubtaskStages | None:

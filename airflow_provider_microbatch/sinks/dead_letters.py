@@ -4,12 +4,12 @@ published after them: a batch is in when its tables and its dead letters are."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_provider_microbatch.definition import is_read_back
 from airflow_provider_microbatch.exceptions import DefinitionError
-from airflow_provider_microbatch.sinks import Sink
-from airflow_provider_microbatch.sinks.several import Sinks, check_sinks
+from airflow_provider_microbatch.sinks import OpenSink, Sink, SinkContext
+from airflow_provider_microbatch.sinks.several import OpenSinks, Sinks, check_sinks
 
 LETTERS = "dead_letters"
 """Name of the stage of the dead letters. A pipeline that has dead letters cannot use it as the name of another sink."""
@@ -38,6 +38,12 @@ class WithDeadLetters(Sinks):
                 f"dead_letters={letters.location()!r} is a table that each batch replaces, and with it the letters of "
                 "the batches before. Give it a table that keeps its batches, such as a FileSink."
             )
+
+    def open(self, context: SinkContext) -> OpenSink:
+        judged, letters = replace(context, rows_are_judged=True), self.dead_letters
+        return OpenSinks(
+            self, {name: sink.open(context if sink is letters else judged) for name, sink in self.sinks.items()}
+        )
 
     @property
     def names(self) -> tuple[str, ...]:

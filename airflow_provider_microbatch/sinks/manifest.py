@@ -54,6 +54,13 @@ class Manifest:
         found = told.get(FORGOTTEN) if isinstance(told, Mapping) else None
         return tuple(mark for mark in found if isinstance(mark, str)) if isinstance(found, list) else ()
 
+    @property
+    def held_to(self) -> tuple[str, ...]:
+        """The table's rules for rows that the rows were held against, as
+        :attr:`~airflow_provider_microbatch.runtime.intake.Intake.rules` has them."""
+        found = self.result.get("heldTo")
+        return tuple(rule for rule in found if isinstance(rule, str)) if isinstance(found, list) else ()
+
     def is_of(self, batch: BatchIdentity, epoch: int) -> bool:
         """Whether the manifest is that attempt's."""
         own = self.identity == batch if self.identity is not None else not batch.checkpoint

@@ -23,6 +23,7 @@ from airflow_provider_microbatch.exceptions import (
     PublishConflictError,
     SinkError,
 )
+from airflow_provider_microbatch.runtime.intake import Intake
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink, Sink, SinkContext, for_good_first
 from airflow_provider_microbatch.sinks.overlap import first_overlap
@@ -146,6 +147,11 @@ class OpenSinks(OpenSink):
 
     def stages_by_name(self, batch: BatchIdentity, epoch: int) -> Mapping[str, Stage]:
         return {name: sink.stage(batch, epoch) for name, sink in self._sinks.items()}
+
+    def intakes_by_name(self) -> Mapping[str, Intake]:
+        letters = self._definition.dead_letters
+        asked = {name: sink for name, sink in self._sinks.items() if sink.definition is not letters}
+        return {name: found for name, sink in asked.items() if (found := sink.intake()) is not None}
 
     def secrets(self) -> dict[str, str]:
         return {name: value for sink in self._sinks.values() for name, value in sink.secrets().items()}

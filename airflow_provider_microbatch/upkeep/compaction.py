@@ -107,7 +107,7 @@ def _compact(table: OpenSink, wanted: Compaction) -> TableReport:
     begun, done, failed = time.monotonic(), Compacted(), None
     try:
         done = table.compact(wanted)
-    except MicroBatchError as error:
+    except (MicroBatchError, OSError) as error:  # OSError: a full disk of this host, say. The other tables are tried
         failed = mask(str(error))
         log.warning("%s was not compacted to its end: %s", location, failed)
     report = TableReport(location=location, done=done, seconds=time.monotonic() - begun, failed=failed)

@@ -30,8 +30,8 @@ from airflow_provider_microbatch.execution.identity import (
 )
 from airflow_provider_microbatch.execution.letters_taken import replay_command
 from airflow_provider_microbatch.execution.liveness import Held, held_as
-from airflow_provider_microbatch.execution.newest import newest_published
 from airflow_provider_microbatch.execution.other_lives import another_life, first_of_another_life
+from airflow_provider_microbatch.execution.published_to import was_published_to
 from airflow_provider_microbatch.execution.set_aside import is_aside
 from airflow_provider_microbatch.execution.table_gap import gap_below
 from airflow_provider_microbatch.execution.table_place import unrecorded
@@ -223,19 +223,25 @@ def _has_more(sink: OpenSink, other: OpenSink) -> bool:
 
 
 def _gap(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, beside: OpenSink) -> Iterator[Finding]:
-    """A finding about batches that the table lacks before the oldest that is kept, if that one is missing too."""
+    """A finding about batches that the table lacks before the oldest that is kept, if the oldest of those that it had
+    is missing too."""
     with suppress(SinkError, CheckpointError):  # other findings report the error
-        if newest_published(checkpoint, key.lane, below=key.id) is not None:
+        log = checkpoint.lane(key.lane).offset_log
+        before = (BatchKey(key.lane, number) for number in log.ids() if number < key.id)
+        had = partial(was_published_to, checkpoint, table=table, beside=beside)
+        if not had(key=key) or any(had(key=one) for one in before):
             return
         gap = gap_below(checkpoint, table, key.lane, beside=beside)
         if gap is None:
             return
         tidied = "" if table.definition.remembers_batches else " If somebody has tidied it up, nothing is to be done."
+        told = f"whether {table.location()} had {gap}, nobody can tell"
+        if gap.were_here:
+            told = f"{gap} is not in {table.location()} either, and no log tells any more what was read there"
         yield Finding(
             kind="table",
-            where=checkpoint.lane(key.lane).offset_log.location,
-            message=f"{gap} is not in {table.location()} either, and no log tells any more what was read there, since "
-            f"retention has removed that (lane {key.lane}).",
+            where=log.location,
+            message=f"{told}, since retention has removed that (lane {key.lane}).",
             repair=f"{gap.ways_on()}{tidied}",
         )
 

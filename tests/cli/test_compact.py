@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 from collections import Counter
@@ -131,6 +132,19 @@ def test_a_table_that_is_away_is_an_error_and_the_next_one_is_done(
     assert main(["compact", location(world)]) == 1
     assert "not compacted to its end" in capsys.readouterr().out
     assert list(world.lake.iterdir()) == []
+
+
+def test_a_full_disk_of_this_host_is_an_error_of_the_table_that_met_it(
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> Compacted:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(FileSink, "compact", full)
+    assert main(["compact", location(world)]) == 1
+    told = capsys.readouterr().out
+    assert "not compacted to its end" in told
+    assert "No space left" in told
 
 
 def test_what_is_told_does_not_grow_with_the_table(

@@ -27,7 +27,7 @@ from airflow_provider_microbatch.sinks.table import TableSink
 from airflow_provider_microbatch.sinks.table.path_catalog import PathCatalog
 from tests.contract.registered import registered
 from tests.postgres import database, stages
-from tests.sinks.delta_stages import write_delta_stage
+from tests.sinks.delta_stages import write_changes_stage, write_delta_stage
 from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, KEY, NOTHING_KNOWN, batch_of, expect, write_stage
 from tests.support import iceberg_table, kafka, kafka_stages, object_stages, object_store
 from tests.support.foreach_sinks import RowsInSqlite
@@ -86,6 +86,13 @@ SYSTEMS = {
         make=lambda folder: DeltaSink(str(folder / "orders")),
         write_stage=write_delta_stage,
         keeps_replaced=0,  # it belongs to the table's history, and VACUUM removes it
+    ),
+    "delta-merged": Kind(
+        make=lambda folder: DeltaSink(
+            str(folder / "orders"), merge=Merge(keys=("id",), sequence_by=("epoch",)), schema_policy="add_columns"
+        ),
+        write_stage=write_changes_stage,
+        keeps_replaced=0,  # rows belong to the table's history, and the changes of an attempt go with it
     ),
     "delta-s3": Kind(
         make=lambda folder: DeltaSink(f"{object_store.address(folder)}/orders", packages=[]),

@@ -8,6 +8,8 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import BatchSetAsideError, TransformError
+from airflow_provider_microbatch.execution.set_aside import all_aside
+from tests.execution.maintaining import applied
 from tests.execution.test_set_aside import broken
 from tests.execution.typed_commands import advised, said
 from tests.execution.world import World
@@ -66,3 +68,27 @@ def test_nor_is_it_forgotten_once_a_request_to_run_it_was_repaired(tmp_path: Pat
     assert "batch live/0 failed too often and was set aside" in text
     world.run(0, clear_number=3)
     assert world.table() == {number: [number] for number in range(5)}
+
+
+def test_a_table_that_is_away_while_a_request_is_repaired_does_not_say_that_it_lacks_the_batch(tmp_path: Path) -> None:
+    """The clear was answered, and both entries are torn."""
+    world = World(tmp_path, on_failure="set_aside", set_aside_after=1)
+    world.land(0)
+    with pytest.raises(BatchSetAsideError):
+        world.run(0, broken())
+    world.land(1)
+    world.run(1)
+    world.run(0, clear_number=1)
+    for entry in tmp_path.glob("checkpoint/**/replays/live/0/1*"):
+        entry.write_bytes(b"")
+    world.expire_leases()
+    world.lake.rename(tmp_path / "unmounted")
+    world.lake.mkdir()
+    (problem,) = applied(world).problems
+    assert "nobody can tell now whether it was answered" in problem.what
+    world.lake.rmdir()
+    (tmp_path / "unmounted").rename(world.lake)
+    assert applied(world).problems == ()
+    assert all_aside(world.checkpoint, "live") == []
+    assert said(["check", world.pipeline.checkpoint, "--table"])[0] == 0
+    assert world.table() == {0: [0], 1: [1]}

@@ -12,7 +12,9 @@ from unittest import mock
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.replays import Replays
 from airflow_provider_microbatch.exceptions import (
+    BatchSetAsideError,
     CheckpointError,
     ForeignBatchError,
     MaintenanceError,
@@ -21,15 +23,17 @@ from airflow_provider_microbatch.exceptions import (
 )
 from airflow_provider_microbatch.execution.dead_letters import execution_of, replaying
 from airflow_provider_microbatch.execution.execution import Execution
+from airflow_provider_microbatch.execution.summary import summarize
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources.file import FileSource
 from tests.execution.intervals import IntervalWorld, hour
 from tests.execution.maintaining import applied, rewind
 from tests.execution.test_dead_letters import Checked, OfLetters, refusing, typed
+from tests.execution.test_set_aside import broken
 from tests.execution.two_tables import is_clean
 from tests.execution.typed_commands import advised, said
-from tests.execution.world import CODE, KEY, World, run_identity
+from tests.execution.world import CODE, KEY, Killed, World, run_identity
 
 REFUSED = "dead_letter"
 
@@ -220,6 +224,32 @@ class TestReplays:
         with pytest.raises(CheckpointError, match="live/0 is not replayed"):
             world.backfill(hour(0), 11)
         assert world.checkpoint.replays.all(KEY) == []
+        assert ids(world) == [1, 2]
+
+    @pytest.mark.parametrize("by", ["janitor", "repair"])
+    @pytest.mark.parametrize("before", ["set aside", "committed"])
+    def test_those_that_a_replay_alone_has_are_run_again_whoever_answers_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, by: str
+    ) -> None:
+        """Its process died before the answer."""
+        world = Checked(tmp_path, on_failure="set_aside", set_aside_after=1)
+        world.land(1, 2)
+        if before == "set aside":
+            with pytest.raises(BatchSetAsideError):
+                world.run(0, broken())
+        else:
+            live(world, 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(Replays, "complete", mock.Mock(side_effect=Killed))
+            with pytest.raises(Killed):
+                live(world, 0, 2, clear_number=1)
+        world.expire_leases()
+        made = world.janitor() if by == "janitor" else applied(world)
+        assert made
+        assert world.checkpoint.replays.pending(KEY) == []
+        told = summarize(world.checkpoint, KEY)
+        assert (told.rows_out, told.dead_letters, told.read["orders"]["files"]) == (1, 1, 1)
+        replay(world, 10)
         assert ids(world) == [1, 2]
 
     def test_one_that_waits_already_names_the_way_out(self, world: Checked) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.exceptions import BatchSetAsideError, SinkError
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.several import Sinks
@@ -18,6 +18,7 @@ from tests.execution.maintaining import applied, filled
 from tests.execution.test_lost_in_table import restore, table
 from tests.execution.typed_commands import said
 from tests.execution.world import World
+from tests.support.inline_engine import InlineEngine
 
 pytestmark = pytest.mark.slow  # many tables are made by libraries of their own
 
@@ -109,7 +110,7 @@ def make_anew(world: World) -> None:
         shutil.rmtree(world.lake / name)
 
 
-def comes_back(world: World, lost: dict[int, int]) -> None:
+def comes_back(world: World, lost: dict[int, int], *, clear_number: int = 1) -> None:
     """Nothing is said to be lost for good, and clears bring all of it back.
 
     :param lost: batches by the number of their run.
@@ -121,7 +122,7 @@ def comes_back(world: World, lost: dict[int, int]) -> None:
     told = f"{error.value}{said(['check', world.pipeline.checkpoint, '--table'])[1]}"
     assert "no log tells any more" not in told
     for number in lost:
-        world.run(number, clear_number=1)
+        world.run(number, clear_number=clear_number)
     world.run(following, try_number=2)
     assert {*lost.values(), lost[following - 1] + 1} <= table(world).keys()
     assert said(["check", world.pipeline.checkpoint, "--table"])[0] == 0
@@ -140,6 +141,30 @@ def test_what_the_log_keeps_of_another_table_is_no_gap_of_this_one(tmp_path: Pat
     comes_back(world, {3: 3, 4: 4})
 
 
+def test_of_what_was_before_another_tables_batches_it_is_said_that_nobody_can_tell(tmp_path: Path) -> None:
+    """Batch 2 was in this table, and 3 and 4 in the other one: the log, which begins with these, does not tell."""
+    lake, other = DeltaSink(str(tmp_path / "lake")), FileSink(str(tmp_path / "other"), format="json")
+    world = World(tmp_path, sink=lake, min_batches_to_retain=4)
+    for number in range(7):
+        world.options["sink"] = other if number in (3, 4) else lake
+        world.land(number)
+        world.run(number)
+        if number == 1:
+            shutil.copytree(world.lake, tmp_path / "backup")
+    assert world.checkpoint.offset_log.ids() == [3, 4, 5, 6]
+    restore(world)
+    world.land(7)
+    with pytest.raises(SinkError, match=r"Whether it had batch 2 too, nobody can tell. If .* backup of it"):
+        world.run(7)
+    text = said(["check", world.pipeline.checkpoint, "--table"])[1]
+    assert text.count("lake had batch 2, nobody can tell") == 1
+    for number in (5, 6):
+        world.run(number, clear_number=1)
+    world.run(7, try_number=2)
+    assert table(world) == {number: [number] for number in (0, 1, 5, 6, 7)}
+    assert said(["check", world.pipeline.checkpoint, "--table"])[0] == 0
+
+
 def test_a_table_that_has_the_oldest_that_the_log_keeps_has_lost_none_before(tmp_path: Path) -> None:
     """Batches 0 to 2 went to another one."""
     world = World(tmp_path, sink=FileSink(str(tmp_path / "orders"), format="json"), min_batches_to_retain=2)
@@ -153,6 +178,27 @@ def test_a_table_that_has_the_oldest_that_the_log_keeps_has_lost_none_before(tmp
     assert world.checkpoint.offset_log.ids() == [3, 4]
     restore(world)
     comes_back(world, {4: 4})
+
+
+@pytest.mark.parametrize("oldest", ["committed", "set aside"])
+def test_what_a_table_got_by_clears_is_no_sign_that_it_had_those_before(tmp_path: Path, oldest: str) -> None:
+    """It was named beside another one, and filled with what the log keeps, when nothing of 0 and 1 was left there."""
+    orders, lake = FileSink(str(tmp_path / "orders"), format="json"), DeltaSink(str(tmp_path / "lake"))
+    world = World(tmp_path, sink=orders, min_batches_to_retain=3, on_failure="set_aside", set_aside_after=1)
+    for number in range(5):
+        world.land(number)
+        if number == 2 and oldest == "set aside":
+            with pytest.raises(BatchSetAsideError):
+                world.run(number, InlineEngine(transform=lambda sources: 1 / 0))  # type: ignore[arg-type, return-value]
+            continue
+        world.run(number)
+    world.options["sink"] = Sinks({"orders": orders, "lake": lake})
+    for number in (2, 3, 4):
+        world.run(number, clear_number=1)
+    assert world.checkpoint.offset_log.ids() == [2, 3, 4]
+    assert table(world) == {2: [2], 3: [3], 4: [4]}
+    make_anew(world)
+    comes_back(world, {2: 2, 3: 3, 4: 4}, clear_number=2)
 
 
 def test_what_a_streaming_query_had_published_is_no_gap(tmp_path: Path) -> None:

@@ -131,3 +131,39 @@ def test_a_batch_that_was_set_aside_has_no_mark_to_lose(tmp_path: Path) -> None:
     world.run(2)
     world.run(1, clear_number=1)
     assert world.ids() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("cleared", [2, 3])
+def test_the_batches_behind_one_whose_mark_is_gone_are_cleared(tmp_path: Path, cleared: int) -> None:
+    """Its records are there: that it has no mark hides no loss, and says nothing of theirs."""
+    world = filled(TopicWorld(tmp_path, on_replay="append"), 4)
+    world.put_marks([(key_of(world.topic, BatchKey("live", 1)), None)])
+    world.run(cleared, clear_number=1)
+    assert world.ids() == sorted([0, 1, 2, 3, cleared])
+
+
+def test_so_is_one_behind_it_that_was_set_aside(tmp_path: Path) -> None:
+    """It was in no topic, and retention kept all from there on."""
+    world = TopicWorld(tmp_path)
+    world.options |= {"on_failure": "set_aside", "set_aside_after": 1, "set_aside_after_dead": 1}
+    filled(world, 2)
+    world.land(2)
+    set_aside(world, 2)
+    world.land(3)
+    world.run(3)
+    world.put_marks([(key_of(world.topic, BatchKey("live", 1)), None)])
+    world.run(2, clear_number=1)
+    assert world.ids() == [0, 1, 2, 3]
+
+
+def test_a_batch_behind_the_newest_is_not_made_while_that_has_lost_its_mark(tmp_path: Path) -> None:
+    """Behind it, nobody would miss the newest one again."""
+    world = TopicWorld(tmp_path)
+    world.options |= {"on_failure": "set_aside", "set_aside_after": 1, "set_aside_after_dead": 1}
+    filled(world, 2)
+    world.land(2)
+    set_aside(world, 2)
+    world.put_marks([(key_of(world.topic, BatchKey("live", 1)), None)])
+    with pytest.raises(SinkError, match="has no mark of batch live/1, "):
+        world.run(2, clear_number=1)
+    assert world.ids() == [0, 1]

@@ -12,6 +12,7 @@ import pytest
 from airflow_provider_microbatch.exceptions import MaintenanceError, SinkError
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.kafka import KafkaSink
 from airflow_provider_microbatch.sinks.several import Sinks
 from airflow_provider_microbatch.upkeep.commands.steps import DropStage
 from tests.execution.maintaining import applied, rewind
@@ -87,24 +88,66 @@ def test_a_batch_that_gets_into_the_topic_while_it_is_rewound_stays_and_is_commi
     assert world.stages() == []
 
 
-def test_no_way_is_named_that_the_topic_refuses_to_bring_back_what_a_table_beside_it_has_lost(tmp_path: Path) -> None:
-    world = TopicWorld(tmp_path)
-    world.options["sink"] = Sinks({"lake": DeltaSink(str(world.lake)), "topic": world.options["sink"]})
+def lose_the_newest(world: TopicWorld) -> tuple[DeltaSink, KafkaSink]:
+    """Two batches go to a table and to the topic; the table is put back to before the second, and data lands. Its sink
+    and the topic's."""
+    lake, topic = DeltaSink(str(world.lake)), world.options["sink"]
+    world.options["sink"] = Sinks({"lake": lake, "topic": topic})
     for number in (0, 1):
         world.land(number)
         world.run(number)
         if number == 0:
-            shutil.copytree(world.lake, tmp_path / "backup")
+            shutil.copytree(world.lake, world.root / "backup")
     shutil.rmtree(world.lake)
-    (tmp_path / "backup").rename(world.lake)
+    (world.root / "backup").rename(world.lake)
     world.land(2)
+    return lake, topic
+
+
+def in_the_lake(world: TopicWorld) -> list[int]:
+    return sorted(row["id"] for rows in batches_of(str(world.lake)).values() for row in rows)
+
+
+def test_no_way_is_named_that_the_topic_refuses_to_bring_back_what_a_table_beside_it_has_lost(tmp_path: Path) -> None:
+    world = TopicWorld(tmp_path)
+    lake, topic = lose_the_newest(world)
     with pytest.raises(SinkError, match=r"does not know it.*refused as the pipeline is now: .*on_replay='app") as lost:
         world.run(2)
     assert "--drop-output" not in str(lost.value)
-    topic = world.options["sink"].sinks["topic"]
-    lake = world.options["sink"].sinks["lake"]
     world.options["sink"] = Sinks({"lake": lake, "topic": replace(topic, on_replay="append")})
     world.run(1, clear_number=1)
     world.run(2, try_number=2)
-    assert sorted(row["id"] for rows in batches_of(str(world.lake)).values() for row in rows) == [0, 1, 2]
+    assert in_the_lake(world) == [0, 1, 2]
     assert world.ids() == [0, 1, 1, 2]
+
+
+def test_nor_where_the_pipeline_names_the_topic_no_more(tmp_path: Path) -> None:
+    """The clear was refused, too, since the batch is in the topic: it was to be in both."""
+    world = TopicWorld(tmp_path)
+    world.options["sink"], _ = lose_the_newest(world)
+    with pytest.raises(SinkError, match=r"does not know it.*clear their tasks, the oldest first\.") as lost:
+        world.run(2)
+    assert "--drop-output" not in str(lost.value)
+    with pytest.raises(MaintenanceError, match="or clear the task of each batch that is to be made again"):
+        applied(world, rewind(0))
+    world.run(1, clear_number=1)
+    world.run(2, try_number=2)
+    assert in_the_lake(world) == [0, 1, 2]
+    assert world.ids() == [0, 1]
+
+
+def test_a_batch_that_stays_in_a_topic_of_before_is_made_beside_it(tmp_path: Path) -> None:
+    """No rewind takes it out of there."""
+    world = TopicWorld(tmp_path)
+    topic = world.options["sink"]
+    world.land(0)
+    world.run(0)
+    lake = DeltaSink(str(world.lake))
+    world.options["sink"] = lake
+    with pytest.raises(SinkError, match=r"alone or beside the new one: .*on_replay='append'") as refused:
+        world.run(0, clear_number=1)
+    assert "rewind" not in str(refused.value)
+    world.options["sink"] = Sinks({"lake": lake, "topic": replace(topic, on_replay="append")})
+    world.run(0, clear_number=1)
+    assert in_the_lake(world) == [0]
+    assert world.ids() == [0, 0]

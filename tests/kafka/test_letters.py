@@ -3,6 +3,7 @@ names a command that is always refused."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -11,12 +12,21 @@ import pytest
 from airflow_provider_microbatch.checkpoint.entries import SKEW_MS
 from airflow_provider_microbatch.checkpoint.key import LETTERS
 from airflow_provider_microbatch.checkpoint.verify import verify_all
-from airflow_provider_microbatch.exceptions import CheckpointError, ForeignBatchError, MaintenanceError, TransformError
+from airflow_provider_microbatch.exceptions import (
+    BatchSetAsideError,
+    CheckpointError,
+    ForeignBatchError,
+    MaintenanceError,
+    TransformError,
+)
+from airflow_provider_microbatch.execution.set_aside import all_aside
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.upkeep.commands.letters_behind import plan_letters_behind
 from tests.execution.maintaining import applied, planned, rewind
 from tests.execution.test_letters_once import ids, live, replay, restored
+from tests.execution.test_set_aside import broken
 from tests.execution.two_tables import is_clean
+from tests.execution.world import run_identity
 from tests.kafka.pipeline import TopicWorld, beside_a_table
 from tests.kafka.test_behind_a_topic import world_of
 
@@ -108,12 +118,19 @@ def test_while_letters_wait_behind_numbers_that_were_counted_over_a_batch_is_cle
     live(back, 1, clear_number=1)
 
 
-def test_what_stays_in_the_topic_stays_in_the_table_beside_it(tmp_path: Path) -> None:
+@pytest.fixture
+def both(tmp_path: Path) -> TopicWorld:
+    """Files and a topic; the first batch has 1 and 2."""
     world = TopicWorld(tmp_path, on_replay="append")
     world.options["sink"] = beside_a_table(world, first="files")
     world.options["dead_letters"] = FileSink(str(tmp_path / "letters"), format="json")
     world.options["expect"] = {name: {"version = 1": "dead_letter"} for name in ("files", "topic")}
     world.land(1, 2)
+    return world
+
+
+def test_what_stays_in_the_topic_stays_in_the_table_beside_it(both: TopicWorld) -> None:
+    world = both
     live(world, 0, 2)
     restored(world, lambda: replay(world, 10))
     world.land(6)
@@ -153,3 +170,53 @@ def test_where_letters_were_counted_over_only_their_batches_are_not_rewound(back
     assert ids(back) == [6]
     with pytest.raises(MaintenanceError, match=r"dead letters of what would be rewound were run again"):
         planned(back, rewind(-1))
+
+
+class TestLettersThatTheLogDoesNotTellOf:
+    """A batch got its dead letters after the backup, and they were run again."""
+
+    def test_of_one_that_was_planned(self, both: TopicWorld) -> None:
+        live(both, 0)
+        both.land(3, 4)
+        assert both.execution.plan(run_identity(1)) is not None
+        self._goes_on(both, lambda: live(both, 1, 4), counted="live/1")
+        live(both, 1, 4)
+        replay(both, 11)
+        assert ids(both) == both.ids() == [1, 2, 3, 4]
+
+    @pytest.mark.parametrize("before", ["set aside", "committed without any"])
+    def test_of_one_that_was_cleared(self, both: TopicWorld, before: str) -> None:
+        if before == "set aside":
+            self._set_aside(both, 0)
+        else:
+            live(both, 0)
+        self._goes_on(both, lambda: live(both, 0, 2, clear_number=1), counted="live/0")
+        there = both.ids()
+        with pytest.raises(CheckpointError, match="live/0 is not replayed"):
+            live(both, 0, clear_number=2)
+        assert (ids(both), both.ids()) == ([1, 2], there)
+
+    def test_what_had_none_is_cleared_as_ever(self, both: TopicWorld) -> None:
+        live(both, 0, 2)
+        both.land(3)
+        live(both, 1)
+        both.land(4)
+        self._set_aside(both, 2)
+        self._goes_on(both, lambda: None, counted="live/0")
+        live(both, 1, clear_number=1)
+        live(both, 2, clear_number=1)
+        assert ids(both) == [1, 2, 3, 4]
+        assert all_aside(both.checkpoint, "live") == []
+
+    @staticmethod
+    def _set_aside(world: TopicWorld, number: int) -> None:
+        world.options |= {"on_failure": "set_aside", "set_aside_after": 1}
+        with pytest.raises(BatchSetAsideError):
+            world.run(number, broken())
+
+    @staticmethod
+    def _goes_on(world: TopicWorld, happens: Callable[[], object], *, counted: str) -> None:
+        """After the backup; and what is restored counts over the letters that were run again."""
+        restored(world, lambda: (happens(), replay(world, 10)))
+        (note,) = applied(world, partial(plan_letters_behind, allow_skip=True)).notes
+        assert note.startswith(f"dead letters of batch {counted} count as run again")

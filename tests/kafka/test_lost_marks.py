@@ -15,8 +15,9 @@ from airflow_provider_microbatch.sinks.kafka.mark import key_of
 from airflow_provider_microbatch.upkeep.commands.set_offset import plan_set_offset
 from airflow_provider_microbatch.upkeep.table_check import check_table
 from tests.execution.maintaining import applied, filled, rewind
+from tests.execution.test_letters_once import ids
 from tests.execution.test_set_aside import broken
-from tests.kafka.pipeline import TopicWorld
+from tests.kafka.pipeline import TopicWorld, beside_a_table
 from tests.support import kafka
 from tests.support.kafka_stages import read
 
@@ -102,6 +103,36 @@ def test_what_has_lost_its_mark_is_gone_over_by_rewind_and_set_offset(world: Top
     world.run(4)
     world.run(5)
     assert world.ids() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("first", ["files", "topic"])
+@pytest.mark.parametrize("way", ["a new topic", "one batch without it"])
+def test_beside_a_table_no_rewind_is_named_and_the_ways_that_are_lead_on(tmp_path: Path, first: str, way: str) -> None:
+    """The batch stays in the table without --drop-output, and nothing brings it back there with it."""
+    world = TopicWorld(tmp_path)
+    world.options["sink"] = both = beside_a_table(world, first=first)
+    filled(world, 3)
+    world.land(3)
+    world.put_marks([(key_of(world.topic, BatchKey("live", 2)), None)])
+    with pytest.raises(SinkError, match=r"go on with a new topic; or leave \S+ out of the pipeline") as refused:
+        world.run(3)
+    assert "`microbatch rewind" not in str(refused.value)
+    world.expire_leases()
+    with pytest.raises(MicroBatchError, match="go on with a new topic"):
+        applied(world, rewind(1))
+    if way == "a new topic":
+        world.topic = kafka.running().topic(partitions=2)
+        world.name_sink()
+        world.options["sink"] = beside_a_table(world, first=first)
+        world.run(4)
+    else:
+        world.options["sink"] = both.sinks["files"]
+        world.run(4)
+        world.options["sink"] = both
+    world.land(4)
+    world.run(5)
+    assert ids(world) == [0, 1, 2, 3, 4]
+    assert world.ids() == ([3, 4] if way == "a new topic" else [0, 1, 2, 4])
 
 
 def test_no_rewind_is_named_to_where_the_log_does_not_go_back(tmp_path: Path) -> None:

@@ -3,12 +3,14 @@ topic, and each way on that is named can be gone."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 from acme_microbatch.counter import CounterSource
 
+from airflow_provider_microbatch import connections
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import ForeignBatchError, MaintenanceError
@@ -22,9 +24,11 @@ from airflow_provider_microbatch.upkeep.commands.steps import DropStage
 from tests.execution.intervals import IntervalWorld, hour
 from tests.execution.maintaining import applied, planned, rewind
 from tests.execution.sleepers import Sleep
-from tests.execution.test_letters_once import ids, restored
+from tests.execution.test_letters_once import ids, live, restored
 from tests.execution.world import run_identity
 from tests.kafka.pipeline import TopicWorld, beside_a_table
+from tests.kafka.test_behind_a_topic import world_of
+from tests.support import kafka
 
 pytestmark = pytest.mark.slow
 
@@ -94,6 +98,37 @@ def test_what_stays_in_the_topic_stays_in_the_table_beside_it(tmp_path: Path, fi
         planned(world, rewind(0))
     assert goes_on_behind(world)
     assert ids(world) == [1, 2, 3, 4]
+
+
+def test_dead_letters_of_what_is_counted_over_are_told_since_nobody_runs_them_again(tmp_path: Path) -> None:
+    world = world_of(tmp_path)
+    live(world, 0)
+
+    def one_more() -> None:
+        world.land(3, 4)
+        live(world, 1, 4)
+
+    restored(world, one_more)
+    with pytest.raises(ForeignBatchError, match=r"start-behind .* --allow-reread"):
+        live(world, 2)
+    world.expire_leases()
+    notes = "\n".join(applied(world, partial(plan_start_behind, allow_reread=True)).notes)
+    assert "batches 1 have dead letters, which stay in their table" in notes
+
+
+def test_and_nothing_is_taken_out_while_the_topic_does_not_tell_what_it_keeps(tmp_path: Path) -> None:
+    world = Counted(tmp_path)
+    world.name_sink(timeout=2.0)
+    world.options["sink"] = beside_a_table(world, first="files")
+    world.count_to(1)
+    world.run(0)
+    restored(world, lambda: two_more(world))
+    world.expire_leases()
+    connections.find_by(lambda conn_id: replace(kafka.connection(conn_id), extra={"bootstrap.servers": "127.0.0.1:1"}))
+    with pytest.raises(MaintenanceError, match=r"would be taken out of the tables that tell.*Bring it back"):
+        applied(world, rewind(0))
+    connections.find_by(kafka.connection)
+    assert ids(world) == [1, 2, 3]
 
 
 def test_so_does_what_came_before_the_topic_had_any(tmp_path: Path) -> None:

@@ -31,6 +31,22 @@ MUTATIONS = [
         tests=(RUN,),
     ),
     Mutation(
+        name="dead letters of what is counted over are passed over in silence",
+        why="no command runs them again, and nobody knows of them",
+        file="upkeep/commands/start_behind.py",
+        old="    if letters:\n",
+        new="    if False:\n",
+        tests=("tests/kafka/test_restored.py",),
+    ),
+    Mutation(
+        name="what a topic that is away keeps is taken out of the table beside it",
+        why="the lane counts over it once the topic is back, and the table lacks it for good",
+        file="upkeep/commands/staying.py",
+        old="    if lost and keeping and ",
+        new="    if False and ",
+        tests=("tests/kafka/test_restored.py",),
+    ),
+    Mutation(
         name="a new checkpoint at the place of one that was moved counts on unasked",
         why="all that its sources have is in the table a second time",
         file="upkeep/commands/start_behind.py",

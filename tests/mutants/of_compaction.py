@@ -183,8 +183,16 @@ MUTATIONS = [
         name="a huge value that stands once for all rows counts once",
         why="a worker dies of a file of a column that is the same text in each row",
         file="sinks/compaction/parquet.py",
-        old=", 4 * _GROUP_BYTES // max(packed, 1))",
+        old=", 4 * _GROUP_BYTES // max(size, 1))",
         new=")",
+        tests=(FORMATS,),
+    ),
+    Mutation(
+        name="each value of a dictionary may be as large as all of them",
+        why="an ordinary file of Spark's is read seven rows at a time: minutes for one of 30 MB",
+        file="sinks/compaction/parquet.py",
+        old="            _largest(texts, index, one.path_in_schema) * ",
+        new="            one.total_uncompressed_size * ",
         tests=(FORMATS,),
     ),
     Mutation(
@@ -209,6 +217,14 @@ MUTATIONS = [
         file="upkeep/compaction.py",
         old="        if not missing:\n            return None\n",
         new="        if missing or not missing:\n            return None\n",
+        tests=(COMMAND,),
+    ),
+    Mutation(
+        name="an error of the host ends the compaction of all tables",
+        why="a temporary folder that is full, and no table behind that one is tried any more",
+        file="upkeep/compaction.py",
+        old="    except (MicroBatchError, OSError) as error:",
+        new="    except MicroBatchError as error:",
         tests=(COMMAND,),
     ),
     Mutation(
@@ -311,8 +327,8 @@ MUTATIONS = [
         name="files of a Delta table that others have written are joined",
         why="a compaction changes what it knows nothing of",
         file="sinks/delta/compacting.py",
-        old="            if shared is not None:\n                yield",
-        new="            shared = shared or Shared('live', 0, 0)\n            if True:\n                yield",
+        old="        if shared is not None:\n            yield",
+        new="        shared = shared or Shared('live', 0, 0)\n        if True:\n            yield",
         tests=(DELTA,),
     ),
     Mutation(

@@ -135,8 +135,8 @@ MUTATIONS = [
         name="an archive that only the note knows is not looked into",
         why="a batch that was planned when the backup was made goes without its files, where on_missing says skip",
         file="sources/file/open.py",
-        old="        return with_noted(self._cleaning.read(), self._taken.read())\n",
-        new="        return self._cleaning.read()\n",
+        old="        return self._cleaning.read().knowing(self._taken.read())  #",
+        new="        return self._cleaning.read()  #",
         tests=(FORGOTTEN,),
     ),
     Mutation(

@@ -30,8 +30,8 @@ MUTATIONS = [
         name="a condition is looked at while the first table is written",
         why="an attempt with a slip in an expectation writes before it fails",
         file="runtime/refusing.py",
-        old='{rule.condition!r}{_for(stage)}"):\n                _check(frame, rule.condition)\n',
-        new='{rule.condition!r}{_for(stage)}"):\n                pass\n',
+        old='{one.condition!r}{_for(stage)}"):\n                _check(frame, one.condition)\n',
+        new='{one.condition!r}{_for(stage)}"):\n                pass\n',
         tests=(DIVIDED,),
     ),
     Mutation(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutation import Mutation
 
 RECORDED = "tests/execution/test_recorded_sinks.py"
+BEHIND = "tests/execution/test_lost_behind_a_class.py"
 BRANCHES = "tests/execution/test_branches.py"
 
 MUTATIONS = [
@@ -23,6 +24,30 @@ MUTATIONS = [
         old=" live=[now, *now.tables], known=now.classes(), any_server=True)",
         new=" known=now.classes())",
         tests=(RECORDED,),
+    ),
+    Mutation(
+        name="a class that cannot be loaded hides the tables beside it",
+        why="the pipeline still writes to one, which was put back to before: the next batch comes on top, in green",
+        file="execution/recorded_sinks.py",
+        old="            own = {type(table)",
+        new="            return []\n            own = {type(table)",
+        tests=(BEHIND,),
+    ),
+    Mutation(
+        name="a table whose class has changed is none of the pipeline's",
+        why="it was put back to before what is committed, and the next batch comes on top, in green",
+        file="execution/recorded_sinks.py",
+        old="            found += [one for one in read if one is not None]\n",
+        new="            pass\n",
+        tests=(BEHIND,),
+    ),
+    Mutation(
+        name="what another class wrote is read as the pipeline's table",
+        why="a table that is named in the place of another one is said to have lost what it never had",
+        file="definition.py",
+        old='        if data.get("class") != class_path(cls) or not isinstance(arguments, Mapping):\n',
+        new="        if not isinstance(arguments, Mapping):\n",
+        tests=(BEHIND,),
     ),
     Mutation(
         name="a server of before is asked whoever trusts it",

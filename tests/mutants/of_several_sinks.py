@@ -6,6 +6,7 @@ from tests.mutants.mutation import Mutation
 
 SINKS, DEATHS = "tests/sinks/test_several.py", "tests/execution/test_several_sinks.py"
 COMMANDS = "tests/execution/test_two_tables.py"
+BESIDE = "tests/execution/test_lost_beside_another.py"
 
 MUTATIONS = [
     Mutation(
@@ -235,5 +236,45 @@ MUTATIONS = [
         old='            told_here = {**result, "sink": name} if len(written) > 1 else result\n',
         new="            told_here = result\n",
         tests=("tests/runtime/test_several_stages.py",),
+    ),
+    Mutation(
+        name="what a table has lost does not come back beside one that the pipeline names no more",
+        why="its clear is refused for where the batch was meant to be, and the way that is left takes it out there",
+        file="execution/table_place.py",
+        old=" or has_lost_alone(checkpoint, sink, key, before):\n",
+        new=":\n",
+        tests=(BESIDE,),
+    ),
+    Mutation(
+        name="a table that is named no more keeps what a replay makes anew beside it",
+        why="of one batch, two tables have what two attempts have made, in green",
+        file="execution/published_together.py",
+        old="    return bool(tables) and not _is_one_of(other, tables)\n",
+        new="    return True\n",
+        tests=(BESIDE,),
+    ),
+    Mutation(
+        name="a replay that has died behind its publish stands in its own way",
+        why="no retry of a lost batch's clear ends, and its request holds retention",
+        file="execution/published_together.py",
+        old="    return bool(tables) and not _is_one_of(other, tables)\n",
+        new="    return False\n",
+        tests=(BESIDE,),
+    ),
+    Mutation(
+        name="a rewind is named that takes a lost batch out of a table that is named no more",
+        why="who follows it takes out what nothing puts back there",
+        file="execution/table_place.py",
+        old=" and not published_beside(checkpoint, beside, key)\n",
+        new="\n",
+        tests=(BESIDE,),
+    ),
+    Mutation(
+        name="a table of dead letters counts as one that was to have the batch, too",
+        why="a row is among the letters, and by a clear in the table as well",
+        file="execution/published_together.py",
+        old="if letters is None or not one.is_same_place(letters)]",
+        new="]",
+        tests=(BESIDE,),
     ),
 ]

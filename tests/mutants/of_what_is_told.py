@@ -11,6 +11,7 @@ JOBS = "tests/runtime/test_run_job.py"
 SUBMIT = "tests/engines/test_submit_error.py"
 ASIDE = "tests/execution/test_check_aside.py"
 REPAIR = "tests/execution/test_repair.py"
+ONCE = "tests/execution/test_letters_once.py"
 
 MUTATIONS = [
     Mutation(
@@ -113,8 +114,32 @@ MUTATIONS = [
         name="a torn request is never answered by what is in the table",
         why="a batch that was set aside and run since is said to be in no table, and a topic refuses its clear",
         file="upkeep/commands/repair_epochs.py",
-        old="    if attempt is not None and (attempt.request or 0) >= request:\n",
-        new="    if False:\n",
+        old="    if answer is not None:\n        return answer\n",
+        new="",
         tests=(REPAIR,),
+    ),
+    Mutation(
+        name="a table that is away lacks the batch whose request is torn",
+        why="it is said of its rows for ever that they are in no table, and retention waits for a clear",
+        file="upkeep/commands/repair_epochs.py",
+        old="            return None\n\n    _mend(\n",
+        new="            return refused(_UNREADABLE)\n\n    _mend(\n",
+        tests=(ASIDE,),
+    ),
+    Mutation(
+        name="repair answers a clear without the figures of its replay",
+        why="dead letters that the replay alone has are never run again, and nobody counts them",
+        file="upkeep/commands/repair_epochs.py",
+        old='"completed_ms": drafting.at_ms, "progress": progress}',
+        new='"completed_ms": drafting.at_ms, "progress": {}}',
+        tests=(ONCE,),
+    ),
+    Mutation(
+        name="an entry that repair has made tells nothing of what the batch has read",
+        why="a batch of three files passes for one of none",
+        file="upkeep/commands/progress_again.py",
+        old="                    described[name] = source.in_words(starts.get(name), end)\n",
+        new="                    pass\n",
+        tests=(ONCE,),
     ),
 ]

@@ -4,15 +4,15 @@ plain dictionary, on the real server."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
@@ -20,9 +20,19 @@ from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.postgres.open import OpenPostgres
 from tests.postgres import database
 from tests.postgres.stages import write_lines
+from tests.sinks.changes import (
+    MERGE,
+    PAIRS,
+    WAYS,
+    Change,
+    Row,
+    change,
+    check_like_a_dictionary,
+    check_one_wins,
+    histories,
+)
 from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, batch_of, expect
 
-MERGE = Merge(keys=("id", "shop"), sequence_by=("ts", "seq"), delete_when="op = 'D'", leave_out=("op",))
 COLUMNS = {
     "op": "string",
     "id": "bigint",
@@ -34,59 +44,24 @@ COLUMNS = {
 }
 
 
-@dataclass(frozen=True, order=True)
-class Change:
-    """In the order of its fields behind the key the higher one wins."""
-
-    id: int = field(compare=False)
-    shop: str = field(compare=False)
-    ts: int
-    seq: int
-    deleted: bool
-    note: str | None = field(compare=False)
-
-    @property
-    def cells(self) -> Sequence[str | None]:
-        op, deleted = ("D", "true") if self.deleted else ("U", "false")
-        return op, str(self.id), self.shop, str(self.ts), str(self.seq), self.note, deleted
+def cells_of(change: Change) -> Sequence[str | None]:
+    op, deleted = ("D", "true") if change.deleted else ("U", "false")
+    return op, str(change.id), change.shop, str(change.ts), str(change.seq), change.note, deleted
 
 
-def expected(changes: Iterator[Change]) -> dict[tuple[int, str], tuple[Any, ...]]:
-    """What a dictionary has after them, in their order."""
-    table: dict[tuple[int, str], Change] = {}
-    for change in sorted(changes):
-        table[change.id, change.shop] = change
-    return {key: (*key, one.ts, one.seq, one.note) for key, one in table.items() if not one.deleted}
+@dataclass(frozen=True)
+class MergedInPostgres:
+    folder: Path
 
+    @cached_property
+    def sink(self) -> OpenPostgres:
+        return database.sink_in(self.folder, merge=MERGE)
 
-changes = st.builds(
-    Change,
-    id=st.integers(0, 2),
-    shop=st.sampled_from(["a", "B"]),
-    ts=st.integers(0, 3),
-    seq=st.integers(0, 2),
-    deleted=st.booleans(),
-    note=st.none() | st.sampled_from(["", "x", "y"]),
-)
+    def write(self, key: BatchKey, epoch: int, changes: Sequence[Change]) -> None:
+        write_lines(self.sink, epoch, COLUMNS, [cells_of(one) for one in changes], batch=batch_of(key), files=2)
 
-
-@st.composite
-def histories(draw: st.DrawFn) -> list[tuple[str, int, list[Change]]]:
-    """What is done, to which batch, with which changes. Two changes of a key with one sequence are the same: those that
-    differ have an order of their own, which a test beside this one holds."""
-    seen: dict[tuple[object, ...], Change] = {}
-
-    def same(change: Change) -> Change:
-        return seen.setdefault((change.id, change.shop, change.ts, change.seq), change)
-
-    done, done_ids = list[tuple[str, int, list[Change]]](), set[int]()
-    for _ in range(draw(st.integers(1, 7))):
-        doing = draw(st.sampled_from(["publish", "publish", "replace", "withdraw"] if done_ids else ["publish"]))
-        id = len(done) + 10 if doing == "publish" else draw(st.sampled_from(sorted(done_ids)))
-        done_ids = done_ids - {id} if doing == "withdraw" else done_ids | {id}
-        found = [] if doing == "withdraw" else [same(one) for one in draw(st.lists(changes, max_size=8))]
-        done.append((doing, id, found))
-    return done
+    def rows(self) -> list[Row]:
+        return database.rows(database.table_in(self.folder), "id, shop, ts, seq, note", 'id, shop COLLATE "C"')
 
 
 worlds = itertools.count()
@@ -98,56 +73,15 @@ worlds = itertools.count()
 def test_what_comes_out_is_what_a_dictionary_has_after_the_changes_in_order(
     tmp_path: Path, history: list[tuple[str, int, list[Change]]]
 ) -> None:
-    folder = tmp_path / str(next(worlds))
-    sink = database.sink_in(folder, merge=MERGE)
-    held: dict[int, list[Change]] = {}
-    epochs: dict[int, int] = {}
-    for doing, id, found in history:
-        key = BatchKey("live", id)
-        if doing == "withdraw":
-            assert sink.withdraw(expect(key), epochs[id])
-            del held[id]
-        else:
-            epochs[id] = epochs.get(id, 0) + 1
-            write_lines(sink, epochs[id], COLUMNS, [one.cells for one in found], batch=batch_of(key), files=2)
-            getattr(sink, doing)(expect(key), epochs[id])
-            held[id] = found
-        wanted = expected(itertools.chain.from_iterable(held.values()))
-        assert database.rows(database.table_in(folder), "id, shop, ts, seq, note", 'id, shop COLLATE "C"') == [
-            wanted[key] for key in sorted(wanted)
-        ]
+    check_like_a_dictionary(MergedInPostgres(tmp_path / str(next(worlds))), history)
 
 
-def table_after(folder: Path, *batches: Sequence[Change]) -> list[tuple[Any, ...]]:
-    sink = database.sink_in(folder, merge=MERGE)
-    for id, found in enumerate(batches):
-        key = BatchKey("live", id)
-        write_lines(sink, 1, COLUMNS, [one.cells for one in found], batch=batch_of(key))
-        sink.publish(expect(key), 1)
-    return database.rows(database.table_in(folder), "id, shop, ts, seq, note")
-
-
-def change(**given: Any) -> Change:
-    values: Mapping[str, Any] = {"id": 1, "shop": "a", "ts": 1, "seq": 1, "deleted": False, "note": "x", **given}
-    return Change(**values)
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "left"),
-    [
-        (change(note="x"), change(note="y"), [(1, "a", 1, 1, "y")]),
-        (change(), change(deleted=True), []),
-        (change(ts=2), change(ts=1, seq=9, note="late"), [(1, "a", 2, 1, "x")]),
-        (change(ts=2, deleted=True), change(ts=1, note="late"), []),
-    ],
-    ids=["text decides last", "a deletion wins a tie", "the first column decides first", "no late change comes back"],
-)
-@pytest.mark.parametrize("how", ["in this order", "in the other", "in one batch"])
+@pytest.mark.parametrize(("one", "other", "left"), PAIRS.values(), ids=PAIRS)
+@pytest.mark.parametrize("how", WAYS)
 def test_of_two_changes_the_same_one_wins_in_whatever_order_they_come(
-    tmp_path: Path, one: Change, other: Change, left: list[tuple[Any, ...]], how: str
+    tmp_path: Path, one: Change, other: Change, left: list[Row], how: str
 ) -> None:
-    batches = {"in this order": ([one], [other]), "in the other": ([other], [one]), "in one batch": ([other, one],)}
-    assert table_after(tmp_path, *batches[how]) == left
+    check_one_wins(MergedInPostgres(tmp_path), one, other, left, how=how)
 
 
 def test_a_late_change_that_does_not_win_leaves_the_row_as_it_is(tmp_path: Path) -> None:
@@ -156,7 +90,7 @@ def test_a_late_change_that_does_not_win_leaves_the_row_as_it_is(tmp_path: Path)
     versions = []
     for id, ts in enumerate((5, 4, 6)):
         key = BatchKey("live", id)
-        write_lines(sink, 1, COLUMNS, [change(ts=ts, note=f"{ts}").cells], batch=batch_of(key))
+        write_lines(sink, 1, COLUMNS, [cells_of(change(ts=ts, note=f"{ts}"))], batch=batch_of(key))
         sink.publish(expect(key), 1)
         versions.append(database.rows(database.table_in(tmp_path), "xmin::text, ts"))
     assert versions[0] == versions[1]
@@ -166,8 +100,8 @@ def test_a_late_change_that_does_not_win_leaves_the_row_as_it_is(tmp_path: Path)
 @pytest.mark.parametrize("column", ["id", "ts"])
 def test_a_key_or_sequence_that_is_null_fails_the_batch_and_names_it(tmp_path: Path, column: str) -> None:
     sink = database.sink_in(tmp_path, merge=MERGE)
-    cells = [None if name == column else cell for name, cell in zip(COLUMNS, change().cells, strict=True)]
-    write_lines(sink, 1, COLUMNS, [change().cells, cells])
+    cells = [None if name == column else cell for name, cell in zip(COLUMNS, cells_of(change()), strict=True)]
+    write_lines(sink, 1, COLUMNS, [cells_of(change()), cells])
     with pytest.raises(SinkError, match=rf'null value in column "{column}".*line 2'):
         sink.publish(EXPECTED, 1)
 
@@ -260,9 +194,9 @@ def test_a_change_that_differs_only_in_the_last_digits_counts_whatever_the_datab
 
 def test_what_was_put_out_of_a_merged_table_is_kept_and_dropped_by_the_janitor(tmp_path: Path) -> None:
     sink = database.sink_in(tmp_path, merge=MERGE)
-    write_lines(sink, 1, COLUMNS, [change().cells])
+    write_lines(sink, 1, COLUMNS, [cells_of(change())])
     sink.publish(EXPECTED, 1)
-    write_lines(sink, 2, COLUMNS, [change(id=2).cells])
+    write_lines(sink, 2, COLUMNS, [cells_of(change(id=2))])
     sink.replace(EXPECTED, 2)
     assert database.rows(database.table_in(tmp_path), "id") == [(2,)]
     assert len(sink.drop_replaced(CHECKPOINT, older_seconds=0, dry_run=True)) == 1

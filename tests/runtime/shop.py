@@ -204,3 +204,19 @@ def mends(batch: Batch) -> DataFrame:
 
 def only_some(batch: Batch) -> DataFrame:
     return batch.sources["orders"].select("id", "amount")
+
+
+def as_they_are(batch: Batch) -> DataFrame:
+    """Of dead letters: the rows that they were."""
+    row = F.from_json("raw", "n long, id long, amount double, name string")
+    return batch.sources["dead_letters"].select(row.alias("row")).select("row.*")
+
+
+def trims(batch: Batch) -> DataFrame:
+    """Of dead letters: the rows that they were, cut to what a table takes; but for one without a name."""
+    rows = as_they_are(batch)
+    return rows.withColumns({"id": F.least("id", F.lit(9)), "amount": F.least(F.round("amount", 1), F.lit(9.0))})
+
+
+def to_each(batch: Batch) -> dict[str, DataFrame]:
+    return dict.fromkeys(("delta", "postgres", "all"), batch.sources["orders"])

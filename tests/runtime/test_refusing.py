@@ -164,8 +164,9 @@ def test_too_many_dead_letters_fail_the_batch(spark: Any, tmp_path: Path, most: 
     assert "bob" not in failure.error
 
 
-def test_as_many_as_are_allowed_are_no_failure(spark: Any, tmp_path: Path) -> None:
-    assert Shop(tmp_path, max_dead_letters=2).run(spark)["numDeadLetters"] == 2
+@pytest.mark.parametrize("most", [2, 0.5])
+def test_as_many_as_are_allowed_are_no_failure(spark: Any, tmp_path: Path, most: float) -> None:
+    assert Shop(tmp_path, max_dead_letters=most).run(spark)["numDeadLetters"] == 2
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,14 @@ from tests.simulator.commands import (
 from tests.simulator.disk import Entry
 from tests.simulator.expected import most
 from tests.simulator.moves import move
-from tests.simulator.moves_of_restores import forget_clears, put_sources_right, stop_everybody, told_of, whole
+from tests.simulator.moves_of_restores import (
+    forget_clears,
+    names_a_trap,
+    put_sources_right,
+    stop_everybody,
+    told_of,
+    whole,
+)
 from tests.simulator.moves_of_topics import is_well
 from tests.simulator.subject import Subject
 from tests.simulator.systems import FilesIntoTopic
@@ -88,7 +95,7 @@ def starts_behind(world: World) -> str | None:
     subject.backup, subject.saved, subject.jumps = {}, None, {}
     subject.runs_of.clear()
     forget_clears(world, subject)
-    world.touched = True
+    world.touched, world.lost_answer = True, None
     _one_run(world, subject)  # it is refused, and the checkpoint is the pipeline's by then
     said = typed_until_it_ends(world, subject, start_behind())
     if str(said.result).startswith("refused"):
@@ -116,7 +123,7 @@ def adopts(world: World) -> str | None:
     """A batch is planned, and a copy of the checkpoint has planned and published it, too, of the same data or more.
     The copy is lost. Of the same data the published one counts; of more it is refused, and taken out."""
     subject = whole(world)
-    if subject is None or not _has_all_units(subject) or _is_in_trouble(world, subject):
+    if subject is None or not _has_all_units(subject) or _is_in_trouble(world, subject) or names_a_trap(world, subject):
         return None
     stop_everybody(world)
     put_sources_right(subject)

@@ -13,7 +13,7 @@ from airflow_provider_microbatch.execution.engine import Code
 from tests.simulator.commands import letters_behind, rewind, typed_until_it_ends
 from tests.simulator.engine import SimulatedEngine
 from tests.simulator.moves import move
-from tests.simulator.moves_of_restores import stop_everybody, told_of, whole
+from tests.simulator.moves_of_restores import names_a_trap, stop_everybody, told_of, whole
 from tests.simulator.moves_of_topics import is_well
 from tests.simulator.processes import Process
 from tests.simulator.systems import FilesIntoTopicAndLetters
@@ -74,7 +74,7 @@ def starts_behind_letters(world: World) -> str | None:
     if subject is None or subject is not _first(world) or not is_well(world, subject) or world.disk.trouble:
         return None
     lane = subject.checkpoint().lane(LETTERS)
-    if lane.offset_log.ids() != lane.commit_log.ids():
+    if lane.offset_log.ids() != lane.commit_log.ids() or names_a_trap(world, subject):
         return None
     stop_everybody(world)
     world.broker.settle()

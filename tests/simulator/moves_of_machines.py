@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_provider_microbatch.checkpoint.key import LIVE
 from tests.simulator.disk import FULL, READ_ONLY, UNREACHABLE
 from tests.simulator.engine import DIES, DIES_HALF_WAY, HANGS, LIES_DEAD, OUTLIVES
 from tests.simulator.moves import move
@@ -111,7 +112,8 @@ def table_away(world: World) -> str | None:
     """As where its file system is not mounted. A checkpoint that never had a batch there cannot know."""
     subject = world.random.choice(list(world.subjects.values()))
     may_be = not subject.is_away and subject.kept is None and len(world.subjects) == 1
-    if not may_be or not subject.table() or subject.checkpoint().commit_log.latest_id() is None:
+    lane = subject.checkpoint().lane(LIVE)
+    if not may_be or not subject.table() or all(map(lane.is_position, lane.commit_log.ids())):
         return None
     if not subject.system.take_away():
         return None

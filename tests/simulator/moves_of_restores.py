@@ -11,7 +11,7 @@ from tests.simulator.commands import COMMANDS, command, rewind
 from tests.simulator.moves import MOVES, move
 from tests.simulator.moves_of_people import put_right
 from tests.simulator.processes import Process
-from tests.simulator.promises import look
+from tests.simulator.promises import TRAP, look
 from tests.simulator.subject import LEASE_SECONDS, Saved, Subject
 
 if TYPE_CHECKING:
@@ -44,10 +44,17 @@ def whole(world: World, *, without: bool = False) -> Subject | None:
     return subject if may_be else None
 
 
+def names_a_trap(world: World, subject: Subject) -> bool:
+    """What a stranger has written is for a person to remove: until then no table of the checkpoint is asked."""
+    return any(TRAP.encode() in entry.data for entry in world.disk.below(subject.folder).values())
+
+
 def stop_everybody(world: World) -> None:
-    """Nobody is at work any more, and whoever was counts as dead."""
+    """Nobody is at work any more, and whoever was counts as dead. What was to befall the next job befalls none: a run
+    that a move waits for has to end."""
     for process in world.processes.living():
         world.processes.kill(process)
+    world.cluster.next.clear()
     world.now_ms += 2 * round(LEASE_SECONDS * 1000)
 
 

@@ -37,6 +37,14 @@ def write_delta_stage(
     return write_rows(sink, epoch, parts, LONGS, batch=batch, complete=complete)
 
 
+def write_changes_stage(
+    sink: OpenSink, epoch: int, *, batch: BatchIdentity = BATCH, rows: int = 3, files: int = 1, complete: bool = True
+) -> Path:
+    """The same as changes, none of which deletes."""
+    parts = [[{"id": row, "epoch": epoch, "_deleted": False} for row in range(rows)] for _ in range(files)]
+    return write_rows(sink, epoch, parts, {**LONGS, "_deleted": "boolean"}, batch=batch, complete=complete)
+
+
 def write_rows(
     sink: OpenSink,
     epoch: int,
@@ -82,7 +90,8 @@ def write_file(path: Path, rows: Sequence[Mapping[str, Any]], columns: Mapping[s
 
 def write_marked_part(path: Path, rows: Sequence[Mapping[str, Any]], constants: Mapping[str, Any]) -> None:
     """A file of rows with ``id`` and ``version``; folders that somebody removed are made again, as Spark does."""
-    columns = {"id": "long", "version": "long", "lane": "string", "batch_id": "long"}
+    kinds = {"lane": "string", "batch_id": "long", "_deleted": "boolean"}
+    columns = {"id": "long", "version": "long", **{name: kinds[name] for name in constants}}
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, [{**row, **constants} for row in rows], columns)
     write_schema(path.parent, columns)

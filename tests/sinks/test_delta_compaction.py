@@ -378,9 +378,17 @@ def test_rows_that_others_append_are_theirs(root: Path, sink: OpenSink) -> None:
 def test_a_table_that_cannot_be_written_is_refused_by_name(root: Path, sink: OpenSink) -> None:
     for number in range(2):
         publish(sink, number)
-    table(root).alter.add_constraint({"positive": "id >= 0"})
-    with pytest.raises(SinkError, match="positive"):
+    table(root).alter.set_table_properties({"delta.checkpointPolicy": "v2"})
+    with pytest.raises(SinkError, match="v2 checkpoints"):
         sink.compact(wanted())
+
+
+def test_rows_that_keep_to_a_constraint_are_joined(root: Path, sink: OpenSink) -> None:
+    for number in range(2):
+        publish(sink, number)
+    table(root).alter.add_constraint({"positive": "id >= 0"})
+    assert sink.compact(wanted()).files_before == 2
+    assert rows(root) == {(0, 1): 3, (1, 1): 3}
 
 
 def test_a_table_that_is_not_there_yet_has_nothing_to_do(sink: OpenSink) -> None:

@@ -13,13 +13,14 @@ import pytest
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.app import run_job
-from airflow_provider_microbatch.sinks import OpenSink
+from airflow_provider_microbatch.runtime.checks import Checks
+from airflow_provider_microbatch.sinks import OpenSink, SinkContext
 from airflow_provider_microbatch.sinks.iceberg.opened import OpenIceberg
 from tests.environments import jars
 from tests.runtime.jobs import EXPECTED, ROWS, land, make_job
 from tests.sinks.delta_stages import write_delta_stage
 from tests.sinks.stages import batch_of, expect
-from tests.support.iceberg_table import catalog_file, opened_in
+from tests.support.iceberg_table import catalog_file, connection_of, opened_in, sink_in
 from tests.support.local_spark import local_spark
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -116,6 +117,20 @@ def test_a_batch_of_spark_is_read_by_both_as_it_was_written(spark: Any, folder: 
             assert arrow[id][column] == row[column], column
         assert arrow[id]["inner"] == row["inner"]
         assert dict(arrow[id]["by_key"]) == row["by_key"]
+
+
+def test_rows_that_were_held_against_not_null_are_read_by_spark(spark: Any, folder: Path) -> None:
+    """Plain files have columns that may be null, where the table's may not."""
+    make(spark, folder, "held", columns="id BIGINT NOT NULL, note STRING, lane STRING, batch_id BIGINT")
+    context = SinkContext(connect=lambda _: connection_of(folder), rows_are_judged=True)
+    sink = sink_in(folder, "held").open(context)
+    sink.check()
+    checks = Checks(intakes=sink.intakes_by_name())
+    run_job(spark, make_job(sink, "keep", [land(folder / "held_landing")], checks=checks))
+    sink.publish(EXPECTED, 1)
+    table = spark.table(f"{CATALOG}.shop.held")
+    assert not table.schema["id"].nullable
+    assert sorted(row.id for row in table.where("id IS NOT NULL").collect()) == [1, 2, 3]
 
 
 def test_what_is_in_is_known_when_all_snapshots_of_before_have_expired_and_files_were_compacted(

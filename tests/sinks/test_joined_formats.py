@@ -91,7 +91,9 @@ def test_lines_that_would_run_together_are_not_joined(sink: FileSink, files: dic
 
 
 @pytest.mark.parametrize(
-    "content", [b"no gzip", gzip.compress(b"0,a\n" * 9)[:-12], gzip.compress(b"")[:10] + b"\xff" * 9]
+    "content",
+    [b"no gzip", gzip.compress(b"0,a\n" * 9)[:-12], gzip.compress(b"")[:10] + b"\xff" * 9],
+    ids=["no gzip", "torn", "no stream"],  # the bytes have the time in them: two workers would not collect the same
 )
 def test_packed_lines_that_cannot_be_read_are_left_and_named(tmp_path: Path, content: bytes) -> None:
     sink = FileSink(str(tmp_path / "table"), format="csv")
@@ -231,6 +233,23 @@ def test_huge_values_that_are_small_when_packed_are_not_held_in_memory_at_once(
     (path,) = batch_folder(lake).glob("*.parquet")
     found = parquet.read_metadata(path)
     assert max(found.row_group(index).num_rows for index in range(found.num_row_groups)) <= at_once
+
+
+def test_many_small_values_are_read_by_thousands_of_rows(lake: FileSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each column of Spark's has a dictionary, whatever is in it."""
+    asked, rows, read = [], range(5_000), parquet.ParquetFile.iter_batches
+    monkeypatch.setattr(
+        parquet.ParquetFile,
+        "iter_batches",
+        lambda file, **given: asked.append(given.get("batch_size", 4_096)) or read(file, **given),
+    )
+    monkeypatch.setattr(compaction_of_parquet, "_GROUP_BYTES", 1_000_000)
+    texts = [f"customer-{row:08d}" for row in rows]
+    columns = {"a.text": texts, "lists": [[text] for text in texts], "structs": [{"text": text} for text in texts]}
+    table = pa.table(columns | {f"number{index}": [row * 7 for row in rows] for index in range(6)})
+    parquet_batch(lake, [table, table])
+    lake.compact(wanted())
+    assert min(asked) > 1_000
 
 
 def test_a_file_that_is_no_parquet_is_left_and_named(lake: FileSink) -> None:

@@ -18,6 +18,7 @@ from airflow_provider_microbatch.exceptions import SourceChangedError, SourceErr
 from airflow_provider_microbatch.sources import OpenSource
 from airflow_provider_microbatch.sources.file.cleaning import Cleaning, CleaningRecord, Entries
 from airflow_provider_microbatch.sources.intervals import CommittedRange, HeldRange
+from tests.execution.world import Killed
 from tests.sources.support import World, paths
 
 
@@ -287,6 +288,103 @@ def test_a_file_that_is_put_back_is_read_again(world: World, batches: Batches) -
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert paths(source.read(None, offset(0))) == [str(path)]
     assert source.not_replayable(None, offset(0)) is None
+
+
+@pytest.mark.parametrize("how", ["delete", "archive"])
+def test_a_file_that_had_changed_before_it_was_read_is_left_and_read_again(
+    world: World, batches: Batches, how: str
+) -> None:
+    """It lay there whole, and no clear of its batch could read it; who landed it anew, as check said, had it twice."""
+    options = archive(world) if how == "archive" else {"clean_source": how}
+    batches.plan(on_changed="read", **options)
+    changed = world.landing / "0.json"
+    changed.write_text("as it was read\n")
+    source = world.open(on_changed="read", **options)
+    for _ in range(2):  # a clear, and one more
+        source.release(None, offset(0))
+        source.commit(offset(0))
+        assert left(world) == ["0.json"]
+        for later in (source, world.open(on_changed="read")):
+            assert paths(later.read(None, offset(0))) == [str(changed)]
+            assert later.not_replayable(None, offset(0)) is None
+            assert later.not_read() is None
+    (world.root / "archive").mkdir(exist_ok=True)
+    (world.root / "archive" / "0.json").write_text("of somebody else\n")
+    assert paths(source.read(None, offset(0))) == [str(changed)]
+
+
+def test_that_it_was_left_is_known_to_a_restored_checkpoint(world: World, batches: Batches) -> None:
+    world.checkpoint_id = "0" * 32
+    source = batches.plan(clean_source="delete", on_changed="read")
+    changed = world.land("0.json", "as it was read\n")
+    source.release(None, offset(0))
+    for name in world.state.list("cleaning"):
+        backup = world.state.get(f"cleaning/{name}") or b""
+    source.commit(offset(0))
+    for name in world.state.list("cleaning"):
+        world.state.delete(f"cleaning/{name}")
+    world.state.put_if_absent("cleaning/0", backup)
+    for _ in range(2):
+        assert paths(source.read(None, offset(0))) == [str(changed)]
+        source.commit(offset(0))
+    assert source.not_read() is None
+
+
+class Part:
+    """An entry of two files, of which a cleaner deletes the first."""
+
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.first, self.second = world.land("0.json"), world.land("1.json", age=100)
+        self.source = world.open(clean_source="delete", on_changed="read")
+        assert self.source.latest_offset(None) == offset(0)
+        self.source.release(None, offset(0))
+        self._patch = monkeypatch
+
+    def commit(self, error: BaseException) -> None:
+        """Try, and get the error at the second file."""
+        real = os.unlink
+
+        def unlink(path: Any, **named: Any) -> None:
+            if path == self.second.name:
+                raise error
+            real(path, **named)
+
+        with self._patch.context() as patch:
+            patch.setattr(os, "unlink", unlink)
+            with pytest.raises((SourceError, Killed)):
+                self.source.commit(offset(0))
+        assert [self.first.exists(), self.second.exists()] == [False, True]
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), Killed()], ids=["fails", "dies"])
+def test_another_file_is_not_read_for_one_of_an_entry_that_was_deleted_in_part(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    part = Part(world, monkeypatch)
+    part.commit(error)
+    assert world.open(on_changed="read").not_read() is None, "the second one is what was read"
+    part.first.write_text("another\n")
+    for clean in (None, "delete"):
+        source = world.open(on_changed="read", clean_source=clean)
+        with pytest.raises(SourceChangedError, match=r"0\.json.*another file lies there"):
+            source.read(None, offset(0))
+        source.commit(offset(0))
+        told = source.not_read() or ""
+        assert ["0.json" in told, "1.json" in told] == [True, False]
+
+
+def test_nor_by_a_checkpoint_that_was_restored_since(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.checkpoint_id = "0" * 32
+    part = Part(world, monkeypatch)
+    backup = [world.state.get(f"cleaning/{name}") or b"" for name in world.state.list("cleaning")]
+    part.source.commit(offset(0))
+    for name in world.state.list("cleaning"):
+        world.state.delete(f"cleaning/{name}")
+    world.state.put_if_absent("cleaning/0", backup[-1])
+    part.first.write_text("another\n")
+    part.source.commit(offset(0))
+    with pytest.raises(SourceChangedError, match="another file lies there"):
+        part.source.read(None, offset(0))
 
 
 def test_the_range_of_a_batch_that_is_set_aside_waits_for_its_replay(world: World, batches: Batches) -> None:

@@ -45,8 +45,8 @@ class Bucket:
         extra = {"endpoint_url": self.proxy.url, "region_name": "us-east-1"}
         return Connection(conn_id=conn_id, conn_type="aws", login=KEY, password=SECRET, extra=extra)
 
-    def land(self, name: str, text: str = '{"id": 1}\n') -> None:
-        self._s3.put_object(Bucket=BUCKET, Key=f"{self.prefix}/{name}", Body=text.encode())
+    def land(self, name: str, text: str = '{"id": 1}\n', *, below: str | None = None) -> None:
+        self._s3.put_object(Bucket=BUCKET, Key=f"{below or self.prefix}/{name}", Body=text.encode())
 
     def remove(self, name: str) -> None:
         self._s3.delete_object(Bucket=BUCKET, Key=f"{self.prefix}/{name}")
@@ -208,6 +208,29 @@ def test_what_is_archived_is_read_from_the_archive(bucket: Bucket) -> None:
     (path,) = paths(bucket.open(**arguments).read(None, end))
     assert path == f"s3a://{BUCKET}/{bucket.prefix.replace('landing', 'archive')}/k=1/a b%.json"
     source.commit(end)
+
+
+def test_an_object_that_was_deleted_is_put_back_below_an_archive(bucket: Bucket) -> None:
+    """Where it was it would have another ETag, if it is encrypted, or uploaded in parts; nobody can set its time."""
+    bucket.land("k=1/a.json", '{"id": 1}\n')
+    end, _ = bucket.plan()
+    source = bucket.open(clean_source="delete")
+    source.release(None, end)
+    assert end is not None
+    source.commit(end)
+    bucket.land("k=1/a.json", '{"id":1 }\n')  # the ETag of another upload
+    with pytest.raises(SourceChangedError, match=r"k=1/a\.json.*below a folder of the bucket.*archive_dir=…") as raised:
+        bucket.open(on_changed="read").read(None, end)
+    assert "cp -p" not in str(raised.value)
+    below = bucket.prefix.replace("landing", "back")
+    bucket.land("k=1/a.json", '{"id":1 }\n', below=below)
+    back = bucket.open(clean_source="archive", archive_dir=f"s3://lake@{BUCKET}/{below}")
+    assert back.not_replayable(None, end) is None
+    expected = f"s3a://{BUCKET}/{below}/k=1/a.json"
+    assert paths(back.read(None, end)) == [expected]
+    back.release(None, end)
+    back.commit(end)
+    assert paths(bucket.open(clean_source="delete").read(None, end)) == [expected], "also by what is set after it"
 
 
 @pytest.mark.parametrize("how", ["delete", "archive"])

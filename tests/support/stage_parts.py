@@ -35,7 +35,8 @@ def write_part(
         from tests.sinks.delta_stages import write_marked_part
 
         path = stage / f"{name}.parquet"
-        write_marked_part(path, rows, arguments["constants"])
+        deleted = {"_deleted": False} if "delete_when" in arguments else {}
+        write_marked_part(path, rows, {**arguments["constants"], **deleted})
     else:
         path = stage / f"{name}.json"
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))

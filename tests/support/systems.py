@@ -30,6 +30,7 @@ from tests.support import object_store, sql
 from tests.support.halves import HalvedFiles
 from tests.support.system import FilesOnPosix, Row, System, entry_of, write_lines
 from tests.support.table_systems import (
+    ChangesIntoDelta,
     ChangesIntoPostgres,
     FilesIntoBucket,
     FilesIntoDatabase,
@@ -211,6 +212,7 @@ SYSTEMS: Mapping[str, Callable[[Path], System]] = {
     "files-on-posix": FilesOnPosix,
     "files-in-sqlite": FilesInSqlite,
     "delta": FilesIntoDelta,
+    "delta-merged": ChangesIntoDelta,
     "delta-s3": FilesIntoDeltaInBucket,
     "iceberg": FilesIntoIceberg,
     "s3": FilesWithCheckpointInS3,

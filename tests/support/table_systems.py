@@ -20,6 +20,7 @@ from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.sinks import OpenSink, Sink
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.delta.log import DeltaLog
+from airflow_provider_microbatch.sinks.delta.merged.opened import OpenMergedDelta
 from airflow_provider_microbatch.sinks.delta.objects import OpenDeltaInBucket
 from airflow_provider_microbatch.sinks.delta.opened import OpenDelta
 from airflow_provider_microbatch.sinks.file import FileSink
@@ -154,6 +155,20 @@ class FilesIntoDelta(FilesOnPosix):
 
     def operations(self) -> Sequence[tuple[type, type, str]]:
         return ((OpenSink, OpenDelta, "sink"), (OpenSource, OpenFileSource, "source"))
+
+
+class ChangesIntoDelta(FilesIntoDelta):
+    """The same, merged by id: what each batch brought is kept beside the table."""
+
+    def sink(self) -> Sink:
+        return DeltaSink(str(self._root / "lake"), merge=Merge(keys=("id",), sequence_by=("version",)))
+
+    def published(self) -> Sequence[Mapping[BatchKey, list[Row]]]:
+        lake = self._away if self._away.exists() else self._root / "lake"
+        return [batches_of(str(lake), merged=True)]
+
+    def operations(self) -> Sequence[tuple[type, type, str]]:
+        return ((OpenSink, OpenMergedDelta, "sink"), (OpenSource, OpenFileSource, "source"))
 
 
 class FilesIntoDeltaInBucket(FilesIntoBucket):

@@ -17,6 +17,8 @@ _GROUP_BYTES = 64 * 1024 * 1024
 """Rows are held in memory up to this size, and written as one row group."""
 _ROWS = 4_096
 """Rows that are read at once, unless they are large."""
+_TEXT = "BYTE_ARRAY"
+"""How Parquet stores values of any length."""
 _ARROW = b"ARROW:schema"
 """How Arrow would spell the columns: other readers go by the file's own schema, and Arrow has to do so too."""
 
@@ -84,12 +86,12 @@ def _told(what: str) -> Iterator[None]:
         raise SinkError(f"{what}: {error}") from error
 
 
-def _opened(stack: ExitStack, file: Path) -> Any:
+def _opened(stack: ExitStack, file: Path, **options: Any) -> Any:
     from pyarrow import parquet
 
     held = stack.enter_context(open_regular(file))
     # Spark may store times in 96 bits, which Arrow would read as nanoseconds: these end in the year 2262.
-    return stack.enter_context(parquet.ParquetFile(held, coerce_int96_timestamp_unit="us"))
+    return stack.enter_context(parquet.ParquetFile(held, coerce_int96_timestamp_unit="us", **options))
 
 
 def _notes(file: Any) -> dict[bytes, bytes]:
@@ -125,7 +127,7 @@ def _row_groups(files: Sequence[Path]) -> Iterator[Any]:
     for path in files:
         with ExitStack() as stack:
             file = _opened(stack, path)
-            for part in file.iter_batches(batch_size=_rows_at_once(file)):
+            for part in file.iter_batches(batch_size=_rows_at_once(stack, path)):
                 held.append(part)
                 size += part.nbytes
                 if size >= _GROUP_BYTES:
@@ -135,17 +137,41 @@ def _row_groups(files: Sequence[Path]) -> Iterator[Any]:
         yield _table(held)
 
 
-def _rows_at_once(file: Any) -> int:
-    """So many rows as have the size of a row group: huge values may take hardly any room in a file that is packed. A
-    value of a dictionary stands there once for all its rows, and may be as large as all that there is of its column."""
-    rows = _ROWS
-    for group in (file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)):
-        count, columns = max(group.num_rows, 1), [group.column(index) for index in range(group.num_columns)]
-        packed = sum(
-            max(one.num_values // count, 1) * one.total_uncompressed_size for one in columns if one.has_dictionary_page
+def _rows_at_once(stack: ExitStack, path: Path) -> int:
+    """So many rows as have the size of a row group: huge values may take hardly any room in a file that is packed."""
+    rows, texts = _ROWS, _opened(stack, path, read_dictionary=_texts(_opened(stack, path)))
+    for index in range(texts.metadata.num_row_groups):
+        group = texts.metadata.row_group(index)
+        count = max(group.num_rows, 1)
+        columns = [group.column(number) for number in range(group.num_columns)]
+        size = sum(
+            _largest(texts, index, one.path_in_schema) * max(one.num_values // count, 1)
+            for one in columns
+            if one.physical_type == _TEXT and one.has_dictionary_page
         )
-        rows = min(rows, _GROUP_BYTES * count // max(group.total_byte_size, 1), 4 * _GROUP_BYTES // max(packed, 1))
+        rows = min(rows, _GROUP_BYTES * count // max(group.total_byte_size, 1), 4 * _GROUP_BYTES // max(size, 1))
     return max(rows, 1)
+
+
+def _texts(file: Any) -> list[str]:
+    columns = (file.schema.column(index) for index in range(len(file.schema)))
+    return [one.path for one in columns if one.physical_type == _TEXT]
+
+
+def _largest(texts: Any, group: int, column: str) -> int:
+    """Bytes of the largest value of a column's dictionary, which stands there once for all its rows. The size of the
+    column does not tell: most dictionaries have many small ones."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    largest = 0
+    for part in texts.iter_batches(row_groups=[group], columns=[column]):
+        values = part.column(0)
+        while pa.types.is_nested(values.type):
+            values = values.field(0) if pa.types.is_struct(values.type) else values.values
+        if pa.types.is_dictionary(values.type):
+            largest = max(largest, pc.max(pc.binary_length(values.dictionary)).as_py() or 0)
+    return largest
 
 
 def _table(parts: Sequence[Any]) -> Any:

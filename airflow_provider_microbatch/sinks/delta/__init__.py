@@ -35,6 +35,7 @@ from airflow_provider_microbatch.sinks.file.arguments import (
     local_path,
     partition_columns,
 )
+from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.table_folder import TableFolder
 from airflow_provider_microbatch.stores.object_store.address import Address
 
@@ -53,6 +54,8 @@ class DeltaSink(Sink):
     :param partition_by: the table's partition columns.
     :param schema_policy: how to treat columns that the table does not have: ``"fail"`` publishes only rows with exactly
         the table's columns; ``"add_columns"`` adds columns missing on either side, as null. A type never changes.
+    :param merge: each row is a change, and the table has the newest state of each key. On a file system, without
+        ``partition_by``.
     :param options: options of Spark's Parquet writer, such as ``{"compression": "zstd"}``.
     :param packages: for a table in a bucket: Maven coordinates of Hadoop's connector for it, for spark-submit. None:
         the connector that belongs to the installed PySpark; empty: Spark already has a connector.
@@ -63,6 +66,7 @@ class DeltaSink(Sink):
     _: KW_ONLY
     partition_by: tuple[str, ...] = ()
     schema_policy: str = "fail"
+    merge: Merge | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     packages: Sequence[str] | None = None
 
@@ -77,6 +81,12 @@ class DeltaSink(Sink):
         object.__setattr__(self, "partition_by", partition_columns(self.partition_by, where=where))
         if self.schema_policy not in SCHEMA_POLICIES:
             raise DefinitionError(f"{where}: schema_policy {self.schema_policy!r} is none of {SCHEMA_POLICIES}.")
+        if self.merge is not None and not isinstance(self.merge, Merge):
+            raise DefinitionError(f"{where}: merge must be a Merge, not {type(self.merge).__name__}.")
+        if self.merge is not None and self.partition_by:
+            raise DefinitionError(f"{where}: partition_by cannot be given with merge.")
+        if self.merge is not None and is_object(self.path):
+            raise DefinitionError(f"{where}: merge needs a table on a file system, or a PostgresSink.")
         check_options(self.options, where=where)
 
     def open(self, context: SinkContext) -> OpenSink:
@@ -92,10 +102,14 @@ class DeltaSink(Sink):
         if is_object(self.path):
             from airflow_provider_microbatch.sinks.delta.objects import OpenDeltaInBucket
 
-            return OpenDeltaInBucket(self, self.address, connect=context.connect)
+            return OpenDeltaInBucket(self, self.address, context)
+        if self.merge is not None:
+            from airflow_provider_microbatch.sinks.delta.merged.opened import OpenMergedDelta
+
+            return OpenMergedDelta(self, self.merge)
         from airflow_provider_microbatch.sinks.delta.opened import OpenDelta
 
-        return OpenDelta(self)
+        return OpenDelta(self, rows_are_judged=context.rows_are_judged)
 
     @property
     def root(self) -> Path:
@@ -122,6 +136,8 @@ class DeltaSink(Sink):
     def not_compactable(self) -> str | None:
         if is_object(self.path):
             return "a Delta table in a bucket is compacted by delta-rs: DeltaTable(…).optimize.compact()"
+        if self.merge is not None:
+            return "a publish joins small files of a table into which changes are merged, as it writes others anew"
         return None
 
     @property
@@ -142,6 +158,10 @@ class DeltaSink(Sink):
         return lies_in(location, self.address) if is_object(self.path) else self.folder.would_show(location)
 
     def unlike(self, before: Sink) -> str | None:
+        if isinstance(before, DeltaSink) and (before.merge is None) != (self.merge is None):
+            had, has = ("rows", "changes") if before.merge is None else ("changes", "rows")
+            where = self.location().removeprefix("file://")
+            return f"the Delta table {where} has batches of {had}, and this sink writes {has} (merge=…)."
         if isinstance(before, DeltaSink) and before.partition_by != self.partition_by:
             return (
                 f"the Delta table {self.location().removeprefix('file://')} is partitioned by "

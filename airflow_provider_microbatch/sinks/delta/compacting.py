@@ -28,6 +28,7 @@ from airflow_provider_microbatch.sinks.compaction.parquet import ParquetJoining
 from airflow_provider_microbatch.sinks.delta import protocol
 from airflow_provider_microbatch.sinks.delta.adding import add_of
 from airflow_provider_microbatch.sinks.delta.folder import Folder
+from airflow_provider_microbatch.sinks.delta.intake import rules_of
 from airflow_provider_microbatch.sinks.delta.log import DeltaLog, Snapshot
 from airflow_provider_microbatch.sinks.delta.removing import NAMEABLE, partition_of
 from airflow_provider_microbatch.sinks.file.posix import check_no_link, make_folders, sync
@@ -118,7 +119,9 @@ class Compacting:
 
     def _check(self, snapshot: Snapshot) -> None:
         # From a file with a deletion vector, rows that were deleted would come back.
-        protocol.check(snapshot, partition_by=self._partition_by, where=str(self._root))
+        # All rows keep to the table's rules already.
+        held = rules_of(snapshot)
+        protocol.check(snapshot, partition_by=self._partition_by, where=str(self._root), held=held)
 
     def _groups(self, snapshot: Snapshot, wanted: Compaction, done: Compacted) -> list[list[Small]]:
         """Files to be joined: of one partition, one lane and one kind, in the order of their batches."""
@@ -277,20 +280,15 @@ def _weight(file: Small, target_bytes: int) -> int:
 
 def _files(snapshot: Snapshot) -> Iterator[Small]:
     """The files of the version that hold rows of batches alone: their own files, and joined ones."""
-    import pyarrow as pa
-
-    table = pa.table(snapshot.table.get_add_actions(flatten=False))
-    names = [name for name in ("path", "size_bytes", "partition") if name in table.column_names]
-    for batch in table.select(names).to_batches(max_chunksize=1000):
-        for file in batch.to_pylist():
-            path = unquote(file["path"])
-            own, shared = own_of(path), shared_by(path)
-            number = None
-            if own is not None:
-                key, number = own
-                shared = Shared(key.lane, key.id, key.id)
-            if shared is not None:
-                yield Small(path, file["size_bytes"], partition_of(file.get("partition")), shared, number)
+    for file in snapshot.files("path", "size_bytes", "partition"):
+        path = unquote(file["path"])
+        own, shared = own_of(path), shared_by(path)
+        number = None
+        if own is not None:
+            key, number = own
+            shared = Shared(key.lane, key.id, key.id)
+        if shared is not None:
+            yield Small(path, file["size_bytes"], partition_of(file.get("partition")), shared, number)
 
 
 def _portions(groups: Sequence[list[Small]]) -> Iterator[list[list[Small]]]:

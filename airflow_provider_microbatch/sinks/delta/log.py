@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from deltalake.transaction import AddAction, CommitProperties, RemoveAction
 
+MERGED = "microbatch/merged"
+"""The application transaction of a table into which changes are merged; :mod:`.merged` has what its version names."""
+
 WITHDRAWN = 0
 """The number of a batch that was taken out."""
 
@@ -52,6 +55,11 @@ class Snapshot:
         """The number of the manifest of a batch that is in; None if the batch is not in."""
         return self.table.transaction_version(transaction_of(key)) or None
 
+    @property
+    def merged(self) -> int | None:
+        """What :data:`MERGED` names; None for a table into which no changes are merged."""
+        return self.table.transaction_version(MERGED)
+
     @cached_property
     def schema(self) -> Mapping[str, Any]:
         """The table's schema, in the JSON form that Delta has taken from Spark."""
@@ -67,6 +75,15 @@ class Snapshot:
     def partition_columns(self) -> tuple[str, ...]:
         """The table's partition columns, in their order."""
         return tuple(self.table.metadata().partition_columns)
+
+    def files(self, *figures: str) -> Iterator[dict[str, Any]]:
+        """The files of the version, each with those of the figures that the log has."""
+        import pyarrow as pa
+
+        table = pa.table(self.table.get_add_actions(flatten=False))
+        names = [name for name in figures if name in table.column_names]
+        for batch in table.select(names).to_batches(max_chunksize=1000):
+            yield from batch.to_pylist()
 
     def commits_after(self, version: int) -> str:
         """The commits of other writers since ``version``, newest first, in words."""
@@ -117,13 +134,15 @@ class DeltaLog:
         key: BatchKey,
         number: int,
         info: Mapping[str, Any],
+        transactions: Mapping[str, int] | None = None,
     ) -> bool:
         """Commit files, and the number of a batch, as the version after ``before``.
 
         :param info: JSON values for the commit info.
+        :param transactions: further application transactions.
         :return: False if another writer has committed that version.
         """
-        return self._append(before, actions, _properties(info, {transaction_of(key): number}))
+        return self._append(before, actions, _properties(info, {transaction_of(key): number, **(transactions or {})}))
 
     def rearrange(
         self, before: Snapshot, actions: Sequence[AddAction | RemoveAction], *, info: Mapping[str, Any]
@@ -163,6 +182,7 @@ class DeltaLog:
         key: BatchKey,
         number: int,
         info: Mapping[str, Any],
+        transactions: Mapping[str, int] | None = None,
     ) -> bool:
         """Make the table, with its first batch. :return: False if another writer has made it."""
         from deltalake import Schema
@@ -178,7 +198,7 @@ class DeltaLog:
                     mode="error",
                     partition_by=list(partition_by),
                     storage_options=self.home.options(),
-                    commit_properties=_properties(info, {transaction_of(key): number}),
+                    commit_properties=_properties(info, {transaction_of(key): number, **(transactions or {})}),
                 )
             except DeltaError:
                 if self.open() is None:

@@ -12,13 +12,14 @@ from airflow_provider_microbatch.sinks import Compacted, Compaction, ExpectedBat
 from airflow_provider_microbatch.sinks.delta import DeltaSink, protocol
 from airflow_provider_microbatch.sinks.delta.compacting import Compacting
 from airflow_provider_microbatch.sinks.delta.folder import Folder
+from airflow_provider_microbatch.sinks.delta.intake import rules_of
 from airflow_provider_microbatch.sinks.delta.removing import files_of
 from airflow_provider_microbatch.sinks.delta.table import OpenDeltaTable, Ready
 from airflow_provider_microbatch.sinks.file.arguments import is_object
 from airflow_provider_microbatch.sinks.file.report import read_schema, reporting
 from airflow_provider_microbatch.sinks.placed import OpenPlaced
 from airflow_provider_microbatch.sinks.placed.logged import Published
-from airflow_provider_microbatch.sinks.placed.places import Place, in_place
+from airflow_provider_microbatch.sinks.placed.places import DATA, Place, in_place
 from airflow_provider_microbatch.sinks.table_folder import check_writable
 
 
@@ -26,11 +27,13 @@ class OpenDelta(OpenPlaced, OpenDeltaTable):
     """The operations that the orchestrator calls.
 
     :param sink: its definition.
+    :param data: the folder below the table's of the batches' files.
+    :param rows_are_judged: see :class:`~airflow_provider_microbatch.sinks.SinkContext`.
     """
 
-    def __init__(self, sink: DeltaSink) -> None:
-        OpenPlaced.__init__(self, sink.folder, partition_by=sink.partition_by, options=sink.options)
-        OpenDeltaTable.__init__(self, sink, Folder(sink.root))
+    def __init__(self, sink: DeltaSink, *, data: str = DATA, rows_are_judged: bool = False) -> None:
+        OpenPlaced.__init__(self, sink.folder, partition_by=sink.partition_by, options=sink.options, data=data)
+        OpenDeltaTable.__init__(self, sink, Folder(sink.root), rows_are_judged=rows_are_judged)
 
     def check(self) -> None:
         check_writable(self._root)
@@ -41,7 +44,8 @@ class OpenDelta(OpenPlaced, OpenDeltaTable):
             snapshot = self._log.open()
             if snapshot is None or self._published(snapshot, batch) is None:
                 raise SinkError(f"batch {batch.key} is not in the Delta table {self._root}.")
-            protocol.check(snapshot, partition_by=self._sink.partition_by, where=self._where)
+            rules = rules_of(snapshot)
+            protocol.check(snapshot, partition_by=self._sink.partition_by, where=self._where, held=rules)
             # From a file with a deletion vector, Spark would read rows that were deleted.
             protocol.check_may_remove(snapshot, where=self._where)
             base = f"file://{self._root}"

@@ -6,7 +6,7 @@ written or merged the statistics do, as far as they are there. What might be in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
@@ -70,7 +70,7 @@ class Present:
         """Folders of batches with files, and bounds of lane and id in all other files."""
         own, shared = set[str](), set[tuple[_Bounds, _Bounds]]()
         lane, number = RESERVED_COLUMNS
-        for file in self._actions():
+        for file in self._snapshot.files("path", "num_records", "null_count", "min", "max"):
             path = unquote(file["path"])
             if path.startswith(f"{DATA}/") and not path.startswith(REST):
                 own.add("/".join(path.split("/")[:3]) + "/")
@@ -79,15 +79,6 @@ class Present:
             elif not _has_none_of_ours(file):
                 shared.add((_bounds(file, lane), _bounds(file, number)))
         return own, shared
-
-    def _actions(self) -> Iterator[Mapping[str, Any]]:
-        import pyarrow as pa
-
-        table = pa.table(self._snapshot.table.get_add_actions(flatten=False))
-        wanted = ("path", "num_records", "null_count", "min", "max")
-        names = [name for name in wanted if name in table.column_names]
-        for batch in table.select(names).to_batches(max_chunksize=1000):
-            yield from batch.to_pylist()
 
 
 def _has_none_of_ours(file: Mapping[str, Any]) -> bool:

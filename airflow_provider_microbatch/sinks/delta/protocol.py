@@ -5,11 +5,13 @@ https://github.com/delta-io/delta/blob/master/PROTOCOL.md
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.runtime.intake import constrains, needs
 from airflow_provider_microbatch.sinks.delta.columns import nullable_type
+from airflow_provider_microbatch.sinks.delta.intake import constraints_of
 from airflow_provider_microbatch.sinks.delta.log import Snapshot
 
 _HARMLESS = {
@@ -46,19 +48,21 @@ _OF_PROPERTIES = {
 FORGETS = "delta.setTransactionRetentionDuration"
 
 
-def check(snapshot: Snapshot, *, partition_by: Sequence[str], where: str) -> None:
+def check(snapshot: Snapshot, *, partition_by: Sequence[str], where: str, held: Collection[str] = ()) -> None:
     """Check that files can be added to the table as it is.
 
     :param partition_by: the partition columns in the sink's definition.
+    :param held: the table's rules for rows that the rows of the files are held against, row by row.
     :raises SinkError: naming what cannot be written, and the way on.
     """
     check_memory(snapshot, where=where)
-    found = list(_unwritable(snapshot))
+    found = list(_unwritable(snapshot, held))
     if found:
         raise SinkError(
             f"the Delta table {where} cannot be written: it has {', '.join(found)}, which files that Spark has written "
             "as plain Parquet do not honour. Drop it from the table (ALTER TABLE … DROP FEATURE, DROP CONSTRAINT, …), "
-            "or give the pipeline another table. Nothing was written."
+            "or give the pipeline another table. (Rows are held against NOT NULL and constraints where the pipeline "
+            "has dead_letters=….) Nothing was written."
         )
     if snapshot.partition_columns != tuple(partition_by):
         raise SinkError(
@@ -80,6 +84,27 @@ def check_memory(snapshot: Snapshot, *, where: str) -> None:
         )
 
 
+def check_not_merged(snapshot: Snapshot, *, where: str) -> None:
+    """:raises SinkError: if changes are merged into the table: the next change of a key would take an appended row
+    away, and no batch could be told from the others."""
+    if snapshot.merged is not None:
+        raise SinkError(
+            f"changes are merged into the Delta table {where}. Give the sink its merge=… again, or write to another "
+            "table. Nothing was written."
+        )
+
+
+def check_may_merge(snapshot: Snapshot, *, where: str) -> None:
+    """:raises SinkError: if the table's files may not be written anew, as a merge does."""
+    for name in ("delta.appendOnly", "delta.enableChangeDataFeed"):
+        if _is_set(snapshot.properties, name):
+            raise SinkError(
+                f"changes cannot be merged into the Delta table {where}, which has {name}: a merge writes files anew, "
+                "with the rows of keys that have not changed. Unset it (ALTER TABLE … UNSET TBLPROPERTIES "
+                f"('{name}')), or give the pipeline another table. Nothing was written."
+            )
+
+
 def check_may_remove(snapshot: Snapshot, *, where: str) -> None:
     """:raises SinkError: if nothing may be taken out of the table."""
     if _is_set(snapshot.properties, "delta.appendOnly"):
@@ -94,15 +119,15 @@ def has_change_feed(snapshot: Snapshot) -> bool:
     return _is_set(snapshot.properties, "delta.enableChangeDataFeed")
 
 
-def _unwritable(snapshot: Snapshot) -> Iterator[str]:
+def _unwritable(snapshot: Snapshot, held: Collection[str]) -> Iterator[str]:
     properties, protocol = snapshot.properties, snapshot.table.protocol()
     for feature in sorted(set(protocol.writer_features or ()) - _HARMLESS):
         yield f"the table feature {feature}"
     if protocol.min_writer_version > 7 or protocol.min_reader_version > 3:
         yield f"a protocol of versions {protocol.min_reader_version} and {protocol.min_writer_version}"
-    for name in properties:
-        if name.startswith("delta.constraints."):
-            yield f"the constraint {name.removeprefix('delta.constraints.')} ({properties[name]})"
+    for name, condition in constraints_of(snapshot).items():
+        if constrains(name, condition) not in held:
+            yield f"the constraint {name} ({condition})"
     for name, what in _OF_PROPERTIES.items():
         if _is_set(properties, name):
             yield what
@@ -111,12 +136,13 @@ def _unwritable(snapshot: Snapshot) -> Iterator[str]:
     if properties.get("delta.checkpointPolicy", "classic") != "classic":
         yield "v2 checkpoints"
     for column in snapshot.schema["fields"]:
-        yield from _of_column(column)
+        yield from _of_column(column, held)
 
 
-def _of_column(column: Mapping[str, Any]) -> Iterator[str]:
+def _of_column(column: Mapping[str, Any], held: Collection[str]) -> Iterator[str]:
     name = column["name"]
-    if not column["nullable"] or nullable_type(column["type"]) != column["type"]:
+    is_held = column["nullable"] or needs(name) in held
+    if not is_held or nullable_type(column["type"]) != column["type"]:
         yield f"the column {name} that is, or has in it what is, NOT NULL"
     for key, what in _OF_COLUMNS.items():
         if key in column["metadata"]:

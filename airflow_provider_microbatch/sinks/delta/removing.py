@@ -19,6 +19,7 @@ from urllib.parse import unquote
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.delta.adding import add_of
+from airflow_provider_microbatch.sinks.delta.arrow_types import plain
 from airflow_provider_microbatch.sinks.delta.home import Home
 from airflow_provider_microbatch.sinks.delta.log import Snapshot
 from airflow_provider_microbatch.sinks.delta.protocol import has_change_feed
@@ -67,17 +68,13 @@ def removal_of(snapshot: Snapshot, home: Home, key: BatchKey) -> Removal:
     try:
         for file in _candidates(snapshot, key):
             path = unquote(file["path"])
-            if ":/" in path or path.startswith("/"):
-                raise SinkError(
-                    f"the Delta table {where} has the file {path!r}, which lies in another folder: it is a clone. "
-                    "Nothing was changed; copy the table (a deep clone)."
-                )
+            check_no_clone(path, where=where)
             is_own = path.startswith(folder_of_batch(key))
             all_rows, rows = _count(home.source(path), key, all_of_it=is_own)
             if rows == 0:
                 continue
             found.rows += rows
-            _check_name(path, where=where)
+            check_name(path, where=where)
             values = partition_of(file["partition"])
             found.actions.append(RemoveAction(path, True, time.time_ns() // 1_000_000, file["size_bytes"], values))
             if rows < all_rows:
@@ -105,19 +102,11 @@ def files_of(snapshot: Snapshot, key: BatchKey) -> list[str]:
 
 def _candidates(snapshot: Snapshot, key: BatchKey) -> Iterator[Mapping[str, Any]]:
     """Files that may have rows of the batch, according to the log's statistics."""
-    import pyarrow as pa
-
-    table = pa.table(snapshot.table.get_add_actions(flatten=False))
-    columns = set(table.column_names)
-    names = [name for name in ("path", "size_bytes", "partition", "min", "max") if name in columns]
-    for batch in table.select(names).to_batches(max_chunksize=1000):
-        for file in batch.to_pylist():
-            if _is_of_another(unquote(file["path"]), key):
-                continue
-            if all(
-                _may_be(file, name, value) for name, value in zip(RESERVED_COLUMNS, (key.lane, key.id), strict=True)
-            ):
-                yield {"partition": {}, **{name: value for name, value in file.items() if value is not None}}
+    for file in snapshot.files("path", "size_bytes", "partition", "min", "max"):
+        if _is_of_another(unquote(file["path"]), key):
+            continue
+        if all(_may_be(file, name, value) for name, value in zip(RESERVED_COLUMNS, (key.lane, key.id), strict=True)):
+            yield {"partition": {}, **{name: value for name, value in file.items() if value is not None}}
 
 
 def _is_of_another(path: str, key: BatchKey) -> bool:
@@ -133,11 +122,21 @@ def _may_be(file: Mapping[str, Any], name: str, value: Any) -> bool:
     return low is None or high is None or low <= value <= high
 
 
-def _check_name(path: str, *, where: str) -> None:
+def check_no_clone(path: str, *, where: str) -> None:
+    """:raises SinkError: if the file is another table's."""
+    if ":/" in path or path.startswith("/"):
+        raise SinkError(
+            f"the Delta table {where} has the file {path!r}, which lies in another folder: it is a clone. "
+            "Nothing was changed; copy the table (a deep clone)."
+        )
+
+
+def check_name(path: str, *, where: str) -> None:
+    """:raises SinkError: if a removal would spell the file otherwise than the log."""
     if not NAMEABLE.fullmatch(path):
         raise SinkError(
-            f"the Delta table {where} has a file {path!r} with rows of the batch, whose path delta-rs would spell "
-            "otherwise than the log does. Nothing was changed. Replace the batch's rows by DELETE and INSERT."
+            f"the Delta table {where} has a file {path!r} with rows that are to go, whose path delta-rs would spell "
+            "otherwise than the log does. Nothing was changed. Replace those rows by DELETE and INSERT."
         )
 
 
@@ -166,8 +165,8 @@ def _count(source: Any, key: BatchKey, *, all_of_it: bool) -> tuple[int, int]:
         if not set(RESERVED_COLUMNS) <= set(file.schema_arrow.names):
             return rows, 0
         parts = file.iter_batches(batch_size=_ROWS, columns=list(RESERVED_COLUMNS))
-        schema = _plain(file.schema_arrow)
-        return rows, sum(_is_of(table, key).true_count for table in _tables(parts, schema))
+        schema = plain(file.schema_arrow)
+        return rows, sum(is_of(table, key).true_count for table in _tables(parts, schema))
 
 
 def _tables(parts: Iterator[Any], schema: Any) -> Iterator[Any]:
@@ -179,32 +178,7 @@ def _tables(parts: Iterator[Any], schema: Any) -> Iterator[Any]:
         yield table.cast(pa.schema([schema.field(name) for name in table.column_names]))
 
 
-def _plain(schema: Any) -> Any:
-    """The schema without view types, as delta-rs writes files: Arrow neither compares nor filters views."""
-    import pyarrow as pa
-
-    return pa.schema([field.with_type(_plain_type(field.type)) for field in schema])
-
-
-def _plain_type(kind: Any) -> Any:
-    import pyarrow as pa
-
-    if pa.types.is_string_view(kind):
-        return pa.string()
-    if pa.types.is_binary_view(kind):
-        return pa.binary()
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_plain_type(field.type)) for field in kind])
-    if pa.types.is_map(kind):
-        return pa.map_(
-            kind.key_field.with_type(_plain_type(kind.key_type)), kind.item_field.with_type(_plain_type(kind.item_type))
-        )
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_plain_type(kind.value_type)))
-    return kind
-
-
-def _is_of(table: Any, key: BatchKey) -> Any:
+def is_of(table: Any, key: BatchKey) -> Any:
     """A mask of the rows that are the batch's."""
     import pyarrow.compute as pc
 
@@ -223,8 +197,8 @@ def _write_rest(home: Home, path: str, key: BatchKey) -> str:
     # Spark stores times in 96 bits, which Arrow would read as nanoseconds: these end in the year 2262.
     reading = parquet.ParquetFile(home.source(path), coerce_int96_timestamp_unit="us")
     with home.writing(left) as target, reading as file:
-        schema = _plain(file.schema_arrow)
+        schema = plain(file.schema_arrow)
         with parquet.ParquetWriter(target, schema, compression="snappy") as writer:
             for table in _tables(file.iter_batches(batch_size=_ROWS), schema):
-                writer.write_table(table.filter(pc.invert(_is_of(table, key))))
+                writer.write_table(table.filter(pc.invert(is_of(table, key))))
     return left

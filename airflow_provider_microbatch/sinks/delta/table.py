@@ -4,25 +4,41 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.runtime.intake import Intake
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
 from airflow_provider_microbatch.sinks.delta import DeltaSink, protocol
 from airflow_provider_microbatch.sinks.delta.adding import add_of, partition_values
 from airflow_provider_microbatch.sinks.delta.columns import Columns
 from airflow_provider_microbatch.sinks.delta.home import Home
+from airflow_provider_microbatch.sinks.delta.intake import intake_of, rules_of
 from airflow_provider_microbatch.sinks.delta.log import PATIENCE_SECONDS, WITHDRAWN, DeltaLog, Snapshot
 from airflow_provider_microbatch.sinks.delta.present import Present
 from airflow_provider_microbatch.sinks.delta.removing import Removal, removal_of
 from airflow_provider_microbatch.sinks.placed.logged import OpenLogged, Published, rows_written
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What a commit does to the table's rows, besides saying which output the batch has.
+
+    :param actions: additions and removals of files, as delta-rs takes them.
+    :param transactions: further application transactions.
+    :param rows: how many of the rows that it takes out were the batch's.
+    """
+
+    actions: Sequence[Any]
+    transactions: Mapping[str, int] = field(default_factory=dict)
+    rows: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +62,15 @@ class OpenDeltaTable(OpenLogged):
 
     :param sink: its definition.
     :param home: where the table lies.
+    :param rows_are_judged: whether rows that the table cannot take are kept out of it.
     """
 
-    def __init__(self, sink: DeltaSink, home: Home) -> None:
+    def __init__(self, sink: DeltaSink, home: Home, *, rows_are_judged: bool) -> None:
         self._sink = sink
         self._home = home
         self._log = DeltaLog(home)
         self._present: Present | None = None
+        self._rows_are_judged = rows_are_judged
 
     @property
     def definition(self) -> DeltaSink:
@@ -93,6 +111,11 @@ class OpenDeltaTable(OpenLogged):
     def _telling(self, doing: str, key: BatchKey | None = None) -> AbstractContextManager[None]:
         """Raise errors of the place as errors of the sink."""
 
+    def intake(self) -> Intake | None:
+        with self._telling("look at"):
+            snapshot = self._log.open()
+        return None if snapshot is None else intake_of(snapshot)
+
     def contains(self, batch: ExpectedBatch) -> Manifest | None:
         with self._telling("look for", batch.key):
             found = self._published(self._log.open(), batch) if self._is_here(batch.tables) else None
@@ -102,7 +125,7 @@ class OpenDeltaTable(OpenLogged):
         return found.own
 
     def withdraw(self, batch: ExpectedBatch, epoch: int) -> bool:
-        key, rows = batch.key, None
+        key, before = batch.key, None
         if self.contains(batch) is None:
             return False
         with self._telling("withdraw", key):
@@ -112,10 +135,13 @@ class OpenDeltaTable(OpenLogged):
                     return False
                 self._check_is_of(found, epoch)
                 self._settle(found)
-                removal = self._removal(snapshot, batch, rows)
-                rows = rows or (snapshot.version, removal.rows)
-                if self._commit(snapshot, [], removal, batch, WITHDRAWN, {"withdrawn": epoch}):
+                change = self._change(snapshot, batch, out=found, ready=None, before=before)
+                if change is None:
+                    continue
+                before = before or (snapshot.version, change.rows)
+                if self._commit(snapshot, change, batch, WITHDRAWN, {"withdrawn": epoch}):
                     self._log.sync(since_ns=0)
+                    self._let_go(found, change)
                     return True
         raise self._outrun(key)
 
@@ -158,7 +184,12 @@ class OpenDeltaTable(OpenLogged):
         """:raises SinkError: if the table is there, and asks of its writers what is not done here."""
         snapshot = self._log.open()
         if snapshot is not None:
-            protocol.check(snapshot, partition_by=self._sink.partition_by, where=self._where)
+            self._check_writable(snapshot, held=rules_of(snapshot) if self._rows_are_judged else ())
+
+    def _check_writable(self, snapshot: Snapshot, *, held: Collection[str]) -> None:
+        """:raises SinkError: if the table asks of its writers what is not done here, or is written in another way."""
+        protocol.check(snapshot, partition_by=self._sink.partition_by, where=self._where, held=held)
+        protocol.check_not_merged(snapshot, where=self._where)
 
     def _published(self, snapshot: Snapshot | None, batch: ExpectedBatch) -> Published | None:
         """:raises ForeignBatchError: if other output is at the batch's place."""
@@ -169,7 +200,7 @@ class OpenDeltaTable(OpenLogged):
 
     def _put(self, batch: ExpectedBatch, epoch: int, *, replaces: bool) -> Manifest:
         """Commit the attempt's files to the table's log, or find that some attempt's files are in it."""
-        key, rows = batch.key, None
+        key, before = batch.key, None
         with self._telling("replace" if replaces else "publish", key), self._publishing(batch, epoch):
             for snapshot in self._log.snapshots():
                 found = self._published(snapshot, batch)
@@ -177,17 +208,19 @@ class OpenDeltaTable(OpenLogged):
                     self._settle(found)
                     return found.own
                 ready = self._ready(batch, epoch)
-                columns = self._columns(ready.schema, ready.manifest)
-                if snapshot is not None and self._widen(snapshot, columns):
+                columns = self._shown(self._columns(ready.schema, ready.manifest))
+                if snapshot is not None and self._widen(snapshot, columns, held=ready.manifest.held_to):
                     continue
-                removal = Removal(self._home)
-                if snapshot is not None and found is not None:
+                if found is not None:
                     self._settle(found)
-                    removal = self._removal(snapshot, batch, rows)
-                    rows = rows or (snapshot.version, removal.rows)
-                    self._warn_of_deleted(found, removal.rows)
-                if self._commit_ready(snapshot, ready, columns, removal, batch):
+                change = self._change(snapshot, batch, out=found, ready=ready, before=before)
+                if change is None:
+                    continue
+                if snapshot is not None and found is not None:
+                    before = before or (snapshot.version, change.rows)
+                if self._commit_ready(snapshot, ready, columns, change, batch):
                     self._settle(Published(ready.number, ready.manifest, ready.manifest))
+                    self._let_go(found, change)
                     return ready.manifest
         raise self._outrun(key)
 
@@ -206,19 +239,65 @@ class OpenDeltaTable(OpenLogged):
         where = f"the Delta table {self._where}"
         return Columns.of_stage(told, partition_by=self._sink.partition_by, where=where)
 
-    def _widen(self, snapshot: Snapshot, columns: Columns) -> bool:
+    def _shown(self, columns: Columns) -> Columns:
+        """Those of a stage's columns that readers of the table get."""
+        return columns
+
+    def _widen(self, snapshot: Snapshot, columns: Columns, *, held: Collection[str]) -> bool:
         """Check that the stage fits the table, and add columns to the table if that is allowed. Two writers that do so
         at once end with the same columns.
 
+        :param held: the rules that the rows of the stage were held against.
         :return: whether the table has changed, and has to be read again.
         """
-        protocol.check(snapshot, partition_by=self._sink.partition_by, where=self._where)
+        if self._rows_are_judged:
+            self._check_held(intake_of(snapshot), held)
+        self._check_writable(snapshot, held=held)
         where = f"the Delta table {self._where}"
         missing = columns.missing(snapshot.schema, policy=self._sink.schema_policy, where=where)
         if missing:
             log.warning("%s gets the columns %s", where, ", ".join(f"{one['name']} ({one['type']})" for one in missing))
             self._log.add_columns(snapshot, missing)
         return bool(missing)
+
+    def _change(
+        self,
+        snapshot: Snapshot | None,
+        batch: ExpectedBatch,
+        *,
+        out: Published | None,
+        ready: Ready | None,
+        before: tuple[int, int] | None,
+    ) -> Change | None:
+        """What the commit after the snapshot does.
+
+        :param out: the batch's output that is in, and goes out; None if there is none.
+        :param ready: the output that comes in; None if the batch is taken out.
+        :param before: the version that an earlier try has read, and the number of the batch's rows in it.
+        :return: None if other commits have made the snapshot useless, so that a newer one has to be read.
+        :raises SinkError: if it cannot be done.
+        """
+        removal = Removal(self._home)
+        if snapshot is not None and out is not None:
+            removal = self._removal(snapshot, batch, before)
+            if ready is not None:
+                self._warn_of_deleted(out, removal.rows)
+        # Files rewritten for a failed commit are left to VACUUM: the commit may have succeeded after all.
+        return Change(actions=[*removal.actions, *self._adds(ready)], rows=removal.rows)
+
+    def _adds(self, ready: Ready | None) -> Iterator[Any]:
+        if ready is None:
+            return
+        for file, now in self._in_place(ready):
+            add = add_of(self._home, f"{ready.below}/{now}", partition_values(file))
+            if add is not None:
+                yield add
+
+    def _let_go(self, out: Published | None, change: Change) -> None:
+        """Remove what nothing needs any more after the commit of a change, which is durable.
+
+        :param out: the batch's output that went out; None if there was none.
+        """
 
     def _removal(self, snapshot: Snapshot, batch: ExpectedBatch, before: tuple[int, int] | None) -> Removal:
         """The changes that take the batch out.
@@ -228,7 +307,8 @@ class OpenDeltaTable(OpenLogged):
         """
         where = self._where
         # Removing a file without naming its deletion vector would leave the file, and its rows, in the table.
-        protocol.check(snapshot, partition_by=self._sink.partition_by, where=where)
+        # All rows keep to the table's rules already, those that stay and those that come.
+        protocol.check(snapshot, partition_by=self._sink.partition_by, where=where, held=rules_of(snapshot))
         protocol.check_may_remove(snapshot, where=where)
         removal = removal_of(snapshot, self._home, batch.key)
         if before is not None and removal.rows < before[1]:
@@ -241,39 +321,30 @@ class OpenDeltaTable(OpenLogged):
         snapshot: Snapshot | None,
         ready: Ready,
         columns: Columns,
-        removal: Removal,
+        change: Change,
         batch: ExpectedBatch,
     ) -> bool:
-        adds = []
-        for file, now in self._in_place(ready):
-            add = add_of(self._home, f"{ready.below}/{now}", partition_values(file))
-            if add is not None:
-                adds.append(add)
         identity = ready.manifest.identity
         info = {"epoch": ready.manifest.epoch, "identity": identity.to_dict() if identity else None}
         if snapshot is None:
             return self._log.create(
-                adds,
+                change.actions,
                 schema=columns.schema,
                 partition_by=self._sink.partition_by,
                 key=batch.key,
                 number=ready.number,
                 info=info,
+                transactions=change.transactions,
             )
-        return self._commit(snapshot, adds, removal, batch, ready.number, info)
+        return self._commit(snapshot, change, batch, ready.number, info)
 
     def _commit(
-        self,
-        snapshot: Snapshot,
-        adds: list[Any],
-        removal: Removal,
-        batch: ExpectedBatch,
-        number: int,
-        info: Mapping[str, Any],
+        self, snapshot: Snapshot, change: Change, batch: ExpectedBatch, number: int, info: Mapping[str, Any]
     ) -> bool:
         told = {**info, "batch": str(batch.key), "manifest": f"{number:016x}"}
-        # Files rewritten for a failed commit are left to VACUUM: the commit may have succeeded after all.
-        return self._log.commit(snapshot, [*removal.actions, *adds], key=batch.key, number=number, info=told)
+        return self._log.commit(
+            snapshot, change.actions, key=batch.key, number=number, info=told, transactions=change.transactions
+        )
 
     def _outrun(self, key: BatchKey) -> SinkError:
         return SinkError(

@@ -11,6 +11,7 @@ from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.runtime.intake import Intake
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink, SinkContext
 from airflow_provider_microbatch.sinks.file.report import read_schema, reporting
@@ -18,6 +19,7 @@ from airflow_provider_microbatch.sinks.iceberg import IcebergSink, protocol
 from airflow_provider_microbatch.sinks.iceberg.adding import data_file_of
 from airflow_provider_microbatch.sinks.iceberg.catalog import CatalogBusyError, catalog_of
 from airflow_provider_microbatch.sinks.iceberg.columns import Columns
+from airflow_provider_microbatch.sinks.iceberg.intake import intake_of
 from airflow_provider_microbatch.sinks.iceberg.log import PATIENCE_SECONDS, IcebergLog, Look
 from airflow_provider_microbatch.sinks.iceberg.partitions import spec_of
 from airflow_provider_microbatch.sinks.iceberg.removing import Removal, batches_with_rows, removal_of
@@ -40,6 +42,7 @@ class OpenIceberg(OpenPlaced):
     def __init__(self, sink: IcebergSink, context: SinkContext) -> None:
         super().__init__(sink.folder, options=sink.options)
         self._sink = sink
+        self._rows_are_judged = context.rows_are_judged
         catalog = catalog_of(sink, context)
         self._log = IcebergLog(catalog, sink.root, sink.root / HIDDEN, sink.branch)
         self._shown: tuple[int | None, Collection[BatchKey]] | None = None
@@ -53,7 +56,12 @@ class OpenIceberg(OpenPlaced):
         with reporting("look at", self._root):
             look = self._log.look()
             if look is not None:
-                self._check(look)
+                self._check(look, held=intake_of(look.table.schema()).rules if self._rows_are_judged else ())
+
+    def intake(self) -> Intake | None:
+        with reporting("look at", self._root):
+            look = self._log.look()
+        return None if look is None else intake_of(look.table.schema())
 
     def stage(self, batch: BatchIdentity, epoch: int) -> Stage:
         stage = super().stage(batch, epoch)
@@ -147,8 +155,9 @@ class OpenIceberg(OpenPlaced):
     def _where(self) -> str:
         return self._log.where
 
-    def _check(self, look: Look) -> None:
-        protocol.check(look.table, partitions=self._sink.partitions, root=self._root, where=self._log.where)
+    def _check(self, look: Look, *, held: Collection[str]) -> None:
+        where = self._log.where
+        protocol.check(look.table, partitions=self._sink.partitions, root=self._root, where=where, held=held)
         self._log.check_not_rolled_back(look)
 
     def _number(self, look: Look | None, key: BatchKey) -> int | None:
@@ -193,7 +202,7 @@ class OpenIceberg(OpenPlaced):
                     continue
                 if found is None:
                     self._check_in_no_other(look, batch, placed)
-                if self._widen(look, columns):
+                if self._widen(look, columns, held=placed.manifest.held_to):
                     continue
                 removal = Removal(look.table)
                 if found is not None:
@@ -220,13 +229,16 @@ class OpenIceberg(OpenPlaced):
         told = read_schema(self._root / placed.place.below)
         return Columns.of_stage(told, partitions=self._sink.partitions, where=self._log.where)
 
-    def _widen(self, look: Look, columns: Columns) -> bool:
+    def _widen(self, look: Look, columns: Columns, *, held: Collection[str]) -> bool:
         """Check that the stage fits the table, and add columns to the table if that is allowed. Two writers that do so
         at once end with the same columns.
 
+        :param held: the rules that the rows of the stage were held against.
         :return: whether the table has changed, and has to be read again.
         """
-        self._check(look)
+        if self._rows_are_judged:
+            self._check_held(intake_of(look.table.schema()), held)
+        self._check(look, held=held)
         self._log.remember(look)
         where = self._log.where
         missing = columns.missing(look.table.schema(), policy=self._sink.schema_policy, where=where)
@@ -244,7 +256,8 @@ class OpenIceberg(OpenPlaced):
         :raises SinkError: if another writer has removed some of these rows since.
         """
         where = self._log.where
-        self._check(look)
+        # All rows keep to the table's rules already, those that stay and those that come.
+        self._check(look, held=intake_of(look.table.schema()).rules)
         head = None if look.head is None else look.head.snapshot_id
         removal = removal_of(look.table, head, key, where=where)
         if before is not None and removal.rows < before[1]:

@@ -5,10 +5,11 @@ requires any of them is refused by name, before anything runs: https://iceberg.a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.runtime.intake import needs
 from airflow_provider_microbatch.sinks.iceberg.partitions import Partition, told_of
 
 if TYPE_CHECKING:
@@ -23,23 +24,24 @@ NAMES = "schema.name-mapping.default"
 """Spark's plain Parquet has names of columns, but not Iceberg's ids: this property maps names to ids."""
 
 
-def check(table: Table, *, partitions: Sequence[Partition], root: Path, where: str) -> None:
+def check(table: Table, *, partitions: Sequence[Partition], root: Path, where: str, held: Collection[str] = ()) -> None:
     """Check that files can be added to the table as it is.
 
     :param partitions: the partition fields in the sink's definition.
     :param root: the table's folder in the sink's definition.
+    :param held: the table's rules for rows that the rows of the files are held against, row by row.
     :raises SinkError: naming what cannot be written, and the way on.
     """
     metadata = table.metadata
     place = plain_path(metadata.location)
     if place != str(root):
         raise SinkError(f"{where} is at {metadata.location}: IcebergSink(…, path={place!r}). Nothing was written.")
-    found = list(_unwritable(metadata))
+    found = list(_unwritable(metadata, held))
     if found:
         raise SinkError(
             f"{where} cannot be written: it has {', '.join(found)}, which files that Spark has written as plain "
-            "Parquet do not honour. Change the table (ALTER TABLE …), or give the pipeline another one. Nothing was "
-            "written."
+            "Parquet do not honour. Change the table (ALTER TABLE …), or give the pipeline another one. (Rows are held "
+            "against NOT NULL where the pipeline has dead_letters=….) Nothing was written."
         )
     told = told_of(metadata.spec(), metadata.schema())
     if told != [str(one) for one in partitions]:
@@ -56,14 +58,14 @@ def plain_path(location: str) -> str:
     return location.rstrip("/")
 
 
-def _unwritable(metadata: TableMetadata) -> Iterator[str]:
+def _unwritable(metadata: TableMetadata, held: Collection[str]) -> Iterator[str]:
     if metadata.format_version != 2:
         yield f"the format version {metadata.format_version} (written is 2)"
     if "encryption.key-id" in metadata.properties:
         yield "encryption"
     schema = metadata.schema()
     for name in sorted(_columns(schema)):
-        if schema.find_field(name).required and not name.endswith(".key"):
+        if schema.find_field(name).required and not name.endswith(".key") and needs(name) not in held:
             yield f"the column {name} that is NOT NULL"
     for one in metadata.spec().fields:
         if str(one.transform) not in ("identity", "year", "month", "day", "hour"):

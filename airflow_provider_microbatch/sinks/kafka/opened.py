@@ -141,6 +141,13 @@ class OpenKafka(StagedInFiles):
         if seen.top > batch.key.id:
             # No rewind: marks of the batches behind it are there, of plans that would be others then.
             return f"{left} Or leave the batch as it is, and mark its task as succeeded: later batches go on so."
+        if not all(self.is_written_by(one, batch.tables) for one in wrote):
+            # A rewind would leave the batch in the tables beside, or have them lose it for what stays here.
+            return (
+                f"{left} No rewind goes on without it, since the batch went to other tables, too. Or go on with a new "
+                f"topic; or leave {self._sink.topic} out of the pipeline for one batch, and name it again then: that "
+                "one batch never gets here, and later ones do."
+            )
         to = min(seen.top, batch.key.id - 1)
         if not batch.can_rewind_to(to):
             return (

@@ -30,7 +30,7 @@ from airflow_provider_microbatch.sinks.file import STAGING, FileSink
 from airflow_provider_microbatch.sinks.file.posix import check_no_link, make_folders, sync_tree
 from airflow_provider_microbatch.sinks.file.report import check_files, read_manifest, reporting
 from airflow_provider_microbatch.sinks.placed.logged import WRITER, OpenLogged, Published, constants_of
-from airflow_provider_microbatch.sinks.placed.places import Place, Places
+from airflow_provider_microbatch.sinks.placed.places import DATA, Place, Places
 from airflow_provider_microbatch.sinks.placed.records import FolderRecords, encode, number_of
 from airflow_provider_microbatch.sinks.staged_in_files import StagedInFiles
 from airflow_provider_microbatch.sinks.table_folder import TableFolder
@@ -52,17 +52,23 @@ class OpenPlaced(StagedInFiles, OpenLogged):
     :param folder: the table's folder.
     :param partition_by: columns by whose values Spark divides files into folders; Spark leaves them out of the files.
     :param options: options of Spark's Parquet writer.
+    :param data: the folder below the table's of all files of batches.
     """
 
     def __init__(
-        self, folder: TableFolder, *, partition_by: tuple[str, ...] = (), options: Mapping[str, str] | None = None
+        self,
+        folder: TableFolder,
+        *,
+        partition_by: tuple[str, ...] = (),
+        options: Mapping[str, str] | None = None,
+        data: str = DATA,
     ) -> None:
         self._folder = folder
         self._root = folder.root
         hidden = folder.root / HIDDEN
         self._files = FileSink(str(hidden), format="parquet", partition_by=partition_by, options=options or {})
         self._records = FolderRecords(hidden / "batches")
-        self._places = Places(folder.root, hidden)
+        self._places = Places(folder.root, hidden, data)
 
     @abstractmethod
     def _numbers_for_good(self, key: BatchKey) -> Collection[int]:

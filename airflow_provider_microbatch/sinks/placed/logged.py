@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import PublishConflictError, SinkError
+from airflow_provider_microbatch.runtime.intake import Intake
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.placed.records import Records
@@ -86,6 +88,19 @@ class OpenLogged(OpenSink):
             raise SinkError(
                 f"batch {found.own.key} of {self._where} is attempt {found.own.epoch}'s, not {epoch}'s: replaced "
                 "meanwhile. Nothing was taken out; run the command again."
+            )
+
+    def _check_held(self, now: Intake, held: Collection[str]) -> None:
+        """Check that the rows of a stage were held against the rules that the table has now.
+
+        :param held: the rules that they were held against.
+        :raises SinkError: if the table has got others.
+        """
+        new = [rule for rule in now.rules if rule not in held]
+        if new:
+            raise SinkError(
+                f"{self._where} takes rows by {', '.join(new)}, which the rows of this attempt were not held against: "
+                "the table was changed since the attempt began. Nothing was published; run the batch again."
             )
 
     def _deleted_meanwhile(self, key: BatchKey, commits: str) -> SinkError:

@@ -57,10 +57,12 @@ class Place:
 class Places:
     """:param root: the table's folder.
     :param hidden: the folder below it that readers skip.
+    :param data: the folder below it of all files of batches.
     """
 
     root: Path
     hidden: Path
+    data: str = DATA
 
     @contextmanager
     def locked(self, batch: BatchIdentity, epoch: int) -> Iterator[None]:
@@ -77,7 +79,7 @@ class Places:
         mark = self._marks(batch.checkpoint) / f"lane={batch.key.lane}" / f"batch_id={batch.key.id}"
         return Place(
             number=number,
-            below=f"{folder_of_batch(batch.key)}{number:016x}",
+            below=f"{self.data}/{batch.key.lane}/{batch.key.id}/{number:016x}",
             mark=mark / f"attempt={epoch}.{number:016x}",
         )
 
@@ -103,11 +105,8 @@ class Places:
         """
         target = self.root / place.below
         check_no_link(self.root, target.parent)
-        check_no_link(self.root, place.mark.parent)
         make_folders(target.parent)
-        make_folders(place.mark.parent)
-        write_mark(place.mark, _TOLD)
-        sync(place.mark.parent)
+        self.mark(place)
         try:
             rename_new(stage, target)
         except FileNotFoundError:
@@ -116,6 +115,13 @@ class Places:
         with contextlib.suppress(OSError):
             stage.parent.rmdir()  # the batch's staging folder, if this was its last stage
         return True
+
+    def mark(self, place: Place) -> None:
+        """Record, durably, that files are in that place which the log may not name."""
+        check_no_link(self.root, place.mark.parent)
+        make_folders(place.mark.parent)
+        write_mark(place.mark, _TOLD)
+        sync(place.mark.parent)
 
     def forget(self, place: Place) -> None:
         """Remove the mark: the log names the place durably, or the files are gone."""
@@ -186,6 +192,12 @@ def is_plain(path: str) -> bool:
     return _PLAIN.fullmatch(path) is not None
 
 
+def names_in_place(manifest: Manifest) -> Iterator[tuple[str, str, int]]:
+    """For each file of an attempt that is in place its path in the manifest, its present path, and its bytes."""
+    for number, (file, size) in enumerate(sorted(manifest.files.items())):
+        yield file, file if is_plain(file) else f"part-{number:05}.parquet", size
+
+
 def in_place(folder: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
     """Rename files whose paths from Spark have special signs to plain paths. Idempotent.
 
@@ -193,8 +205,7 @@ def in_place(folder: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
     :return: for each file its path in the manifest, and its present path below ``folder``.
     :raises SinkError: if a file is missing, or its size has changed: another program was there.
     """
-    for number, (file, size) in enumerate(sorted(manifest.files.items())):
-        now = file if is_plain(file) else f"part-{number:05}.parquet"
+    for file, now, size in names_in_place(manifest):
         path = folder / now
         if now != file and (folder / file).exists():
             (folder / file).rename(path)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.runtime.copy_lines import DELETED
+from airflow_provider_microbatch.runtime.changes import DELETED
+from airflow_provider_microbatch.runtime.intake import narrows
 from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.postgres.database import Row, execute
 from airflow_provider_microbatch.sinks.postgres.names import BATCH, LANE, TableName, listed, quoted
@@ -103,7 +104,7 @@ def check_table(
     for name, type in declared.items():
         if merge is not None and name in merge.leave_out:
             continue
-        wanted = _as_written(connection, type)
+        wanted = as_written(connection, type)
         if name not in has:
             problems.append(_absent(name, has))
         elif wanted not in (has[name].type, has[name].base):
@@ -114,11 +115,17 @@ def check_table(
 
 
 def of_stage(
-    table: TableName, staged: Sequence[StagedColumn], found: Sequence[Column], *, merge: Merge | None
+    table: TableName,
+    staged: Sequence[StagedColumn],
+    found: Sequence[Column],
+    *,
+    merge: Merge | None,
+    held: Collection[str] = (),
 ) -> list[Column]:
     """The columns of a stage table. They have the types of the table's columns, so that values that do not fit are
     found during the load, by line and column.
 
+    :param held: the table's rules that the rows of the stage were held against.
     :raises SinkError: naming every column that does not fit the table.
     """
     has, problems, columns = {column.name: column for column in found}, list[str](), list[Column]()
@@ -132,7 +139,7 @@ def of_stage(
             problems.append(_absent(one.name, has))
         elif target.is_made:
             problems.append(f"column {one.name!r} gets its values from the table; leave it out of the result")
-        elif not one.fits(target.base):
+        elif not one.fits(target.base, is_judged=narrows(one.name, target.type) in held):
             problems.append(
                 f"column {one.name!r} is {one.type} in the result, and not every value of it goes into {target.type}"
             )
@@ -195,9 +202,9 @@ def _check_type(connection: psycopg.Connection[Row], type: str) -> None:
         raise SinkError(f'type "{type}" does not exist in the database; look at columns=….')
 
 
-def _as_written(connection: psycopg.Connection[Row], type: str) -> str:
+def as_written(connection: psycopg.Connection[Row], type: str) -> str:
+    """PostgreSQL's own spelling of a type (int8 → bigint, varchar(4) → character varying(4))."""
     _check_type(connection, type)
-    # PostgreSQL's own spelling of a type (int8 → bigint, varchar(4) → character varying(4)).
     result = execute(connection, f"SELECT NULL::{type}").pgresult
     assert result is not None
     found = execute(connection, "SELECT format_type(%s, %s)", result.ftype(0), result.fmod(0)).fetchone()

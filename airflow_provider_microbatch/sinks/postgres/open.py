@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import AttemptFencedError, PublishConflictError, SinkError
+from airflow_provider_microbatch.runtime.intake import Intake
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.settings import make_private_folder
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink, SinkContext
@@ -21,6 +22,7 @@ from airflow_provider_microbatch.sinks.file.report import check_files, read_sche
 from airflow_provider_microbatch.sinks.postgres.columns import (
     OWN,
     Column,
+    as_written,
     check_table,
     columns_of,
     made_of,
@@ -28,6 +30,7 @@ from airflow_provider_microbatch.sinks.postgres.columns import (
     of_stage,
 )
 from airflow_provider_microbatch.sinks.postgres.database import Database, Row, execute
+from airflow_provider_microbatch.sinks.postgres.intake import intake_of
 from airflow_provider_microbatch.sinks.postgres.load import load
 from airflow_provider_microbatch.sinks.postgres.names import BATCHES, STAGE, TableName
 from airflow_provider_microbatch.sinks.postgres.records import Records
@@ -137,6 +140,9 @@ class OpenPostgres(StagedInFiles):
             },
             reserved_columns=(*OWN, "_deleted"),
         )
+
+    def intake(self) -> Intake | None:
+        return self._database.run(f"look at {self._sink.name}", self._intake)
 
     def manifest(self, batch: BatchIdentity, epoch: int) -> Manifest | None:
         return self._files.manifest(batch, epoch)
@@ -362,7 +368,7 @@ class OpenPostgres(StagedInFiles):
             stage = self._sink.name.new(STAGE)  # new: an earlier try may have been committed without an answer
             self._records(connection).make()
             self._records(connection).add_stage(stage, batch.staged, epoch)
-            return stage, self._make_stage(connection, stage, columns)
+            return stage, self._make_stage(connection, stage, columns, held=staged.manifest.held_to)
 
         stage, made = self._database.run(f"make a stage table for batch {batch.key}", make)
         rows = self._database.run(
@@ -371,7 +377,9 @@ class OpenPostgres(StagedInFiles):
         )
         return Loaded(table=stage, columns=made, rows=rows)
 
-    def _make_stage(self, connection: Connection, stage: TableName, staged: Sequence[StagedColumn]) -> list[Column]:
+    def _make_stage(
+        self, connection: Connection, stage: TableName, staged: Sequence[StagedColumn], *, held: Collection[str]
+    ) -> list[Column]:
         name, merge = self._sink.name, self._sink.merge
         found = columns_of(connection, name)
         if not found:
@@ -379,7 +387,7 @@ class OpenPostgres(StagedInFiles):
             make_table(connection, name, self._declared() or made_of(staged), merge=merge)
             found = columns_of(connection, name)
         check_table(connection, name, found, merge=merge, declared=self._sink.columns)
-        columns = of_stage(name, staged, found, merge=merge)
+        columns = of_stage(name, staged, found, merge=merge, held=held)
         rows = self._rows(connection)
         if isinstance(rows, Merged):
             if self._records(connection).have_rows() and rows.is_empty():
@@ -406,6 +414,15 @@ class OpenPostgres(StagedInFiles):
         if schema != (True,):
             why = "there is no such schema" if schema is None else "the connection's login may not CREATE in it"
             raise SinkError(f"{self.location()} cannot be made in schema {name.schema}: {why}.")
+
+    def _intake(self, connection: Connection) -> Intake | None:
+        sink, found = self._sink, columns_of(connection, self._sink.name)
+        if not found:  # it is made of these before the attempt is published
+            types = {column.name: as_written(connection, column.type) for column in self._declared()}
+            found = [Column(name=name, type=type, base=type) for name, type in types.items()]
+        if not found and sink.merge is None:
+            return None
+        return intake_of(found, merge=sink.merge, removes_nul=sink.nul_characters == "remove")
 
     def _make_ready(self, connection: Connection) -> None:
         name, merge = self._sink.name, self._sink.merge

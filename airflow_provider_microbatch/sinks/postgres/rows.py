@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.runtime.copy_lines import DELETED
+from airflow_provider_microbatch.runtime.changes import DELETED
 from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.postgres.columns import OWN, Column, columns_of
 from airflow_provider_microbatch.sinks.postgres.database import Row, execute

@@ -70,8 +70,11 @@ class StagedColumn:
         """The PostgreSQL type of a new column for it."""
         return f"numeric({self._digits},{self._scale})" if self.kind == "decimal" else _MADE[self.kind]
 
-    def fits(self, type: str) -> bool:
-        """Whether a column of that type, as PostgreSQL writes it (``numeric(18,4)``), can hold every value."""
+    def fits(self, type: str, *, is_judged: bool = False) -> bool:
+        """Whether a column of that type, as PostgreSQL writes it (``numeric(18,4)``), can hold every value.
+
+        :param is_judged: whether the values are known to have no more digits of a second than the column keeps.
+        """
         base = type.partition("(")[0].strip() + (" with time zone" if type.endswith(") with time zone") else "")
         base += " without time zone" if type.endswith(") without time zone") else ""
         sized = _SIZED.match(type)
@@ -82,7 +85,7 @@ class StagedColumn:
             return base == "numeric"
         if self.kind in ("string", "char", "varchar"):
             return base not in _NOT_OF_TEXT
-        if base.startswith("timestamp") and sized is not None and int(sized[2]) < 6:
+        if base.startswith("timestamp") and sized is not None and int(sized[2]) < 6 and not is_judged:
             return False  # PostgreSQL would round microseconds away
         return base in _TAKEN_BY.get(self.kind, ())
 

@@ -61,6 +61,12 @@ class OpenDeltaSource(OpenVersions[Place, History, File]):
 
     def _history(self) -> History:
         now = snapshot_of(self._source.root)
+        if now.is_merged:
+            raise SourceError(
+                f"changes are merged into the Delta table {self._source.root}: each of its versions writes rows of "
+                "earlier ones anew, and which are new is not told. Read what its pipeline reads, or what it has "
+                "written elsewhere."
+            )
         return History(self._source, now=now, commits=self._commits, set_offset=self._set_offset)
 
     def _look(self) -> History:

@@ -21,6 +21,8 @@ _TEXTS = {"string", "long", "integer", "short", "byte", "boolean", "date"}
 """Types of partition columns whose text means the same to every reader."""
 _PLAIN = _TEXTS | {"float", "double", "binary", "timestamp", "timestamp_ntz"}
 _OF_COLUMNS = {"delta.typeChanges", "__COLLATIONS"}
+_MERGED = "microbatch/merged"
+"""The application transaction that DeltaSink leaves in a table into which it merges changes."""
 
 
 class Snapshot:
@@ -47,6 +49,11 @@ class Snapshot:
     def has_change_feed(self) -> bool:
         """Whether the log tells how rows change."""
         return has_change_feed(self.properties)
+
+    @property
+    def is_merged(self) -> bool:
+        """Whether a pipeline merges changes into the table."""
+        return self._table.transaction_version(_MERGED) is not None
 
     @property
     def partition_columns(self) -> tuple[str, ...]:

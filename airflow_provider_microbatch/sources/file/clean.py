@@ -6,7 +6,8 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from airflow_provider_microbatch.exceptions import SourceError
-from airflow_provider_microbatch.sources.file.cleaning import CleaningRecord
+from airflow_provider_microbatch.sources.file.cleaning import Cleaning, CleaningRecord
+from airflow_provider_microbatch.sources.file.known_names import others
 from airflow_provider_microbatch.sources.file.log import PlannedFile, SourceLog, log_id
 from airflow_provider_microbatch.sources.file.place import Place
 from airflow_provider_microbatch.sources.file.present import Presence, is_below, locate
@@ -72,7 +73,8 @@ class Cleaner:
         # record is seen by the cleaner, or sees the record. Also, files that a dead cleaner took are known to be taken
         # by clean_source.
         taken, deletes = ready, self._archive is None
-        begun = self._record.change(lambda found: found.taking(taken, deletes=deletes))
+        changed = {number: self._changed(files[number]) for number in ready}
+        begun = self._record.change(lambda found: found.taking(changed, deletes=deletes))
         due = begun.due
         if not self._place.is_away(self._base):  # else no file is there, and the note would lie below the mount point
             self._taken.note(begun)
@@ -111,6 +113,11 @@ class Cleaner:
             except OSError as error:
                 errors.append(f"{file.path!r}: {error.strerror or error}")
         return errors
+
+    def _changed(self, files: Sequence[PlannedFile]) -> list[str]:
+        below = [file for file in files if is_below(file.path, self._base)]
+        outside = [file.path for file in files if not is_below(file.path, self._base)]
+        return [*outside, *others(below, Cleaning(), self._place)]
 
     def _is_archived(self, file: PlannedFile) -> bool:
         archives = self._record.read().archives

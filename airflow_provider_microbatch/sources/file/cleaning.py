@@ -5,14 +5,15 @@ An entry is **due** once a batch of this checkpoint that read it is in the sink 
 that were committed before that, that another query read, or that were set aside or skipped are never due. An entry is
 **done** from before the first of its files is archived or deleted: if one of its files is found nowhere, clean_source
 took it, and the file has not "vanished". An entry is being **deleted** until the cleaner that began is through with it,
-whether the files are gone or not.
+whether the files are gone or not. Files of it that are **left** were no longer as planned before the first of its files
+was taken: none of them was, and with ``on_changed="read"`` they are what its batch has read.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.exceptions import CorruptEntryError
@@ -75,12 +76,15 @@ class Cleaning:
         been, or are at this moment.
     :param archives: pairs of the source's base and archive folder, all that were ever used, newest first.
     :param deleting: entries whose files a cleaner is deleting.
+    :param left: by entry, paths of the files that cleaners have left alone. An entry that a cleaner has begun and that
+        none has finished is here too, if with none: which of its other files were taken is not known.
     """
 
     due: Entries = Entries()
     done: Entries = Entries()
     archives: tuple[tuple[str, str], ...] = ()
     deleting: Entries = Entries()
+    left: Mapping[int, frozenset[str]] = field(default_factory=dict)
 
     def archiving(self, base: str, archive: str | None) -> Cleaning:
         """The record, with this archive as the target of files archived from now on."""
@@ -89,23 +93,54 @@ class Cleaning:
         others = tuple(one for one in self.archives if one != (base, archive))
         return replace(self, archives=((base, archive), *others))
 
-    def taking(self, ids: Collection[int], *, deletes: bool) -> Cleaning:
-        """The record, with those of the entries that are due marked as about to be archived, or deleted."""
-        taken = [number for number in ids if number in self.due]
+    def knowing(self, other: Cleaning) -> Cleaning:
+        """This record, with what another one of the same source tells of entries that are done. Either may be the older
+        one: a file of an entry that is done by both is left only if it is by both."""
+        left = {}
+        for number in {*self.left, *other.left}:
+            ours, theirs = self.left.get(number, frozenset()), other.left.get(number, frozenset())
+            by_both = number in self.done and number in other.done
+            left[number] = ours & theirs if by_both else ours | theirs
+        archives = (*self.archives, *(one for one in other.archives if one not in self.archives))
+        return replace(self, done=self.done.with_(other.done), archives=archives, left=left)
+
+    def taking(self, changed: Mapping[int, Collection[str]], *, deletes: bool) -> Cleaning:
+        """The record, with those of the entries that are due marked as about to be archived, or deleted.
+
+        :param changed: by entry, paths of its files that are no longer as planned.
+        """
+        taken = [number for number in changed if number in self.due]
+        left = dict(self.left)
+        for number in taken:
+            left[number] = frozenset(changed[number])
+            if number in self.done:
+                # A cleaner has begun before: what has changed since may lie in the place of a file that it has taken.
+                left[number] &= self.left.get(number, frozenset())
         deleting = self.deleting.with_(taken) if deletes else self.deleting
-        return replace(self, done=self.done.with_(taken), deleting=deleting)
+        return replace(self, done=self.done.with_(taken), deleting=deleting, left=left)
 
     def taken(self, ids: Collection[int], *, cleaned: Collection[int]) -> Cleaning:
         """The record after the cleaner has finished with the entries; those that are cleaned are no longer due."""
-        return replace(self, due=self.due.without(cleaned), deleting=self.deleting.without(ids))
+        left = {number: paths for number, paths in self.left.items() if paths or number not in cleaned}
+        return replace(self, due=self.due.without(cleaned), deleting=self.deleting.without(ids), left=left)
 
     def is_taking(self, number: int) -> bool:
         """Whether a cleaner may be archiving or deleting the entry's files now, or died while doing so."""
         return number in self.due and number in self.done
 
-    def has_taken(self, number: int) -> bool:
-        """Whether files of the entry were archived or deleted, or may be deleted at this moment."""
-        return number in self.done and (number not in self.due or number in self.deleting)
+    def gives_up(self, number: int, path: str) -> bool:
+        """Whether this file of the entry was archived or deleted, or is about to be."""
+        return number in self.done and path not in self.left.get(number, ())
+
+    def has_taken(self, number: int, path: str) -> bool:
+        """Whether this file of the entry was archived or deleted, or may have been: a cleaner is at the entry, or was
+        not through with it."""
+        begun = number not in self.due or number in self.deleting or number in self.left
+        return begun and self.gives_up(number, path)
+
+    def has_finished(self, number: int) -> bool:
+        """Whether a cleaner has taken all files of the entry."""
+        return number in self.done and number not in self.due and number not in self.left
 
 
 class CleaningRecord:
@@ -123,8 +158,7 @@ class CleaningRecord:
         """Return the record. Takes one listing where nothing was ever cleaned, and one for each former name."""
         found = self._newest()[1]
         for late in (CleaningRecord(state).read() for state in self._before()):
-            others = tuple(one for one in late.archives if one not in found.archives)
-            found = replace(found, done=found.done.with_(late.done), archives=(*found.archives, *others))
+            found = found.knowing(late)
         return found
 
     def change(self, change: Callable[[Cleaning], Cleaning]) -> Cleaning:
@@ -172,6 +206,7 @@ def encode_cleaning(cleaning: Cleaning) -> bytes:
         "done": cleaning.done.runs,
         "archives": cleaning.archives,
         "deleting": cleaning.deleting.runs,
+        "left": {str(number): sorted(paths) for number, paths in sorted(cleaning.left.items())},
     }
     return json.dumps(values, ensure_ascii=False).encode()
 
@@ -186,9 +221,11 @@ def decode_cleaning(data: bytes, *, where: str) -> Cleaning:
             for found in (values["due"], values["done"], values.get("deleting", ()))
         )
         archives = tuple((str(base), str(archive)) for base, archive in values["archives"])
+        # Nor which files were left.
+        left = {int(number): frozenset(map(str, paths)) for number, paths in dict(values.get("left", {})).items()}
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptEntryError(
             f"{where}, which says what clean_source has cleaned, cannot be read: {error!r}. Restore it from a backup "
             "of the checkpoint."
         ) from error
-    return Cleaning(due=due, done=done, archives=archives, deleting=deleting)
+    return Cleaning(due=due, done=done, archives=archives, deleting=deleting, left=left)

@@ -155,7 +155,7 @@ def differs(file: PlannedFile, cleaned: Cleaning, look: Look) -> FoundFile | Non
     found = _found(look, file.path)
     if found is None:
         return None
-    was_taken = file.log_id in cleaned.done and file.log_id not in cleaned.due
+    was_taken = cleaned.has_finished(file.log_id)
     return found if was_taken or not file.is_as_planned(found.size, found.mtime_ns, found.etag) else None
 
 

@@ -72,6 +72,13 @@ class ObjectPlace(Place):
 
     lookups = 100  # each is a request
 
+    # Where it was, an object that is encrypted, or uploaded in parts, would have another ETag, and nobody can set its
+    # time. In an archive it is known by its size.
+    put_back = (
+        "Put them below a folder of the bucket, each as it lay below the source's, and name that one: "
+        "clean_source='archive', archive_dir=…"
+    )
+
     @property
     def top(self) -> str:
         return self._top

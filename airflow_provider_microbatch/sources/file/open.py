@@ -35,7 +35,7 @@ from airflow_provider_microbatch.sources.file.place import Look
 from airflow_provider_microbatch.sources.file.present import Located, deleted, locate, not_as_read, usable
 from airflow_provider_microbatch.sources.file.reads import FileReads
 from airflow_provider_microbatch.sources.file.seen import SeenFiles
-from airflow_provider_microbatch.sources.file.taken import Taken, with_noted
+from airflow_provider_microbatch.sources.file.taken import Taken
 from airflow_provider_microbatch.sources.file.window import SPLITS, FileWindow
 from airflow_provider_microbatch.sources.intervals import HeldRanges, Interval, IntervalSurvey
 
@@ -368,10 +368,11 @@ class OpenFileSource(OpenSource):
             on_missing=self._source.on_missing,
             on_changed=self._source.on_changed,
             cleaned=cleaned.done,
+            put_back=self._place.put_back,
         )
 
     def _cleaned(self) -> Cleaning:
-        return with_noted(self._cleaning.read(), self._taken.read())
+        return self._cleaning.read().knowing(self._taken.read())  # a restored record may lack an archive
 
     def not_read(self) -> str | None:
         """Describe files that differ from those planned under their names. Looks at each file of the log."""
@@ -379,7 +380,7 @@ class OpenFileSource(OpenSource):
         files, cleaned = self._log.files(self._seen.latest), self._cleaned()
         if self._source.on_changed == "read":
             # The versions that were read are not on record, but for those that clean_source has taken.
-            files = (file for file in files if cleaned.has_taken(file.log_id))
+            files = (file for file in files if cleaned.has_taken(file.log_id, file.path))
         changed = others(files, cleaned, self._place)
         return not_read_by_any(changed) if changed else None
 
@@ -396,9 +397,9 @@ class OpenFileSource(OpenSource):
             raise self._error(why)
 
     def _locate(self, file: PlannedFile, cleaned: Cleaning, look: Look) -> Located:
-        base, given_up = self._listing.base, file.log_id in cleaned.done
+        base, given_up = self._listing.base, cleaned.gives_up(file.log_id, file.path)
         archives = cleaned.archiving(base, self._archive).archives
-        taken = cleaned.has_taken(file.log_id)
+        taken = cleaned.has_taken(file.log_id, file.path)
         return locate(file, look=look, base=base, archives=archives, given_up=given_up, taken=taken)
 
     def _why_away(self, paths: Sequence[str], named: str, nothing_found: bool) -> str | None:

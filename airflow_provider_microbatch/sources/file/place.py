@@ -26,6 +26,9 @@ class Place(ABC):
     lookups = 1_000
     """The largest number of paths that are looked at for a mere warning."""
 
+    put_back = "Put them back where they were, with the times that they had (cp -p)."
+    """How files that ``clean_source`` has deleted come to be the planned ones again."""
+
     @property
     @abstractmethod
     def top(self) -> str:

@@ -168,6 +168,7 @@ def usable(
     on_missing: str,
     on_changed: str,
     cleaned: Entries,
+    put_back: str,
 ) -> list[Located]:
     """The files that may be read.
 
@@ -175,6 +176,7 @@ def usable(
         that names some of them, and whether no file was found; if their storage is away, they are not skipped.
     :param cleaned: log ids of entries that ``clean_source`` has cleaned: their missing files were taken by
         clean_source, and no ``on_missing`` makes a batch go on without them.
+    :param put_back: a sentence that says how such files are put back.
     :raises SourceChangedError: naming files that are gone or changed, unless ``on_missing`` or ``on_changed`` allow it.
     """
     found: list[Located] = []
@@ -192,7 +194,7 @@ def usable(
     if taken:
         problems.append(
             f"{len(taken)} planned file(s) were archived or deleted by clean_source and are in no archive: "
-            f"{_names(taken)}. Put them back where they were, with the times that they had (cp -p)."
+            f"{_names(taken)}. {put_back}"
         )
     if gone and on_missing == "fail":
         problems.append(

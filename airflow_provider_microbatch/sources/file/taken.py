@@ -16,7 +16,6 @@ name no source of it has, or had, counts too: it was written in a life that the 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from airflow_provider_microbatch.checkpoint.identity import is_checkpoint_id
 from airflow_provider_microbatch.checkpoint.key import is_name
@@ -58,7 +57,8 @@ class Taken:
         :raises SourceError: if a note cannot be written; no file may be taken then.
         """
         notes = self._notes()
-        told = _together([Cleaning(done=cleaning.done, archives=cleaning.archives), *notes.values()])
+        own = Cleaning(done=cleaning.done, archives=cleaning.archives, left=cleaning.left)
+        told = _together([own, *notes.values()])
         for where, before in notes.items():
             if told != before:
                 self._write(where, told)
@@ -166,7 +166,7 @@ class Taken:
 def _together(notes: Iterable[Cleaning]) -> Cleaning:
     told = Cleaning()
     for one in notes:
-        told = with_noted(told, one)
+        told = told.knowing(one)
     return told
 
 
@@ -179,9 +179,3 @@ def _entries(found: Iterable[Entries]) -> str:
 
 def _said(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) and error.strerror else str(error)).rstrip(".")
-
-
-def with_noted(own: Cleaning, noted: Cleaning) -> Cleaning:
-    """Combine the checkpoint's own record with the note beside the files: a restored record may lack an archive."""
-    others = tuple(one for one in noted.archives if one not in own.archives)
-    return replace(own, done=own.done.with_(noted.done), archives=(*own.archives, *others))

@@ -56,6 +56,7 @@ def connected(connection: Connection, *, seconds: float | None = None) -> Iterat
             password=connection.password,
             connect_timeout=_CONNECT_SECONDS,
             application_name="microbatch",
+            client_encoding="utf8",  # a database of SQL_ASCII would give bytes in place of texts
             sslpassword=connection.extra.get("sslpassword"),
             **KEEPALIVES,
             **tls(connection),

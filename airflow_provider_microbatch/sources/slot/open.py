@@ -233,6 +233,13 @@ class OpenSlot(OpenSource):
     def describe(self, start: Offset | None, end: Offset | None) -> Figures:
         return Figures(splits=_changes(self._place(start), self._place(end)))
 
+    def in_words(self, start: Offset | None, end: Offset | None) -> dict[str, int]:
+        upto = self._place(end)
+        if upto is None or upto.table:
+            return super().in_words(start, end)
+        # An end that a person wrote: nobody has counted what lies before it, and "0 changes" would say that none does.
+        return {"bytes of the log": max(0, upto.lsn - self._lsn(start))}
+
     def lag_in_words(self, position: Offset | None) -> dict[str, int]:
         """Bytes of the log behind the position, whatever they are of; and how many the slot has PostgreSQL keep, which
         are more where a batch that is set aside or skipped holds it."""

@@ -214,5 +214,6 @@ def libpq(connection: Connection) -> dict[str, Any]:
         "port": connection.port or 5432,
         "dbname": connection.schema,
         "user": connection.login,
+        "client_encoding": "utf8",
         **tls(connection),
     }

@@ -160,8 +160,9 @@ class Snapshots:
             if stands_at is None or not any(_is_of(note, stands_at) for note in notes):
                 raise SourceError(
                     f"there is a slot {slot} already, and what the table had when it was made cannot be known. With a "
-                    "snapshot the source makes its slot: give it another name; or leave out the snapshot; or, if "
-                    "nobody has it, as a task has ended while it made it, drop it: "
+                    "snapshot the source makes its slot: leave out the snapshot, and the slot goes on where it stands; "
+                    "or load anew, into another table (in one that was loaded before, rows that were deleted "
+                    "since would stay): give the slot another name, or, if nobody has it, drop it: "
                     f"SELECT pg_drop_replication_slot('{slot}')"
                 )
             session.execute("SELECT pg_drop_replication_slot(%s)", [slot])

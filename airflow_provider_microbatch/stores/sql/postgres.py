@@ -49,6 +49,7 @@ _SETTINGS = {
 _TO_LIBPQ = {
     "connect_timeout": 10,
     "application_name": "microbatch",
+    "client_encoding": "utf8",  # a database of SQL_ASCII would give bytes in place of texts
     # A server that disappears silently is detected within the time limit of one statement.
     "keepalives": 1,
     "keepalives_idle": 10,
@@ -57,7 +58,7 @@ _TO_LIBPQ = {
     "tcp_user_timeout": _MS,
 }
 _OF_LIBPQ = frozenset(
-    {*_TO_LIBPQ, "channel_binding", "client_encoding", "gssencmode", "gsslib", "hostaddr", "krbsrvname",
+    {*_TO_LIBPQ, "channel_binding", "gssencmode", "gsslib", "hostaddr", "krbsrvname",
      "load_balance_hosts", "options", "passfile", "require_auth", "requirepeer", "service", "ssl_max_protocol_version",
      "ssl_min_protocol_version", "sslcert", "sslcrl", "sslcrldir", "sslkey", "sslmode", "sslnegotiation", "sslpassword",
      "sslrootcert", "sslsni", "target_session_attrs"}

@@ -10,9 +10,9 @@ from airflow_provider_microbatch.checkpoint.entries import SKEW_MS
 from airflow_provider_microbatch.checkpoint.key import LETTERS, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import MaintenanceError
-from airflow_provider_microbatch.execution.dead_letters import with_letters
 from airflow_provider_microbatch.execution.letters_taken import SOURCE, offset_of, replay_command, taken
 from airflow_provider_microbatch.execution.position import read_position
+from airflow_provider_microbatch.execution.summary import summaries
 from airflow_provider_microbatch.upkeep.commands.count_over import check_counted, count_over
 from airflow_provider_microbatch.upkeep.commands.encoding import entry_by_hand
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
@@ -52,7 +52,7 @@ def plan_letters_behind(drafting: Drafting, *, allow_skip: bool) -> Plan:
             "after that, and none has to count as run again."
         )
     lives = [one for number in held for one in found[number]]
-    letters = _that_may_be_in(checkpoint, lives)
+    letters = _that_may_be_in(checkpoint, recorded, lives)
     shown = ", ".join(map(str, letters))
     if letters and not allow_skip:
         raise MaintenanceError(
@@ -68,12 +68,20 @@ def plan_letters_behind(drafting: Drafting, *, allow_skip: bool) -> Plan:
     return drafting.plan()
 
 
-def _that_may_be_in(checkpoint: Checkpoint, lives: Sequence[Published]) -> list[BatchKey]:
+def _that_may_be_in(checkpoint: Checkpoint, recorded: Recorded, lives: Sequence[Published]) -> list[BatchKey]:
     """Batches whose letters, not run again as far as the log knows, may be in one that no log knows: not those of a
-    batch that was planned after all of these."""
+    batch that was planned after all of these. Asks the tables, since the log is of the backup's moment: a batch that it
+    has as planned, as set aside or without letters may have been published with some after that."""
     planned = [one.manifest.identity.planned_ms for one in lives if one.manifest.identity is not None]
     if not planned:
         return []
     by, last_ms = taken(checkpoint), max(planned) + SKEW_MS
-    left = (batch for batch in with_letters(checkpoint) if batch.key not in by)
-    return [batch.key for batch in left if batch.planned_ms <= last_ms or 0 in planned]  # 0: it does not tell when
+    batches = (batch for lane in checkpoint.lanes() for batch in summaries(checkpoint, lane=lane))
+    left = (batch for batch in batches if batch.key not in by)
+    before = (batch for batch in left if batch.planned_ms <= last_ms or 0 in planned)  # 0: it does not tell when
+    return [batch.key for batch in before if batch.dead_letters or _has_letters(recorded, batch.key)]
+
+
+def _has_letters(recorded: Recorded, key: BatchKey) -> bool:
+    """Whether the batch in any table was published with dead letters."""
+    return any(one.manifest.result.get("numDeadLetters") for one in recorded.everywhere(key))

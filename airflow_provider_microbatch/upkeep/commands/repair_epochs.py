@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.attempts import attempt_values
-from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.epochs import Epochs
 from airflow_provider_microbatch.checkpoint.fences import FencedBy, fence
 from airflow_provider_microbatch.checkpoint.key import BatchKey, is_lane
 from airflow_provider_microbatch.checkpoint.records import decode_record, encode_record
-from airflow_provider_microbatch.checkpoint.replays import refused, withdrawn
+from airflow_provider_microbatch.checkpoint.replays import Replay, refused, withdrawn
 from airflow_provider_microbatch.exceptions import CorruptEntryError, MicroBatchError
 from airflow_provider_microbatch.execution.replay import answers
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting
+from airflow_provider_microbatch.upkeep.commands.progress_again import progress_again
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
 from airflow_provider_microbatch.upkeep.commands.steps import End, Fence
 
@@ -56,12 +57,24 @@ def repair_attempts(drafting: Drafting) -> None:
 def repair_replays(drafting: Drafting, recorded: Recorded) -> None:
     """Plan that requests can be read, and that an answered request records its answer: without it the batch would run
     again."""
+    unknown = set[BatchKey]()
+
+    def end_of(key: BatchKey, request: int) -> Mapping[str, Any] | None:
+        try:
+            return _end_of_unreadable(drafting, recorded, key, request)
+        except MicroBatchError as error:
+            unknown.add(key)
+            where = drafting.checkpoint.replays.epochs.where(key, request)
+            what = f"it is torn or missing, and nobody can tell now whether it was answered: {error}"
+            drafting.problem(where, what, "Mend that, then run the command again.")
+            return None
+
     _mend(
         drafting,
         "replays",
         lambda: drafting.checkpoint.replays.epochs,
         lambda key, epoch: {"run": None, "requested_ms": drafting.at_ms},
-        lambda key, epoch: _end_of_unreadable(drafting, recorded, key, epoch),
+        end_of,
     )
     checkpoint = drafting.checkpoint
     for lane in checkpoint.replays.epochs.lanes():
@@ -70,14 +83,15 @@ def repair_replays(drafting: Drafting, recorded: Recorded) -> None:
             if is_beyond(drafting, key):
                 withdraw_requests(drafting, key, why=f"batch {key} is in no log")
                 continue
-            pending = checkpoint.replays.pending(key)
-            attempt = _published_attempt(drafting, recorded, key) if pending else None
-            for request in pending:
-                if attempt is not None and attempt.started_ms >= request.requested_ms and answers(attempt, request):
+            for request in () if key in unknown else checkpoint.replays.pending(key):
+                answer = None
+                with suppress(MicroBatchError):  # as long as the table cannot be asked, the request waits
+                    answer = _answer(drafting, recorded, request)
+                if answer is not None:
                     drafting.write(
                         f"replays/{key}/{request.epoch}.end",
-                        encode_record(_answer(drafting, attempt)),
-                        f"attempt {attempt.epoch}, which is in the table, was made for it",
+                        encode_record(answer),
+                        f"attempt {answer['attempt']}, which is in the table, was made for it",
                     )
 
 
@@ -147,17 +161,34 @@ def _fence(drafting: Drafting, key: BatchKey, epoch: int, by: FencedBy) -> Mappi
     return attempt_values(fence(key, epoch, by=by, started_ms=drafting.at_ms, by_hand=drafting.trail))
 
 
-def _end_of_unreadable(drafting: Drafting, recorded: Recorded, key: BatchKey, request: int) -> Mapping[str, Any]:
+def _end_of_unreadable(drafting: Drafting, recorded: Recorded, key: BatchKey, epoch: int) -> Mapping[str, Any]:
     """The end of a request of which nobody can tell whose it was. Only what is in the table answers it: with any other
-    answer, a batch that was set aside would pass for one whose rows are in the table. A retry of its run asks again."""
-    attempt = _published_attempt(drafting, recorded, key)
-    if attempt is not None and (attempt.request or 0) >= request:
-        return _answer(drafting, attempt)
+    answer, a batch that was set aside would pass for one whose rows are in the table. A retry of its run asks again.
+
+    :raises MicroBatchError: if a table cannot tell. To refuse it then would have a batch that is in the table pass for
+        one that is set aside, for good.
+    """
+    answer = None
+    if not is_beyond(drafting, key):  # else its requests are withdrawn, whatever the table has
+        answer = _answer(drafting, recorded, Replay(key=key, epoch=epoch, run=None, requested_ms=0))
+    if answer is not None:
+        return answer
     return refused(_UNREADABLE)
 
 
-def _answer(drafting: Drafting, attempt: Attempt) -> Mapping[str, Any]:
-    return {"attempt": attempt.epoch, "completed_ms": drafting.at_ms}
+def _answer(drafting: Drafting, recorded: Recorded, request: Replay) -> Mapping[str, Any] | None:
+    """The answer to a request, if an attempt that was made for it is in the table. With the attempt's figures: without
+    them those of the commit would count, and dead letters that the replay alone has would never be run again.
+
+    :raises MicroBatchError: if a table cannot tell.
+    """
+    key, checkpoint = request.key, drafting.checkpoint
+    found = recorded.published(key)
+    attempt = None if found is None else checkpoint.attempts.get(key, found.manifest.epoch)
+    if found is None or attempt is None or attempt.started_ms < request.requested_ms or not answers(attempt, request):
+        return None
+    progress = progress_again(recorded, checkpoint.lane(key.lane), found)
+    return {"attempt": attempt.epoch, "completed_ms": drafting.at_ms, "progress": progress}
 
 
 def _mend(
@@ -165,13 +196,13 @@ def _mend(
     folder: str,
     epochs_of: Callable[[], Epochs],
     placeholder: Callable[[BatchKey, int], Mapping[str, Any]],
-    end: Callable[[BatchKey, int], Mapping[str, Any]],
+    end: Callable[[BatchKey, int], Mapping[str, Any] | None],
 ) -> None:
     """Plan to replace torn or missing epochs. An epoch must never be given out again: the attempts that fence by it
     would share it.
 
     :param placeholder: the values that stand for an epoch.
-    :param end: those of its end, where none can be read.
+    :param end: those of its end, where none can be read; None if nobody can tell now: it stays as it is then.
     """
     for lane in epochs_of().lanes():
         for number in epochs_of().ids(lane):
@@ -188,18 +219,20 @@ def _mend(
                 continue
             for epoch in range(1, highest + 1):
                 path = f"{folder}/{key}/{epoch}"
-                ended = drafting.store.get(f"{path}.end")
-                if ended is not None and not _is_record(ended):
+                is_there, is_ended = (_is_record(drafting.store.get(one)) for one in (path, f"{path}.end"))
+                made = None if is_there or is_ended else end(key, epoch)
+                if made is None and not (is_there or is_ended):
+                    continue
+                if not is_ended:
                     drafting.put_away(f"{path}.end", "torn")
-                    ended = None
-                if _is_record(drafting.store.get(path)):
+                if is_there:
                     continue
                 drafting.put_away(path, "torn")
                 drafting.write(
                     path, encode_record(placeholder(key, epoch)), f"stands for epoch {epoch}, which is not used again"
                 )
-                if ended is None:
-                    drafting.write(f"{path}.end", encode_record(end(key, epoch)), "nothing comes of it")
+                if made is not None:
+                    drafting.write(f"{path}.end", encode_record(made), "nothing comes of it")
 
 
 def _is_record(data: bytes | None) -> bool:
@@ -210,11 +243,3 @@ def _is_record(data: bytes | None) -> bool:
     except CorruptEntryError:
         return False
     return True
-
-
-def _published_attempt(drafting: Drafting, recorded: Recorded, key: BatchKey) -> Attempt | None:
-    try:
-        found = recorded.published(key)
-        return drafting.checkpoint.attempts.get(key, found.manifest.epoch) if found is not None else None
-    except MicroBatchError:
-        return None

@@ -7,7 +7,6 @@ Anything that cannot be repaired in this way stays as it is, and is reported wit
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -29,10 +28,10 @@ from airflow_provider_microbatch.exceptions import (
 )
 from airflow_provider_microbatch.execution.identity import newest_identity
 from airflow_provider_microbatch.execution.late_ends import is_same
-from airflow_provider_microbatch.execution.position import starts_of
-from airflow_provider_microbatch.execution.progress import progress_of, told
+from airflow_provider_microbatch.execution.progress import told
 from airflow_provider_microbatch.upkeep.commands.encoding import encoded_commit, encoded_offsets
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting
+from airflow_provider_microbatch.upkeep.commands.progress_again import progress_again
 from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded
 
 E = TypeVar("E", OffsetEntry, CommitEntry)
@@ -349,19 +348,12 @@ class LaneRepair:
         read = self._lane.offset_log.read(number)
         assert read is not None, "all offsets can be read by now"
         entry, planned = read
-        starts = starts_of(self._lane, number, entry)
-        described = {}
-        for name, end in entry.ends.items():
-            source = self._recorded.source(name, lane=self._lane.name)
-            if source is not None:
-                with suppress(CorruptEntryError):  # of the source's own log; another finding reports it
-                    described[name] = source.in_words(starts.get(name), end)
         attempt = self._drafting.checkpoint.attempts.made(self._key(number), found.manifest.epoch)
         commit = CommitEntry(
             next_watermark_ms=entry.watermark_ms,
             epoch=found.manifest.epoch,
             requires_another_batch=bool(found.manifest.result.get("requiresAnotherBatch", False)),
-            progress=progress_of(found.manifest, described),
+            progress=progress_again(self._recorded, self._lane, found),
             run=attempt.run if attempt else entry.run,
             committed_ms=self._drafting.at_ms,
             extra=commit_by_hand(self._drafting.trail, offsets=planned),

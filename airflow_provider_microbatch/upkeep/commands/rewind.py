@@ -152,7 +152,8 @@ class _Rewind:
         self._silent = tables.silent
         later = {number: by for number, by in sorted(tables.holders.items()) if number > self._to}
         found = {number: self._unknown(number, by) for number, by in later.items()}
-        staying, lost = kept_in(found), taken_out(found, lane=self._name)
+        keeping = () if self._allow_skip else tables.keeping
+        staying, lost = kept_in(found), taken_out(found, lane=self._name, keeping=keeping)
         if staying:
             told = told_of(self._checkpoint, staying, lane=self._name)
             if is_alone and not lost:
@@ -434,7 +435,8 @@ class _Rewind:
             if not found.sink.definition.can_withdraw:
                 raise MaintenanceError(
                     f"batch {number} is in {found.sink.location()}, which no batch can be taken out of: each makes it "
-                    "whole, or its sink has no way to. Take it out there (drop the table, say), and run this again."
+                    "whole, or its sink has no way to. Take it out there (drop the table, say), and run this again; or "
+                    "clear the task of each batch that is to be made again."
                 )
             comes_back = self._recorded.is_written_to(found.sink, lane=self._name)
             if not comes_back:

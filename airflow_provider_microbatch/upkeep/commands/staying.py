@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
+from airflow_provider_microbatch.exceptions import MaintenanceError
 from airflow_provider_microbatch.execution.identity import expected_on_record
 from airflow_provider_microbatch.execution.table_place import unrecorded
 from airflow_provider_microbatch.sinks import OpenSink
@@ -25,7 +26,9 @@ def kept_in(found: Mapping[int, Sequence[Published]]) -> dict[int, list[OpenSink
     return {number: sinks for number, sinks in kept.items() if sinks}
 
 
-def taken_out(found: Mapping[int, Sequence[Published]], *, lane: str) -> dict[int, list[Published]]:
+def taken_out(
+    found: Mapping[int, Sequence[Published]], *, lane: str, keeping: Sequence[str] = ()
+) -> dict[int, list[Published]]:
     """By number, the batches of after a backup that a rewind takes out of their tables: all or none.
 
     Where one stays in any table, the lane counts on behind it, and what is counted over is not read again: taken out of
@@ -33,6 +36,8 @@ def taken_out(found: Mapping[int, Sequence[Published]], *, lane: str) -> dict[in
     which nobody can take out.
 
     :param found: as of :func:`kept_in`.
+    :param keeping: why a table does not tell what it has, of each that keeps what it has.
+    :raises MaintenanceError: if there is one, and batches would be taken out of the others.
     """
     if kept_in(found) and lane in (LIVE, LETTERS):
         return {}
@@ -40,7 +45,14 @@ def taken_out(found: Mapping[int, Sequence[Published]], *, lane: str) -> dict[in
         number: [one for one in lives if one.sink.definition.keeps_batches and one.sink.definition.can_withdraw]
         for number, lives in found.items()
     }
-    return {number: lives for number, lives in able.items() if lives}
+    lost = {number: lives for number, lives in able.items() if lives}
+    if lost and keeping and lane in (LIVE, LETTERS):
+        raise MaintenanceError(
+            f"batches {', '.join(map(str, lost))} are of after the backup that this checkpoint was restored from, and "
+            f"would be taken out of the tables that tell. But {' '.join(keeping)} What that keeps, nothing brings back "
+            "into the others. Bring it back, and type this again; if it is gone for good, with --allow-skip."
+        )
+    return lost
 
 
 def told_of(checkpoint: Checkpoint, staying: Mapping[int, Sequence[OpenSink]], *, lane: str) -> str:

@@ -16,15 +16,17 @@ class Told:
 
     :param holders: id of a batch, of any checkpoint → the tables that have one under it.
     :param silent: for each table that cannot tell, the reason, in words.
+    :param keeping: of these reasons those of tables out of which no batch can be taken.
     """
 
     holders: Mapping[int, Sequence[OpenSink]]
     silent: tuple[str, ...]
+    keeping: tuple[str, ...] = ()
 
 
 def told_by(asked: Iterable[OpenSink], lane: str, tables: KnownTables) -> Told:
     """What each table tells of a lane. One that was dropped long ago must not hide what the others hold."""
-    holders, silent = dict[int, list[OpenSink]](), list[str]()
+    holders, silent, keeping = dict[int, list[OpenSink]](), list[str](), list[str]()
     for table in asked:
         try:
             for number in table.batches(lane, tables):
@@ -33,4 +35,5 @@ def told_by(asked: Iterable[OpenSink], lane: str, tables: KnownTables) -> Told:
             # A sink that never lists its batches has nothing to be mended.
             if type(table).batches is not OpenSink.batches:
                 silent.append(f"{table.location()} does not tell which batches it has: {error}")
-    return Told(holders=holders, silent=tuple(silent))
+                keeping += silent[-1:] if table.definition.keeps_for_good else []
+    return Told(holders=holders, silent=tuple(silent), keeping=tuple(keeping))

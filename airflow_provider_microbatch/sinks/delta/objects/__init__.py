@@ -25,19 +25,17 @@ from typing import ClassVar
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
-from airflow_provider_microbatch.connections import Connect
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.runtime.layout import SCHEMA
-from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, SinkContext
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.delta.columns import Columns
 from airflow_provider_microbatch.sinks.delta.log import WITHDRAWN, Snapshot
 from airflow_provider_microbatch.sinks.delta.objects.home import BucketHome
 from airflow_provider_microbatch.sinks.delta.objects.layout import PLAIN, RECORDS, InDelta
 from airflow_provider_microbatch.sinks.delta.objects.records import ObjectRecords
-from airflow_provider_microbatch.sinks.delta.removing import Removal
-from airflow_provider_microbatch.sinks.delta.table import OpenDeltaTable, Ready
+from airflow_provider_microbatch.sinks.delta.table import Change, OpenDeltaTable, Ready
 from airflow_provider_microbatch.sinks.file.objects.layout import Written
 from airflow_provider_microbatch.sinks.file.objects.staged import StagedInObjects
 from airflow_provider_microbatch.sinks.placed.logged import WRITER, Published, constants_of
@@ -50,14 +48,15 @@ class OpenDeltaInBucket(StagedInObjects, OpenDeltaTable):
 
     :param sink: its definition.
     :param address: address of the table.
-    :param connect: finds the table's connection.
+    :param context: finds the table's connection.
     """
 
     layout: ClassVar[type[Written]] = InDelta
 
-    def __init__(self, sink: DeltaSink, address: Address, *, connect: Connect) -> None:
-        StagedInObjects.__init__(self, address, connect=connect, packages=sink.packages)
-        OpenDeltaTable.__init__(self, sink, BucketHome(self._bucket, self._store, connect=connect))
+    def __init__(self, sink: DeltaSink, address: Address, context: SinkContext) -> None:
+        StagedInObjects.__init__(self, address, connect=context.connect, packages=sink.packages)
+        home = BucketHome(self._bucket, self._store, connect=context.connect)
+        OpenDeltaTable.__init__(self, sink, home, rows_are_judged=context.rows_are_judged)
         self._records: ObjectRecords = ObjectRecords(self._store.scoped(RECORDS))
 
     def check(self) -> None:
@@ -151,11 +150,11 @@ class OpenDeltaInBucket(StagedInObjects, OpenDeltaTable):
         self._stages.forget(InDelta.by(identity, found.manifest.epoch))
 
     def _commit_ready(
-        self, snapshot: Snapshot | None, ready: Ready, columns: Columns, removal: Removal, batch: ExpectedBatch
+        self, snapshot: Snapshot | None, ready: Ready, columns: Columns, change: Change, batch: ExpectedBatch
     ) -> bool:
         if snapshot is None:
             raise SinkError(f"the Delta table {self._where} is gone. Nothing was published; run the batch again.")
-        return super()._commit_ready(snapshot, ready, columns, removal, batch)
+        return super()._commit_ready(snapshot, ready, columns, change, batch)
 
     def _publishing(self, batch: ExpectedBatch, epoch: int) -> AbstractContextManager[None]:
         return nullcontext()

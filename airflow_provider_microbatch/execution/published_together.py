@@ -1,0 +1,80 @@
+"""Tables that got a batch together with the pipeline's of now: the batch is in several tables because it was meant to
+be, and what is lost in one of them may come back alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import Attempt
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError
+from airflow_provider_microbatch.execution.identity import (
+    expected_on_record,
+    is_of_another_plan,
+    latest_in,
+    planned_identity,
+)
+from airflow_provider_microbatch.execution.newest import published_epochs
+from airflow_provider_microbatch.execution.recorded_sinks import recorded_sink
+from airflow_provider_microbatch.sinks import OpenSink, Sink
+
+
+def published_beside(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> list[Sink]:
+    """Tables that the sink has not, and to which an attempt has published the batch that published it to one of the
+    sink's, too. Not one of dead letters: what it has are rows that the others are not to have.
+
+    :param sink: the pipeline's sink of now.
+    :raises CorruptEntryError: if an entry cannot be read.
+    """
+    found = list[Sink]()
+    for attempt in _published(checkpoint, key):
+        tables = _tables(checkpoint, attempt, beside=sink)
+        others = [one for one in tables if not _is_ours(checkpoint, sink, one)]
+        if len(others) < len(tables):
+            found += others
+    return found
+
+
+def has_lost_alone(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, other: Sink) -> bool:
+    """Whether the sink has lost a batch that it got together with another table, and has by no attempt that wrote to
+    both: made again here, the batch is where it was before. While the sink has what came with the other table's output,
+    that output would stay as it was beside what a replay makes.
+
+    :param other: a table that the sink has not.
+    """
+    if not _is_one_of(other, published_beside(checkpoint, sink, key)):
+        return False
+    found = latest_in(sink, expected_on_record(checkpoint, key, tables=checkpoint.tables))
+    if found is None:
+        return True
+    made = checkpoint.attempts.made(key, found.epoch)
+    tables = () if made is None else _tables(checkpoint, made, beside=sink)
+    return bool(tables) and not _is_one_of(other, tables)
+
+
+def _published(checkpoint: Checkpoint, key: BatchKey) -> Iterator[Attempt]:
+    """The attempts that have published the batch as it is planned: answers to clears of before a rewind stay."""
+    planned = planned_identity(checkpoint, key)
+    made = (checkpoint.attempts.made(key, epoch) for epoch in published_epochs(checkpoint, key))
+    return (one for one in made if one is not None and planned is not None and not is_of_another_plan(one, planned))
+
+
+def _tables(checkpoint: Checkpoint, attempt: Attempt, *, beside: OpenSink) -> list[Sink]:
+    """The tables that the attempt wrote to, without that of dead letters; none if that cannot be told here."""
+    wrote: Sink | None = None
+    with suppress(CheckpointError, DefinitionError):
+        wrote = None if attempt.definition is None else recorded_sink(checkpoint, attempt.definition, beside=beside)
+    if wrote is None:
+        return []
+    letters = wrote.dead_letters
+    return [one for one in wrote.tables if letters is None or not one.is_same_place(letters)]
+
+
+def _is_ours(checkpoint: Checkpoint, sink: OpenSink, one: Sink) -> bool:
+    return any(table.is_written_by(one, checkpoint.tables) for table in sink.tables)
+
+
+def _is_one_of(other: Sink, tables: Sequence[Sink]) -> bool:
+    return any(other.is_same_place(one) for one in tables)

@@ -1,0 +1,95 @@
+"""The record of the newest change of each key, as of one version of the table.
+
+Its files and those of its rows have the version in their names that was to be committed with them. No process commits a
+version that is there: what is of the newest version or an older one, and is not named by the newest record, never comes
+to count, and goes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks.file.posix import put_file
+from airflow_provider_microbatch.sinks.file.reading import read_regular
+from airflow_provider_microbatch.sinks.placed import HIDDEN
+from airflow_provider_microbatch.sinks.placed.records import number_of
+
+FOLDER = f"{HIDDEN}/newest"
+_OURS = re.compile(r"\.?(\d+)[.-].+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Newest:
+    """:param keys: as the table's merge has them.
+    :param sequence_by: as well.
+    :param fields: the columns of all changes so far.
+    :param files: the files of the newest changes, with their bytes; paths below the table's folder.
+    """
+
+    keys: Sequence[str]
+    sequence_by: Sequence[str]
+    fields: Sequence[Mapping[str, Any]] = ()
+    files: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class NewestRecords:
+    """:param root: the table's folder."""
+
+    root: Path
+
+    def get(self, number: int) -> Newest:
+        """The record of that number.
+
+        :raises FileNotFoundError: if it is gone, as a record is after the next publish.
+        :raises SinkError: if it was changed.
+        """
+        found = self._find(number)
+        data = read_regular(found)
+        if number_of(data) != number:
+            raise SinkError(f"somebody has changed {found}. Bring it back from a backup. Nothing was published.")
+        return Newest(**json.loads(data))
+
+    def put(self, newest: Newest, *, version: int) -> int:
+        """Store a record durably, for the commit of that version. :return: its number."""
+        data = json.dumps(asdict(newest), sort_keys=True).encode()
+        number = number_of(data)
+        put_file(self.root, self._folder / f"{version}.{number:016x}.json", data)
+        return number
+
+    @staticmethod
+    def new_file(version: int) -> str:
+        """A path, below the table's folder, for newest changes that are to be committed with that version."""
+        return f"{FOLDER}/{version}-{uuid.uuid4().hex}.parquet"
+
+    def sweep(self, number: int) -> None:
+        """Remove what is not newer than the record of that number, and not named by it.
+
+        :param number: of a record that a version has, durably.
+        """
+        own = self._find(number)
+        try:
+            named = {own.name, *(path.rpartition("/")[2] for path in self.get(number).files)}
+        except FileNotFoundError:
+            return  # who has published after it has swept
+        for path in self._folder.iterdir():
+            found = _OURS.fullmatch(path.name)
+            if found is not None and int(found[1]) <= int(own.name.partition(".")[0]) and path.name not in named:
+                with contextlib.suppress(FileNotFoundError):
+                    path.unlink()
+
+    @property
+    def _folder(self) -> Path:
+        return self.root / FOLDER
+
+    def _find(self, number: int) -> Path:
+        name = f"*.{number:016x}.json"
+        return next(self._folder.glob(name), self._folder / name)

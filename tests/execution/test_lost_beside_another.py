@@ -1,0 +1,62 @@
+"""What a table has lost that got each batch together with another one, which the pipeline names no more."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.replays import Replays
+from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks.delta import DeltaSink
+from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.several import Sinks
+from tests.execution.sleepers import killed
+from tests.execution.test_dead_letters import refusing
+from tests.execution.test_lost_in_table import restore, table
+from tests.execution.test_lost_since_a_change import LOST, two_batches
+from tests.execution.two_tables import read
+from tests.execution.world import Killed, World
+
+pytestmark = pytest.mark.slow  # the tables are made by libraries of their own
+
+
+def test_it_comes_back_beside_a_table_that_is_named_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each batch was to be in both. A rewind would take it out of the other table for good, so none is named."""
+    lake, orders = DeltaSink(str(tmp_path / "lake")), FileSink(str(tmp_path / "orders"), format="json")
+    world = two_batches(World(tmp_path, sink=Sinks({"lake": lake, "orders": orders})), backup=True)
+    world.options["sink"] = lake
+    with pytest.raises(SinkError, match=r"batch live/1 was published to .*orders, and is there"):
+        world.run(1, clear_number=1)
+    restore(world)
+    with pytest.raises(SinkError, match=LOST) as told:
+        world.run(2)
+    assert "rewind" not in str(told.value)
+    with monkeypatch.context() as patch:
+        patch.setattr(Replays, "complete", killed)
+        with pytest.raises(Killed):
+            world.run(1, clear_number=1)
+    world.expire_leases()
+    world.run(1, clear_number=1, try_number=2)
+    assert not world.checkpoint.replays.pending(BatchKey("live", 1))
+    world.run(2, try_number=2)
+    assert table(world) == {0: [0], 1: [1], 2: [2]}
+    assert sorted(read(tmp_path / "orders")) == [0, 1]
+
+
+def test_but_not_beside_dead_letters_that_are_sent_nowhere_any_more(tmp_path: Path) -> None:
+    """What was refused then would be among the letters, and in the table too."""
+    world = World(tmp_path, sink=DeltaSink(str(tmp_path / "lake")), expect={"version = 1": "dead_letter"})
+    world.options["dead_letters"] = FileSink(str(tmp_path / "letters"), format="json")
+    for number in (0, 1):
+        world.land(number, number + 2)
+        world.run(number, refusing({0: None, 1: None, 2: None, 3: "dead_letter"}))
+        if number == 0:
+            shutil.copytree(world.lake, tmp_path / "backup")
+    world.options |= {"dead_letters": None, "expect": {}}
+    restore(world)
+    with pytest.raises(SinkError, match="batch live/1 has its dead letters in "):
+        world.run(1, clear_number=1)
+    assert table(world) == {0: [0, 2]}

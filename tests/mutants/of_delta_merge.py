@@ -1,0 +1,50 @@
+"""Mutations of a Delta table into which changes are merged."""
+
+from __future__ import annotations
+
+from tests.mutants.mutation import Mutation
+
+MERGE = ("tests/sinks/test_delta_merge.py",)
+
+MUTATIONS = [
+    Mutation(
+        name="a deletion is forgotten once its row is gone",
+        why="a late change brings back what a newer one has deleted",
+        file="sinks/delta/merged/merging.py",
+        old="self._written(before.files, keys, put, schema)",
+        new="self._written(before.files, keys, put.filter([not one for one in put[DELETED].to_pylist()]), schema)",
+        tests=MERGE,
+    ),
+    Mutation(
+        name="a publish keeps to the record of before, whatever others have committed",
+        why="what the other has changed meanwhile is lost",
+        file="sinks/delta/merged/opened.py",
+        old="            if now is not None and (snapshot is None or now.version > snapshot.version):\n",
+        new="            if False:\n",
+        tests=MERGE,
+    ),
+    Mutation(
+        name="a key whose newest change goes out gets no other one",
+        why="a rewind takes rows away that other batches have brought",
+        file="sinks/delta/merged/merging.py",
+        old="        if lost.num_rows and self.snapshot is not None:\n",
+        new="        if False:\n",
+        tests=MERGE,
+    ),
+    Mutation(
+        name="the changes that went out are on no record while they are removed",
+        why="who dies there leaves files that nobody finds",
+        file="sinks/delta/merged/opened.py",
+        old="            self._places.mark(self._place_of(out))\n",
+        new="            pass\n",
+        tests=MERGE,
+    ),
+    Mutation(
+        name="newest changes that are about to be committed are swept as old ones",
+        why="the next publish finds no record, and none goes on",
+        file="sinks/delta/merged/newest.py",
+        old='int(found[1]) <= int(own.name.partition(".")[0]) and path.name not in named',
+        new="path.name not in named",
+        tests=MERGE,
+    ),
+]

@@ -1,0 +1,62 @@
+"""Mutations of what keeps rows out of a table that cannot take them."""
+
+from __future__ import annotations
+
+from tests.mutants.mutation import Mutation
+
+FITTING, ROWS, VALUES = (
+    "tests/runtime/test_fitting.py",
+    "tests/execution/test_unfit_rows.py",
+    "tests/postgres/test_unfit_values.py",
+)
+
+MUTATIONS = [
+    Mutation(
+        name="a number that the table would round goes in",
+        why="the table has another number than the source, and nobody is told",
+        file="runtime/fitting.py",
+        old="converted.isNotNull() & ~same)",
+        new="converted.isNotNull() & ~same & value.isNull())",
+        tests=(FITTING,),
+    ),
+    Mutation(
+        name="the largest whole numbers go into a double by the way back",
+        why="9223372036854775807 is 9223372036854775808 in the table",
+        file="runtime/fitting.py",
+        old="        if source in _DIGITS and column.type in _BITS:\n",
+        new="        if source in _DIGITS and column.type in _DIGITS:\n",
+        tests=(FITTING,),
+    ),
+    Mutation(
+        name="an attempt does not ask the table what it takes",
+        why="one row out of range fails the batch, although the pipeline has dead letters",
+        file="execution/job_of.py",
+        old="        checks=with_intakes(pipeline.checks(forgotten), sink),\n",
+        new="        checks=pipeline.checks(forgotten),\n",
+        tests=(ROWS,),
+    ),
+    Mutation(
+        name="rows go into a table whose rules came while they were made",
+        why="a table has rows that its constraint excludes, and each reader that relies on it is wrong",
+        file="sinks/delta/table.py",
+        old="self._widen(snapshot, columns, held=ready.manifest.held_to):",
+        new="self._widen(snapshot, columns, held=rules_of(snapshot)):",
+        tests=(ROWS,),
+    ),
+    Mutation(
+        name="what is to be dropped is dropped though it is a dead letter of its column",
+        why="a row is gone that a wider table, or mended code, would have taken",
+        file="runtime/refusing.py",
+        old="        return sorted(rules, key=lambda rule: ACTIONS.index(rule.action))\n",
+        new="        return rules\n",
+        tests=(FITTING,),
+    ),
+    Mutation(
+        name="PostgreSQL rounds times that nobody has judged",
+        why="the table has other times than the source",
+        file="sinks/postgres/columns.py",
+        old="is_judged=narrows(one.name, target.type) in held)",
+        new="is_judged=True)",
+        tests=(VALUES,),
+    ),
+]

@@ -1,0 +1,292 @@
+"""Changes that are merged into a Delta table end as if each had come once and in order: whatever came when, was
+replaced or taken out, whoever died, and whatever others do to the table."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from hypothesis import HealthCheck, given, settings
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks.delta.log import DeltaLog
+from airflow_provider_microbatch.sinks.delta.merged import files
+from airflow_provider_microbatch.sinks.delta.merged.newest import NewestRecords
+from airflow_provider_microbatch.sinks.placed.places import Places
+from tests.sinks.changes import (
+    PAIRS,
+    WAYS,
+    Change,
+    Row,
+    change,
+    check_like_a_dictionary,
+    check_one_wins,
+    expected,
+    histories,
+)
+from tests.sinks.delta_stages import write_rows
+from tests.sinks.delta_world import optimize_and_vacuum
+from tests.sinks.merged_delta import COLUMNS, MergedInDelta, row_of
+from tests.sinks.stages import CHECKPOINT, batch_of, expect
+
+worlds = itertools.count()
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> MergedInDelta:
+    return MergedInDelta(tmp_path / "my customers")
+
+
+def append(table: MergedInDelta, *rows: dict[str, Any]) -> None:
+    """As another writer does."""
+    kinds = {"id": pa.int64(), "shop": pa.string(), "ts": pa.int64(), "seq": pa.int32(), "note": pa.string()}
+    theirs = pa.Table.from_pylist([{"shop": "a", "seq": 1, **row} for row in rows], schema=pa.schema(kinds))
+    write_deltalake(table.root.as_uri(), theirs, mode="append", schema_mode="merge")
+
+
+@pytest.mark.parametrize(("one", "other", "left"), PAIRS.values(), ids=PAIRS)
+@pytest.mark.parametrize("how", WAYS)
+def test_of_two_changes_the_same_one_wins_in_whatever_order_they_come(
+    table: MergedInDelta, one: Change, other: Change, left: list[Row], how: str
+) -> None:
+    check_one_wins(table, one, other, left, how=how)
+
+
+def test_readers_find_the_columns_but_those_left_out_and_whose_the_newest_change_is(table: MergedInDelta) -> None:
+    table.publish(1, change(), change(id=2))
+    table.publish(2, change(ts=2))
+    found = table.table().to_pyarrow_table().sort_by("id")
+    assert found.column_names == ["id", "shop", "ts", "seq", "note", "lane", "batch_id"]
+    assert [(row["lane"], row["batch_id"]) for row in found.to_pylist()] == [("live", 2), ("live", 1)]
+
+
+def test_a_deletion_is_remembered_whatever_others_do_to_small_and_old_files(table: MergedInDelta) -> None:
+    table.publish(1, change(ts=1), change(id=2))
+    table.publish(2, change(ts=5, deleted=True), change(id=3))
+    optimize_and_vacuum(table.root)
+    table.publish(3, change(ts=4, note="late"))
+    assert [row[0] for row in table.rows()] == [2, 3]
+    assert table.withdraw(2)
+    assert table.rows() == [(1, "a", 4, 1, "late"), (2, "a", 1, 1, "x")]
+
+
+def test_a_change_that_comes_again_or_late_writes_no_file(table: MergedInDelta) -> None:
+    table.publish(1, change(ts=5))
+    before = table.table().file_uris()
+    table.publish(2, change(ts=5), change(ts=4, note="late"))
+    assert table.table().file_uris() == before
+    table.withdraw(1)
+    assert table.rows() == [(1, "a", 5, 1, "x")]
+
+
+def test_what_others_write_stays_until_a_change_of_its_key_wins(table: MergedInDelta) -> None:
+    table.publish(1, change(ts=1), change(id=2), change(id=3))
+    table.table().update(predicate="id = 1", updates={"note": "'by hand'"})
+    table.table().delete("id = 2")
+    append(table, {"id": 3, "ts": 9, "note": "twice"}, {"id": 4, "ts": 9, "shop": None, "note": "theirs"})
+    assert len(table.rows()) == 4
+    table.publish(2, change(ts=2, note="new"), change(id=2, ts=2), change(id=3, ts=2))
+    assert table.rows() == [(1, "a", 2, 1, "new"), (2, "a", 2, 1, "x"), (3, "a", 2, 1, "x"), (4, None, 9, 1, "theirs")]
+
+
+def test_rows_that_a_table_had_before_are_changed_by_the_first_batch(tmp_path: Path) -> None:
+    table = MergedInDelta(tmp_path / "customers", {"schema_policy": "add_columns"})
+    append(table, {"id": 1, "ts": 9, "note": "before"}, {"id": 2, "ts": 9, "note": "before"})
+    table.sink.check()
+    table.publish(1, change(), change(id=3, deleted=True))
+    assert table.rows() == [(1, "a", 1, 1, "x"), (2, "a", 9, 1, "before")]
+
+
+class Other:
+    """Has somebody else do something, once, before or after a step."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, owner: Any, step: str, does: Any, *, after: bool = False
+    ) -> None:
+        self.done = False
+        real = getattr(owner, step)
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            value = real(*args, **kwargs) if after else None
+            if not self.done:
+                self.done = True
+                does()
+            return value if after else real(*args, **kwargs)
+
+        monkeypatch.setattr(owner, step, wrapped)
+
+
+@pytest.mark.parametrize("step", [(DeltaLog, "commit"), (NewestRecords, "get")], ids=["commits first", "and sweeps"])
+def test_of_two_that_publish_at_once_each_sees_what_the_other_has_changed(
+    table: MergedInDelta, monkeypatch: pytest.MonkeyPatch, step: tuple[type, str]
+) -> None:
+    table.publish(1, change(ts=1))
+    table.write(BatchKey("live", 2), 1, [change(ts=2, note="two"), change(id=2, ts=9)])
+    other = Other(monkeypatch, *step, lambda: MergedInDelta(table.root).publish(3, change(ts=3), change(id=2, ts=3)))
+    table.sink.publish(expect(BatchKey("live", 2)), 1)
+    assert other.done
+    assert table.rows() == [(1, "a", 3, 1, "x"), (2, "a", 9, 1, "x")]
+    assert len(table.newest_files()) == 2  # the record, and one file of both
+
+
+def test_an_append_of_others_beside_a_publish_stays(table: MergedInDelta, monkeypatch: pytest.MonkeyPatch) -> None:
+    table.publish(1, change(ts=1))
+    table.write(BatchKey("live", 2), 1, [change(ts=2)])
+    Other(monkeypatch, DeltaLog, "commit", lambda: append(table, {"id": 1, "ts": 9}, {"id": 2, "ts": 9}))
+    table.sink.publish(expect(BatchKey("live", 2)), 1)
+    assert table.rows() == [(1, "a", 2, 1, "x"), (2, "a", 9, 1, None)]
+
+
+def test_who_sweeps_late_leaves_what_is_about_to_be_committed(
+    table: MergedInDelta, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late, sweep = list[int](), NewestRecords.sweep
+    with monkeypatch.context() as asleep:
+        asleep.setattr(NewestRecords, "sweep", lambda _, number: late.append(number))
+        table.publish(1, change(ts=1))
+    Other(monkeypatch, DeltaLog, "commit", lambda: sweep(NewestRecords(table.root), *late))
+    table.publish(2, change(ts=2), change(id=2))
+    sweep(NewestRecords(table.root), *late)
+    table.publish(3, change(ts=3))
+    assert table.rows() == [(1, "a", 3, 1, "x"), (2, "a", 1, 1, "x")]
+
+
+class Died(BaseException):
+    """The process is gone: nothing handles it."""
+
+
+STEPS = {
+    "the changes are in place": (Places, "take"),
+    "a part of the newest changes is written": (files, "_written"),
+    "their record is written": (NewestRecords, "put"),
+    "it is committed": (DeltaLog, "commit"),
+    "what went out is removed": (Places, "remove"),
+    "old records are removed": (NewestRecords, "sweep"),
+}
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(("owner", "step"), STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("doing", ["publish", "replace", "withdraw"])
+def test_who_dies_between_two_writes_leaves_nothing_that_the_next_attempt_does_not_finish(
+    table: MergedInDelta, monkeypatch: pytest.MonkeyPatch, owner: Any, step: str, after: bool, doing: str
+) -> None:
+    old, new = [change(ts=2), change(id=2, ts=2, deleted=True)], [change(ts=3, deleted=True), change(id=3)]
+    table.publish(1, change(ts=1), change(id=2, ts=1))
+    if doing != "publish":
+        table.publish(7, *old)
+    epoch = 1 if doing == "publish" else 2
+
+    def die() -> None:
+        raise Died
+
+    key, others = BatchKey("live", 7), [change(ts=1), change(id=2, ts=1)]
+    if doing != "withdraw":
+        table.write(key, epoch, new)
+    with monkeypatch.context() as dying:
+        other = Other(dying, owner, step, die, after=after)
+        try:
+            table.withdraw(7) if doing == "withdraw" else getattr(table.sink, doing)(expect(key), epoch)
+        except Died:
+            assert other.done
+    assert table.rows() in [expected([*others, *one]) for one in ([], old, new)]
+    again = MergedInDelta(table.root)
+    if doing == "withdraw":
+        again.withdraw(7)
+    else:
+        again.write(key, epoch + 1, new)
+        found = getattr(again.sink, doing)(expect(key), epoch + 1)
+        again.sink.drop_stage(batch_of(key), 2 * epoch + 1 - found.epoch)
+    for key_of, number in again.sink.stages(CHECKPOINT):  # as the janitor does
+        assert again.sink.drop_stage(batch_of(key_of), number)
+    in_now = [] if doing == "withdraw" else new
+    assert again.rows() == expected([*others, *in_now])
+    again.publish(8, change(id=4, ts=1))
+    assert again.batches_with_changes() == ["live/1", *(["live/7"] if in_now else []), "live/8"]
+    assert again.sink.stages(CHECKPOINT) == []
+    record = next(name for name in again.newest_files() if name.endswith(".json"))
+    assert int(record.partition(".")[0]) == again.table().version()
+    assert len(again.newest_files()) <= 4
+
+
+def test_a_replay_needs_the_changes_of_all_batches_and_says_whose_are_gone(table: MergedInDelta) -> None:
+    table.publish(1, change(ts=1))
+    found = table.publish(2, change(ts=2))
+    (gone,) = (table.root / "_microbatch" / "changes" / "live" / "1").glob("*/*.parquet")
+    kept = gone.read_bytes()
+    gone.unlink()
+    assert table.sink.damage(expect(BatchKey("live", 2)), found) is None
+    told = table.sink.damage(expect(BatchKey("live", 1)), found)
+    assert told is not None
+    assert gone.name in told
+    before = table.rows()
+    with pytest.raises(SinkError, match=rf"{gone.name}.*Nothing was changed"):
+        table.replace(2, change(id=5))
+    assert table.rows() == before
+    gone.write_bytes(kept)
+    table.sink.replace(expect(BatchKey("live", 2)), 2)
+    assert table.rows() == [(1, "a", 1, 1, "x"), (5, "a", 1, 1, "x")]
+
+
+def test_a_record_of_the_newest_changes_that_is_gone_or_changed_stops_publishes(table: MergedInDelta) -> None:
+    table.publish(1, change(ts=1))
+    (record,) = (table.root / "_microbatch" / "newest").glob("*.json")
+    kept = record.read_bytes()
+    table.write(BatchKey("live", 2), 1, [change(ts=2)])
+    record.write_bytes(kept.replace(b'"id"', b'"ID"', 1))
+    with pytest.raises(SinkError, match="somebody has changed"):
+        table.sink.publish(expect(BatchKey("live", 2)), 1)
+    record.unlink()
+    with pytest.raises(SinkError, match="Bring the folder _microbatch of the table back"):
+        table.sink.publish(expect(BatchKey("live", 2)), 1)
+    record.write_bytes(kept)
+    table.sink.publish(expect(BatchKey("live", 2)), 1)
+    assert table.rows() == [(1, "a", 2, 1, "x")]
+
+
+def test_a_batch_without_a_frame_is_in_and_later_ones_bring_the_columns(table: MergedInDelta) -> None:
+    write_rows(table.sink, 1, [], {}, batch=batch_of(BatchKey("live", 1)))
+    folder = table.sink.stage(batch_of(BatchKey("live", 1)), 1).arguments["path"].removeprefix("file://")
+    for path in Path(folder, "_schema").iterdir():
+        path.unlink()
+    Path(folder, "_schema").rmdir()
+    table.sink.publish(expect(BatchKey("live", 1)), 1)
+    table.publish(2, change())
+    assert table.rows() == [(1, "a", 1, 1, "x")]
+    assert table.withdraw(1)
+    assert table.sink.batches("live", expect().tables) == [2]
+
+
+def test_a_column_that_comes_later_is_kept_with_the_changes_too(tmp_path: Path) -> None:
+    table = MergedInDelta(tmp_path / "t", {"schema_policy": "add_columns"})
+    table.publish(1, change(ts=1))
+    key, columns = BatchKey("live", 2), {**COLUMNS, "more": "double"}
+    write_rows(table.sink, 1, [[{**row_of(change(ts=2)), "more": 0.5}]], columns, batch=batch_of(key))
+    table.sink.publish(expect(key), 1)
+    assert table.table().to_pyarrow_table().column("more").to_pylist() == [0.5]
+    table.publish(3, change(ts=1, id=2))
+    table.withdraw(2)
+    assert table.table().to_pyarrow_table().column("more").to_pylist() == [None, None]
+    assert table.rows() == [(1, "a", 1, 1, "x"), (2, "a", 1, 1, "x")]
+
+
+def test_small_files_do_not_add_up(table: MergedInDelta) -> None:
+    for id in range(files.MANY + 3):
+        table.publish(id, change(id=id))
+    assert len(table.table().file_uris()) < files.MANY
+    assert len(table.newest_files()) < files.MANY
+    assert [row[0] for row in table.rows()] == list(range(files.MANY + 3))
+
+
+@pytest.mark.slow
+@given(history=histories())
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_comes_out_is_what_a_dictionary_has_after_the_changes_in_order(
+    tmp_path: Path, history: list[tuple[str, int, list[Change]]]
+) -> None:
+    check_like_a_dictionary(MergedInDelta(tmp_path / str(next(worlds))), history)
