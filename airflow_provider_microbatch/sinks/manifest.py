@@ -61,6 +61,12 @@ class Manifest:
         found = self.result.get("heldTo")
         return tuple(rule for rule in found if isinstance(rule, str)) if isinstance(found, list) else ()
 
+    @property
+    def dead_letters(self) -> int:
+        """How many dead letters the attempt made; 0 if its runtime did not tell."""
+        found = self.result.get("numDeadLetters")
+        return found if isinstance(found, int) else 0
+
     def is_of(self, batch: BatchIdentity, epoch: int) -> bool:
         """Whether the manifest is that attempt's."""
         own = self.identity == batch if self.identity is not None else not batch.checkpoint

@@ -231,7 +231,7 @@ MUTATIONS = [
         name="all letters of what was planned before count as run again, also of what has none",
         why="a batch that was set aside and never published is never cleared, and retention waits for ever",
         file="upkeep/commands/letters_behind.py",
-        old='any(one.manifest.result.get("numDeadLetters") for one in recorded.everywhere(key))',
+        old="any(one.manifest.dead_letters for one in recorded.everywhere(key))",
         new="True",
         tests=(LETTERS,),
     ),

@@ -84,4 +84,4 @@ def _that_may_be_in(checkpoint: Checkpoint, recorded: Recorded, lives: Sequence[
 
 def _has_letters(recorded: Recorded, key: BatchKey) -> bool:
     """Whether the batch in any table was published with dead letters."""
-    return any(one.manifest.result.get("numDeadLetters") for one in recorded.everywhere(key))
+    return any(one.manifest.dead_letters for one in recorded.everywhere(key))

@@ -13,7 +13,7 @@ from airflow_provider_microbatch.sinks.manifest import counted_over
 from airflow_provider_microbatch.upkeep.commands.count_over import check_counted, count_over
 from airflow_provider_microbatch.upkeep.commands.encoding import entry_by_hand
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
-from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded
+from airflow_provider_microbatch.upkeep.commands.site import Recorded
 from airflow_provider_microbatch.upkeep.commands.stateless import check_stateless
 from airflow_provider_microbatch.upkeep.commands.staying import kept_in, told_of
 
@@ -79,18 +79,13 @@ def _check_reread(drafting: Drafting, recorded: Recorded, held: Sequence[int], *
             "first; else allow it with --allow-reread."
         )
     drafting.note(f"what batches {own[0]} to {own[-1]} read is read again, as far as it is still there.")
-    letters = [number for number, lives in found.items() if any(map(_has_letters, lives))]
+    letters = [number for number, lives in found.items() if any(one.manifest.dead_letters for one in lives)]
     if letters:
         drafting.note(
             f"batches {', '.join(map(str, letters))} have dead letters, which stay in their table: `microbatch "
             "dead-letters` knows none of a batch that is counted over, and runs none again. Where what was read is not "
             "read again, land their records once more."
         )
-
-
-def _has_letters(found: Published) -> bool:
-    count = found.manifest.result.get("numDeadLetters")
-    return isinstance(count, int) and count > 0
 
 
 def _check_reread_of_another(
