@@ -79,7 +79,7 @@ class Places:
         mark = self._marks(batch.checkpoint) / f"lane={batch.key.lane}" / f"batch_id={batch.key.id}"
         return Place(
             number=number,
-            below=f"{self.data}/{batch.key.lane}/{batch.key.id}/{number:016x}",
+            below=f"{folder_of_batch(batch.key, data=self.data)}{number:016x}",
             mark=mark / f"attempt={epoch}.{number:016x}",
         )
 
@@ -146,9 +146,12 @@ class Places:
         return self.hidden / "_placed" / (checkpoint or "-")
 
 
-def folder_of_batch(key: BatchKey) -> str:
-    """The folder, relative to the table's folder, whose files have rows of that batch and of no other."""
-    return f"{DATA}/{key.lane}/{key.id}/"
+def folder_of_batch(key: BatchKey, *, data: str = DATA) -> str:
+    """The folder, relative to the table's folder, whose files have rows of that batch and of no other.
+
+    :param data: the folder of all files of batches.
+    """
+    return f"{data}/{key.lane}/{key.id}/"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from airflow_provider_microbatch.sinks.delta.log import Snapshot
 from airflow_provider_microbatch.sinks.delta.merged.files import rows_with
 from airflow_provider_microbatch.sinks.delta.merged.keys import Keys
 from airflow_provider_microbatch.sinks.placed import HIDDEN
-from airflow_provider_microbatch.sinks.placed.places import names_in_place
+from airflow_provider_microbatch.sinks.placed.places import folder_of_batch, names_in_place
 from airflow_provider_microbatch.sinks.placed.records import Records
 
 CHANGES = f"{HIDDEN}/changes"
@@ -38,7 +38,7 @@ class History:
         """
         found = []
         for _, now, size in names_in_place(self.records.get(key, number)):
-            path = f"{CHANGES}/{key.lane}/{key.id}/{number:016x}/{now}"
+            path = f"{folder_of_batch(key, data=CHANGES)}{number:016x}/{now}"
             if (there := self.home.footer(path).size) != size:
                 raise SinkError(
                     f"{path} of the Delta table {self.home.where} has {there} bytes, not {size}: somebody has changed "
