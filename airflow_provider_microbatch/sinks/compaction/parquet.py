@@ -127,7 +127,7 @@ def _row_groups(files: Sequence[Path]) -> Iterator[Any]:
     for path in files:
         with ExitStack() as stack:
             file = _opened(stack, path)
-            for part in file.iter_batches(batch_size=_rows_at_once(stack, path)):
+            for part in file.iter_batches(batch_size=_rows_at_once(stack, path, _texts(file))):
                 held.append(part)
                 size += part.nbytes
                 if size >= _GROUP_BYTES:
@@ -137,9 +137,9 @@ def _row_groups(files: Sequence[Path]) -> Iterator[Any]:
         yield _table(held)
 
 
-def _rows_at_once(stack: ExitStack, path: Path) -> int:
+def _rows_at_once(stack: ExitStack, path: Path, columns_of_texts: Sequence[str]) -> int:
     """So many rows as have the size of a row group: huge values may take hardly any room in a file that is packed."""
-    rows, texts = _ROWS, _opened(stack, path, read_dictionary=_texts(_opened(stack, path)))
+    rows, texts = _ROWS, _opened(stack, path, read_dictionary=list(columns_of_texts))
     for index in range(texts.metadata.num_row_groups):
         group = texts.metadata.row_group(index)
         count = max(group.num_rows, 1)
