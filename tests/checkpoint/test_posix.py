@@ -52,6 +52,22 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     assert list((tmp_path / "offsets").iterdir()) == []
 
 
+def test_what_another_puts_while_the_bytes_are_written_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two planners, neither of which has found the entry: it is the one's who gives it its name first."""
+    write = Folder.write
+
+    def late(folder: Folder, name: str, data: bytes) -> None:
+        write(folder, name, data)
+        with monkeypatch.context() as another:
+            another.setattr(Folder, "write", write)
+            assert PosixStore(tmp_path).put_if_absent("offsets/0", b"theirs")
+
+    monkeypatch.setattr(Folder, "write", late)
+    assert not PosixStore(tmp_path).put_if_absent("offsets/0", b"mine")
+    assert PosixStore(tmp_path).get("offsets/0") == b"theirs"
+    assert PosixStore(tmp_path).list("offsets") == ["0"]
+
+
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP])
 def test_a_file_system_without_hard_links_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int

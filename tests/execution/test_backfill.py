@@ -185,6 +185,18 @@ def test_a_retry_goes_on_with_the_replays_that_are_left(tmp_path: Path) -> None:
     assert world.ids() == [0, 1, 2]
 
 
+def test_a_try_of_before_a_clear_asks_for_nothing_that_was_asked_for_after_it(tmp_path: Path) -> None:
+    """It has slept. What it asked for would be on record as wanted after the clear."""
+    world = IntervalWorld(tmp_path, on_overlap="replay")
+    world.land_at(0.1, 1)
+    world.run(0)
+    world.backfill(hour(0), backfill_run(10, clear_number=1))
+    asked = world.checkpoint.replays.all(BatchKey(LIVE, 0))
+    with pytest.raises(AttemptFencedError, match="was cleared again while this try was on its way"):
+        world.backfill(hour(0), 10)
+    assert world.checkpoint.replays.all(BatchKey(LIVE, 0)) == asked
+
+
 def test_a_run_that_has_planned_its_lane_and_cannot_replay_yet_is_tried_again(tmp_path: Path) -> None:
     """Skipped, it would leave a batch that has taken its data from all other lanes to nobody."""
     world = IntervalWorld(tmp_path, on_overlap="replay")

@@ -56,6 +56,19 @@ def test_nothing_is_copied_to_a_place_where_a_run_has_begun_since_and_the_old_on
     assert rows(world) == [0, 1, 2, 3]
 
 
+def test_a_checkpoint_that_has_begun_there_is_not_closed_for_a_moment_either(world: World) -> None:
+    """For a moment: a copy that is killed in it leaves that checkpoint closed, and its runs fail."""
+    begun = BegunThere(world)
+
+    def killed(target: Store, move: Move) -> bool:
+        arrive(target, move)
+        raise SystemExit
+
+    with mock.patch.object(moving, "arrive", killed), pytest.raises(MaintenanceError, match="another checkpoint's"):
+        copied(world, begun.target)
+    assert not begun.new.list("maintenance")
+
+
 def test_a_checkpoint_that_was_begun_there_at_the_same_moment_is_not_closed(world: World) -> None:
     """Between the look at the new place and the record that something is on its way there."""
     begun = BegunThere(world)

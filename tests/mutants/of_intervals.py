@@ -141,7 +141,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="each try asks for the replays of an overlap",
-        why="a retry replays what is done",
+        why="a try that slept through a clear asks again for what was asked for after it",
         file="execution/backfill.py",
         old="        asked = [request.run for request in self._checkpoint.replays.all(key)]\n",
         new="        asked: list[RunIdentity] = []\n",

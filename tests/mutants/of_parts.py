@@ -135,7 +135,7 @@ MUTATIONS = [
         file="stores/posix/folder.py",
         old="        os.link(source, target, src_dir_fd=here, dst_dir_fd=here, follow_symlinks=False)",
         new="        os.replace(source, target, src_dir_fd=here, dst_dir_fd=here)",
-        tests=(STORE,),
+        tests=(POSIX, STORE),
     ),
     Mutation(
         name="an entry is written in place",
