@@ -18,6 +18,8 @@ from tests.execution.maintaining import applied, expire_all, rewind
 from tests.execution.two_tables import coded
 from tests.support.table_systems import FilesIntoDelta, FilesIntoIceberg, FilesIntoPostgres
 
+pytestmark = pytest.mark.slow
+
 SYSTEMS = {"delta": FilesIntoDelta, "iceberg": FilesIntoIceberg, "postgres": FilesIntoPostgres}
 
 

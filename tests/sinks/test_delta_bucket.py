@@ -25,6 +25,8 @@ from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, KEY, NOTHING_KNOWN, 
 from tests.support import object_store
 from tests.support.interrupted import interrupted
 
+pytestmark = pytest.mark.slow
+
 SPAWN = multiprocessing.get_context("spawn")
 
 

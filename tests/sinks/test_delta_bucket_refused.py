@@ -24,6 +24,8 @@ from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED
 from tests.support import object_store
 from tests.support.faulty_proxy import Asked, FaultyProxy, done_but_lost, error
 
+pytestmark = pytest.mark.slow
+
 KEY, SECRET, TOKEN = "AKIALAKE", "the-secret-of-lake", "the-token-of-lake"
 
 

@@ -26,6 +26,8 @@ from tests.sinks.delta_world import root as root
 from tests.sinks.delta_world import sink as sink
 from tests.sinks.stages import CHECKPOINT, NOTHING_KNOWN, batch_of, expect
 
+pytestmark = pytest.mark.slow
+
 TOP = Path(__file__).resolve().parents[2]
 LONGS = {"id": "long", "epoch": "long"}
 

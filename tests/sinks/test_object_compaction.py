@@ -25,6 +25,8 @@ from tests.sinks.stages import CHECKPOINT, EXPECTED, KEY, NOTHING_KNOWN
 from tests.support import object_store
 from tests.support.object_stages import write_stage
 
+pytestmark = pytest.mark.slow
+
 
 class Killed(BaseException):
     """The process is gone."""

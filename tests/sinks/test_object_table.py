@@ -30,6 +30,8 @@ from tests.support import object_store
 from tests.support.foreach_sinks import RowsInSqlite
 from tests.support.object_stages import place_of, write_stage
 
+pytestmark = pytest.mark.slow
+
 MANIFEST = "_symlink_format_manifest/lane=live/batch_id=7/manifest"
 
 
