@@ -14,7 +14,7 @@ from airflow_provider_microbatch.exceptions import (
 from airflow_provider_microbatch.sources.intervals import Interval
 from tests.simulator.airflow import OVER, QUEUED, RETRY, RUNNING, DagRun
 from tests.simulator.moves import move
-from tests.simulator.moves_of_restores import forgotten
+from tests.simulator.moves_of_restores import forgotten, names_a_trap
 from tests.simulator.moves_of_topics import is_well
 from tests.simulator.processes import RUNS
 from tests.simulator.rest import INTERVAL_MS, intervals, janitor
@@ -238,7 +238,8 @@ def asks(world: World) -> str | None:
         return None
     if subject.moves_to is not None:
         return None
-    # Where the table is away, or has other batches, or a source is away that is needed, the task says so.
+    # Where the table is away, or has other batches, or a source is away that is needed, the task says so; and of an
+    # attempt that a stranger has written of a batch that is planned no more, that it is alive.
     if (
         subject.options.plan == "interval"
         or subject.is_away
@@ -247,6 +248,7 @@ def asks(world: World) -> str | None:
         or world.disk.trouble
         or world.cluster.unreachable
         or not is_well(world, subject)
+        or names_a_trap(world, subject)
     ):
         return None
     if subject.checkpoint().maintenance.unfinished() is not None or any(forgotten(subject)):
