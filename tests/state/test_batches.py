@@ -57,9 +57,11 @@ def test_a_replay_of_the_newest_batch_replaces_output_and_state(tmp_path: Path, 
     assert replayed == [{"id": 1, "count": 3}]
     assert world.table()[2] == [{"id": 1, "count": 4}]
 
+    asked = world.checkpoint.replays.epochs.latest(BatchKey("live", 1))
     with pytest.raises(CheckpointError, match=r"from which batches 2 to 2 have gone on.*rewind"):
         world.run(1, clear_number=2)
     assert not world.checkpoint.replays.pending(BatchKey("live", 1))
+    assert world.checkpoint.replays.epochs.latest(BatchKey("live", 1)) == asked, "nothing was asked for and withdrawn"
 
 
 def test_rows_come_when_the_watermark_has_passed_and_late_ones_are_counted(
