@@ -14,8 +14,8 @@ class Merge(Definition):
 
     In whatever order and however often changes come, the table ends as if each had come once, in the order of
     ``sequence_by``: of the changes of a key the one with the highest sequence wins. Of two with the same sequence a
-    deletion wins, then the change whose text sorts last: the result depends on the changes alone, not on when or in
-    which batch they came.
+    deletion wins, then the change whose text sorts last, by the text that the table's system has of all columns: the
+    result depends on the changes alone, not on when or in which batch they came.
 
     :param keys: columns that say which row is changed; never null.
     :param sequence_by: columns by which the changes of a key are ordered, the most significant first; never null.
