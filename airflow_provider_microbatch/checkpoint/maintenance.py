@@ -228,6 +228,18 @@ class MaintenanceLog:
             data is not None and decode_record(data, where=f"{self._store.location}/{path}").get("outcome") == APPLIED
         )
 
+    def applied(self, command: str) -> Maintenance | None:
+        """The newest command that was typed so and has done all its steps; None without a record of one.
+
+        :param command: as it was typed, without the location.
+        """
+        for number in reversed(numbers(self._store.list(""))):
+            with suppress(CorruptEntryError):
+                found = self._get(number)
+                if found.command == command and self.was_applied(found):
+                    return found
+        return None
+
     def is_over(self, begun: Maintenance) -> bool:
         """Whether no step of the command is to be done any more."""
         return self.over_since_ms(begun) is not None

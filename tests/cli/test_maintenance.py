@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -238,6 +239,33 @@ def test_export_and_import(world: World, capsys: pytest.CaptureFixture[str], tmp
     status, _, err = microbatch(capsys, "import", copy, back, "--pipeline", "orders")
     assert status == 2
     assert "is not empty" in err
+
+
+def test_what_was_killed_after_its_last_step_is_said_to_be_done_when_it_is_typed_again(
+    world: World, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    location, copy = world.pipeline.checkpoint, tmp_path / "copy"
+    for words in (["export", location, copy], ["import", copy, tmp_path / "back", "--pipeline", "orders"]):
+        assert microbatch(capsys, *words)[0] == 0
+        status, _, err = microbatch(capsys, *words)
+        assert status == 2
+        assert re.search(rf"is not empty: .*`microbatch {words[0]} {copy}.*` .* was done there to its end", err), err
+    err = microbatch(capsys, "export", location, tmp_path / "back")[2]
+    assert "is not empty" in err
+    assert "was done" not in err
+
+
+def test_what_was_killed_half_way_and_given_up_is_not_said_to_be_done(
+    world: World, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    location, copy = world.pipeline.checkpoint, tmp_path / "copy"
+    assert killed_at(14, lambda: microbatch(capsys, "export", location, copy))
+    expire(world)
+    assert microbatch(capsys, "repair", location, "--give-up")[0] == 0
+    status, _, err = microbatch(capsys, "export", location, copy)
+    assert status == 2
+    assert "is not empty" in err
+    assert "was done" not in err
 
 
 def maintenance_of(location: Path | str) -> Store:

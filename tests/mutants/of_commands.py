@@ -26,6 +26,22 @@ MUTATIONS = [
         tests=("tests/execution/test_exchange.py",),
     ),
     Mutation(
+        name="an export that was given up half way is said to be done",
+        why="a query goes on from half a checkpoint",
+        file="checkpoint/maintenance.py",
+        old="                if found.command == command and self.was_applied(found):\n",
+        new="                if found.command == command:\n",
+        tests=(COMMAND_LINE,),
+    ),
+    Mutation(
+        name="an export is said to be done where another was",
+        why="what lies at the place that it names is somebody else's, and nothing of it",
+        file="checkpoint/maintenance.py",
+        old="                if found.command == command and self.was_applied(found):\n",
+        new="                if self.was_applied(found):\n",
+        tests=(COMMAND_LINE,),
+    ),
+    Mutation(
         name="what was made of less than is planned is adopted without a word",
         why="the rest of the range is read by no batch",
         file="upkeep/commands/adopt.py",

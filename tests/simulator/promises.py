@@ -99,13 +99,12 @@ def _look_at_processes(world: World, *, ever: bool) -> None:
     """Every job that runs is on record with its handle, so that anybody can stop it.
 
     :param ever: whether a record counts that was there once: retention may have removed it while whoever launches the
-        job slept. He stops the job when he learns so.
+        job slept. He stops the job when he learns so. Or a person has put another checkpoint in the place of the one
+        that has it, and killed the job's task, not the job: nobody can stop that one any more, and it ends by itself.
     """
     alive = {tag for tag, _ in world.cluster.alive()}
     recorded = set()
     for subject in world.subjects.values():
-        if subject.kept is not None:
-            return  # its records are elsewhere
         attempts = subject.checkpoint().attempts
         for lane in attempts.epochs.lanes():
             for number in attempts.epochs.ids(lane):

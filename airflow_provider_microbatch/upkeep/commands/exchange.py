@@ -32,7 +32,7 @@ def plan_export(drafting: Drafting, *, target: str, allow_skip: bool = False) ->
     checkpoint = drafting.checkpoint
     _check_sound(checkpoint)
     place = open_store(target)
-    _check_empty(place)
+    _check_empty(place, drafting)
     if place.for_spark is None:
         raise MaintenanceError(
             f"Spark cannot open {place.location}, so no streaming query could go on from there. Name a folder, as an "
@@ -94,7 +94,7 @@ def plan_import(drafting: Drafting, *, source: str, pipeline: str) -> Plan:
             f"{source} belongs to pipeline {identity.pipeline!r}, not to {pipeline!r}. Import it under its own name."
         )
     check_state_of_query(drafting, origin, position)
-    _check_empty(drafting.store)
+    _check_empty(drafting.store, drafting)
     drafting.elsewhere(
         Copy(source=source, target=drafting.store.location, sources=(), hand_over=False, why=f"{source} stays as it is")
     )
@@ -132,12 +132,20 @@ def _check_aside(drafting: Drafting, *, allow_skip: bool) -> None:
     drafting.note(f"lost to the table: the ranges of {', '.join(aside)}, which are set aside.")
 
 
-def _check_empty(store: Store) -> None:
+def _check_empty(store: Store, drafting: Drafting) -> None:
+    """Check that nothing is where the copy goes. A command that was killed after its last step, or whose answer was
+    lost, is typed again: its own copy is there, and whoever named another folder then would have two."""
     there = [name for name in store.list("") if name != "maintenance"]
-    if there:
+    if not there:
+        return
+    told = f"{store.location} is not empty: it has {', '.join(sorted(there)[:5])}."
+    done = drafting.checkpoint.maintenance.applied(drafting.command)
+    if done is not None:
         raise MaintenanceError(
-            f"{store.location} is not empty: it has {', '.join(sorted(there)[:5])}. Name a folder that is not there."
+            f"{told} `microbatch {done.command}` (by {done.by}) was done there to its end, and need not be typed "
+            "again. For another copy name a folder that is not there."
         )
+    raise MaintenanceError(f"{told} Name a folder that is not there.")
 
 
 def _check_unpublished(checkpoint: Checkpoint, number: int) -> None:
