@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.records import decode_record, encode_record
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import MaintenanceError, SinkError
@@ -114,6 +115,20 @@ def test_output_that_was_made_of_the_very_files_is_adopted(tmp_path: Path) -> No
     assert world.run(2, engine, try_number=2) is not None
     assert engine.jobs == []
     assert world.table() == {0: [1], 1: [2]}
+
+
+def test_what_an_older_version_has_adopted_counts(tmp_path: Path) -> None:
+    """It did not record in which table that is."""
+    world = restored_and_planned_anew(tmp_path)
+    applied(world, adopt(1))
+    entry = world.root / "checkpoint" / "adopted" / "live" / "1"
+    values = decode_record(entry.read_bytes(), where="here")
+    del values["sink"]
+    entry.write_bytes(encode_record(values))
+    world.land(3)
+    for number in (2, 3):
+        world.run(number)
+    assert world.table() == {0: [1], 1: [2], 2: [3]}
 
 
 @pytest.mark.parametrize("told", ["", '"ranges": {"refunds": "00"}'], ids=["of before", "of another source"])

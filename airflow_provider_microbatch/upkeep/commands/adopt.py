@@ -68,7 +68,8 @@ def plan_adopt(drafting: Drafting, key: BatchKey, *, allow_skip: bool = False) -
     whose = f"{manifest.identity}" if manifest.identity else "a version that did not say whose a batch is"
     path = f"adopted/{Adoptions.path(key)}"
     drafting.put_away(path, "another one is adopted")
-    adoption = Adoption(identity=manifest.identity, epoch=manifest.epoch)
+    sink = found[0].sink.definition.to_dict()
+    adoption = Adoption(identity=manifest.identity, epoch=manifest.epoch, sink=sink)
     drafting.write(
         path, Adoptions.encode(adoption, trail=drafting.trail), f"what {whose} published counts as batch {key}"
     )  # fmt: skip
