@@ -9,6 +9,7 @@ from typing import Any
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.records import corrupt, decode_record, encode_record
+from airflow_provider_microbatch.registry import of_today
 from airflow_provider_microbatch.stores import Store
 
 
@@ -18,10 +19,13 @@ class Adoption:
 
     :param identity: the batch identity that the output bears; None if the output bears none.
     :param epoch: the attempt that the output names: an epoch of the checkpoint that made the output.
+    :param sink: the plain form of the sink that has the output: no attempt of this checkpoint tells to which tables it
+        was published. None in entries of older versions.
     """
 
     identity: BatchIdentity | None
     epoch: int
+    sink: Mapping[str, Any] | None = None
 
 
 class Adoptions:
@@ -42,7 +46,11 @@ class Adoptions:
         values = decode_record(data, where=where)
         try:
             found = values["identity"]
-            return Adoption(identity=BatchIdentity.from_dict(found) if found else None, epoch=int(values["epoch"]))
+            return Adoption(
+                identity=BatchIdentity.from_dict(found) if found else None,
+                epoch=int(values["epoch"]),
+                sink=of_today(values.get("sink")),
+            )
         except (KeyError, TypeError, ValueError) as error:
             corrupt(where, f"not what it should be: {error}")
 
@@ -58,4 +66,5 @@ class Adoptions:
         :param trail: the command that adopts the output, its user, and its time.
         """
         identity = None if adoption.identity is None else adoption.identity.to_dict()
-        return encode_record({"identity": identity, "epoch": adoption.epoch, "by_hand": dict(trail)})
+        sink = None if adoption.sink is None else dict(adoption.sink)
+        return encode_record({"identity": identity, "epoch": adoption.epoch, "sink": sink, "by_hand": dict(trail)})

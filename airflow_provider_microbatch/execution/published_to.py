@@ -9,8 +9,9 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.execution.newest import published_epochs
-from airflow_provider_microbatch.execution.recorded_sinks import recorded_places
+from airflow_provider_microbatch.execution.recorded_sinks import places_of, recorded_places
 from airflow_provider_microbatch.sinks import OpenSink, Sink
+from airflow_provider_microbatch.sinks.manifest import ADOPTED
 
 
 def published_as(checkpoint: Checkpoint, key: BatchKey) -> list[str]:
@@ -26,8 +27,9 @@ def published_to(checkpoint: Checkpoint, key: BatchKey, *, beside: OpenSink) -> 
     """The tables that any attempt has published a committed batch to: one that was named after the commit has it by a
     clear, and one that was no longer named at a clear has it from before that. No table of an attempt that has not
     published, such as that of a clear that is on its way. If no published attempt is on record, the tables of all
-    attempts. To be compared by where they are, see :func:`recorded_places`: one that cannot be loaded and is of no
-    class of the pipeline's tables of now is none of these.
+    attempts. Of adopted output, which no attempt has published, also the tables where it was found. To be compared by
+    where they are, see :func:`places_of`: one that cannot be loaded and is of no class of the pipeline's tables of now
+    is none of these.
 
     :param beside: the pipeline's sink of now.
     :raises CorruptEntryError: if an entry cannot be read.
@@ -35,7 +37,7 @@ def published_to(checkpoint: Checkpoint, key: BatchKey, *, beside: OpenSink) -> 
     names = published_as(checkpoint, key)
     if not names and published_epochs(checkpoint, key):
         names = _of_all_attempts(checkpoint, key)
-    return _tables(checkpoint, names, beside=beside)
+    return _tables(checkpoint, names, beside=beside) + _adopted_in(checkpoint, key, beside=beside)
 
 
 def first_published_to(checkpoint: Checkpoint, key: BatchKey, *, beside: OpenSink) -> list[Sink]:
@@ -64,6 +66,12 @@ def _tables(checkpoint: Checkpoint, names: Sequence[str], *, beside: OpenSink) -
         with suppress(CheckpointError):
             found += recorded_places(checkpoint, name, beside=beside)
     return found
+
+
+def _adopted_in(checkpoint: Checkpoint, key: BatchKey, *, beside: OpenSink) -> list[Sink]:
+    """The tables where adopted output was found, if that was committed; none of what an older version has adopted."""
+    adoption = checkpoint.adoptions.get(key) if ADOPTED in published_epochs(checkpoint, key) else None
+    return [] if adoption is None else places_of(adoption.sink, beside=beside)
 
 
 def _of_all_attempts(checkpoint: Checkpoint, key: BatchKey) -> list[str]:

@@ -44,21 +44,30 @@ def recorded_tables(checkpoint: Checkpoint, name: str, *, beside: OpenSink) -> l
     :raises CheckpointError: if the definition cannot be read.
     """
     found = list[Sink]()
-    for form in _forms(checkpoint, name):
+    for form in _forms(_plain(checkpoint, name)):
         with suppress(DefinitionError):
             found.append(_loaded(form, beside=beside))
     return found
 
 
 def recorded_places(checkpoint: Checkpoint, name: str, *, beside: OpenSink) -> list[Sink]:
-    """The tables of that sink, to be compared by where they are and by nothing else. A table that another version of
-    its class wrote down is read as far as the class of now goes: the pipeline's table stays the same when its class
-    loses a field. A class that the pipeline does not name may have written anywhere, and is left out.
+    """The tables of that sink; see :func:`places_of`.
 
     :raises CheckpointError: if the definition cannot be read.
     """
+    return places_of(_plain(checkpoint, name), beside=beside)
+
+
+def places_of(recorded: Mapping[str, Any] | None, *, beside: OpenSink) -> list[Sink]:
+    """The tables of a sink on record, to be compared by where they are and by nothing else. A table that another
+    version of its class wrote down is read as far as the class of now goes: the pipeline's table stays the same when
+    its class loses a field. A class that the pipeline does not name may have written anywhere, and is left out.
+
+    :param recorded: the sink's plain form.
+    :param beside: the pipeline's sink of now.
+    """
     found, now = list[Sink](), beside.definition
-    for form in _forms(checkpoint, name):
+    for form in _forms(recorded):
         try:
             found.append(_loaded(form, beside=beside))
         except DefinitionError:
@@ -73,12 +82,15 @@ def _loaded(form: Mapping[str, Any], *, beside: OpenSink) -> Sink:
     return Sink.from_dict(form, live=[now, *now.tables], known=now.classes(), any_server=True)
 
 
-def _forms(checkpoint: Checkpoint, name: str) -> list[Mapping[str, Any]]:
-    """The plain forms of the tables of a definition on record."""
-    try:
-        recorded: Any = checkpoint.definitions.sink(name)
-    except DefinitionError:
-        return []  # this package did not write it
+def _plain(checkpoint: Checkpoint, name: str) -> Mapping[str, Any] | None:
+    """The plain form of the sink of a definition on record; None if this package did not write it."""
+    with suppress(DefinitionError):
+        return checkpoint.definitions.sink(name)
+    return None
+
+
+def _forms(recorded: Any) -> list[Mapping[str, Any]]:
+    """The plain forms of the tables of a sink on record, whoever wrote it."""
     if not isinstance(recorded, Mapping):
         return []
     arguments = recorded.get("arguments") if recorded.get("class") in _OF_SEVERAL else None

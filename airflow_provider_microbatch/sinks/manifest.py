@@ -19,6 +19,9 @@ FORGOTTEN = "forgotten"
 RANGES = "ranges"
 """Key in a manifest's identity: by source, the data that the output was made of."""
 
+ADOPTED = 0
+"""The epoch of adopted output."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
@@ -251,7 +254,7 @@ def only(found: Manifest, *, checkpoint: str, tables: KnownTables) -> ExpectedBa
 
 def as_adopted(found: Manifest) -> Manifest:
     """Adopted output: its attempt is another checkpoint's, so it counts as older than all of this one's."""
-    return dataclasses.replace(found, epoch=0)
+    return dataclasses.replace(found, epoch=ADOPTED)
 
 
 def _asking(identity: BatchIdentity) -> str:

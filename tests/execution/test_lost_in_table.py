@@ -23,6 +23,7 @@ from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.several import Sinks
 from tests.execution.intervals import IntervalWorld, backfill_run, hour
+from tests.execution.kept_tables import adopt
 from tests.execution.maintaining import applied, expire_all, planned, rewind
 from tests.execution.typed_commands import advised, said
 from tests.execution.world import World, run_identity
@@ -111,6 +112,29 @@ def test_nor_is_a_planned_batch_made_once_the_table_was_restored(world: World) -
     with pytest.raises(SinkError, match=r"batch live/1 is committed"):
         world.run(2, try_number=2)
     assert table(world) == {0: [1]}
+
+
+def test_so_is_one_missed_that_was_adopted(world: World) -> None:
+    """Batch 2 is what a copy of the checkpoint had published, which is lost."""
+    checkpoint, kept, copy = (world.root / name for name in ("checkpoint", "kept", "copy"))
+    shutil.copytree(checkpoint, copy)
+    world.execution.plan(run_identity(2))
+    checkpoint.rename(kept)
+    copy.rename(checkpoint)
+    world.run(2)
+    shutil.rmtree(checkpoint)
+    kept.rename(checkpoint)
+    applied(world, adopt(2))
+    world.run(2)
+    world.land(4)
+    restore(world)
+    with pytest.raises(SinkError, match=r"batch live/2 is committed, and .*lake does not know it.*--to 0"):
+        world.run(3)
+    assert table(world) == {0: [1]}
+    applied(world, rewind(0))
+    for number in (4, 5, 6):
+        world.run(number)
+    assert sorted(row for rows in table(world).values() for row in rows) == [1, 2, 3, 4]
 
 
 def test_the_lane_of_an_interval_misses_the_one_before_and_what_the_live_lane_has(tmp_path: Path) -> None:

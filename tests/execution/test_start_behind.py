@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.records import decode_record, encode_record
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import MaintenanceError, SinkError
@@ -27,7 +28,7 @@ from tests.execution.kept_tables import (
     start_behind,
 )
 from tests.execution.maintaining import applied, filled, planned, rewind
-from tests.execution.world import World
+from tests.execution.world import World, run_identity
 from tests.support.inline_engine import InlineEngine
 from tests.support.leases import expire_leases
 
@@ -114,6 +115,40 @@ def test_output_that_was_made_of_the_very_files_is_adopted(tmp_path: Path) -> No
     assert world.run(2, engine, try_number=2) is not None
     assert engine.jobs == []
     assert world.table() == {0: [1], 1: [2]}
+
+
+def test_so_is_that_of_a_source_that_no_attempt_has_read_yet(tmp_path: Path) -> None:
+    """The task that planned the batch died before its attempt; the run that names the command knows the source."""
+    world = filled(World(tmp_path), 1)
+    world.expire_leases()
+    checkpoint, kept, copy = (tmp_path / name for name in ("checkpoint", "kept", "copy"))
+    shutil.copytree(checkpoint, copy)
+    world.land(7, source="refunds")
+    world.sources = World(tmp_path, sources=("orders", "refunds")).sources
+    world.execution.plan(run_identity(1))
+    checkpoint.rename(kept)
+    copy.rename(checkpoint)
+    world.run(1)
+    shutil.rmtree(checkpoint)
+    kept.rename(checkpoint)
+    refused(world, 1)
+    applied(world, adopt(1))
+    world.run(1, try_number=2)
+    assert world.table() == {0: [0], 1: [7]}
+
+
+def test_what_an_older_version_has_adopted_counts(tmp_path: Path) -> None:
+    """It did not record in which table that is."""
+    world = restored_and_planned_anew(tmp_path)
+    applied(world, adopt(1))
+    entry = world.root / "checkpoint" / "adopted" / "live" / "1"
+    values = decode_record(entry.read_bytes(), where="here")
+    del values["sink"]
+    entry.write_bytes(encode_record(values))
+    world.land(3)
+    for number in (2, 3):
+        world.run(number)
+    assert world.table() == {0: [1], 1: [2], 2: [3]}
 
 
 @pytest.mark.parametrize("told", ["", '"ranges": {"refunds": "00"}'], ids=["of before", "of another source"])

@@ -12,12 +12,13 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.file import FileSink
 from tests.execution.intervals import IntervalWorld, hour
-from tests.execution.kept_tables import start_behind
+from tests.execution.kept_tables import adopt, start_behind
 from tests.execution.maintaining import applied, expire_all, filled, rows
 from tests.execution.test_newest import set_aside
+from tests.execution.test_restored_under_commands import restored
 from tests.execution.test_restored_under_commands import world as world
 from tests.execution.typed_commands import COMMANDS, checked, goes_on, is_sound, said
-from tests.execution.world import World
+from tests.execution.world import World, run_identity
 
 SET_ASIDE = {"on_failure": "set_aside", "set_aside_after": 1, "set_aside_after_dead": 1}
 
@@ -143,6 +144,27 @@ def test_a_copy_that_goes_on_beside_its_original_stops_it(world: World) -> None:
     with pytest.raises(SinkError, match=r"batch live/4 in \S+ is another one than"):
         world.run(6)
     assert rows(world) == list(range(6))
+
+
+def test_nor_behind_one_that_was_adopted(world: World) -> None:
+    """Batch 4 is what a copy had published of the same data: no attempt of this checkpoint has made it."""
+    checkpoint = world.root / "checkpoint"
+    world.land(4)
+    world.execution.plan(run_identity(4))
+    shutil.copytree(checkpoint, world.root / "planned")
+    restored(world)
+    world.run(4)
+    shutil.rmtree(checkpoint)
+    shutil.move(world.root / "planned", checkpoint)
+    expire_all(world.root)
+    applied(world, adopt(4))
+    world.run(4)
+    world.land(5)
+    another_life(world, "backup", 5)
+    before = world.table()
+    with pytest.raises(SinkError, match=r"batch live/4 in \S+ is another one than"):
+        world.run(6)
+    assert world.table() == before
 
 
 @pytest.fixture

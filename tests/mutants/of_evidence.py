@@ -156,6 +156,14 @@ MUTATIONS = [
         tests=("tests/execution/test_read_again.py",),
     ),
     Mutation(
+        name="a source that no attempt has read is not asked what was made of it",
+        why="the command that the error names is refused, though the output tells all that it takes",
+        file="upkeep/commands/adopt.py",
+        old="    return next((source for other, source in recorded.other_sources() if other == name), None)\n",
+        new="    return None\n",
+        tests=("tests/execution/test_start_behind.py",),
+    ),
+    Mutation(
         name="what was made of as much of other data is adopted",
         why="the range that is planned is read by no batch",
         file="upkeep/commands/adopt.py",

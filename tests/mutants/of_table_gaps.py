@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutation import Mutation
 
+LIVES = "tests/execution/test_two_lives.py"
 LOST = "tests/execution/test_lost_in_table.py"
 SINCE = "tests/execution/test_lost_since_a_change.py"
 
@@ -39,6 +40,14 @@ MUTATIONS = [
         old="    first = published_epochs(checkpoint, key)[-1:]\n",
         new="    first = published_epochs(checkpoint, key)[:1]\n",
         tests=(SINCE,),
+    ),
+    Mutation(
+        name="nobody misses in a table what it has lost of adopted output",
+        why="no attempt tells that it was there: the next batch hides that it is gone, or has its rows once more",
+        file="execution/published_to.py",
+        old="places_of(adoption.sink, beside=beside)\n",
+        new="places_of(None, beside=beside)\n",
+        tests=(LIVES,),
     ),
     Mutation(
         name="nor is that told where the oldest batch was set aside before the clear",

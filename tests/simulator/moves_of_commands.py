@@ -25,6 +25,7 @@ from tests.simulator.expected import most
 from tests.simulator.moves import move
 from tests.simulator.moves_of_restores import (
     forget_clears,
+    missing_in_table,
     names_a_trap,
     put_sources_right,
     stop_everybody,
@@ -92,7 +93,8 @@ def starts_behind(world: World) -> str | None:
     put_sources_right(subject)
     others: list[dict[str, Entry]] = [{}]
     if not (subject.sets_offsets or subject.before or any(len(names) > 1 for names in subject.names.values())):
-        others += [subject.backup] if _plans_nothing(subject, subject.backup) else []
+        is_behind = _plans_nothing(subject, subject.backup) and _is_in_table(subject, subject.backup)
+        others += [subject.backup] if is_behind else []
     subject.put_in_place(world.random.choice(others))
     subject.kept = None  # it is gone for good
     other = subject.checkpoint().commit_log.latest_id()
@@ -119,6 +121,16 @@ def _plans_nothing(subject: Subject, entries: Mapping[str, Entry]) -> bool:
     return bool(commits) and offsets == commits
 
 
+def _is_in_table(subject: Subject, backup: dict[str, Entry]) -> bool:
+    """Whether the table has what the backup has committed. What was rewound since is there by another plan, if at all:
+    no run goes on behind that, and each names the rewind that takes it out. To count on behind the table is no way on
+    there."""
+    subject.put_in_place(backup)
+    missing = missing_in_table(subject)
+    subject.put_in_place(None)
+    return not missing
+
+
 def _has_all_units(subject: Subject) -> bool:
     """Whether no source has given up what it had: the new checkpoint reads all."""
     there = sum(len(subject.system.not_given_up(landing)) for landing in subject.landings)
@@ -128,7 +140,8 @@ def _has_all_units(subject: Subject) -> bool:
 @move("adopt", weight=6)
 def adopts(world: World) -> str | None:
     """A batch is planned, and a copy of the checkpoint has planned and published it, too, of the same data or more.
-    The copy is lost. Of the same data the published one counts; of more it is refused, and taken out."""
+    The copy is lost. Of the same data the published one counts; of more it is refused, and taken out. Typed as a run
+    says it that was refused: until then nobody knows a source that no attempt has read before."""
     subject = whole(world)
     if subject is None or not _has_all_units(subject) or _is_in_trouble(world, subject) or names_a_trap(world, subject):
         return None
@@ -159,6 +172,9 @@ def adopts(world: World) -> str | None:
     world.touched = True
     if planned.key not in subject.table():
         return f"{planned.key} is planned twice, and published by nobody"
+    world.lost_answer = None
+    _one_run(world, subject)
+    stop_everybody(world)
     said = typed_until_it_ends(world, subject, adopt(planned.key))
     if not has_more and str(said.result).startswith("refused"):
         raise Broken("what was made of the same data cannot be adopted", f"{planned.key}: {said.result}")

@@ -253,21 +253,26 @@ def run_again(world: World, subject: Subject) -> Process | None:
 
     if not is_well(world, subject):
         put_topics_right(world)  # nobody could tell what is missing
+    missing = missing_in_table(subject)
+    if missing:
+        is_cut_off = getattr(subject.system, "is_cut_off", False)
+        return command(world, subject, rewind(missing[0] - 1, drop_output=not is_cut_off))
+    if subject.checkpoint().maintenance.unfinished() is None:
+        subject.table_is_older = False
+    return None
+
+
+def missing_in_table(subject: Subject) -> list[int]:
+    """Batches that are committed, and not in the table as they were planned."""
     checkpoint = subject.checkpoint()
     log, sink = checkpoint.commit_log, subject.execution().planner.sink
-    missing = [
+    return [
         number
         for number in log.ids()
         if (commit := log.get(number)) is not None
         and not commit.set_aside
         and not found_in(sink, expected_on_record(checkpoint, BatchKey(LIVE, number), tables=checkpoint.tables))
     ]
-    if missing:
-        is_cut_off = getattr(subject.system, "is_cut_off", False)
-        return command(world, subject, rewind(missing[0] - 1, drop_output=not is_cut_off))
-    if checkpoint.maintenance.unfinished() is None:
-        subject.table_is_older = False
-    return None
 
 
 @move("what is missing in the table is run again", weight=6, always=True)

@@ -8,13 +8,14 @@ from typing import Any
 
 from airflow_provider_microbatch.checkpoint.adoptions import Adoption, Adoptions
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import MaintenanceError, MicroBatchError
 from airflow_provider_microbatch.execution.opened_sources import Ranges
 from airflow_provider_microbatch.execution.position import render, starts_of
 from airflow_provider_microbatch.sinks import Manifest
 from airflow_provider_microbatch.sinks.manifest import counted_over
+from airflow_provider_microbatch.sources import OpenSource
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded
 from airflow_provider_microbatch.upkeep.commands.stateless import check_stateless
@@ -68,7 +69,8 @@ def plan_adopt(drafting: Drafting, key: BatchKey, *, allow_skip: bool = False) -
     whose = f"{manifest.identity}" if manifest.identity else "a version that did not say whose a batch is"
     path = f"adopted/{Adoptions.path(key)}"
     drafting.put_away(path, "another one is adopted")
-    adoption = Adoption(identity=manifest.identity, epoch=manifest.epoch)
+    sink = found[0].sink.definition.to_dict()
+    adoption = Adoption(identity=manifest.identity, epoch=manifest.epoch, sink=sink)
     drafting.write(
         path, Adoptions.encode(adoption, trail=drafting.trail), f"what {whose} published counts as batch {key}"
     )  # fmt: skip
@@ -99,7 +101,7 @@ def _differences(recorded: Recorded, key: BatchKey, ranges: Ranges, manifest: Ma
         if ranges.starts.get(name) == ranges.ends[name]:
             continue
         try:
-            source = recorded.source(name, lane=key.lane)
+            source = _asked(recorded, name, key)
             planned = None if source is None else source.known_as(*ranges.of(name))
             amount = {} if source is None else source.in_words(*ranges.of(name))
         except MicroBatchError as error:
@@ -113,6 +115,15 @@ def _differences(recorded: Recorded, key: BatchKey, ranges: Ranges, manifest: Ma
             yield _other_data(name, amount, manifest.result)
     for name in sorted({*told} - {one for one, end in ranges.ends.items() if end != ranges.starts.get(one)}):
         yield f"the output was made of data of source {name!r} too, of which nothing is planned"
+
+
+def _asked(recorded: Recorded, name: str, key: BatchKey) -> OpenSource | None:
+    """The source, as the newest attempt ran it. A plan that was the first to read it has left no attempt, if its task
+    died: a run that is refused at that batch has put its pipeline on record."""
+    run = recorded.source(name, lane=key.lane)
+    if run is not None or key.lane != LIVE:
+        return run
+    return next((source for other, source in recorded.other_sources() if other == name), None)
 
 
 def _other_data(name: str, amount: Mapping[str, int], result: Mapping[str, Any]) -> str:
