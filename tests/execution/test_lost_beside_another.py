@@ -18,6 +18,7 @@ from tests.execution.test_dead_letters import refusing
 from tests.execution.test_lost_in_table import restore, table
 from tests.execution.test_lost_since_a_change import LOST, two_batches
 from tests.execution.two_tables import read
+from tests.execution.typed_commands import advised
 from tests.execution.world import Killed, World
 
 pytestmark = pytest.mark.slow  # the tables are made by libraries of their own
@@ -86,3 +87,21 @@ def test_nor_into_a_table_that_is_named_in_the_place_of_the_other_one(tmp_path: 
     with pytest.raises(SinkError, match=r"batch live/1 was published to .*orders, and is there"):
         world.run(1, clear_number=2)
     assert read(tmp_path / "moved") == {}
+
+
+def test_of_what_is_not_lost_no_way_is_named_that_takes_it_out_of_the_other_one(tmp_path: Path) -> None:
+    """The pipeline writes there no more, so nothing would put it back."""
+    lake, orders = DeltaSink(str(tmp_path / "lake")), FileSink(str(tmp_path / "orders"), format="json")
+    both = Sinks({"lake": lake, "orders": orders})
+    world = two_batches(World(tmp_path, sink=both))
+    world.options["sink"] = lake
+    told = (
+        r"batch live/1 was published to .*orders, and is there.* Name .*orders and .*lake for this batch, and no other"
+    )
+    with pytest.raises(SinkError, match=told) as refused:
+        world.run(1, clear_number=1)
+    assert advised(str(refused.value), world) == []
+    assert "move" not in str(refused.value)
+    world.options["sink"] = both
+    world.run(1, clear_number=1, try_number=2)
+    assert (table(world), sorted(read(tmp_path / "orders"))) == ({0: [0], 1: [1]}, [0, 1])

@@ -286,6 +286,14 @@ MUTATIONS = [
         tests=(BESIDE,),
     ),
     Mutation(
+        name="a refused clear names a rewind that takes the batch out of a table that is named no more",
+        why="who follows it takes out what nothing puts back there",
+        file="execution/table_place.py",
+        old="    together = given_beside(checkpoint, sink, key, before)\n",
+        new="    together: list[OpenSink] = []\n",
+        tests=(BESIDE,),
+    ),
+    Mutation(
         name="a table of dead letters counts as one that was to have the batch, too",
         why="a row is among the letters, and by a clear in the table as well",
         file="execution/published_together.py",
