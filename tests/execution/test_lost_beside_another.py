@@ -18,6 +18,7 @@ from tests.execution.test_dead_letters import refusing
 from tests.execution.test_lost_in_table import restore, table
 from tests.execution.test_lost_since_a_change import LOST, two_batches
 from tests.execution.two_tables import read
+from tests.execution.typed_commands import advised
 from tests.execution.world import Killed, World
 
 pytestmark = pytest.mark.slow  # the tables are made by libraries of their own
@@ -46,6 +47,16 @@ def test_it_comes_back_beside_a_table_that_is_named_no_more(tmp_path: Path, monk
     assert sorted(read(tmp_path / "orders")) == [0, 1]
 
 
+def test_also_where_dead_letters_are_named_since(tmp_path: Path) -> None:
+    lake, orders = DeltaSink(str(tmp_path / "lake")), FileSink(str(tmp_path / "orders"), format="json")
+    world = two_batches(World(tmp_path, sink=Sinks({"lake": lake, "orders": orders})), backup=True)
+    world.options |= {"sink": lake, "dead_letters": FileSink(str(tmp_path / "letters"), format="json")}
+    world.options["expect"] = {"version = 1": "dead_letter"}
+    restore(world)
+    world.run(1, refusing({1: None}), clear_number=1)
+    assert table(world) == {0: [0], 1: [1]}
+
+
 def test_but_not_beside_dead_letters_that_are_sent_nowhere_any_more(tmp_path: Path) -> None:
     """What was refused then would be among the letters, and in the table too."""
     world = World(tmp_path, sink=DeltaSink(str(tmp_path / "lake")), expect={"version = 1": "dead_letter"})
@@ -60,3 +71,37 @@ def test_but_not_beside_dead_letters_that_are_sent_nowhere_any_more(tmp_path: Pa
     with pytest.raises(SinkError, match="batch live/1 has its dead letters in "):
         world.run(1, clear_number=1)
     assert table(world) == {0: [0, 2]}
+
+
+@pytest.mark.parametrize("came_back", ["not yet", "alone"])
+def test_nor_into_a_table_that_is_named_in_the_place_of_the_other_one(tmp_path: Path, came_back: str) -> None:
+    """The batch would be in the table of the old path and in that of the new one."""
+    lake, orders = DeltaSink(str(tmp_path / "lake")), FileSink(str(tmp_path / "orders"), format="json")
+    moved = FileSink(str(tmp_path / "moved"), format="json")
+    world = two_batches(World(tmp_path, sink=Sinks({"lake": lake, "orders": orders})), backup=True)
+    restore(world)
+    if came_back == "alone":
+        world.options["sink"] = lake
+        world.run(1, clear_number=1)
+    world.options["sink"] = Sinks({"lake": lake, "moved": moved})
+    with pytest.raises(SinkError, match=r"batch live/1 was published to .*orders, and is there"):
+        world.run(1, clear_number=2)
+    assert read(tmp_path / "moved") == {}
+
+
+def test_of_what_is_not_lost_no_way_is_named_that_takes_it_out_of_the_other_one(tmp_path: Path) -> None:
+    """The pipeline writes there no more, so nothing would put it back."""
+    lake, orders = DeltaSink(str(tmp_path / "lake")), FileSink(str(tmp_path / "orders"), format="json")
+    both = Sinks({"lake": lake, "orders": orders})
+    world = two_batches(World(tmp_path, sink=both))
+    world.options["sink"] = lake
+    told = (
+        r"batch live/1 was published to .*orders, and is there.* Name .*orders and .*lake for this batch, and no other"
+    )
+    with pytest.raises(SinkError, match=told) as refused:
+        world.run(1, clear_number=1)
+    assert advised(str(refused.value), world) == []
+    assert "move" not in str(refused.value)
+    world.options["sink"] = both
+    world.run(1, clear_number=1, try_number=2)
+    assert (table(world), sorted(read(tmp_path / "orders"))) == ({0: [0], 1: [1]}, [0, 1])
