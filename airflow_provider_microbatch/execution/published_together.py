@@ -14,7 +14,6 @@ from airflow_provider_microbatch.execution.identity import (
     expected_on_record,
     found_in,
     is_of_another_plan,
-    latest_in,
     planned_identity,
 )
 from airflow_provider_microbatch.execution.newest import published_epochs
@@ -61,13 +60,15 @@ def has_lost_alone(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, other:
     if not together:
         return False
     asked = expected_on_record(checkpoint, key, tables=checkpoint.tables)
-    found = latest_in(sink, asked)
-    if found is not None:
-        made = checkpoint.attempts.made(key, found.epoch)
+    letters = sink.definition.dead_letters
+    # Letters of several tables lie together: where there are none, a replay takes none of the other table's along.
+    parts = [(table, found) for table in sink.tables if (found := found_in(table, asked)) is not None]
+    epochs = [found.epoch for table, found in parts if table.definition is not letters or found.dead_letters]
+    if epochs:
+        made = checkpoint.attempts.made(key, max(epochs))
         tables = () if made is None else _tables(checkpoint, made, beside=sink)
         if not tables or _is_one_of(other, tables):
             return False
-    letters = sink.definition.dead_letters
     others = (table for table in sink.tables if table not in together and table.definition is not letters)
     return all(found_in(table, asked) is not None for table in others)
 

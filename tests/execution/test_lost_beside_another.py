@@ -105,3 +105,32 @@ def test_of_what_is_not_lost_no_way_is_named_that_takes_it_out_of_the_other_one(
     world.options["sink"] = both
     world.run(1, clear_number=1, try_number=2)
     assert (table(world), sorted(read(tmp_path / "orders"))) == ({0: [0], 1: [1]}, [0, 1])
+
+
+@pytest.mark.parametrize("some", [False, True], ids=["that has none of it", "that has some of it"])
+def test_it_comes_back_beside_a_table_of_dead_letters(tmp_path: Path, some: bool) -> None:
+    """Letters of both tables lie together: where there are any, a replay of the one table would take along those of the
+    other one, too. Then both are named for the batch."""
+    lake, orders = DeltaSink(str(tmp_path / "lake")), FileSink(str(tmp_path / "orders"), format="json")
+    both, letters = Sinks({"lake": lake, "orders": orders}), FileSink(str(tmp_path / "letters"), format="json")
+    world = World(tmp_path, sink=both, dead_letters=letters)
+    engine = refusing({**dict.fromkeys(range(5)), 3: "dead_letter" if some else None})
+    for number in (0, 1):
+        world.land(number, number + 2)
+        world.run(number, engine)
+        if number == 0:
+            shutil.copytree(world.lake, tmp_path / "backup")
+    world.options["sink"] = lake
+    world.land(4)
+    restore(world)
+    with pytest.raises(SinkError, match=f"{LOST}.* clear their tasks"):
+        world.run(2, engine)
+    if some:
+        with pytest.raises(SinkError, match=r"published to .*orders, and is there.* Name .*orders and .*lake for this"):
+            world.run(1, engine, clear_number=1)
+        world.options["sink"] = both
+    world.run(1, engine, clear_number=2)
+    world.options["sink"] = lake
+    world.run(2, engine, try_number=2)
+    assert table(world) == {0: [0, 2], 1: [1] if some else [1, 3], 2: [4]}
+    assert sorted(read(tmp_path / "orders")) == [0, 1]

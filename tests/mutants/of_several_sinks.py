@@ -278,6 +278,22 @@ MUTATIONS = [
         tests=(BESIDE,),
     ),
     Mutation(
+        name="a table of dead letters that has none of a batch has it",
+        why="no clear brings back what a table beside it has lost",
+        file="execution/published_together.py",
+        old=" if table.definition is not letters or found.dead_letters]",
+        new="]",
+        tests=(BESIDE,),
+    ),
+    Mutation(
+        name="dead letters of a table that is named no more go with those of the one that has lost a batch",
+        why="what that table has refused is in no table, and among no letters",
+        file="execution/published_together.py",
+        old=" or found.dead_letters]",
+        new="]",
+        tests=(BESIDE,),
+    ),
+    Mutation(
         name="a rewind is named that takes a lost batch out of a table that is named no more",
         why="who follows it takes out what nothing puts back there",
         file="execution/table_place.py",
