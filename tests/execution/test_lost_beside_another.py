@@ -18,7 +18,7 @@ from tests.execution.test_dead_letters import refusing
 from tests.execution.test_lost_in_table import restore, table
 from tests.execution.test_lost_since_a_change import LOST, two_batches
 from tests.execution.two_tables import read
-from tests.execution.typed_commands import advised
+from tests.execution.typed_commands import advised, said
 from tests.execution.world import Killed, World
 
 pytestmark = pytest.mark.slow  # the tables are made by libraries of their own
@@ -134,3 +134,25 @@ def test_it_comes_back_beside_a_table_of_dead_letters(tmp_path: Path, some: bool
     world.run(2, engine, try_number=2)
     assert table(world) == {0: [0, 2], 1: [1] if some else [1, 3], 2: [4]}
     assert sorted(read(tmp_path / "orders")) == [0, 1]
+
+
+@pytest.mark.parametrize("first", ["lake", "orders"])
+def test_of_what_came_back_alone_check_says_nothing(tmp_path: Path, first: str) -> None:
+    """It named a clear, which changes nothing, and then a rewind, which takes it out of the other table for good."""
+    named = {"lake": DeltaSink(str(tmp_path / "lake")), "orders": FileSink(str(tmp_path / "orders"), format="json")}
+    both = Sinks({name: named[name] for name in sorted(named, key=lambda name: name != first)})
+    world = two_batches(World(tmp_path, sink=both), backup=True)
+    world.options["sink"] = named["lake"]
+    restore(world)
+    world.run(1, clear_number=1)
+    world.run(2)
+    check = ["check", world.pipeline.checkpoint, "--table"]
+    assert said(check)[0] == 0
+    world.options["sink"] = both
+    world.land(3)
+    world.run(3)
+    status, told = said(check)
+    assert (status, "batch live/1 is to be of one attempt in all tables" in told) == (1, True)
+    world.run(1, clear_number=2)
+    assert said(check)[0] == 0
+    assert sorted(read(tmp_path / "orders")) == [0, 1, 3]
