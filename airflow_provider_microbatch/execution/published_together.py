@@ -12,8 +12,8 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError
 from airflow_provider_microbatch.execution.identity import (
     expected_on_record,
+    found_in,
     is_of_another_plan,
-    latest_in,
     planned_identity,
 )
 from airflow_provider_microbatch.execution.newest import published_epochs
@@ -37,21 +37,40 @@ def published_beside(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> l
     return found
 
 
+def given_beside(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, other: Sink) -> list[OpenSink]:
+    """The sink's tables that an attempt has published the batch to which published it to another table, too.
+
+    :param other: a table that the sink has not.
+    :raises CorruptEntryError: if an entry cannot be read.
+    """
+    attempts = (_tables(checkpoint, attempt, beside=sink) for attempt in _published(checkpoint, key))
+    wrote = [one for tables in attempts if _is_one_of(other, tables) for one in tables if not other.is_same_place(one)]
+    return [table for table in sink.tables if any(table.is_written_by(one, checkpoint.tables) for one in wrote)]
+
+
 def has_lost_alone(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, other: Sink) -> bool:
     """Whether the sink has lost a batch that it got together with another table, and has by no attempt that wrote to
     both: made again here, the batch is where it was before. While the sink has what came with the other table's output,
-    that output would stay as it was beside what a replay makes.
+    that output would stay as it was beside what a replay makes. And a table which never got the batch, as one that is
+    named in the other one's place, would be one more that has it.
 
     :param other: a table that the sink has not.
     """
-    if not _is_one_of(other, published_beside(checkpoint, sink, key)):
+    together = given_beside(checkpoint, sink, key, other)
+    if not together:
         return False
-    found = latest_in(sink, expected_on_record(checkpoint, key, tables=checkpoint.tables))
-    if found is None:
-        return True
-    made = checkpoint.attempts.made(key, found.epoch)
-    tables = () if made is None else _tables(checkpoint, made, beside=sink)
-    return bool(tables) and not _is_one_of(other, tables)
+    asked = expected_on_record(checkpoint, key, tables=checkpoint.tables)
+    letters = sink.definition.dead_letters
+    # Letters of several tables lie together: where there are none, a replay takes none of the other table's along.
+    parts = [(table, found) for table in sink.tables if (found := found_in(table, asked)) is not None]
+    epochs = [found.epoch for table, found in parts if table.definition is not letters or found.dead_letters]
+    if epochs:
+        made = checkpoint.attempts.made(key, max(epochs))
+        tables = () if made is None else _tables(checkpoint, made, beside=sink)
+        if not tables or _is_one_of(other, tables):
+            return False
+    others = (table for table in sink.tables if table not in together and table.definition is not letters)
+    return all(found_in(table, asked) is not None for table in others)
 
 
 def _published(checkpoint: Checkpoint, key: BatchKey) -> Iterator[Attempt]:

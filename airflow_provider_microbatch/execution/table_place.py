@@ -30,7 +30,7 @@ from airflow_provider_microbatch.execution.identity import (
 from airflow_provider_microbatch.execution.letters_taken import taken
 from airflow_provider_microbatch.execution.newest import newest_published
 from airflow_provider_microbatch.execution.published_to import published_to, was_published_to
-from airflow_provider_microbatch.execution.published_together import has_lost_alone, published_beside
+from airflow_provider_microbatch.execution.published_together import given_beside, has_lost_alone, published_beside
 from airflow_provider_microbatch.execution.recorded_sinks import check_may_be_asked, recorded_sink
 from airflow_provider_microbatch.execution.table_gap import TableGap, gap_below, known_before, numbers
 from airflow_provider_microbatch.execution.table_shape import OTHERS, check_shape
@@ -321,15 +321,22 @@ def _check_not_in(checkpoint: Checkpoint, before: Sink, sink: OpenSink, key: Bat
         raise SinkError(_letters_left(checkpoint, other, sink, key, rewind=rewind))
     told = (
         f"batch {key} was published to {other.location()}, and is there. The pipeline writes to {sink.location()} "
-        "now: its rows would be in both. Name the old table for this batch, "
+        "now: its rows would be in both."
     )
-    if before.keeps_for_good:
-        refused = before.not_replaceable()
-        raise SinkError(f"{told}alone or beside the new one{'' if refused is None else f': {refused}'}.")
-    raise SinkError(
-        f"{told}or move the old table's batches to the new one, or have {rewind} take it and all later batches out and "
-        "run them again."
-    )
+    together = given_beside(checkpoint, sink, key, before)
+    if not (together or before.keeps_for_good):
+        raise SinkError(
+            f"{told} Name the old table for this batch, or move the old table's batches to the new one, or have "
+            f"{rewind} take it and all later batches out and run them again."
+        )
+    # A rewind would take it out of there for good, or be refused for what stays there; and moved to where it is
+    # already, its rows would be there twice.
+    way = "Name the old table for this batch, alone or beside the new one"
+    if together:
+        named = " and ".join(table.location() for table in (other, *together))
+        way = f"Name {named} for this batch, and no other table: they got it together"
+    refused = before.not_replaceable()
+    raise SinkError(f"{told} {way}{'' if refused is None else f': {refused}'}.")
 
 
 def _not_asked(sink: OpenSink, key: BatchKey, before: str, error: Exception) -> str:

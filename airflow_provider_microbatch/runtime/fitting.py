@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,9 @@ _DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 _BITS = {"float": 24, "double": 53}
 """Floating-point numbers, which have each whole number of so many bits."""
 _DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
+
+MET = "_microbatch_met"
+"""The column that may tell which constraints a row meets."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,10 +45,12 @@ class Misfit:
 class Fitting:
     """How the rows of a result go into a table.
 
-    :param misfits: what may keep a row out.
+    :param rows: the rows of the result, with :data:`MET` where a constraint is about values that get another type.
+    :param misfits: what may keep a row out, as conditions over ``rows``.
     :param values: by column, the values of the rows that go in, where they get another type.
     """
 
+    rows: DataFrame
     misfits: tuple[Misfit, ...] = ()
     values: Mapping[str, Column] = field(default_factory=dict)
 
@@ -72,18 +77,38 @@ def fitting_of(frame: DataFrame, intake: Intake, *, where: str) -> Fitting:
     once = Counter(name.casefold() for name in frame.columns)
     misfits: list[Misfit] = []
     values: dict[str, Column] = {}
+    unfit = F.lit(False)
     for column in intake.columns:
         if once[column.name.casefold()] == 1 and column.name in types:
             source = types[column.name]
             converted = _converted(column, source, is_exact=intake.is_exact)
-            misfits += _misfits(column, source, converted)
+            found = list(_misfits(column, source, converted))
+            misfits += found
             if converted is not None:
                 values[column.name] = converted
+                for misfit in found:
+                    unfit |= misfit.is_met
     for name, condition in intake.constraints.items():
         with failing_as("result", where=f"the constraint {name!r} ({condition}) of the table{where}"):
-            frame.where(F.expr(condition)).schema  # noqa: B018
-        misfits.append(Misfit(reason=f"constraint {name!r} is not met: {condition}", is_met=~_holds(condition)))
-    return Fitting(misfits=tuple(misfits), values=values)
+            frame.withColumns(values).where(F.expr(condition)).schema  # noqa: B018
+    met = [_holds(condition) for condition in intake.constraints.values()]
+    if met and values:
+        # The table has the values that go in: a text, a length or a quotient of 7.0 is not that of 7. Of values that do
+        # not go in no constraint is asked: one that divides by what was rounded to 0 would fail the batch.
+        frame = _with_met(frame, {name: F.when(~unfit, value) for name, value in values.items()}, met)
+        met = [unfit | F.col(MET)[number] for number in range(len(met))]
+    for (name, condition), is_met in zip(intake.constraints.items(), met, strict=True):
+        misfits.append(Misfit(reason=f"constraint {name!r} is not met: {condition}", is_met=~is_met))
+    return Fitting(rows=frame, misfits=tuple(misfits), values=values)
+
+
+def _with_met(frame: DataFrame, values: Mapping[str, Column], met: Sequence[Column]) -> DataFrame:
+    """The rows as they are, with :data:`MET`: which conditions they meet with these values."""
+    from pyspark.sql import functions as F
+
+    kept = frame.withColumn(MET, F.struct(*(F.col(_quoted(name)) for name in values)))
+    back = {name: F.col(MET).getField(name) for name in values}
+    return kept.withColumns(dict(values)).withColumns({**back, MET: F.array(*met)})
 
 
 def _misfits(column: TableColumn, source: str, converted: Column | None) -> Iterator[Misfit]:

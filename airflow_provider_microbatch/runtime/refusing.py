@@ -16,7 +16,7 @@ from airflow_provider_microbatch.runtime import letters
 from airflow_provider_microbatch.runtime.checks import ACTIONS, DEAD_LETTER, DROP, FAIL, Checks, Expectation
 from airflow_provider_microbatch.runtime.counting import RowCount
 from airflow_provider_microbatch.runtime.failure import BatchFailure, failing_as
-from airflow_provider_microbatch.runtime.fitting import Fitting, fitting_of
+from airflow_provider_microbatch.runtime.fitting import MET, Fitting, fitting_of
 from airflow_provider_microbatch.runtime.job import Job
 
 if TYPE_CHECKING:
@@ -131,24 +131,22 @@ class Refusing:
             with self._naming_forgotten(one.number, stage), quiet():
                 _check(frame, one.condition)
             frame = frame.where(~F.coalesce(F.expr(one.condition), F.lit(False)))
-        fitting = Fitting()
+        fitting = Fitting(rows=frame)
         if (intake := self._checks.intakes.get(stage)) is not None:
             fitting = fitting_of(frame, intake, where=_for(stage))
         rules = self._rules(stage, frame, fitting)
         if not rules:
             return _with(frame, fitting)
-        if VERDICT in {column.casefold() for column in frame.columns}:
-            raise BatchFailure(
-                "transform", f"the result{_for(stage)} has the column {VERDICT}, which this package adds"
-            )
+        for ours in {VERDICT, MET} & {column.casefold() for column in frame.columns}:
+            raise BatchFailure("transform", f"the result{_for(stage)} has the column {ours}, which this package adds")
         verdict: Any = F
         for number, rule in enumerate(rules):
             verdict = verdict.when(rule.refuses, F.lit(number))
-        judged = frame.withColumn(VERDICT, verdict)
+        judged = fitting.rows.withColumn(VERDICT, verdict)
         counts = RowCount(conditions={str(number): f"{VERDICT} = {number}" for number in range(len(rules))})
         counted = counts.on(judged)
         self._judged[stage] = _Judged(frame=judged, columns=frame.columns, rules=rules, counts=counts, counted=counted)
-        return _with(counted.where(f"{VERDICT} IS NULL").drop(VERDICT), fitting)
+        return _with(counted.where(f"{VERDICT} IS NULL").drop(VERDICT, MET), fitting)
 
     def _rules(self, stage: str, frame: DataFrame, fitting: Fitting) -> list[_Rule]:
         """The rules for the rows of a stage, the strongest action first. What the table cannot take comes before what

@@ -26,6 +26,7 @@ from airflow_provider_microbatch.execution.identity import (
     found_in,
     is_of_another_plan,
     is_of_one_attempt,
+    latest_in,
     planned_identity,
 )
 from airflow_provider_microbatch.execution.letters_taken import replay_command
@@ -150,10 +151,14 @@ def _look(checkpoint: Checkpoint, recorded: Recorded, batch: BatchIdentity, *, i
                 if found is not None and not (
                     recorded.is_part(sink, found) or _was_in_more(checkpoint, recorded, sink, batch)
                 ):
-                    if not is_of_one_attempt(sink, asked, found):
+                    latest = latest_in(sink, asked) or found
+                    if not (
+                        is_of_one_attempt(sink, asked, found)
+                        or _came_back_alone(checkpoint, recorded, sink, asked, latest)
+                    ):
                         yield _of_two_attempts(checkpoint, sink, asked)
                     elif inside:
-                        yield from _look_inside(checkpoint, sink, asked, found)
+                        yield from _look_inside(checkpoint, sink, asked, latest)
                     return
             except SinkError as error:
                 failed.append((sink, error))  # another sink may have the batch
@@ -211,6 +216,28 @@ def _was_in_more(checkpoint: Checkpoint, recorded: Recorded, sink: OpenSink, bat
         if wrote is not None and _has_more(wrote, sink):
             return True
     return False
+
+
+def _came_back_alone(
+    checkpoint: Checkpoint, recorded: Recorded, sink: OpenSink, asked: ExpectedBatch, latest: Manifest
+) -> bool:
+    """Whether the newest attempt of those that the tables of ``sink`` have wrote to fewer of them, all of which have
+    it, and the pipeline names none of the others any more: what a table had lost was put back there beside these.
+
+    :param latest: that attempt's manifest.
+    """
+    attempt = checkpoint.attempts.get(latest.key, latest.epoch)
+    wrote = None if attempt is None else recorded.sink_of(attempt)
+    if wrote is None:
+        return False
+
+    def has_it(table: OpenSink) -> bool:
+        found = found_in(table, asked)
+        return found is not None and found.epoch == latest.epoch
+
+    others = [table for table in sink.tables if not is_among(table, wrote.tables)]
+    named = tables_of(recorded.today(asked.key.lane))
+    return all(map(has_it, wrote.tables)) and not any(is_among(table, named) for table in others)
 
 
 def _has_more(sink: OpenSink, other: OpenSink) -> bool:

@@ -383,16 +383,17 @@ def test_killed_anywhere_around_the_commit_it_is_cleaned_by_the_next_run(
 def test_files_stay_due_while_their_folder_is_away(world: World) -> None:
     """As where its file system is not mounted: what nobody has looked at is not cleaned."""
     switch(world, "delete")
-    world.land(0)
+    batches(world, 0)
+    world.land(1)
     execution = world.execution
-    manifest = execution.publish(world.staged(0))
+    manifest = execution.publish(world.staged(1))
     landing, away = world.landing(), world.root / "away"
     landing.rename(away)
     landing.mkdir()
-    execution.commit(key=manifest.key, manifest=manifest, run=run_identity(0))
+    execution.commit(key=manifest.key, manifest=manifest, run=run_identity(1))
     landing.rmdir()
     away.rename(landing)
-    batches(world, 1)
+    batches(world, 2)
     assert left(world) == []
 
 

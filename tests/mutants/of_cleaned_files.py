@@ -72,4 +72,20 @@ MUTATIONS = [
         new="",
         tests=(CLEAN,),
     ),
+    Mutation(
+        name="an entry is begun while its folder is not mounted",
+        why="a file that had changed before it was read counts as taken for ever, although it lies there",
+        file="sources/file/clean.py",
+        old="                    unseen += self._away(file)\n",
+        new="                    pass\n",
+        tests=(CLEAN,),
+    ),
+    Mutation(
+        name="an entry is begun though a file of it cannot be looked at",
+        why="a file that had changed before it was read counts as taken for ever, although it lies there",
+        file="sources/file/clean.py",
+        old='            unseen.append(str(error).rstrip("."))\n',
+        new='            log.warning("%s", error)\n',
+        tests=(CLEAN,),
+    ),
 ]

@@ -110,8 +110,8 @@ MUTATIONS = [
         name="a source that is away counts as cleaned",
         why="its files are there again after the mount, and are never cleaned",
         file="sources/file/clean.py",
-        old="                if self._place.is_away(self._base) and not",
-        new="                if False and not",
+        old="        if self._place.is_away(self._base) and not",
+        new="        if False and not",
         tests=("tests/execution/test_clean_source.py",),
     ),
     Mutation(

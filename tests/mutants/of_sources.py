@@ -86,8 +86,8 @@ MUTATIONS = [
         name="a file that is archived already is missed",
         why="after a rewind each commit warns that the source is not mounted",
         file="sources/file/clean.py",
-        old="if self._place.is_away(self._base) and not self._is_archived(file):",
-        new="if self._place.is_away(self._base):",
+        old="        if self._place.is_away(self._base) and not self._is_archived(file):\n",
+        new="        if self._place.is_away(self._base):\n",
         tests=(CLEAN,),
     ),
     Mutation(

@@ -28,6 +28,22 @@ MUTATIONS = [
         tests=(FITTING,),
     ),
     Mutation(
+        name="a constraint is held against the values of before the conversion",
+        why="the table has a row that breaks its constraint, or a row that meets it is a dead letter",
+        file="runtime/fitting.py",
+        old="    if met and values:\n",
+        new="    if False:\n",
+        tests=(FITTING,),
+    ),
+    Mutation(
+        name="a row whose values do not go in does not meet the constraints about them",
+        why="who looks into its dead letter mends what was not wrong",
+        file="runtime/fitting.py",
+        old="unfit | F.col(MET)[number]",
+        new="F.col(MET)[number]",
+        tests=(FITTING,),
+    ),
+    Mutation(
         name="an attempt does not ask the table what it takes",
         why="one row out of range fails the batch, although the pipeline has dead letters",
         file="execution/job_of.py",

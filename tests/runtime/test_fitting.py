@@ -44,7 +44,7 @@ def divided(frame: Any, intake: Intake) -> tuple[list[Any], dict[Any, list[str]]
 
     fitting = fitting_of(frame, intake, where="")
     reasons = F.array_compact(F.array(*(F.when(one.is_met, F.lit(one.reason)) for one in fitting.misfits)))
-    rows = frame.select(reasons.alias("reasons"), *frame.columns)
+    rows = fitting.rows.select(reasons.alias("reasons"), *frame.columns)
     kept = rows.where("size(reasons) = 0").drop("reasons").withColumns(dict(fitting.values))
     others = {row[1]: row["reasons"] for row in rows.where("size(reasons) > 0").collect()}
     return kept.collect(), others
@@ -154,6 +154,28 @@ def test_nulls_limits_and_constraints_keep_rows_out_each_with_its_reason(spark: 
         4: ["column 'a b': longer than two"],
         5: ["constraint 'some' is not met: n >= 0"],  # nobody knows whether it is met
     }
+
+
+@pytest.mark.parametrize(
+    ("kind", "condition", "goes_in"),
+    [
+        ("int", "CAST(n AS STRING) <> '7'", [8]),
+        ("int", "length(n) <= 1 AND m > 0", [7, 8]),
+        ("int", "n div 2 = 4", [8]),
+        ("int", "1 / n < 1", [7, 8]),
+        ("decimal(6,2)", "CAST(n AS STRING) LIKE '_.__'", [7, 8]),
+    ],
+)
+def test_a_constraint_is_held_against_the_values_that_go_in(
+    spark: Any, kind: str, condition: str, goes_in: list[int]
+) -> None:
+    """7.0 passed where 7 is not to be, and 8.0 was a dead letter, since it is longer than 8."""
+    frame = spark.createDataFrame([(7.0, 1), (8.0, 1), (0.005, 1)], "n double, m int")
+    intake = Intake(columns=(TableColumn(name="n", told=kind, type=kind),), constraints={"some": condition})
+    kept, others = divided(frame, intake)
+    assert [(row.n, row.m) for row in kept] == [(number, 1) for number in goes_in]
+    assert others.pop(0.005) == [f"column 'n': double that {kind} would round or cut"]
+    assert others == {one: [f"constraint 'some' is not met: {condition}"] for one in {7, 8} - {*goes_in}}
 
 
 def test_a_column_that_takes_no_null_has_to_be_there(spark: Any) -> None:

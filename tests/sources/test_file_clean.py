@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -311,6 +312,47 @@ def test_a_file_that_had_changed_before_it_was_read_is_left_and_read_again(
     (world.root / "archive").mkdir(exist_ok=True)
     (world.root / "archive" / "0.json").write_text("of somebody else\n")
     assert paths(source.read(None, offset(0))) == [str(changed)]
+
+
+@contextmanager
+def not_mounted(world: World) -> Iterator[str]:
+    away = world.landing.rename(world.root / "away")
+    world.landing.mkdir()
+    yield "as if it were not mounted"
+    world.landing.rmdir()
+    away.rename(world.landing)
+
+
+@contextmanager
+def not_permitted(world: World) -> Iterator[str]:
+    def stat(path: Any, real: Any = os.stat, **named: Any) -> os.stat_result:
+        if str(path).endswith("0.json"):
+            raise PermissionError(13, "Permission denied")
+        return real(path, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "stat", stat)
+        yield "Permission denied"
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("failing", [not_mounted, not_permitted])
+def test_so_it_is_where_a_try_could_not_look_at_it(
+    world: World, batches: Batches, failing: Callable[[World], AbstractContextManager[str]], begun: bool
+) -> None:
+    """Nothing was taken by that try, and from then on it counted as taken for ever."""
+    source = batches.plan(clean_source="delete", on_changed="read")
+    changed = world.land("0.json", "as it was read\n")
+    source.release(None, offset(0))
+    if begun:
+        source.commit(offset(0))
+        source.release(None, offset(0))  # a clear
+    with failing(world) as why, pytest.raises(SourceError, match=rf"delete 1 file.*0\.json'.*{why}.* Mend it"):
+        source.commit(offset(0))
+    source.commit(offset(0))
+    for later in (source, world.open(on_changed="read")):
+        assert later.not_read() is None
+        assert paths(later.read(None, offset(0))) == [str(changed)]
 
 
 def test_that_it_was_left_is_known_to_a_restored_checkpoint(world: World, batches: Batches) -> None:

@@ -6,8 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from airflow_provider_microbatch.exceptions import SourceError
-from airflow_provider_microbatch.sources.file.cleaning import Cleaning, CleaningRecord
-from airflow_provider_microbatch.sources.file.known_names import others
+from airflow_provider_microbatch.sources.file.cleaning import CleaningRecord
 from airflow_provider_microbatch.sources.file.log import PlannedFile, SourceLog, log_id
 from airflow_provider_microbatch.sources.file.place import Place
 from airflow_provider_microbatch.sources.file.present import Presence, is_below, locate
@@ -54,7 +53,8 @@ class Cleaner:
         self, *, being_read: Callable[[], Collection[int]], committed: Callable[[str], Iterable[CommittedRange]]
     ) -> None:
         """Clean the entries that are due and committed. Files that are gone, or that are no longer the planned ones,
-        are left alone. All files are tried before an error is raised.
+        are left alone, and so are entries with a file that nobody can look at. All others are tried before an error is
+        raised.
 
         :param being_read: returns the entries that attempts read now, or are about to read; these stay due.
         :param committed: returns the ranges of the committed batches of a lane, newest first. An entry that is in no
@@ -71,17 +71,23 @@ class Cleaner:
         # The entries are put on record as taken before their first file is, and only then the cleaner asks once more
         # which entries are being read and committed: a reader that announces its range first and then looks at the
         # record is seen by the cleaner, or sees the record. Also, files that a dead cleaner took are known to be taken
-        # by clean_source.
-        taken, deletes = ready, self._archive is None
-        changed = {number: self._changed(files[number]) for number in ready}
+        # by clean_source. Which files are left is told by a look before that: of an entry with a file that nobody can
+        # look at now none is taken, else that one would count as taken for ever, however it is found later.
+        changed: dict[int, list[str]] = {}
+        errors: list[str] = []
+        for number in sorted(ready):
+            paths, unseen = self._changed(files[number])
+            errors += unseen
+            if not unseen:
+                changed[number] = paths
+        taken, deletes = list(changed), self._archive is None
         begun = self._record.change(lambda found: found.taking(changed, deletes=deletes))
         due = begun.due
         if not self._place.is_away(self._base):  # else no file is there, and the note would lie below the mount point
             self._taken.note(begun)
         held = being_read()
-        still = {number for number in ready if number in due and number not in held}
+        still = {number for number in changed if number in due and number not in held}
         ready = _committed({number: files[number] for number in still}, committed)
-        errors: list[str] = []
         cleaned: list[int] = []
         for number in sorted(ready):
             failed = self._entry(files[number])
@@ -108,16 +114,34 @@ class Cleaner:
             except FileNotFoundError:
                 # Another run cleans at the same moment, or the file was archived before; or the file system is away,
                 # and the file with it.
-                if self._place.is_away(self._base) and not self._is_archived(file):
-                    errors.append(f"{file.path!r}: {self._base!r} is empty or not there, as if it were not mounted")
+                errors += self._away(file)
             except OSError as error:
                 errors.append(f"{file.path!r}: {error.strerror or error}")
         return errors
 
-    def _changed(self, files: Sequence[PlannedFile]) -> list[str]:
+    def _changed(self, files: Sequence[PlannedFile]) -> tuple[list[str], list[str]]:
+        """The paths of files that are not, or no longer, the planned ones; and for people, which files nobody can look
+        at now."""
         below = [file for file in files if is_below(file.path, self._base)]
-        outside = [file.path for file in files if not is_below(file.path, self._base)]
-        return [*outside, *others(below, Cleaning(), self._place)]
+        changed = [file.path for file in files if not is_below(file.path, self._base)]
+        unseen: list[str] = []
+        try:
+            look = self._place.looks([file.path for file in below])
+            for file in below:
+                found = look(file.path)
+                if found is None:
+                    unseen += self._away(file)
+                elif not file.is_as_planned(found.size, found.mtime_ns, found.etag):
+                    changed.append(file.path)
+        except SourceError as error:
+            unseen.append(str(error).rstrip("."))
+        return changed, unseen
+
+    def _away(self, file: PlannedFile) -> list[str]:
+        """That a file which is not found may be there all the same; nothing if it is gone, or in the archive."""
+        if self._place.is_away(self._base) and not self._is_archived(file):
+            return [f"{file.path!r}: {self._base!r} is empty or not there, as if it were not mounted"]
+        return []
 
     def _is_archived(self, file: PlannedFile) -> bool:
         archives = self._record.read().archives
