@@ -7,9 +7,9 @@ from contextlib import suppress
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError
 from airflow_provider_microbatch.execution.newest import published_epochs
-from airflow_provider_microbatch.execution.recorded_sinks import recorded_places
+from airflow_provider_microbatch.execution.recorded_sinks import recorded_tables
 from airflow_provider_microbatch.sinks import OpenSink, Sink
 
 
@@ -26,7 +26,7 @@ def published_to(checkpoint: Checkpoint, key: BatchKey, *, beside: OpenSink) -> 
     """The tables that any attempt has published a committed batch to: one that was named after the commit has it by a
     clear, and one that was no longer named at a clear has it from before that. No table of an attempt that has not
     published, such as that of a clear that is on its way. If no published attempt is on record, the tables of all
-    attempts. To be compared by where they are, see :func:`recorded_places`: one that cannot be loaded and is of no
+    attempts. To be compared by where they are, see :class:`RecordedTable`: one that cannot be loaded and is of no
     class of the pipeline's tables of now is none of these.
 
     :param beside: the pipeline's sink of now.
@@ -61,8 +61,9 @@ def _ran_by(checkpoint: Checkpoint, key: BatchKey, epochs: Sequence[int]) -> lis
 def _tables(checkpoint: Checkpoint, names: Sequence[str], *, beside: OpenSink) -> list[Sink]:
     found = list[Sink]()
     for name in names:
-        with suppress(CheckpointError):
-            found += recorded_places(checkpoint, name, beside=beside)
+        with suppress(CheckpointError, DefinitionError):
+            places = (one.place for one in recorded_tables(checkpoint, name, beside=beside))
+            found += [place for place in places if place is not None]
     return found
 
 
