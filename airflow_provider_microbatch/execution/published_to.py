@@ -7,9 +7,9 @@ from contextlib import suppress
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError
 from airflow_provider_microbatch.execution.newest import published_epochs
-from airflow_provider_microbatch.execution.recorded_sinks import places_of, recorded_places
+from airflow_provider_microbatch.execution.recorded_sinks import recorded_tables, tables_in
 from airflow_provider_microbatch.sinks import OpenSink, Sink
 from airflow_provider_microbatch.sinks.manifest import ADOPTED
 
@@ -28,8 +28,8 @@ def published_to(checkpoint: Checkpoint, key: BatchKey, *, beside: OpenSink) -> 
     clear, and one that was no longer named at a clear has it from before that. No table of an attempt that has not
     published, such as that of a clear that is on its way. If no published attempt is on record, the tables of all
     attempts. Of adopted output, which no attempt has published, also the tables where it was found. To be compared by
-    where they are, see :func:`places_of`: one that cannot be loaded and is of no class of the pipeline's tables of now
-    is none of these.
+    where they are, see :class:`RecordedTable`: one that cannot be loaded and is of no class of the pipeline's tables of
+    now is none of these.
 
     :param beside: the pipeline's sink of now.
     :raises CorruptEntryError: if an entry cannot be read.
@@ -63,15 +63,17 @@ def _ran_by(checkpoint: Checkpoint, key: BatchKey, epochs: Sequence[int]) -> lis
 def _tables(checkpoint: Checkpoint, names: Sequence[str], *, beside: OpenSink) -> list[Sink]:
     found = list[Sink]()
     for name in names:
-        with suppress(CheckpointError):
-            found += recorded_places(checkpoint, name, beside=beside)
+        with suppress(CheckpointError, DefinitionError):
+            places = (one.place for one in recorded_tables(checkpoint, name, beside=beside))
+            found += [place for place in places if place is not None]
     return found
 
 
 def _adopted_in(checkpoint: Checkpoint, key: BatchKey, *, beside: OpenSink) -> list[Sink]:
     """The tables where adopted output was found, if that was committed; none of what an older version has adopted."""
     adoption = checkpoint.adoptions.get(key) if ADOPTED in published_epochs(checkpoint, key) else None
-    return [] if adoption is None else places_of(adoption.sink, beside=beside)
+    places = () if adoption is None else (one.place for one in tables_in(adoption.sink, beside=beside))
+    return [place for place in places if place is not None]
 
 
 def _of_all_attempts(checkpoint: Checkpoint, key: BatchKey) -> list[str]:

@@ -3,7 +3,7 @@ be, and what is lost in one of them may come back alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
@@ -17,38 +17,36 @@ from airflow_provider_microbatch.execution.identity import (
     planned_identity,
 )
 from airflow_provider_microbatch.execution.newest import published_epochs
-from airflow_provider_microbatch.execution.recorded_sinks import recorded_sink
-from airflow_provider_microbatch.sinks import OpenSink, Sink
+from airflow_provider_microbatch.execution.recorded_sinks import RecordedTable, recorded_tables
+from airflow_provider_microbatch.sinks import OpenSink
 
 
-def published_beside(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> list[Sink]:
-    """Tables that the sink has not, and to which an attempt has published the batch that published it to one of the
-    sink's, too. Not one of dead letters: what it has are rows that the others are not to have.
+def published_beside(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> bool:
+    """Whether an attempt has published the batch to one of the sink's tables, and to another one that the sink has not.
+    One of dead letters does not count: what it has are rows that the others are not to have.
 
     :param sink: the pipeline's sink of now.
     :raises CorruptEntryError: if an entry cannot be read.
     """
-    found = list[Sink]()
     for attempt in _published(checkpoint, key):
-        tables = _tables(checkpoint, attempt, beside=sink)
-        others = [one for one in tables if not _is_ours(checkpoint, sink, one)]
-        if len(others) < len(tables):
-            found += others
-    return found
+        are_ours = {_is_ours(checkpoint, sink, one) for one in _tables(checkpoint, attempt, beside=sink)}
+        if len(are_ours) > 1:
+            return True
+    return False
 
 
-def given_beside(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, other: Sink) -> list[OpenSink]:
+def given_beside(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, other: RecordedTable) -> list[OpenSink]:
     """The sink's tables that an attempt has published the batch to which published it to another table, too.
 
     :param other: a table that the sink has not.
     :raises CorruptEntryError: if an entry cannot be read.
     """
     attempts = (_tables(checkpoint, attempt, beside=sink) for attempt in _published(checkpoint, key))
-    wrote = [one for tables in attempts if _is_one_of(other, tables) for one in tables if not other.is_same_place(one)]
-    return [table for table in sink.tables if any(table.is_written_by(one, checkpoint.tables) for one in wrote)]
+    wrote = [one for tables in attempts if any(map(other.is_same, tables)) for one in tables if not other.is_same(one)]
+    return [table for table in sink.tables if any(_is_of(checkpoint, table, one) for one in wrote)]
 
 
-def has_lost_alone(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, other: Sink) -> bool:
+def has_lost_alone(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, other: RecordedTable) -> bool:
     """Whether the sink has lost a batch that it got together with another table, and has by no attempt that wrote to
     both: made again here, the batch is where it was before. While the sink has what came with the other table's output,
     that output would stay as it was beside what a replay makes. And a table which never got the batch, as one that is
@@ -67,7 +65,7 @@ def has_lost_alone(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, other:
     if epochs:
         made = checkpoint.attempts.made(key, max(epochs))
         tables = () if made is None else _tables(checkpoint, made, beside=sink)
-        if not tables or _is_one_of(other, tables):
+        if not tables or any(map(other.is_same, tables)):
             return False
     others = (table for table in sink.tables if table not in together and table.definition is not letters)
     return all(found_in(table, asked) is not None for table in others)
@@ -80,20 +78,17 @@ def _published(checkpoint: Checkpoint, key: BatchKey) -> Iterator[Attempt]:
     return (one for one in made if one is not None and planned is not None and not is_of_another_plan(one, planned))
 
 
-def _tables(checkpoint: Checkpoint, attempt: Attempt, *, beside: OpenSink) -> list[Sink]:
-    """The tables that the attempt wrote to, without that of dead letters; none if that cannot be told here."""
-    wrote: Sink | None = None
+def _tables(checkpoint: Checkpoint, attempt: Attempt, *, beside: OpenSink) -> list[RecordedTable]:
+    """The tables that the attempt wrote to, without that of dead letters; none if its definition is not on record."""
+    wrote = list[RecordedTable]()
     with suppress(CheckpointError, DefinitionError):
-        wrote = None if attempt.definition is None else recorded_sink(checkpoint, attempt.definition, beside=beside)
-    if wrote is None:
-        return []
-    letters = wrote.dead_letters
-    return [one for one in wrote.tables if letters is None or not one.is_same_place(letters)]
+        wrote = [] if attempt.definition is None else recorded_tables(checkpoint, attempt.definition, beside=beside)
+    return [one for one in wrote if not one.is_of_letters]
 
 
-def _is_ours(checkpoint: Checkpoint, sink: OpenSink, one: Sink) -> bool:
-    return any(table.is_written_by(one, checkpoint.tables) for table in sink.tables)
+def _is_ours(checkpoint: Checkpoint, sink: OpenSink, one: RecordedTable) -> bool:
+    return any(_is_of(checkpoint, table, one) for table in sink.tables)
 
 
-def _is_one_of(other: Sink, tables: Sequence[Sink]) -> bool:
-    return any(other.is_same_place(one) for one in tables)
+def _is_of(checkpoint: Checkpoint, table: OpenSink, one: RecordedTable) -> bool:
+    return one.place is not None and table.is_written_by(one.place, checkpoint.tables)

@@ -8,14 +8,14 @@ record, and pass over whatever is in it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.definition import check_servers, class_path
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.sinks import OpenSink, Sink
-from airflow_provider_microbatch.sinks.dead_letters import WithDeadLetters
+from airflow_provider_microbatch.sinks.dead_letters import LETTERS, WithDeadLetters
 from airflow_provider_microbatch.sinks.several import Sinks
 
 _OF_SEVERAL = (class_path(Sinks), class_path(WithDeadLetters))
@@ -37,66 +37,80 @@ def recorded_sink(checkpoint: Checkpoint, name: str, *, beside: OpenSink) -> Sin
     return None if recorded is None else _loaded(recorded, beside=beside)
 
 
-def recorded_tables(checkpoint: Checkpoint, name: str, *, beside: OpenSink) -> list[Sink]:
-    """The tables of that sink, each loaded by itself: one that cannot be loaded, as that of a class which the pipeline
-    names no more, is left out, and hides no other.
+@dataclass(frozen=True, kw_only=True)
+class RecordedTable:
+    """A table of a sink on record, which is loaded by itself: one that cannot be, as that of a class which the pipeline
+    names no more, hides no other.
 
-    :raises CheckpointError: if the definition cannot be read.
+    :param form: its sink in plain form.
+    :param place: its sink, to be compared by where it is and by nothing else: one that another version of its class
+        wrote down is read as far as the class of now goes, since the pipeline's table stays the same when its class
+        loses a field. None if nobody can tell where the table is: a class that the pipeline does not name may have
+        written anywhere.
+    :param unread: why its sink is of no more use than that; None if it can be loaded.
+    :param is_of_letters: whether it is the table of the dead letters.
     """
-    found = list[Sink]()
-    for form in _forms(_plain(checkpoint, name)):
-        with suppress(DefinitionError):
-            found.append(_loaded(form, beside=beside))
-    return found
+
+    form: object
+    place: Sink | None
+    unread: DefinitionError | None
+    is_of_letters: bool
+
+    @property
+    def sink(self) -> Sink | None:
+        """Its sink; None if that cannot be loaded here."""
+        return self.place if self.unread is None else None
+
+    def is_same(self, other: RecordedTable) -> bool:
+        """Whether both are one table: where nobody can tell where they are, if they are written down alike."""
+        if self.place is None or other.place is None:
+            return self.form == other.form
+        return self.place.is_same_place(other.place)
 
 
-def recorded_places(checkpoint: Checkpoint, name: str, *, beside: OpenSink) -> list[Sink]:
-    """The tables of that sink; see :func:`places_of`.
+def recorded_tables(checkpoint: Checkpoint, name: str, *, beside: OpenSink) -> list[RecordedTable]:
+    """The tables of the sink of a pipeline definition on record; none if there is no such definition.
 
+    :param name: name of the definition.
+    :param beside: the pipeline's sink of now.
     :raises CheckpointError: if the definition cannot be read.
+    :raises DefinitionError: if this package did not write it.
     """
-    return places_of(_plain(checkpoint, name), beside=beside)
+    return tables_in(checkpoint.definitions.sink(name), beside=beside)
 
 
-def places_of(recorded: Mapping[str, Any] | None, *, beside: OpenSink) -> list[Sink]:
-    """The tables of a sink on record, to be compared by where they are and by nothing else. A table that another
-    version of its class wrote down is read as far as the class of now goes: the pipeline's table stays the same when
-    its class loses a field. A class that the pipeline does not name may have written anywhere, and is left out.
+def tables_in(recorded: Any, *, beside: OpenSink) -> list[RecordedTable]:
+    """The tables of a sink on record; none of None.
 
-    :param recorded: the sink's plain form.
+    :param recorded: the sink's plain form, whoever wrote it.
     :param beside: the pipeline's sink of now.
     """
-    found, now = list[Sink](), beside.definition
-    for form in _forms(recorded):
-        try:
-            found.append(_loaded(form, beside=beside))
-        except DefinitionError:
+    if recorded is None:
+        return []
+    given = recorded if isinstance(recorded, Mapping) else {}
+    arguments = given.get("arguments") if given.get("class") in _OF_SEVERAL else None
+    several = arguments.get("sinks") if isinstance(arguments, Mapping) else None
+    forms = several if isinstance(several, Mapping) else {"": recorded}
+    letters = LETTERS if given.get("class") == class_path(WithDeadLetters) else None
+    return [_table(form, beside=beside, is_of_letters=one == letters) for one, form in forms.items()]
+
+
+def _table(form: Any, *, beside: OpenSink, is_of_letters: bool) -> RecordedTable:
+    now, unread, place = beside.definition, None, None
+    try:
+        place = _loaded(form, beside=beside)
+    except DefinitionError as error:
+        unread = error
+        if isinstance(form, Mapping):
             own = {type(table) for table in now.tables}
             read = (one.as_far_as_known(form, known=now.classes()) for one in own)
-            found += [one for one in read if one is not None]
-    return found
+            place = next((one for one in read if one is not None), None)
+    return RecordedTable(form=form, place=place, unread=unread, is_of_letters=is_of_letters)
 
 
 def _loaded(form: Mapping[str, Any], *, beside: OpenSink) -> Sink:
     now = beside.definition
     return Sink.from_dict(form, live=[now, *now.tables], known=now.classes(), any_server=True)
-
-
-def _plain(checkpoint: Checkpoint, name: str) -> Mapping[str, Any] | None:
-    """The plain form of the sink of a definition on record; None if this package did not write it."""
-    with suppress(DefinitionError):
-        return checkpoint.definitions.sink(name)
-    return None
-
-
-def _forms(recorded: Any) -> list[Mapping[str, Any]]:
-    """The plain forms of the tables of a sink on record, whoever wrote it."""
-    if not isinstance(recorded, Mapping):
-        return []
-    arguments = recorded.get("arguments") if recorded.get("class") in _OF_SEVERAL else None
-    several = arguments.get("sinks") if isinstance(arguments, Mapping) else None
-    forms = several.values() if isinstance(several, Mapping) else [recorded]
-    return [form for form in forms if isinstance(form, Mapping)]
 
 
 def check_may_be_asked(sink: Sink, *, beside: OpenSink) -> None:

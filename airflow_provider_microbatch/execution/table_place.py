@@ -29,9 +29,9 @@ from airflow_provider_microbatch.execution.identity import (
 )
 from airflow_provider_microbatch.execution.letters_taken import taken
 from airflow_provider_microbatch.execution.newest import newest_published
-from airflow_provider_microbatch.execution.published_to import published_to, was_published_to
+from airflow_provider_microbatch.execution.published_to import published_as, published_to, was_published_to
 from airflow_provider_microbatch.execution.published_together import given_beside, has_lost_alone, published_beside
-from airflow_provider_microbatch.execution.recorded_sinks import check_may_be_asked, recorded_sink
+from airflow_provider_microbatch.execution.recorded_sinks import RecordedTable, check_may_be_asked, recorded_tables
 from airflow_provider_microbatch.execution.table_gap import TableGap, gap_below, known_before, numbers
 from airflow_provider_microbatch.execution.table_shape import OTHERS, check_shape
 from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink, Sink, SinkContext
@@ -262,43 +262,70 @@ def check_not_elsewhere(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -
     planned = planned_identity(checkpoint, key)
     for name in _definitions(checkpoint, key, where=lambda one: _may_have_published(checkpoint, one, planned)):
         try:
-            wrote = recorded_sink(checkpoint, name, beside=sink)
+            wrote = recorded_tables(checkpoint, name, beside=sink)
         except (CheckpointError, DefinitionError) as error:
             _check_of_no_attempt(checkpoint, sink, key, name, planned, error)
             continue
-        letters = None if wrote is None else wrote.dead_letters
-        for other in () if wrote is None else wrote.tables:
-            is_of_letters = letters is not None and other.is_same_place(letters)
-            _check_not_in(checkpoint, other, sink, key, is_of_letters=is_of_letters)
+        for other in wrote:
+            if other.place is not None and any(one.definition.is_same_place(other.place) for one in sink.tables):
+                continue
+            if other.unread is not None:
+                _check_of_no_attempt(checkpoint, sink, key, name, planned, other.unread, table=other)
+            else:
+                _check_not_in(checkpoint, other, sink, key)
 
 
 def _check_of_no_attempt(
-    checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, name: str, planned: BatchIdentity | None, error: Exception
+    checkpoint: Checkpoint,
+    sink: OpenSink,
+    key: BatchKey,
+    name: str,
+    planned: BatchIdentity | None,
+    error: Exception,
+    *,
+    table: RecordedTable | None = None,
 ) -> None:
-    """Check that a definition of which nobody can tell the table is of no attempt at the batch as it is planned, unless
-    the sink has the batch.
+    """Check that a definition of which nobody can tell a table is of no attempt at the batch as it is planned, unless
+    the sink has the batch, or lost it alone.
 
     One of another attempt may be a stranger's, who must not stop the pipeline by a class of theirs. Whose attempt bears
-    the plan is not known either, so a person can pass over it: without its definition an attempt has no table.
+    the plan is not known either, so a person can pass over it: without its definition an attempt has no table. But by
+    the definition of one that has published the batch to the sink's tables it is known what those have lost.
 
-    :param error: why the definition cannot be read here.
+    :param error: why that table cannot be asked here.
+    :param table: the table; None if nothing of the definition can be read.
     """
 
     def is_in_the_way(attempt: Attempt) -> bool:
         is_of_plan = attempt.identity is not None and attempt.identity == planned
         return is_of_plan and _may_have_published(checkpoint, attempt, planned)
 
-    if name in _definitions(checkpoint, key, where=is_in_the_way) and not _contains(checkpoint, sink, key):
-        raise SinkError(
-            f"{_not_asked(sink, key, 'another table', error)} If it is none of yours, or nothing that this pipeline "
-            f"made is in its table any more, remove {checkpoint.definitions.where(name)}."
-        ) from error
+    may_be_there = name in _definitions(checkpoint, key, where=is_in_the_way) and not _contains(checkpoint, sink, key)
+    if may_be_there and (table is None or not has_lost_alone(checkpoint, sink, key, table)):
+        told = _not_asked(sink, key, "another table", error)
+        raise SinkError(f"{told}{_way_past(checkpoint, sink, key, name, table)}") from error
     log.warning("Whether batch %s is in a table that it was made for before, nobody can ask: %s", key, error)
 
 
-def _check_not_in(checkpoint: Checkpoint, before: Sink, sink: OpenSink, key: BatchKey, *, is_of_letters: bool) -> None:
-    is_ours = any(table.definition.is_same_place(before) for table in sink.tables)
-    if is_ours or not before.is_cheap_to_ask or has_lost_alone(checkpoint, sink, key, before):
+def _way_past(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, name: str, table: RecordedTable | None) -> str:
+    """The way on beside that of having a definition read, in words; see :func:`_check_of_no_attempt`."""
+    recorded = [] if table is None else recorded_tables(checkpoint, name, beside=sink)
+    places = [one.place for one in recorded if one.place is not None]
+    ours = [one for one in sink.tables if any(one.is_written_by(place, checkpoint.tables) for place in places)]
+    if table is None or not ours or name not in published_as(checkpoint, key):
+        return (
+            " If it is none of yours, or nothing that this pipeline made is in its table any more, remove "
+            f"{checkpoint.definitions.where(name)}."
+        )
+    if table.is_of_letters:
+        return ""
+    where = " and ".join(one.location() for one in ours)
+    return f" Or name {where} alone for this batch, which was published there and to that table together."
+
+
+def _check_not_in(checkpoint: Checkpoint, table: RecordedTable, sink: OpenSink, key: BatchKey) -> None:
+    before = table.sink
+    if before is None or not before.is_cheap_to_ask or has_lost_alone(checkpoint, sink, key, table):
         return
     try:
         check_may_be_asked(before, beside=sink)
@@ -307,7 +334,7 @@ def _check_not_in(checkpoint: Checkpoint, before: Sink, sink: OpenSink, key: Bat
         raise SinkError(_not_asked(sink, key, before.location(), error)) from error
     away = other.seems_away(checkpoint.tables)
     if away is not None:
-        was_moved = any(table.is_table_of(other.definition, checkpoint.tables) for table in sink.tables)
+        was_moved = any(one.is_table_of(other.definition, checkpoint.tables) for one in sink.tables)
         if was_moved or _contains(checkpoint, sink, key):
             return
         raise SinkError(
@@ -317,13 +344,13 @@ def _check_not_in(checkpoint: Checkpoint, before: Sink, sink: OpenSink, key: Bat
     if other.is_gone() or not _contains(checkpoint, other, key):
         return
     rewind = command(checkpoint.lane(key.lane), f"rewind --to {key.id - 1} --drop-output")
-    if is_of_letters:
+    if table.is_of_letters:
         raise SinkError(_letters_left(checkpoint, other, sink, key, rewind=rewind))
     told = (
         f"batch {key} was published to {other.location()}, and is there. The pipeline writes to {sink.location()} "
         "now: its rows would be in both."
     )
-    together = given_beside(checkpoint, sink, key, before)
+    together = given_beside(checkpoint, sink, key, table)
     if not (together or before.keeps_for_good):
         raise SinkError(
             f"{told} Name the old table for this batch, or move the old table's batches to the new one, or have "
@@ -333,7 +360,7 @@ def _check_not_in(checkpoint: Checkpoint, before: Sink, sink: OpenSink, key: Bat
     # already, its rows would be there twice.
     way = "Name the old table for this batch, alone or beside the new one"
     if together:
-        named = " and ".join(table.location() for table in (other, *together))
+        named = " and ".join(one.location() for one in (other, *together))
         way = f"Name {named} for this batch, and no other table: they got it together"
     refused = before.not_replaceable()
     raise SinkError(f"{told} {way}{'' if refused is None else f': {refused}'}.")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.checkpoint.lane import command
-from airflow_provider_microbatch.exceptions import CheckpointError, SinkError
+from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, SinkError
 from airflow_provider_microbatch.execution.newest import newest_published
 from airflow_provider_microbatch.execution.published_to import published_as
 from airflow_provider_microbatch.execution.recorded_sinks import recorded_tables
@@ -75,5 +76,6 @@ def _newest_as_written(checkpoint: Checkpoint, table: OpenSink, lane: str, *, be
 def _as_written(checkpoint: Checkpoint, table: OpenSink, names: Sequence[str], *, beside: OpenSink) -> Iterator[Sink]:
     """The table as these pipelines on record write it, without those that write to other tables."""
     for name in names:
-        recorded = recorded_tables(checkpoint, name, beside=beside)
-        yield from (one for one in recorded if table.is_written_by(one, checkpoint.tables))
+        with suppress(DefinitionError):
+            recorded = (one.sink for one in recorded_tables(checkpoint, name, beside=beside))
+            yield from (one for one in recorded if one and table.is_written_by(one, checkpoint.tables))

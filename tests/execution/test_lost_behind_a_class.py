@@ -4,6 +4,7 @@ beside it, or its own, since its class has changed."""
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from airflow_provider_microbatch.settings import Settings
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.several import Sinks
+from tests.execution.test_dead_letters import refusing
 from tests.execution.test_lost_in_table import restore, table
 from tests.execution.test_lost_since_a_change import LOST, two_batches
 from tests.execution.world import World
@@ -51,9 +53,7 @@ def test_what_a_table_has_lost_that_was_beside_another_class(tmp_path: Path, own
     world = two_batches(World(tmp_path, sink=both), backup=True)
     world.options["sink"] = both.sinks["lake"]
     restore(world)
-    with pytest.raises(SinkError, match=LOST):
-        world.run(2)
-    assert table(world) == {0: [0]}
+    _comes_back(world)
 
 
 @pytest.mark.parametrize(
@@ -63,9 +63,62 @@ def test_what_a_table_has_lost_whose_class_has_changed(tmp_path: Path, later: ty
     world = two_batches(World(tmp_path, sink=our_lake("owner")(str(tmp_path / "lake"))), backup=True)
     world.options["sink"] = later(str(tmp_path / "lake"))
     restore(world)
-    with pytest.raises(SinkError, match=LOST):
+    _comes_back(world)
+
+
+def _comes_back(world: World) -> None:
+    """By the clear that is named."""
+    with pytest.raises(SinkError, match=f"{LOST}.*clear their tasks"):
         world.run(2)
     assert table(world) == {0: [0]}
+    world.run(1, clear_number=1)
+    world.run(2, try_number=2)
+    assert table(world) == {0: [0], 1: [1], 2: [2]}
+
+
+def test_a_rewind_that_cannot_ask_the_other_class_is_not_named(tmp_path: Path) -> None:
+    both = beside_ours(tmp_path)
+    world = two_batches(World(tmp_path, sink=both), backup=True)
+    world.options["sink"] = both.sinks["lake"]
+    restore(world)
+    with pytest.raises(SinkError, match=LOST) as told:
+        world.run(2)
+    assert "microbatch rewind" not in str(told.value)
+
+
+def test_nor_is_it_said_to_remove_the_definition_by_which_the_others_are_missed(tmp_path: Path) -> None:
+    """Two batches are lost, and the first is cleared into the lake and into a table that never got it."""
+    both = beside_ours(tmp_path)
+    lake, world = both.sinks["lake"], two_batches(World(tmp_path, sink=both), backup=True)
+    world.run(2)
+    world.land(3)
+    restore(world)
+    world.options["sink"] = Sinks({"lake": lake, "moved": FileSink(str(tmp_path / "moved"), format="json")})
+    told = r"live/1 was made for another table before.* Nobody has looked: .* Or name \S+/lake alone for this batch"
+    with pytest.raises(SinkError, match=told) as refused:
+        world.run(1, clear_number=1)
+    assert " remove " not in str(refused.value)
+    world.options["sink"] = lake
+    world.run(1, clear_number=1, try_number=2)
+    with pytest.raises(SinkError, match=r"batch live/2 is committed, and .* does not know it"):
+        world.run(3)
+    world.run(2, clear_number=1)
+    assert table(world) == {0: [0], 1: [1], 2: [2]}
+
+
+def test_nor_where_it_is_the_class_of_the_dead_letters(tmp_path: Path) -> None:
+    lake, letters = DeltaSink(str(tmp_path / "lake")), Ours(str(tmp_path / "letters"), format="json")
+    world = World(tmp_path, sink=lake, dead_letters=letters, expect={"version = 1": "dead_letter"})
+    for number in (0, 1):
+        world.land(number)
+        world.run(number, refusing({0: None, 1: None}))
+        if number == 0:
+            shutil.copytree(world.lake, tmp_path / "backup")
+    world.options |= {"dead_letters": None, "expect": {}}
+    restore(world)
+    with pytest.raises(SinkError, match="Nobody has looked") as refused:
+        world.run(1, clear_number=1)
+    assert not {"remove", "name"} & set(str(refused.value).split())
 
 
 @pytest.mark.parametrize("where", ["another class", "another place"])
@@ -76,6 +129,8 @@ def test_nothing_is_missed_in_a_table_that_a_class_of_before_did_not_write(tmp_p
     world.options["sink"] = (DeltaSink if where == "another class" else our_lake())(str(world.lake))
     world.run(2)
     assert table(world) == {2: [2]}
+    with pytest.raises(SinkError, match=r"Nobody has looked: .* remove /\S+/pipelines/"):
+        world.run(1, clear_number=1)
 
 
 def test_a_definition_is_read_as_far_as_its_own_class_goes() -> None:

@@ -131,6 +131,33 @@ def test_and_nothing_is_taken_out_while_the_topic_does_not_tell_what_it_keeps(tm
     assert ids(world) == [1, 2, 3]
 
 
+def test_nor_while_nobody_can_load_the_topics_class(tmp_path: Path) -> None:
+    """Its table is not asked. What a command takes out is what a pipeline on record has that can be loaded: as it was
+    before the topic."""
+    world = Counted(tmp_path)
+    both = beside_a_table(world, first="files")
+    world.options["sink"] = both.sinks["files"]
+    world.count_to(1)
+    world.run(0)
+    world.options["sink"] = both
+    world.count_to(2)
+    world.run(1)
+
+    def two_more() -> None:
+        world.count_to(4)
+        world.run(2)
+        world.run(3)
+
+    restored(world, two_more)
+    for entry in (tmp_path / "checkpoint" / "microbatch" / "pipelines").iterdir():
+        entry.write_bytes(entry.read_bytes().replace(b"KafkaSink", b"OlderSink"))
+    with pytest.raises(MaintenanceError, match=r"OlderSink.* remove the file.* gone for good, with --allow-skip"):
+        applied(world, rewind(1))
+    assert ids(world) == [1, 2, 3, 4]
+    applied(world, rewind(1, allow_skip=True))
+    assert ids(world) == [1, 2]
+
+
 def test_so_does_what_came_before_the_topic_had_any(tmp_path: Path) -> None:
     """Counted over is what the table alone has, too: set behind what the topic has, no source reads it again."""
     world = Counted(tmp_path)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -169,11 +169,13 @@ class Recorded:
         return sorted({number for sink in self.usable() for number in sink.batches(lane, self._tables)})
 
     def told(self, lane: str) -> Told:
-        """What each table that can be used from here tells of a lane.
+        """What each table that can be used from here tells of a lane. The others may keep what they have.
 
         :raises MaintenanceError: if no sink is on record.
         """
-        return told_by(tables_of(self.usable()), lane, self._tables)
+        found = told_by(tables_of(self.usable()), lane, self._tables)
+        others = [f"{why} If it is none of yours, look who wrote it, and remove the file." for why in self.unusable()]
+        return replace(found, keeping=(*found.keeping, *others))
 
     def sinks_of(self, key: BatchKey) -> list[OpenSink]:
         """The usable sinks that attempts of the batch wrote to; all usable sinks, if that is unknown. No other sink has

@@ -16,7 +16,8 @@ class Told:
 
     :param holders: id of a batch, of any checkpoint → the tables that have one under it.
     :param silent: for each table that cannot tell, the reason, in words.
-    :param keeping: of these reasons those of tables out of which no batch can be taken.
+    :param keeping: of these reasons those of tables out of which no batch can be taken, and why others cannot be asked,
+        of which nobody can tell that.
     """
 
     holders: Mapping[int, Sequence[OpenSink]]
