@@ -6,7 +6,17 @@ from tests.mutants.mutation import Mutation
 
 MERGE = ("tests/sinks/test_delta_merge.py",)
 
+REFUSED = ("tests/sinks/test_delta_merge_refused.py",)
+
 MUTATIONS = [
+    Mutation(
+        name="a sink of rows takes a batch out of merged changes",
+        why="the batch counts as taken out, and its rows stay in the table for ever",
+        file="sinks/delta/table.py",
+        old="                self._check_kept(snapshot)\n",
+        new="",
+        tests=REFUSED,
+    ),
     Mutation(
         name="a deletion is forgotten once its row is gone",
         why="a late change brings back what a newer one has deleted",

@@ -82,6 +82,11 @@ class OpenMergedDelta(OpenDelta):
                     "the pipeline another table. Nothing was written."
                 )
             return
+        self._check_kept(snapshot)
+
+    def _check_kept(self, snapshot: Snapshot) -> None:
+        if snapshot.merged is None:
+            return
         with suppress(FileNotFoundError):  # of a record that another publish has replaced meanwhile, or is gone: later
             before = self._newest.get(snapshot.merged)
             had, has = (before.keys, before.sequence_by), (self._merge.keys, self._merge.sequence_by)
