@@ -427,6 +427,13 @@ class OpenSink(ABC):
         are missing, of another size or not the batch's. None if it does not differ, or the sink cannot tell."""
         return None
 
+    def check_whole(self) -> None:  # noqa: B027
+        """Check that nobody has put the table as a whole into a state that no look at one of its batches tells. Reads
+        only.
+
+        :raises SinkError: naming what was done to it, and the way on.
+        """
+
     def unrecorded(self, batch: ExpectedBatch, wrote: Sequence[Sink]) -> str | None:
         """Rows of the batch that readers see although :meth:`contains` does not know the batch, because the sink's
         record of it was removed; in words, with the ways on. None if there are none, or there cannot be any.
