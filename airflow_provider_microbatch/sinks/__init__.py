@@ -247,6 +247,13 @@ class OpenSink(ABC):
         """
         return None
 
+    def check_held(self, batch: BatchIdentity, epoch: int, *, kept_in: str | None = None) -> None:  # noqa: B027
+        """Check that the rows of a stage were held against the rules that the table has now.
+
+        :param kept_in: the table that has the attempt's output for good; None if none has.
+        :raises SinkError: if the table has got rules since, with the way on.
+        """
+
     def intakes_by_name(self) -> Mapping[str, Intake]:
         """The intakes of the tables by the names of their stages; of a table that has none there is no entry."""
         found = self.intake()
