@@ -351,7 +351,7 @@ def _check_not_in(checkpoint: Checkpoint, table: RecordedTable, sink: OpenSink, 
         "now: its rows would be in both."
     )
     together = given_beside(checkpoint, sink, key, table)
-    if not (together or before.keeps_for_good):
+    if not (before.keeps_for_good or _given_beside_since(checkpoint, sink, key, table)):
         raise SinkError(
             f"{told} Name the old table for this batch, or move the old table's batches to the new one, or have "
             f"{rewind} take it and all later batches out and run them again."
@@ -364,6 +364,13 @@ def _check_not_in(checkpoint: Checkpoint, table: RecordedTable, sink: OpenSink, 
         way = f"Name {named} for this batch, and no other table: they got it together"
     refused = before.not_replaceable()
     raise SinkError(f"{told} {way}{'' if refused is None else f': {refused}'}.")
+
+
+def _given_beside_since(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, other: RecordedTable) -> bool:
+    """Whether this batch, or one that a rewind to before it takes out too, was published to the other table and to one
+    of the sink's together."""
+    ids = checkpoint.lane(key.lane).offset_log.ids()
+    return any(given_beside(checkpoint, sink, BatchKey(key.lane, one), other) for one in ids if one >= key.id)
 
 
 def _not_asked(sink: OpenSink, key: BatchKey, before: str, error: Exception) -> str:

@@ -247,6 +247,13 @@ class OpenSink(ABC):
         """
         return None
 
+    def check_held(self, batch: BatchIdentity, epoch: int, *, kept_in: str | None = None) -> None:  # noqa: B027
+        """Check that the rows of a stage were held against the rules that the table has now.
+
+        :param kept_in: the table that has the attempt's output for good; None if none has.
+        :raises SinkError: if the table has got rules since, with the way on.
+        """
+
     def intakes_by_name(self) -> Mapping[str, Intake]:
         """The intakes of the tables by the names of their stages; of a table that has none there is no entry."""
         found = self.intake()
@@ -426,6 +433,13 @@ class OpenSink(ABC):
         """How the published output differs from the manifest that :meth:`contains` has returned, in words: files that
         are missing, of another size or not the batch's. None if it does not differ, or the sink cannot tell."""
         return None
+
+    def check_whole(self) -> None:  # noqa: B027
+        """Check that nobody has put the table as a whole into a state that no look at one of its batches tells. Reads
+        only.
+
+        :raises SinkError: naming what was done to it, and the way on.
+        """
 
     def unrecorded(self, batch: ExpectedBatch, wrote: Sequence[Sink]) -> str | None:
         """Rows of the batch that readers see although :meth:`contains` does not know the batch, because the sink's

@@ -220,6 +220,7 @@ class OpenSinks(OpenSink):
                     if found is None or found.epoch < epoch:
                         return False
                 else:
+                    self._check_held_beside(sink, batch, epoch)
                     found = sink.publish(batch, epoch)
                     if found.epoch < epoch:
                         found = sink.replace(batch, epoch)
@@ -241,12 +242,25 @@ class OpenSinks(OpenSink):
         )
 
     def _check_complete(self, batch: ExpectedBatch, epoch: int) -> None:
-        """Check that each sink has a stage of the attempt, or its output."""
+        """Check that each sink has a stage of the attempt, or its output; and, where one keeps what it gets for good,
+        that the others take the stage: refused behind that one, the batch would come to its end in no attempt."""
         for sink in self._sinks.values():
             if sink.manifest(batch.staged, epoch) is None:
                 found = sink.contains(batch)
                 if found is None or found.epoch < epoch:
                     raise self._no_stage(batch, epoch)
+        replaced = [sink for sink in self._sinks.values() if not sink.definition.keeps_for_good]
+        for sink in replaced if len(replaced) < len(self._sinks) else ():
+            found = sink.contains(batch)
+            if found is None or found.epoch < epoch:
+                sink.check_held(batch.staged, epoch)
+
+    def _check_held_beside(self, sink: OpenSink, batch: ExpectedBatch, epoch: int) -> None:
+        """Check that a sink takes an attempt, if another one has it for good: no later attempt replaces it."""
+        for other in self._sinks.values():
+            found = other.contains(batch) if other.definition.keeps_for_good else None
+            if found is not None and found.epoch == epoch:
+                sink.check_held(batch.staged, epoch, kept_in=other.location())
 
     def _no_stage(self, batch: ExpectedBatch, epoch: int) -> SinkError:
         return SinkError(

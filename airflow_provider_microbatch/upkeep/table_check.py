@@ -86,11 +86,23 @@ def check_table(checkpoint: Checkpoint, *, everything: bool) -> TableCheck:
         committed = committed[-1:] if all(key.lane == LIVE for key in committed) else []
     asked = committed if everything else sample(committed)
     chosen = [batch for batch in (_to_be_there(checkpoint, key) for key in asked) if batch is not None]
-    findings = [finding for batch in chosen for finding in _look(checkpoint, recorded, batch, inside=everything)]
+    tables = tables_of(sinks) if everything else []
+    findings = [finding for table in tables for finding in _whole(checkpoint, table)]
+    findings += [finding for batch in chosen for finding in _look(checkpoint, recorded, batch, inside=everything)]
     told = {finding.message for finding in findings}
     findings += [finding for finding in _look_at_next(checkpoint, sinks) if finding.message not in told]
-    findings += [finding for table in tables_of(sinks) for finding in _strays(checkpoint, table) if everything]
+    findings += [finding for table in tables for finding in _strays(checkpoint, table)]
     return TableCheck(findings=findings, asked=len(chosen), of=len(committed) - len(asked) + len(chosen))
+
+
+def _whole(checkpoint: Checkpoint, table: OpenSink) -> Iterator[Finding]:
+    """A finding about a table that somebody has put, as a whole, into another state."""
+    try:
+        table.check_whole()
+    except SinkError as error:
+        if table.seems_away(checkpoint.tables) is None:  # else the look at its batches reports it
+            repair = "Do that before all else, then check again; until then the pipeline plans nothing."
+            yield Finding(kind="table", where=table.location(), message=str(error), repair=repair)
 
 
 def _strays(checkpoint: Checkpoint, table: OpenSink) -> Iterator[Finding]:

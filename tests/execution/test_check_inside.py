@@ -6,9 +6,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
+from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
+from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.upkeep.compaction import compact
 from airflow_provider_microbatch.upkeep.table_check import check_table
 from tests.cli.test_compact import split
@@ -121,4 +125,41 @@ def test_a_clear_is_named_as_the_second_step_where_something_is_in_its_way(world
     assert finding.repair.startswith("Mend that first, as it says. If the batch is not in then: Clear task")
     shutil.rmtree(lane / "batch_id=0")
     world.run(0, clear_number=1)
+    assert told(world) == []
+
+
+def test_a_table_of_merged_changes_that_was_put_back_is_found_and_gets_no_batch(tmp_path: Path) -> None:
+    world = World(tmp_path, sink=DeltaSink(str(tmp_path / "lake"), merge=Merge(keys=("id",), sequence_by=("id",))))
+    for number in range(3):
+        world.land(number)
+        world.run(number)
+    assert told(world) == []
+    DeltaTable(str(world.lake)).restore(0)
+    world.land(3)
+    (message,) = told(world)
+    assert "version 3: RESTORE by" in message
+    with pytest.raises(SinkError, match="version 3: RESTORE by"):
+        world.run(3)
+    assert world.checkpoint.offset_log.latest_id() == 2
+    DeltaTable(str(world.lake)).restore(2)
+    assert told(world) == []
+    world.run(3)
+
+
+def test_of_a_log_of_merged_changes_that_was_put_back_alone_the_way_on_is_told_first(tmp_path: Path) -> None:
+    world = World(tmp_path, sink=DeltaSink(str(tmp_path / "lake"), merge=Merge(keys=("id",), sequence_by=("id",))))
+    world.land(0)
+    world.run(0)
+    shutil.copytree(world.lake, tmp_path / "backup")
+    world.land(1)
+    world.run(1)
+    shutil.rmtree(world.lake / "_delta_log")
+    shutil.copytree(tmp_path / "backup" / "_delta_log", world.lake / "_delta_log")
+    with pytest.raises(SinkError, match=r"put back the log alone.*or the whole table, of one moment"):
+        world.run(2)
+    first, *_ = told(world)
+    assert "put back the log alone" in first
+    shutil.rmtree(world.lake)
+    shutil.copytree(tmp_path / "backup", world.lake)
+    world.run(1, clear_number=1)
     assert told(world) == []

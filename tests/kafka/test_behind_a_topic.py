@@ -8,11 +8,15 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import MaintenanceError, SinkError
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, SinkContext
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.kafka import KafkaSink
+from airflow_provider_microbatch.sinks.kafka.opened import OpenKafka
 from airflow_provider_microbatch.sinks.several import Sinks
 from airflow_provider_microbatch.upkeep.commands.steps import DropStage
 from tests.execution.maintaining import applied, rewind
@@ -151,3 +155,57 @@ def test_a_batch_that_stays_in_a_topic_of_before_is_made_beside_it(tmp_path: Pat
     world.run(0, clear_number=1)
     assert in_the_lake(world) == [0]
     assert world.ids() == [0, 0]
+
+
+def beside_a_lake(root: Path) -> TopicWorld:
+    """A topic, and a table behind it that has a batch."""
+    world = TopicWorld(root)
+    world.options["sink"] = Sinks({"topic": world.options["sink"], "lake": DeltaSink(str(world.lake))})
+    world.options["dead_letters"] = FileSink(str(root / "letters"), format="json")
+    world.land(0)
+    world.run(0)
+    world.land(1)
+    return world
+
+
+def constrain(world: TopicWorld) -> None:
+    DeltaTable(str(world.lake)).alter.add_constraint({"pos": "id >= 0"})
+
+
+def judging(world: TopicWorld) -> InlineEngine:
+    """By the rules that the table has now."""
+    intake = DeltaSink(str(world.lake)).open(SinkContext()).intake()
+    assert intake is not None
+    return InlineEngine(told={"heldTo": list(intake.rules)})
+
+
+def test_a_table_that_gets_a_rule_while_the_job_runs_keeps_the_topic_without_the_attempt(tmp_path: Path) -> None:
+    world = beside_a_lake(tmp_path)
+    with pytest.raises(SinkError, match=r"not held against.*Nothing was published; run the batch again"):
+        world.run(1, InlineEngine(after_stage=lambda job: constrain(world)))
+    assert world.ids() == [0]
+    world.run(1, judging(world), try_number=2)
+    assert world.ids() == [0, 1]
+    assert batches_of(str(world.lake)).keys() == {BatchKey(LIVE, 0), BatchKey(LIVE, 1)}
+
+
+def test_one_that_gets_it_behind_the_topic_names_what_leads_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, publish = beside_a_lake(tmp_path), OpenKafka.publish
+
+    def late(self: OpenKafka, batch: ExpectedBatch, epoch: int) -> Manifest:
+        found = publish(self, batch, epoch)
+        constrain(world)
+        return found
+
+    leads_on = rf"attempt is in .*{world.topic} for good: take them off the table \(ALTER TABLE … DROP CONSTRAINT"
+    with monkeypatch.context() as patch:
+        patch.setattr(OpenKafka, "publish", late)
+        with pytest.raises(SinkError, match=leads_on):
+            world.run(1)
+    with pytest.raises(SinkError, match=leads_on):
+        world.run(1, judging(world), try_number=2)
+    DeltaTable(str(world.lake)).alter.drop_constraint("pos")
+    world.run(1, try_number=3)
+    constrain(world)
+    assert world.ids() == [0, 1]
+    assert batches_of(str(world.lake)).keys() == {BatchKey(LIVE, 0), BatchKey(LIVE, 1)}

@@ -88,4 +88,12 @@ MUTATIONS = [
         new='            log.warning("%s", error)\n',
         tests=(CLEAN,),
     ),
+    Mutation(
+        name="of an entry that an older version has cleaned in part no file counts as taken",
+        why="after an upgrade another file is read in the place of the one that was deleted",
+        file="sources/file/cleaning.py",
+        old="{number: () for number in due if number in done}",
+        new="{}",
+        tests=(CLEAN,),
+    ),
 ]

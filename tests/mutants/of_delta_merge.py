@@ -6,7 +6,18 @@ from tests.mutants.mutation import Mutation
 
 MERGE = ("tests/sinks/test_delta_merge.py",)
 
+REFUSED = ("tests/sinks/test_delta_merge_refused.py",)
+PUT_BACK = ("tests/sinks/test_delta_merge_restored.py",)
+
 MUTATIONS = [
+    Mutation(
+        name="a sink of rows takes a batch out of merged changes",
+        why="the batch counts as taken out, and its rows stay in the table for ever",
+        file="sinks/delta/table.py",
+        old="                self._check_kept(snapshot)\n",
+        new="",
+        tests=REFUSED,
+    ),
     Mutation(
         name="a deletion is forgotten once its row is gone",
         why="a late change brings back what a newer one has deleted",
@@ -19,8 +30,8 @@ MUTATIONS = [
         name="a publish keeps to the record of before, whatever others have committed",
         why="what the other has changed meanwhile is lost",
         file="sinks/delta/merged/opened.py",
-        old="            if now is not None and (snapshot is None or now.version > snapshot.version):\n",
-        new="            if False:\n",
+        old="        return now is not None and (snapshot is None or now.version > snapshot.version)\n",
+        new="        return False\n",
         tests=MERGE,
     ),
     Mutation(
@@ -43,8 +54,48 @@ MUTATIONS = [
         name="newest changes that are about to be committed are swept as old ones",
         why="the next publish finds no record, and none goes on",
         file="sinks/delta/merged/newest.py",
-        old='int(found[1]) <= int(own.name.partition(".")[0]) and path.name not in named',
+        old="int(found[1]) <= _version(own) and path.name not in named",
         new="path.name not in named",
         tests=MERGE,
+    ),
+    Mutation(
+        name="a RESTORE to before the newest changes counts as one that took nothing of them back",
+        why="keys keep rows of before, and changes of them are dropped, in green",
+        file="sinks/delta/merged/put_back.py",
+        old="        if target is None or target < since:\n",
+        new="        if target is None:\n",
+        tests=PUT_BACK,
+    ),
+    Mutation(
+        name="of two RESTOREs only the later one is taken back",
+        why="the way on that is named brings back the rows of the first one",
+        file="sinks/delta/merged/put_back.py",
+        old="good=min(away) - 1",
+        new="good=max(away) - 1",
+        tests=PUT_BACK,
+    ),
+    Mutation(
+        name="an overwrite of a part counts as one of the whole table",
+        why="rows of others that the table may have stop its publishes",
+        file="sinks/delta/merged/put_back.py",
+        old=' and not parameters.get("predicate")',
+        new="",
+        tests=PUT_BACK,
+    ),
+    Mutation(
+        name="a record of a try that was outrun counts as the one that was committed",
+        why="what others did before the newest changes is taken back, and the newest changes with it",
+        file="sinks/delta/merged/newest.py",
+        old="key=_version, default=None)",
+        new="default=None)",
+        tests=PUT_BACK,
+    ),
+    Mutation(
+        name="newest changes that are gone are missed when Spark has run",
+        why="a rewind is named before, which leads nowhere",
+        file="sinks/delta/merged/opened.py",
+        old="            if self._is_outdated(snapshot):\n                return  #",
+        new="            if True:\n                return  #",
+        tests=PUT_BACK,
     ),
 ]

@@ -333,4 +333,20 @@ MUTATIONS = [
         new="    return wrote\n",
         tests=(BESIDE,),
     ),
+    Mutation(
+        name="a topic gets what a table behind it does not take",
+        why="no other attempt can be published any more, and the batch fails at every try",
+        file="sinks/several.py",
+        old="for sink in replaced if len(replaced) < len(self._sinks) else ():",
+        new="for sink in ():",
+        tests=("tests/kafka/test_behind_a_topic.py",),
+    ),
+    Mutation(
+        name="a table that refuses what a topic has for good names another try as the way on",
+        why="each one ends in the same way",
+        file="sinks/several.py",
+        old="                    self._check_held_beside(sink, batch, epoch)\n",
+        new="",
+        tests=("tests/kafka/test_behind_a_topic.py",),
+    ),
 ]

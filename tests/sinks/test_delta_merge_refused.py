@@ -56,6 +56,16 @@ def test_rows_and_changes_do_not_go_into_one_table(tmp_path: Path) -> None:
     assert "has batches of changes, and this sink writes rows" in str(one.unlike(other))
 
 
+def test_a_sink_of_rows_takes_no_batch_out_of_changes(table: MergedInDelta) -> None:
+    """It would find no file of the batch's own, and the rows would stay for good while no log knows the batch."""
+    table.publish(1, change(ts=1))
+    with pytest.raises(SinkError, match=r"changes are merged into.*Give the sink its merge=… again"):
+        opened(table.root).withdraw(expect(BatchKey("live", 1)), 1)
+    assert table.sink.contains(expect(BatchKey("live", 1))) is not None
+    assert table.withdraw(1)
+    assert table.rows() == []
+
+
 @pytest.mark.parametrize("name", ["delta.appendOnly", "delta.enableChangeDataFeed"])
 def test_a_table_whose_files_may_not_be_written_anew_is_refused(table: MergedInDelta, name: str) -> None:
     table.publish(1, change())

@@ -415,6 +415,23 @@ def test_another_file_is_not_read_for_one_of_an_entry_that_was_deleted_in_part(
         assert ["0.json" in told, "1.json" in told] == [True, False]
 
 
+def test_nor_by_the_record_of_a_version_that_told_no_files_that_were_left(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = Part(world, monkeypatch)
+    part.commit(PermissionError(13, "Permission denied"))
+    (name,) = world.state.list("cleaning")
+    record = json.loads(world.state.get(f"cleaning/{name}") or b"")
+    del record["left"]
+    world.state.delete(f"cleaning/{name}")
+    world.state.put_if_absent(f"cleaning/{name}", json.dumps(record).encode())
+    part.first.write_text("another\n")
+    with pytest.raises(SourceChangedError, match=r"0\.json.*another file lies there"):
+        world.open(on_changed="read").read(None, offset(0))
+    world.open(clean_source="delete").commit(offset(0))
+    assert not part.second.exists(), "the cleaner goes on"
+
+
 def test_nor_by_a_checkpoint_that_was_restored_since(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.checkpoint_id = "0" * 32
     part = Part(world, monkeypatch)

@@ -36,6 +36,12 @@ PATIENCE_SECONDS = 60.0
 _LONGEST_PAUSE = 0.5
 
 
+def in_words(info: Mapping[str, Any]) -> str:
+    """A commit, by its info."""
+    who = info.get("engineInfo") or info.get("clientVersion") or "somebody"
+    return f"version {info.get('version')}: {info.get('operation')} by {who}"
+
+
 def transaction_of(key: BatchKey) -> str:
     """The application transaction of a batch."""
     return f"microbatch/{key.lane}/{key.id}"
@@ -87,11 +93,11 @@ class Snapshot:
 
     def commits_after(self, version: int) -> str:
         """The commits of other writers since ``version``, newest first, in words."""
-        found = []
-        for info in self.table.history(max(self.version - version, 1)):
-            who = info.get("engineInfo") or info.get("clientVersion") or "somebody"
-            found.append(f"version {info.get('version')}: {info.get('operation')} by {who}")
-        return "; ".join(found)
+        return "; ".join(map(in_words, self.table.history(max(self.version - version, 1))))
+
+    def history_after(self, version: int) -> list[dict[str, Any]]:
+        """The infos of the commits after ``version`` that the log still has, newest first."""
+        return self.table.history(self.version - version) if self.version > version else []
 
 
 @dataclass(frozen=True)

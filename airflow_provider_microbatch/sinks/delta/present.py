@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.sinks.delta.log import Snapshot
+from airflow_provider_microbatch.sinks.delta.log import Snapshot, in_words
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.placed.places import DATA, REST, folder_of_batch, shared_by
 
@@ -57,8 +57,7 @@ class Present:
             parameters = info.get("operationParameters") or {}
             appends = info.get("operation") == "WRITE" and str(parameters.get("mode")).casefold() == "append"
             if not appends and info.get("operation") not in _TAKES_NOTHING:
-                who = info.get("engineInfo") or info.get("clientVersion") or "somebody"
-                found.append(f"version {info.get('version')}: {info.get('operation')} by {who}")
+                found.append(in_words(info))
         return "; ".join(found[:_NAMED]) + ("; …" if len(found) > _NAMED else "")
 
     @cached_property

@@ -134,6 +134,7 @@ class OpenDeltaTable(OpenLogged):
                 if snapshot is None or found is None:
                     return False
                 self._check_is_of(found, epoch)
+                self._check_kept(snapshot)
                 self._settle(found)
                 change = self._change(snapshot, batch, out=found, ready=None, before=before)
                 if change is None:
@@ -189,6 +190,11 @@ class OpenDeltaTable(OpenLogged):
     def _check_writable(self, snapshot: Snapshot, *, held: Collection[str]) -> None:
         """:raises SinkError: if the table asks of its writers what is not done here, or is written in another way."""
         protocol.check(snapshot, partition_by=self._sink.partition_by, where=self._where, held=held)
+        self._check_kept(snapshot)
+
+    def _check_kept(self, snapshot: Snapshot) -> None:
+        """:raises SinkError: if the rows of the table's batches are kept otherwise than this sink does it, so that it
+        could neither bring one in nor take one out."""
         protocol.check_not_merged(snapshot, where=self._where)
 
     def _published(self, snapshot: Snapshot | None, batch: ExpectedBatch) -> Published | None:

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import PublishConflictError, SinkError
 from airflow_provider_microbatch.runtime.intake import Intake
@@ -43,6 +44,7 @@ class OpenLogged(OpenSink):
     """What sinks of such tables ask of a batch that the log names, wherever the table lies."""
 
     _records: Records
+    _rows_are_judged: bool
 
     @property
     @abstractmethod
@@ -90,17 +92,24 @@ class OpenLogged(OpenSink):
                 "meanwhile. Nothing was taken out; run the command again."
             )
 
-    def _check_held(self, now: Intake, held: Collection[str]) -> None:
-        """Check that the rows of a stage were held against the rules that the table has now.
+    def check_held(self, batch: BatchIdentity, epoch: int, *, kept_in: str | None = None) -> None:
+        staged, now = self.manifest(batch, epoch), self.intake() if self._rows_are_judged else None
+        if staged is not None and now is not None:
+            self._check_held(now, staged.held_to, kept_in=kept_in)
 
-        :param held: the rules that they were held against.
-        :raises SinkError: if the table has got others.
-        """
+    def _check_held(self, now: Intake, held: Collection[str], *, kept_in: str | None = None) -> None:
+        """:param held: the rules that the rows of a stage were held against."""
         new = [rule for rule in now.rules if rule not in held]
         if new:
+            ways_on = "Nothing was published; run the batch again."
+            if kept_in is not None:
+                ways_on = (
+                    f"The attempt is in {kept_in} for good: take them off the table (ALTER TABLE … DROP CONSTRAINT, or "
+                    "ALTER COLUMN … DROP NOT NULL), run the batch, and put them on again."
+                )
             raise SinkError(
                 f"{self._where} takes rows by {', '.join(new)}, which the rows of this attempt were not held against: "
-                "the table was changed since the attempt began. Nothing was published; run the batch again."
+                f"the table was changed since the attempt began. {ways_on}"
             )
 
     def _deleted_meanwhile(self, key: BatchKey, commits: str) -> SinkError:

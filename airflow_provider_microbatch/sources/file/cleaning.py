@@ -221,8 +221,9 @@ def decode_cleaning(data: bytes, *, where: str) -> Cleaning:
             for found in (values["due"], values["done"], values.get("deleting", ()))
         )
         archives = tuple((str(base), str(archive)) for base, archive in values["archives"])
-        # Nor which files were left.
-        left = {int(number): frozenset(map(str, paths)) for number, paths in dict(values.get("left", {})).items()}
+        # Nor which files were left: then an entry that is due and done is one that a cleaner has begun.
+        told = values["left"] if "left" in values else {number: () for number in due if number in done}
+        left = {int(number): frozenset(map(str, paths)) for number, paths in dict(told).items()}
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptEntryError(
             f"{where}, which says what clean_source has cleaned, cannot be read: {error!r}. Restore it from a backup "

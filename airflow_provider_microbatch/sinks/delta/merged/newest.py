@@ -58,6 +58,13 @@ class NewestRecords:
             raise SinkError(f"somebody has changed {found}. Bring it back from a backup. Nothing was published.")
         return Newest(**json.loads(data))
 
+    def version(self, number: int) -> int:
+        """The version that the record of that number was committed with.
+
+        :raises FileNotFoundError: if it is gone.
+        """
+        return _version(self._find(number))
+
     def put(self, newest: Newest, *, version: int) -> int:
         """Store a record durably, for the commit of that version. :return: its number."""
         data = json.dumps(asdict(newest), sort_keys=True).encode()
@@ -75,14 +82,14 @@ class NewestRecords:
 
         :param number: of a record that a version has, durably.
         """
-        own = self._find(number)
         try:
+            own = self._find(number)
             named = {own.name, *(path.rpartition("/")[2] for path in self.get(number).files)}
         except FileNotFoundError:
             return  # who has published after it has swept
         for path in self._folder.iterdir():
             found = _OURS.fullmatch(path.name)
-            if found is not None and int(found[1]) <= int(own.name.partition(".")[0]) and path.name not in named:
+            if found is not None and int(found[1]) <= _version(own) and path.name not in named:
                 with contextlib.suppress(FileNotFoundError):
                     path.unlink()
 
@@ -91,5 +98,13 @@ class NewestRecords:
         return self.root / FOLDER
 
     def _find(self, number: int) -> Path:
+        # A try that was outrun may have left a record that says the same.
         name = f"*.{number:016x}.json"
-        return next(self._folder.glob(name), self._folder / name)
+        found = max(self._folder.glob(name), key=_version, default=None)
+        if found is None:
+            raise FileNotFoundError(self._folder / name)
+        return found
+
+
+def _version(record: Path) -> int:
+    return int(record.name.partition(".")[0])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
@@ -18,6 +18,7 @@ from airflow_provider_microbatch.sinks.delta.log import MERGED, Snapshot
 from airflow_provider_microbatch.sinks.delta.merged.history import CHANGES, History
 from airflow_provider_microbatch.sinks.delta.merged.merging import Merging
 from airflow_provider_microbatch.sinks.delta.merged.newest import NewestRecords
+from airflow_provider_microbatch.sinks.delta.merged.put_back import put_back
 from airflow_provider_microbatch.sinks.delta.opened import OpenDelta
 from airflow_provider_microbatch.sinks.delta.table import Change, Ready
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
@@ -82,16 +83,41 @@ class OpenMergedDelta(OpenDelta):
                     "the pipeline another table. Nothing was written."
                 )
             return
-        with suppress(FileNotFoundError):  # of a record that another publish has replaced meanwhile, or is gone: later
-            before = self._newest.get(snapshot.merged)
-            had, has = (before.keys, before.sequence_by), (self._merge.keys, self._merge.sequence_by)
-            if tuple(map(list, had)) != tuple(map(list, has)):
-                raise SinkError(
-                    f"changes are merged into the Delta table {self._where} by keys={list(had[0])} and "
-                    f"sequence_by={list(had[1])}, and the sink says {list(has[0])} and {list(has[1])}: which of two "
-                    "changes is newer nobody could say. Nothing was written; go on by those of before, or write to "
-                    "another table."
-                )
+        self._check_kept(snapshot)
+
+    def check_whole(self) -> None:
+        with self._telling("check the rows"):
+            snapshot = self._log.open()
+            if snapshot is not None:
+                self._check_kept(snapshot)
+
+    def _check_kept(self, snapshot: Snapshot) -> None:
+        if snapshot.merged is None:
+            return
+        try:
+            before, since = self._newest.get(snapshot.merged), self._newest.version(snapshot.merged)
+        except FileNotFoundError as error:
+            if self._is_outdated(snapshot):
+                return  # the publish that has replaced it was checked
+            raise self._lacks(error) from error
+        had, has = (before.keys, before.sequence_by), (self._merge.keys, self._merge.sequence_by)
+        if tuple(map(list, had)) != tuple(map(list, has)):
+            raise SinkError(
+                f"changes are merged into the Delta table {self._where} by keys={list(had[0])} and "
+                f"sequence_by={list(had[1])}, and the sink says {list(has[0])} and {list(has[1])}: which of two "
+                "changes is newer nobody could say. Nothing was written; go on by those of before, or write to "
+                "another table."
+            )
+        away = put_back(snapshot, since=since)
+        if away is not None:
+            code = f"from deltalake import DeltaTable; DeltaTable({self._home.uri!r}).restore({away.good})"
+            raise SinkError(
+                f"somebody has put the rows of the Delta table {self._where} back as a whole ({away.by}), and not the "
+                "newest changes, by which the next change of a key is judged: keys would keep wrong rows. Nothing was "
+                f"changed. Bring version {away.good} back: python -c {shlex.quote(code)} (where VACUUM has removed its "
+                "files, have another table made by all batches again). To take batches out, use `microbatch rewind … "
+                "--drop-output` after that."
+            )
 
     def _shown(self, columns: Columns) -> Columns:
         kinds = {one["name"]: one["type"] for one in columns.fields}
@@ -139,18 +165,24 @@ class OpenMergedDelta(OpenDelta):
         try:
             change = merging.change(batch.key, columns, files=self._files_of(ready), out=number)
         except FileNotFoundError as error:
-            now = self._log.open()
-            if now is not None and (snapshot is None or now.version > snapshot.version):
+            if self._is_outdated(snapshot):
                 return None  # another publish has removed what it has replaced
-            raise SinkError(
-                f"a file is gone that the Delta table {self._where} needs to merge changes ({error}): somebody has "
-                "removed it. Nothing was changed. Bring the folder _microbatch of the table back from its backup; or "
-                "have another table made by all batches again."
-            ) from error
+            raise self._lacks(error) from error
         if out is not None:
             # From the commit on, nothing but this mark tells that the changes that go out are there.
             self._places.mark(self._place_of(out))
         return change
+
+    def _is_outdated(self, snapshot: Snapshot | None) -> bool:
+        now = self._log.open()
+        return now is not None and (snapshot is None or now.version > snapshot.version)
+
+    def _lacks(self, error: FileNotFoundError) -> SinkError:
+        return SinkError(
+            f"a file is gone that the Delta table {self._where} needs to merge changes ({error}): somebody has removed "
+            "it, or put back the log alone. Nothing was changed. Bring the folder _microbatch of the table back from "
+            "its backup, or the whole table, of one moment; or have another table made by all batches again."
+        )
 
     def _files_of(self, ready: Ready | None) -> Sequence[str]:
         return [] if ready is None else [f"{ready.below}/{now}" for _, now in self._in_place(ready)]

@@ -1,0 +1,56 @@
+"""Tells whether somebody has put the whole table into another state than the one that its newest changes belong to.
+
+RESTORE and an overwrite bring files back, or take them out, and leave the application transactions as they are: the
+newest changes stay those of after. A key whose row went back would keep it for ever, since its newest change has been
+there; a later change of it that is older than that one would do nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_microbatch.sinks.delta.log import Snapshot, in_words
+
+
+@dataclass(frozen=True, kw_only=True)
+class PutBack:
+    """:param by: the commits that did so, newest first, in words.
+    :param good: the newest version of before, whose rows are those of the newest changes.
+    """
+
+    by: str
+    good: int
+
+
+def put_back(snapshot: Snapshot, *, since: int) -> PutBack | None:
+    """What has put the table into another state; None if nothing has, or another RESTORE has brought it back.
+
+    :param since: the version that the newest changes were committed with.
+    """
+    infos = snapshot.history_after(since)
+    # By version: where the table was put; None: into a state of its own, or one that nobody can tell.
+    targets = {info["version"]: _target(info) for info in infos if _is_of_whole(info)}
+    at = snapshot.version
+    while (last := max((version for version in targets if version <= at), default=None)) is not None:
+        target = targets[last]
+        if target is None or target < since:
+            away = [version for version, target in targets.items() if target is None or target < since]
+            by = "; ".join(in_words(info) for info in infos if info["version"] in away)
+            return PutBack(by=by, good=min(away) - 1)
+        at = target
+    return None
+
+
+def _is_of_whole(info: Mapping[str, Any]) -> bool:
+    """Whether a commit has put all of the table into another state. What others append, change or delete stays until
+    a change of its key wins; OPTIMIZE changes no row."""
+    operation, parameters = str(info.get("operation")), info.get("operationParameters") or {}
+    overwrites = str(parameters.get("mode")).casefold() == "overwrite" and not parameters.get("predicate")
+    return operation == "RESTORE" or "REPLACE TABLE" in operation or overwrites
+
+
+def _target(info: Mapping[str, Any]) -> int | None:
+    version = str((info.get("operationParameters") or {}).get("version"))
+    return int(version) if info["operation"] == "RESTORE" and version.isdecimal() else None
