@@ -107,6 +107,20 @@ def test_of_what_is_not_lost_no_way_is_named_that_takes_it_out_of_the_other_one(
     assert (table(world), sorted(read(tmp_path / "orders"))) == ({0: [0], 1: [1]}, [0, 1])
 
 
+def test_nor_of_one_that_a_later_batch_was_published_to_together_with_a_table_of_now(tmp_path: Path) -> None:
+    lake, orders = DeltaSink(str(tmp_path / "lake")), FileSink(str(tmp_path / "orders"), format="json")
+    world = World(tmp_path, sink=orders)
+    for number, sink in enumerate((orders, Sinks({"lake": lake, "orders": orders}))):
+        world.options["sink"] = sink
+        world.land(number)
+        world.run(number)
+    world.options["sink"] = lake
+    with pytest.raises(SinkError, match=r"batch live/0 was published to .*orders, and is there") as refused:
+        world.run(0, clear_number=1)
+    assert advised(str(refused.value), world) == []
+    assert "move" not in str(refused.value)
+
+
 @pytest.mark.parametrize("some", [False, True], ids=["that has none of it", "that has some of it"])
 def test_it_comes_back_beside_a_table_of_dead_letters(tmp_path: Path, some: bool) -> None:
     """Letters of both tables lie together: where there are any, a replay of the one table would take along those of the

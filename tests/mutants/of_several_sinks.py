@@ -326,6 +326,14 @@ MUTATIONS = [
         tests=(BESIDE,),
     ),
     Mutation(
+        name="a refused clear names a rewind that takes later batches out of a table for good",
+        why="they got there together with a table of now, and nothing puts them back",
+        file="execution/table_place.py",
+        old="for one in ids if one >= key.id)",
+        new="for one in ids if one == key.id)",
+        tests=(BESIDE,),
+    ),
+    Mutation(
         name="a table of dead letters counts as one that was to have the batch, too",
         why="a row is among the letters, and by a clear in the table as well",
         file="execution/published_together.py",

@@ -31,8 +31,8 @@ MUTATIONS = [
         name="a rewind is named that takes out of a topic what the pipeline wrote to it before",
         why="it is refused, and no way on is named",
         file="execution/table_place.py",
-        old="    if not (together or before.keeps_for_good):\n",
-        new="    if not together:\n",
+        old="    if not (before.keeps_for_good or _given_beside_since(",
+        new="    if not (_given_beside_since(",
         tests=(BEHIND,),
     ),
     Mutation(
