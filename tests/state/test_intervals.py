@@ -147,7 +147,7 @@ def test_a_partition_that_is_run_again_asks_for_no_batch_from_which_others_have_
 
     with pytest.raises(CheckpointError, match=r"from which batches 1 to 1 have gone on.*rewind"):
         world.work(0).run(run=again, engine=engine, code=code, transform=called)
-    assert not world.checkpoint.replays.pending(BatchKey("live", 0))
+    assert not world.checkpoint.replays.epochs.all(BatchKey("live", 0)), "nothing was asked for, and withdrawn"
 
 
 def test_batches_that_keep_state_are_not_followed_by_intervals_nor_intervals_by_them(
