@@ -8,10 +8,13 @@ from contextlib import suppress
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError
-from airflow_provider_microbatch.execution.newest import published_epochs
+from airflow_provider_microbatch.execution.newest import newest_published, published_epochs
 from airflow_provider_microbatch.execution.recorded_sinks import recorded_tables, tables_in
 from airflow_provider_microbatch.sinks import OpenSink, Sink
 from airflow_provider_microbatch.sinks.manifest import ADOPTED
+
+_LEFT_OUT = 1000
+"""A table that is new to a pipeline with a million batches is not looked for in all of them at each plan."""
 
 
 def published_as(checkpoint: Checkpoint, key: BatchKey) -> list[str]:
@@ -53,6 +56,22 @@ def first_published_to(checkpoint: Checkpoint, key: BatchKey, *, beside: OpenSin
 def was_published_to(checkpoint: Checkpoint, key: BatchKey, table: OpenSink, *, beside: OpenSink) -> bool:
     """Whether the batch was published to this table, which may have been at another address then."""
     return any(table.is_written_by(one, checkpoint.tables) for one in published_to(checkpoint, key, beside=beside))
+
+
+def newest_published_to(checkpoint: Checkpoint, key: BatchKey, table: OpenSink, *, beside: OpenSink) -> BatchKey | None:
+    """The newest batch before ``key``, of its lane, that was published to this table: the pipeline may have named other
+    tables since, as while this one was brought back from a backup. None if that is longer ago than so many batches as
+    are looked at, or never was.
+
+    :param beside: the pipeline's sink of now.
+    :raises CorruptEntryError: if an entry cannot be read.
+    """
+    for _ in range(_LEFT_OUT):
+        found = newest_published(checkpoint, key.lane, below=key.id)
+        if found is None or was_published_to(checkpoint, found, table, beside=beside):
+            return found
+        key = found
+    return None
 
 
 def _ran_by(checkpoint: Checkpoint, key: BatchKey, epochs: Sequence[int]) -> list[str]:

@@ -29,7 +29,12 @@ from airflow_provider_microbatch.execution.identity import (
 )
 from airflow_provider_microbatch.execution.letters_taken import taken
 from airflow_provider_microbatch.execution.newest import newest_published
-from airflow_provider_microbatch.execution.published_to import published_as, published_to, was_published_to
+from airflow_provider_microbatch.execution.published_to import (
+    newest_published_to,
+    published_as,
+    published_to,
+    was_published_to,
+)
 from airflow_provider_microbatch.execution.published_together import given_beside, has_lost_alone, published_beside
 from airflow_provider_microbatch.execution.recorded_sinks import RecordedTable, check_may_be_asked, recorded_tables
 from airflow_provider_microbatch.execution.table_gap import TableGap, gap_below, known_before, numbers
@@ -99,6 +104,8 @@ def _check_knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, besi
     wrote = published_to(checkpoint, key, beside=beside)
     unmerged = next(filter(None, (table.unmerged(_on_record(checkpoint, key), one) for one in wrote)), None)
     if unmerged is None and not any(table.is_written_by(one, checkpoint.tables) for one in wrote):
+        if (earlier := newest_published_to(checkpoint, key, table, beside=beside)) is not None:
+            _check_knows(checkpoint, table, earlier, beside=beside)
         return
     if (left := table.unrecorded(_on_record(checkpoint, key), wrote)) is not None:
         # Its rows are there, so nothing is lost. A clear before a later batch leaves that one as the newest, which the

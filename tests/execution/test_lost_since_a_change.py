@@ -57,6 +57,25 @@ def test_what_a_table_got_by_clears_is_missed_there(tmp_path: Path, named: str) 
     assert table(world) == {0: [0], 1: [1], 2: [2]}
 
 
+@pytest.mark.parametrize("others", [1, 2])
+def test_what_a_table_lost_while_it_was_left_out_is_missed_when_it_is_named_again(tmp_path: Path, others: int) -> None:
+    """It was brought back from a backup meanwhile, and the newest batch is in another table alone."""
+    orders, lake = FileSink(str(tmp_path / "orders"), format="json"), DeltaSink(str(tmp_path / "lake"))
+    both = Sinks({"orders": orders, "lake": lake})
+    world = two_batches(World(tmp_path, sink=both), backup=True)
+    restore(world)
+    world.options["sink"] = orders
+    for number in range(2, 2 + others):
+        world.run(number)
+        world.land(number + 1)
+    world.options["sink"] = both
+    with pytest.raises(SinkError, match=LOST):
+        world.run(8)
+    world.run(1, clear_number=1)
+    world.run(8, try_number=2)
+    assert table(world) == {0: [0], 1: [1], 2 + others: [2 + others]}
+
+
 def test_what_a_backup_lacks_is_missed_at_the_path_that_it_was_put_to(tmp_path: Path) -> None:
     """By its id it is the table that the batch was published to, at the path of before."""
     world = two_batches(World(tmp_path, sink=DeltaSink(str(tmp_path / "lake"))), backup=True)
