@@ -60,6 +60,14 @@ MUTATIONS = [
         tests=(KNOWN,),
     ),
     Mutation(
+        name="what a batch may have read as it was by then is to be landed under another name",
+        why="who does as the log says has its rows twice",
+        file="sources/file/known_names.py",
+        old="not_read_by_any(new, rereads=self._rereads))\n",
+        new="not_read_by_any(new))\n",
+        tests=(KNOWN,),
+    ),
+    Mutation(
         name="a sensor to which nothing is new does not look at known names",
         why="where all that comes has a name of before no plan comes, and nobody says so",
         file="sources/file/open.py",

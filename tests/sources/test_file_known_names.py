@@ -57,6 +57,19 @@ def test_a_file_under_a_name_that_was_read_is_said(
     assert len(said(caplog)) == 1, "a trigger asks again and again"
 
 
+def test_what_its_batch_may_have_read_is_not_to_be_landed_again(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """A batch reads a file as that is by then, and no plan knows as what it was read."""
+    world.land("export.json", '{"id": 1}\n', age=100)
+    source = world.open(on_changed="read")
+    source.latest_offset(None)
+    rewrite(world.landing / "export.json", '{"id": 1}\n{"id": 2}\n')
+    source.latest_offset(OFFSET_0)
+    (text,) = said(caplog)
+    assert "unless it came before the batch ran" in text
+    assert "never used" not in text
+    assert "While `microbatch log` lists the batch of the file, clear" in text
+
+
 def test_also_one_that_was_read_long_ago_where_what_is_read_is_cleaned(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,10 +14,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceError
+from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.cleaning import Cleaning
 from airflow_provider_microbatch.sources.file.listing import FoundFile, Unseen
 from airflow_provider_microbatch.sources.file.log import PlannedFile, SourceLog
 from airflow_provider_microbatch.sources.file.place import Look, Place
+from airflow_provider_microbatch.sources.file.seen import SeenFiles
 
 log = logging.getLogger(__name__)
 
@@ -52,19 +54,21 @@ class KnownNames:
     :param source_log: the source log.
     :param cleaned: the entries that ``clean_source`` has taken.
     :param place: place of the files.
-    :param latest: the last log id.
-    :param newest_ms: the highest mtime in the log, milliseconds since the epoch: a listed file that is younger is a
-        different file. None: listed files are not looked at, since any number of them may be files that were read.
+    :param seen: what the source log has.
+    :param source: the source's definition.
     """
 
     def __init__(
-        self, source_log: SourceLog, cleaned: Cleaning, place: Place, *, latest: int, newest_ms: int | None
+        self, source_log: SourceLog, cleaned: Cleaning, place: Place, *, seen: SeenFiles, source: FileSource
     ) -> None:
         self._log = source_log
         self._cleaned = cleaned
         self._place = place
-        self._latest = latest
-        self._newest_ms = newest_ms
+        self._latest = seen.latest
+        self._rereads = source.on_changed == "read"
+        # A listed file that is younger than all planned ones is another file than was planned. Without clean_source
+        # none is looked at, since any number of them may be files that were read.
+        self._newest_ms = seen.newest_ms if source.clean_source else None
         self._listed: list[str] = []
 
     def watched(self, unseen: Unseen) -> Unseen:
@@ -99,7 +103,7 @@ class KnownNames:
                 _said[one.path] = one
                 new.append(one.path)
         if new:
-            log.warning("source %r: %s", source, not_read_by_any(new))
+            log.warning("source %r: %s", source, not_read_by_any(new, rereads=self._rereads))
 
     def _others(self) -> Iterator[FoundFile]:
         recent = list(self._recent())
@@ -159,15 +163,27 @@ def differs(file: PlannedFile, cleaned: Cleaning, look: Look) -> FoundFile | Non
     return found if was_taken or not file.is_as_planned(found.size, found.mtime_ns, found.etag) else None
 
 
-def not_read_by_any(paths: Sequence[str]) -> str:
-    """Return a message that no batch reads these files, with the possible remedies."""
+def not_read_by_any(paths: Sequence[str], *, rereads: bool = False) -> str:
+    """Return a message that no batch reads these files, with the possible remedies.
+
+    :param rereads: whether a batch reads a file as that is by then, so that it may have read what has changed.
+    """
     named = ", ".join(map(repr, paths[:_NAMED])) + (" …" if len(paths) > _NAMED else "")
-    return (
+    told = (
         f"{len(paths)} file(s) have changed since a batch has planned them, or have landed under the name of one that "
-        f"was read: {named}. A name is read once, so what is new in them is read by no batch. Land it under a name "
-        "that was never used; or, while `microbatch log` lists the batch of the file, clear that batch's task, with "
-        "on_changed='read', to have all of it read again: a clear of a batch that retention has removed reads nothing, "
-        "and one whose file clean_source has taken never reads another file in its place."
+        f"was read: {named}. A name is read once, so "
+    )
+    if rereads:
+        told += (
+            "what is new in them is read by no batch, unless it came before the batch ran (on_changed='read'): landed "
+            "under another name, that would be read twice. W"
+        )
+    else:
+        told += "what is new in them is read by no batch. Land it under a name that was never used; or, w"
+    return (
+        f"{told}hile `microbatch log` lists the batch of the file, clear that batch's task, with on_changed='read', to "
+        "have all of it read again: a clear of a batch that retention has removed reads nothing, and one whose file "
+        "clean_source has taken never reads another file in its place."
     )
 
 

@@ -456,8 +456,7 @@ class OpenFileSource(OpenSource):
         return bool(files)
 
     def _known_names(self) -> KnownNames:
-        newest_ms = self._seen.newest_ms if self._source.clean_source else None
-        return KnownNames(self._log, self._cleaned(), self._place, latest=self._seen.latest, newest_ms=newest_ms)
+        return KnownNames(self._log, self._cleaned(), self._place, seen=self._seen, source=self._source)
 
     def _check_readable(self, path: str) -> None:
         try:
