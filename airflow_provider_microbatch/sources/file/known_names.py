@@ -176,12 +176,12 @@ def not_read_by_any(paths: Sequence[str], *, rereads: bool = False) -> str:
     if rereads:
         told += (
             "what is new in them is read by no batch, unless it came before the batch ran (on_changed='read'): landed "
-            "under another name, that would be read twice. W"
+            "under another name, that would be read twice. While"
         )
     else:
-        told += "what is new in them is read by no batch. Land it under a name that was never used; or, w"
+        told += "what is new in them is read by no batch. Land it under a name that was never used; or, while"
     return (
-        f"{told}hile `microbatch log` lists the batch of the file, clear that batch's task, with on_changed='read', to "
+        f"{told} `microbatch log` lists the batch of the file, clear that batch's task, with on_changed='read', to "
         "have all of it read again: a clear of a batch that retention has removed reads nothing, and one whose file "
         "clean_source has taken never reads another file in its place."
     )
