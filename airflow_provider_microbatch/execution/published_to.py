@@ -9,7 +9,7 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError
 from airflow_provider_microbatch.execution.newest import newest_published, published_epochs
-from airflow_provider_microbatch.execution.recorded_sinks import recorded_tables, tables_in
+from airflow_provider_microbatch.execution.recorded_sinks import places_of, recorded_tables, tables_in
 from airflow_provider_microbatch.sinks import OpenSink, Sink
 from airflow_provider_microbatch.sinks.manifest import ADOPTED
 
@@ -83,16 +83,14 @@ def _tables(checkpoint: Checkpoint, names: Sequence[str], *, beside: OpenSink) -
     found = list[Sink]()
     for name in names:
         with suppress(CheckpointError, DefinitionError):
-            places = (one.place for one in recorded_tables(checkpoint, name, beside=beside))
-            found += [place for place in places if place is not None]
+            found += places_of(recorded_tables(checkpoint, name, beside=beside))
     return found
 
 
 def _adopted_in(checkpoint: Checkpoint, key: BatchKey, *, beside: OpenSink) -> list[Sink]:
     """The tables where adopted output was found, if that was committed; none of what an older version has adopted."""
     adoption = checkpoint.adoptions.get(key) if ADOPTED in published_epochs(checkpoint, key) else None
-    places = () if adoption is None else (one.place for one in tables_in(adoption.sink, beside=beside))
-    return [place for place in places if place is not None]
+    return [] if adoption is None else places_of(tables_in(adoption.sink, beside=beside))
 
 
 def _of_all_attempts(checkpoint: Checkpoint, key: BatchKey) -> list[str]:

@@ -7,7 +7,7 @@ record, and pass over whatever is in it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,6 +93,11 @@ def tables_in(recorded: Any, *, beside: OpenSink) -> list[RecordedTable]:
     forms = several if isinstance(several, Mapping) else {"": recorded}
     letters = LETTERS if given.get("class") == class_path(WithDeadLetters) else None
     return [_table(form, beside=beside, is_of_letters=one == letters) for one, form in forms.items()]
+
+
+def places_of(tables: Iterable[RecordedTable]) -> list[Sink]:
+    """Where they are, as far as anybody can tell; see :class:`RecordedTable`."""
+    return [one.place for one in tables if one.place is not None]
 
 
 def _table(form: Any, *, beside: OpenSink, is_of_letters: bool) -> RecordedTable:

@@ -36,7 +36,12 @@ from airflow_provider_microbatch.execution.published_to import (
     was_published_to,
 )
 from airflow_provider_microbatch.execution.published_together import given_beside, has_lost_alone, published_beside
-from airflow_provider_microbatch.execution.recorded_sinks import RecordedTable, check_may_be_asked, recorded_tables
+from airflow_provider_microbatch.execution.recorded_sinks import (
+    RecordedTable,
+    check_may_be_asked,
+    places_of,
+    recorded_tables,
+)
 from airflow_provider_microbatch.execution.table_gap import TableGap, gap_below, known_before, numbers
 from airflow_provider_microbatch.execution.table_shape import OTHERS, check_shape
 from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink, Sink, SinkContext
@@ -316,8 +321,7 @@ def _check_of_no_attempt(
 
 def _way_past(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, name: str, table: RecordedTable | None) -> str:
     """The way on beside that of having a definition read, in words; see :func:`_check_of_no_attempt`."""
-    recorded = [] if table is None else recorded_tables(checkpoint, name, beside=sink)
-    places = [one.place for one in recorded if one.place is not None]
+    places = [] if table is None else places_of(recorded_tables(checkpoint, name, beside=sink))
     ours = [one for one in sink.tables if any(one.is_written_by(place, checkpoint.tables) for place in places)]
     if table is None or not ours or name not in published_as(checkpoint, key):
         return (
