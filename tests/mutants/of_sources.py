@@ -165,7 +165,7 @@ MUTATIONS = [
     Mutation(
         name="files that are too old are left out without a word",
         why="nobody finds out that rows are in no table",
-        file="sources/file/open.py",
+        file="sources/file/appending.py",
         old="        left_out.warn()\n",
         new="",
         tests=("tests/sources/test_file_planning.py",),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources.file import FileSource
@@ -67,3 +67,11 @@ class Candidates:
             yield from self._place.files(self._listing, wanted, start=start)
         except (SourceError, OSError) as error:
             raise SourceError(f"source {self._name!r}: {error}") from error
+
+    def check_readable(self, files: Iterable[FoundFile]) -> None:
+        """:raises SourceError: with the source's name, for a file that Spark cannot read."""
+        for file in files:
+            try:
+                self._place.check_readable(file.path)
+            except SourceError as error:
+                raise SourceError(f"source {self._name!r}: {error}") from error

@@ -14,13 +14,14 @@ from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.runtime.streaming_job import Stream
 from airflow_provider_microbatch.sources import UNLIMITED, Figures, OpenSource, ReadLimit, SourceContext, Split
 from airflow_provider_microbatch.sources.file import PARSED, FileSource
-from airflow_provider_microbatch.sources.file.batch import BatchLimits, NextBatch, total
+from airflow_provider_microbatch.sources.file.appending import Appender
+from airflow_provider_microbatch.sources.file.batch import total
 from airflow_provider_microbatch.sources.file.candidates import Candidates
 from airflow_provider_microbatch.sources.file.clean import Cleaner
 from airflow_provider_microbatch.sources.file.cleaning import Cleaning, CleaningRecord, Entries
 from airflow_provider_microbatch.sources.file.known_names import KnownNames, is_due, not_read_by_any, others
 from airflow_provider_microbatch.sources.file.learned import PARTITIONS, SCHEMA, Learned
-from airflow_provider_microbatch.sources.file.left_out import LeftOut, gone
+from airflow_provider_microbatch.sources.file.left_out import gone
 from airflow_provider_microbatch.sources.file.log import (
     NOTHING,
     PlannedFile,
@@ -85,6 +86,17 @@ class OpenFileSource(OpenSource):
                 full_listing_seconds=source.full_listing_seconds or FULL_LISTING_SECONDS,
                 clock_ms=context.clock_ms,
             )
+        self._appender = Appender(
+            source,
+            name=context.name,
+            lane=context.lane,
+            source_log=self._log,
+            seen=self._seen,
+            candidates=self._candidates,
+            order=self._order,
+            known_names=self._known_names,
+            clock_ms=context.clock_ms,
+        )
 
     @property
     def splits(self) -> str:
@@ -126,7 +138,7 @@ class OpenFileSource(OpenSource):
             bound = self._pin_bound()
         while True:
             ahead = self._log.next_of(self._lane, begin, self._seen.latest if bound is None else bound)
-            if ahead is not None or bound is not None or not self._append(limit):
+            if ahead is not None or bound is not None or not self._appender.append(limit):
                 # A sensor cannot write the index: every question would read a large entry that is not in the index.
                 self._seen.save()
                 return start if ahead is None else offset_of(ahead)
@@ -331,8 +343,7 @@ class OpenFileSource(OpenSource):
                 return offset_of(own - 1), offset_of(own)
             if not window.unread:
                 return offset_of(window.latest), offset_of(window.latest)
-            for file in window.unread:
-                self._check_readable(file.path)
+            self._candidates.check_readable(window.unread)
             self._log.add(window.latest + 1, window.unread, lane=self._lane)
 
     def _window(self, interval: Interval) -> FileWindow:
@@ -424,50 +435,8 @@ class OpenFileSource(OpenSource):
             )
         return number
 
-    def _append(self, limit: ReadLimit) -> bool:
-        """List, and append the files of the next batch. False if there are none. True if the log has grown, by this
-        entry or by an entry of another planner: if that entry belongs to another lane, the eligible files have changed,
-        and the caller must try again."""
-        order, began_ms, settled = self._order, self._clock_ms(), self._candidates.settled()
-        walk = None if order is None else order.walk()
-        unseen = (known := self._known_names()).watched(walk.watched(self._seen.unseen) if walk else self._seen.unseen)
-        batch, left_out = NextBatch(self._limits(limit)), LeftOut(self._name)
-        for found in self._candidates.young(unseen, None if walk is None else walk.start, left_out):
-            if walk is not None:
-                walk.meet(found.path)
-            if settled(found):
-                batch.add(found)
-            else:
-                batch.leave(found.path)
-                if found.mtime_ns // 1_000_000 > began_ms:
-                    left_out.early(found.path)
-        left_out.warn()
-        known.warn(self._name)
-        files = batch.files()
-        for file in files:
-            self._check_readable(file.path)
-        if walk is not None and (late := walk.late()) is not None:
-            log.warning("source %r: %s", self._name, late)
-        added = bool(files) and self._log.add(self._seen.latest + 1, files, lane=self._lane)
-        if files:
-            self._seen.refresh()
-        if order is not None and walk is not None and (added or not files):
-            order.listed(walk, left=batch.left, latest=self._seen.latest, began_ms=began_ms)
-        return bool(files)
-
     def _known_names(self) -> KnownNames:
         return KnownNames(self._log, self._cleaned(), self._place, seen=self._seen, source=self._source)
-
-    def _check_readable(self, path: str) -> None:
-        try:
-            self._place.check_readable(path)
-        except SourceError as error:
-            raise self._error(str(error)) from error
-
-    def _limits(self, limit: ReadLimit = UNLIMITED) -> BatchLimits:
-        source = self._source
-        own = BatchLimits(files=source.max_files, bytes=source.max_bytes, latest_first=source.latest_first)
-        return own.within(limit)
 
     def _bound(self) -> int | None:
         """The last log id of a bounded source; None if it is not bounded, or not pinned yet."""
@@ -483,9 +452,8 @@ class OpenFileSource(OpenSource):
         Without the pin, a later call uses the entries of a call that died and adds the files that are there by then;
         two simultaneous calls share entries. The first pin holds.
         """
-        for batch in self._limits().cut(self._candidates.eligible()):
-            for file in batch:
-                self._check_readable(file.path)
+        for batch in self._appender.limits().cut(self._candidates.eligible()):
+            self._candidates.check_readable(batch)
             if not self._log.add(self._seen.latest + 1, batch):
                 self._seen.refresh()
                 return self._pin_bound()
