@@ -12,26 +12,20 @@ chosen so that every file that came in order and sorts before it is in the sourc
 * It does not go past the newest path of the listing *before*. A walk is no snapshot: it may miss a file that lands in a
   folder behind it and find the next one in a folder ahead. By the next walk the missed one is there.
 
-A record counts only for the log beside which it was written (the digest of its entry proves that) and for a source that
-still selects the same files. Otherwise, and each time that a full listing is due, the listing has no start. So a late
-file is found in the end, and a record that is lost or cannot be written costs a listing and no file.
+Without a record that counts (:mod:`~airflow_provider_microbatch.sources.file.sealed`), and each time that a full
+listing is due, the listing has no start. So a late file is found in the end.
 """
 
 from __future__ import annotations
 
-import json
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_microbatch.checkpoint.log import numbers
-from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.sources.file.listing import Unseen
 from airflow_provider_microbatch.sources.file.log import NOTHING, SourceLog
+from airflow_provider_microbatch.sources.file.sealed import SealedRecords
 from airflow_provider_microbatch.stores import Store
-
-log = logging.getLogger(__name__)
 
 FULL_LISTING_SECONDS = 3_600
 """Seconds after which all files are listed again, unless the source sets another number."""
@@ -55,17 +49,11 @@ class Record:
     :param start: the next listing starts at this path; None: at the first.
     :param newest: the last path, in order, that this plan knew to exist.
     :param full_ms: time of the last full listing, milliseconds since the epoch.
-    :param log_id: an entry of the source log of that time.
-    :param seal: digest of that entry, in hexadecimal.
-    :param selects: the arguments of the source that decide which files it reads.
     """
 
     start: str | None
     newest: str
     full_ms: int
-    log_id: int
-    seal: str
-    selects: Mapping[str, Any]
 
 
 class Walk:
@@ -143,28 +131,27 @@ class ListingOrder:
         full_listing_seconds: float,
         clock_ms: Callable[[], int],
     ) -> None:
-        self._log = source_log
-        self._state = state
-        self._selects = selects
+        self._location = state.location
+        self._records = SealedRecords(Record, ORDER, source_log, state, selects=selects)
         self._full_ms = int(full_listing_seconds * 1000)
         self._clock_ms = clock_ms
 
     def walk(self) -> Walk:
         """Return the next listing of a plan; it must begin after this call."""
-        number, record = self._read()
+        number, record = self._records.read()
         return Walk(number=number, before=record, full=record is None or self._is_due(record.full_ms))
 
     def starts(self) -> Iterator[str | None]:
         """Yield the paths where a sensor starts its listings, one by one, until it finds something. Writes nothing."""
-        number, record = self._read()
+        number, record = self._records.read()
         if record is not None and record.start is not None:
             yield record.start
-            polled, polled_ms = _POLLED.get(self._state.location, (NOTHING, 0))
+            polled, polled_ms = _POLLED.get(self._location, (NOTHING, 0))
             if not self._is_due(record.full_ms) or (polled == number and not self._is_due(polled_ms)):
                 return
         now_ms = self._clock_ms()
         yield None
-        _POLLED[self._state.location] = (number, now_ms)
+        _POLLED[self._location] = (number, now_ms)
 
     def listed(self, walk: Walk, *, left: str | None, latest: int, began_ms: int) -> None:
         """Record that the walk is over, and that all files that it found are in the log up to ``latest``, except those
@@ -177,8 +164,7 @@ class ListingOrder:
         before, newest = walk.before, walk.newest
         if before is not None and not walk.is_full:
             newest = before.newest if newest is None else max(newest, before.newest)
-        seal = self._log.seal(latest)
-        if newest is None or seal is None:
+        if newest is None:
             return
         start = None
         if before is not None:
@@ -186,42 +172,9 @@ class ListingOrder:
             start = min(before.newest, newest) if left is None else min(before.newest, newest, left)
         full_ms = began_ms if walk.is_full or before is None else before.full_ms
         if before is None or (start, newest, full_ms) != (before.start, before.newest, before.full_ms):
-            self._write(
-                walk.number + 1,
-                Record(
-                    start=start,
-                    newest=newest,
-                    full_ms=full_ms,
-                    log_id=latest,
-                    seal=seal.hex(),
-                    selects=self._selects,
-                ),
-            )
+            record = Record(start=start, newest=newest, full_ms=full_ms)
+            self._records.write(walk.number + 1, record, latest=latest)
 
     def _is_due(self, last_ms: int) -> bool:
         # A clock that was set back makes the listing due, too.
         return not 0 <= self._clock_ms() - last_ms < self._full_ms
-
-    def _read(self) -> tuple[int, Record | None]:
-        """The highest number, and its record if the record counts here and now."""
-        number = max(numbers(self._state.list(ORDER)), default=NOTHING)
-        data = None if number == NOTHING else self._state.get(f"{ORDER}/{number}")
-        if data is None:
-            return number, None
-        try:
-            record = Record(**json.loads(data))
-        except (ValueError, TypeError) as error:
-            log.warning("%s/%s/%s cannot be read: %s. All is listed.", self._state.location, ORDER, number, error)
-            return number, None
-        seal = self._log.seal(record.log_id)
-        counts = record.selects == self._selects and seal is not None and seal.hex() == record.seal
-        return number, record if counts else None
-
-    def _write(self, number: int, record: Record) -> None:
-        try:
-            self._state.put_if_absent(f"{ORDER}/{number}", json.dumps(asdict(record)).encode())
-            for old in numbers(self._state.list(ORDER)):
-                if old < number:
-                    self._state.delete(f"{ORDER}/{old}")
-        except CheckpointError as error:
-            log.warning("%s/%s was not written; the next plan lists more: %s", self._state.location, ORDER, error)

@@ -1,0 +1,92 @@
+"""Appends the files of the next batch of the live lane to the source log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from airflow_provider_microbatch.sources import UNLIMITED, ReadLimit
+from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.sources.file.batch import BatchLimits, NextBatch
+from airflow_provider_microbatch.sources.file.candidates import Candidates
+from airflow_provider_microbatch.sources.file.known_names import KnownNames
+from airflow_provider_microbatch.sources.file.left_out import LeftOut
+from airflow_provider_microbatch.sources.file.log import SourceLog
+from airflow_provider_microbatch.sources.file.order import ListingOrder
+from airflow_provider_microbatch.sources.file.seen import SeenFiles
+
+log = logging.getLogger(__name__)
+
+
+class Appender:
+    """Lists, and appends an entry of what is new.
+
+    :param source: the source.
+    :param name: name of the source in the pipeline.
+    :param lane: the lane whose entries are appended.
+    :param source_log: the source log.
+    :param seen: the files in the source log.
+    :param candidates: the files that may be planned.
+    :param order: chooses where a listing starts; None: at the first path.
+    :param known_names: makes the look for files under names that were read already, for one listing.
+    :param clock_ms: now, milliseconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        source: FileSource,
+        *,
+        name: str,
+        lane: str,
+        source_log: SourceLog,
+        seen: SeenFiles,
+        candidates: Candidates,
+        order: ListingOrder | None,
+        known_names: Callable[[], KnownNames],
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._source = source
+        self._name = name
+        self._lane = lane
+        self._log = source_log
+        self._seen = seen
+        self._candidates = candidates
+        self._order = order
+        self._known_names = known_names
+        self._clock_ms = clock_ms
+
+    def limits(self, limit: ReadLimit = UNLIMITED) -> BatchLimits:
+        """The source's own limits, combined with ``limit``."""
+        source = self._source
+        own = BatchLimits(files=source.max_files, bytes=source.max_bytes, latest_first=source.latest_first)
+        return own.within(limit)
+
+    def append(self, limit: ReadLimit) -> bool:
+        """List, and append the files of the next batch. False if there are none. True if the log has grown, by this
+        entry or by an entry of another planner: if that entry belongs to another lane, the eligible files have changed,
+        and the caller must try again."""
+        order, began_ms, settled = self._order, self._clock_ms(), self._candidates.settled()
+        walk = None if order is None else order.walk()
+        unseen = (known := self._known_names()).watched(walk.watched(self._seen.unseen) if walk else self._seen.unseen)
+        batch, left_out = NextBatch(self.limits(limit)), LeftOut(self._name)
+        for found in self._candidates.young(unseen, None if walk is None else walk.start, left_out):
+            if walk is not None:
+                walk.meet(found.path)
+            if settled(found):
+                batch.add(found)
+            else:
+                batch.leave(found.path)
+                if found.mtime_ns // 1_000_000 > began_ms:
+                    left_out.early(found.path)
+        left_out.warn()
+        known.warn(self._name)
+        files = batch.files()
+        self._candidates.check_readable(files)
+        if walk is not None and (late := walk.late()) is not None:
+            log.warning("source %r: %s", self._name, late)
+        added = bool(files) and self._log.add(self._seen.latest + 1, files, lane=self._lane)
+        if files:
+            self._seen.refresh()
+        if order is not None and walk is not None and (added or not files):
+            order.listed(walk, left=batch.left, latest=self._seen.latest, began_ms=began_ms)
+        return bool(files)
