@@ -19,8 +19,8 @@ MUTATIONS = [
         name="a folder mark is taken for data",
         why="Hadoop takes its key for a folder, and reads all below it a second time",
         file="sources/file/objects.py",
-        old="found.size and _is_taken(",
-        new="_is_taken(",
+        old="found.size and listing.takes(",
+        new="listing.takes(",
         tests=(OBJECTS,),
     ),
     Mutation(
@@ -50,7 +50,7 @@ MUTATIONS = [
     Mutation(
         name="hidden folders of a bucket are entered",
         why="what somebody is still writing is read",
-        file="sources/file/objects.py",
+        file="sources/file/listing.py",
         old="any(is_hidden(one) or not (",
         new="any(not (",
         tests=(OBJECTS,),

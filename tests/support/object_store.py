@@ -34,12 +34,12 @@ def address(folder: Path) -> str:
     return f"s3://{BUCKET}{folder.absolute()}"
 
 
-def client() -> Any:
+def client(service: str = "s3") -> Any:
     """A client of another library than the one that is tested."""
     import boto3
 
     return boto3.client(
-        "s3", endpoint_url=endpoint(), region_name="us-east-1", aws_access_key_id=KEY, aws_secret_access_key=SECRET
+        service, endpoint_url=endpoint(), region_name="us-east-1", aws_access_key_id=KEY, aws_secret_access_key=SECRET
     )
 
 

@@ -12,6 +12,7 @@ from airflow_provider_microbatch.runtime.masking import refusal
 from airflow_provider_microbatch.runtime.session import loses_rows
 from airflow_provider_microbatch.sources import OpenSource, Source, SourceContext
 from airflow_provider_microbatch.sources.file.listing import Listing
+from airflow_provider_microbatch.sources.file.notifications import QueueAddress
 from airflow_provider_microbatch.sources.file.overlap import archive_alike, list_alike, lists_below
 from airflow_provider_microbatch.sources.file.path import (
     absolute_path,
@@ -83,8 +84,13 @@ class FileSource(Source):
     :param ordered: new files' paths sort after the paths of existing files (``dt=2026-11-21/hh=10/…``; compared as
         whole texts, as object stores compare keys). Plans and sensors then list only paths that sort after the planned
         files. Not with ``bounded``, which lists once.
-    :param full_listing_seconds: with ``ordered``, the interval in seconds at which all paths are listed again, for
-        files that came out of order; the log names these. None: an hour.
+    :param notifications: ``sqs://conn_id/queue``: the queue to which the bucket's service tells of new objects, and no
+        other source's. Plans look at what it names, and sensors list where it has messages, so that a bucket in which
+        nothing lands is not listed. Without ``conn_id`` the environment's credentials. Not with ``ordered``,
+        ``bounded`` or ``min_file_age``: an object is whole as soon as it is there.
+    :param full_listing_seconds: with ``ordered``, or ``notifications``, the interval in seconds at which all paths are
+        listed again, for files that came out of order (the log names these), or of which no message came. None: an
+        hour.
     :param on_missing: reaction to a planned file that is gone: ``fail``, or ``skip`` it.
     :param on_changed: reaction to a planned file whose size or mtime has changed: ``fail``, or ``read`` it as it is
         now.
@@ -115,6 +121,7 @@ class FileSource(Source):
     on_missing: str = "fail"
     on_changed: str = "fail"
     ordered: bool = False
+    notifications: str | None = None
     full_listing_seconds: float | None = None
     allow_table: bool = False
     packages: Sequence[str] | None = None
@@ -149,8 +156,11 @@ class FileSource(Source):
             raise DefinitionError(f"{where}: {self.refuses_limits}. Leave out one of the three.")
         if self.ordered and self.bounded:
             raise DefinitionError(f"{where}: a bounded source lists once, so ordered means nothing. Leave out one.")
-        if self.full_listing_seconds is not None and not self.ordered:
-            raise DefinitionError(f"{where}: full_listing_seconds belongs to ordered=True; else every listing is full.")
+        self._check_notifications()
+        if self.full_listing_seconds is not None and not self.ordered and self.notifications is None:
+            raise DefinitionError(
+                f"{where}: full_listing_seconds belongs to ordered=True, or notifications; else every listing is full."
+            )
         self._check_packages()
         self._check_options()
         self._check_archive(Listing(pattern).base)
@@ -281,6 +291,18 @@ class FileSource(Source):
             raise DefinitionError(
                 f"FileSource({self.path!r}): {name} must be a number above 0, or None for no limit; not {value!r}."
             )
+
+    def _check_notifications(self) -> None:
+        if self.notifications is None:
+            return
+        if not isinstance(self.notifications, str):
+            raise DefinitionError(f"FileSource({self.path!r}): notifications must be an address, or None.")
+        QueueAddress.parse(self.notifications)
+        if not is_object(self.path):
+            raise DefinitionError(f"FileSource({self.path!r}): notifications come from a bucket, and path is a folder.")
+        for name in ("ordered", "bounded", "min_file_age"):
+            if getattr(self, name):
+                raise DefinitionError(f"FileSource({self.path!r}): {name} goes with no notifications. Leave out one.")
 
     def _check_options(self) -> None:
         where = f"FileSource({self.path!r}): options"

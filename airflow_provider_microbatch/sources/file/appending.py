@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from airflow_provider_microbatch.sources import UNLIMITED, ReadLimit
 from airflow_provider_microbatch.sources.file import FileSource
@@ -12,6 +12,7 @@ from airflow_provider_microbatch.sources.file.candidates import Candidates
 from airflow_provider_microbatch.sources.file.known_names import KnownNames
 from airflow_provider_microbatch.sources.file.left_out import LeftOut
 from airflow_provider_microbatch.sources.file.log import SourceLog
+from airflow_provider_microbatch.sources.file.notifications.hints import Hints
 from airflow_provider_microbatch.sources.file.order import ListingOrder
 from airflow_provider_microbatch.sources.file.seen import SeenFiles
 
@@ -28,6 +29,7 @@ class Appender:
     :param seen: the files in the source log.
     :param candidates: the files that may be planned.
     :param order: chooses where a listing starts; None: at the first path.
+    :param hints: says of which files the source was notified; None: it is not.
     :param known_names: makes the look for files under names that were read already, for one listing.
     :param clock_ms: now, milliseconds since the epoch.
     """
@@ -42,6 +44,7 @@ class Appender:
         seen: SeenFiles,
         candidates: Candidates,
         order: ListingOrder | None,
+        hints: Hints | None,
         known_names: Callable[[], KnownNames],
         clock_ms: Callable[[], int],
     ) -> None:
@@ -52,6 +55,7 @@ class Appender:
         self._seen = seen
         self._candidates = candidates
         self._order = order
+        self._hints = hints
         self._known_names = known_names
         self._clock_ms = clock_ms
 
@@ -62,14 +66,24 @@ class Appender:
         return own.within(limit)
 
     def append(self, limit: ReadLimit) -> bool:
-        """List, and append the files of the next batch. False if there are none. True if the log has grown, by this
-        entry or by an entry of another planner: if that entry belongs to another lane, the eligible files have changed,
-        and the caller must try again."""
+        """List, or look at what notifications name, and append the files of the next batch. False if there are none.
+        True if the log has grown, by this entry or by an entry of another planner: if that entry belongs to another
+        lane, the eligible files have changed, and the caller must try again."""
+        named = None if self._hints is None else self._hints.named(self.limits(limit).files)
+        # Without a message there is nothing. With messages by which nothing is found all are listed: a sensor that
+        # listed may have found a file of which no message came.
+        if named is not None and (not named or self._append(limit, named)):
+            return bool(named)
+        return self._append(limit, None)
+
+    def _append(self, limit: ReadLimit, named: Sequence[str] | None) -> bool:
         order, began_ms, settled = self._order, self._clock_ms(), self._candidates.settled()
         walk = None if order is None else order.walk()
         unseen = (known := self._known_names()).watched(walk.watched(self._seen.unseen) if walk else self._seen.unseen)
-        batch, left_out = NextBatch(self.limits(limit)), LeftOut(self._name)
-        for found in self._candidates.young(unseen, None if walk is None else walk.start, left_out):
+        batch, left_out, met = NextBatch(self.limits(limit)), LeftOut(self._name), set()
+        for found in self._candidates.young(unseen, None if walk is None else walk.start, left_out, named=named):
+            if named is not None:
+                met.add(found.path)
             if walk is not None:
                 walk.meet(found.path)
             if settled(found):
@@ -89,4 +103,13 @@ class Appender:
             self._seen.refresh()
         if order is not None and walk is not None and (added or not files):
             order.listed(walk, left=batch.left, latest=self._seen.latest, began_ms=began_ms)
+        if self._hints is not None and (added or not files):
+            self._hints.over(
+                left=met.difference(file.path for file in files),
+                latest=self._seen.latest,
+                listed_ms=began_ms if named is None else None,
+                is_whole=batch.left is None,
+            )
+        elif self._hints is not None:
+            self._hints.give_back()
         return bool(files)

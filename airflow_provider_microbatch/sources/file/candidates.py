@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources.file import FileSource
@@ -36,17 +36,25 @@ class Candidates:
         """Files that may be planned now, in no order."""
         return filter(self.settled(), self.young(self._seen.unseen, start))
 
-    def young(self, wanted: Unseen, start: str | None, left_out: LeftOut | None = None) -> Iterator[FoundFile]:
+    def young(
+        self,
+        wanted: Unseen,
+        start: str | None,
+        left_out: LeftOut | None = None,
+        *,
+        named: Sequence[str] | None = None,
+    ) -> Iterator[FoundFile]:
         """Files that may be planned now or later. As in Spark, age counts from the newest planned file; a time in the
         future counts as now, since otherwise a single file with such a time would make all later files too old for
         good.
 
         :param left_out: notes the files that may never be planned.
+        :param named: the only paths to look at, which the source selects; None: list.
         """
         source, oldest_ms = self._source, None
         if source.max_file_age is not None and self._seen.newest_ms is not None:
             oldest_ms = min(self._seen.newest_ms, self._clock_ms()) - int(source.max_file_age * 1000)
-        for found in self.listed(wanted, start):
+        for found in self.listed(wanted, start) if named is None else self._there(wanted(named)):
             if oldest_ms is None or found.mtime_ns // 1_000_000 >= oldest_ms:
                 yield found
             elif left_out is not None:
@@ -65,6 +73,14 @@ class Candidates:
         """
         try:
             yield from self._place.files(self._listing, wanted, start=start)
+        except (SourceError, OSError) as error:
+            raise SourceError(f"source {self._name!r}: {error}") from error
+
+    def _there(self, paths: Sequence[str]) -> Iterator[FoundFile]:
+        """The files at these paths, as a listing finds them: objects without a byte are no data."""
+        try:
+            look = self._place.looks(paths)
+            yield from (found for path in paths if (found := look(path)) is not None and found.size)
         except (SourceError, OSError) as error:
             raise SourceError(f"source {self._name!r}: {error}") from error
 

@@ -11,6 +11,7 @@ import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from airflow_provider_microbatch.exceptions import SourceError
@@ -22,7 +23,7 @@ from airflow_provider_microbatch.sources.file.path import (
     literal_prefix,
     unescape,
 )
-from airflow_provider_microbatch.sources.file.tables import is_sign_of_table, why_not
+from airflow_provider_microbatch.sources.file.tables import check_no_table, is_sign_of_table, why_not
 
 _AT_A_TIME = 1_000
 
@@ -70,6 +71,13 @@ def ends_before(folder: str, start: str | None) -> bool:
     return below < start and not start.startswith(below)
 
 
+@lru_cache(maxsize=1_000)
+def below(pattern: str) -> tuple[str, tuple[tuple[str, re.Pattern[str]], ...]]:
+    """The longest prefix of a glob without a wildcard, and the components below it, each with what it matches."""
+    base = literal_prefix(pattern)
+    return base, tuple((part, component_regex(part)) for part in pattern.split("/")[len(base.split("/")) :])
+
+
 @dataclass(frozen=True)
 class Listing:
     """A walk over the files under a path.
@@ -95,6 +103,40 @@ class Listing:
     def base(self) -> str:
         """The longest prefix of the path without a glob: partition columns and archive paths are counted from there."""
         return literal_prefix(self.path)
+
+    def selects(self, path: str) -> bool:
+        """Whether a walk takes a file of this path where there is one, as far as its path says."""
+        return any(self.takes(pattern, path) for pattern in expand_braces(self.path))
+
+    def takes(self, pattern: str, path: str) -> bool:
+        """Whether a walk by ``pattern``, which has no braces, takes a file of this path."""
+        base, parts = below(pattern)
+        if path == base:
+            return not parts and self.is_named(base.rpartition("/")[2])
+        if not path.startswith(f"{base}/"):
+            return False
+        *folders, name = path.removeprefix(f"{base}/").split("/")
+        # A notification may name a key that ends in a slash: to Spark that is a folder, and all that lies below it.
+        if not name or len(folders) + 1 < len(parts):
+            return False
+        for (part, regex), one in zip(parts, [*folders, name], strict=False):
+            if has_wildcard(part) and is_hidden(one) and part[0] not in "._":
+                return False
+            if not regex.fullmatch(one):
+                return False
+        if any(is_hidden(one) or not (self.recursive or is_partition(one)) for one in folders[len(parts) :]):
+            return False
+        return not is_hidden(name) and self.is_named(name)
+
+    def check_no_table(self, path: str) -> None:
+        """Check that a path tells of no table, unless tables may be read.
+
+        :raises SourceError: if it does.
+        """
+        for pattern in () if self.allow_table else expand_braces(self.path):
+            base, _ = below(pattern)
+            if path.startswith(f"{base}/"):
+                check_no_table(base, path.removeprefix(f"{base}/").split("/"))
 
     def files(self, unseen: Unseen, *, start: str | None = None) -> Iterator[FoundFile]:
         """Yield each regular file whose path is ``unseen``, once, in no order. Only these files are stat'ed.

@@ -8,7 +8,6 @@ takes their keys for folders.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,26 +17,12 @@ from typing import Any
 from airflow_provider_microbatch.connections import Connect
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, SourceError
 from airflow_provider_microbatch.runtime.job import Requirements
-from airflow_provider_microbatch.sources.file.listing import (
-    FoundFile,
-    Listing,
-    Unseen,
-    ends_before,
-    is_hidden,
-    is_partition,
-)
+from airflow_provider_microbatch.sources.file.listing import FoundFile, Listing, Unseen, below, ends_before
 from airflow_provider_microbatch.sources.file.log import PlannedFile
-from airflow_provider_microbatch.sources.file.path import (
-    component_regex,
-    expand_braces,
-    has_wildcard,
-    is_glob,
-    literal_prefix,
-    object_path,
-)
+from airflow_provider_microbatch.sources.file.path import expand_braces, is_glob, literal_prefix, object_path
 from airflow_provider_microbatch.sources.file.place import Look, Place
 from airflow_provider_microbatch.sources.file.present import archived_path
-from airflow_provider_microbatch.sources.file.tables import is_sign_of_table, why_not
+from airflow_provider_microbatch.sources.file.tables import check_no_table
 from airflow_provider_microbatch.stores.object_store.address import Address
 from airflow_provider_microbatch.stores.object_store.bucket import Bucket
 from airflow_provider_microbatch.stores.object_store.forks import library
@@ -116,26 +101,17 @@ class ObjectPlace(Place):
             yield from map(waiting.__getitem__, unseen(list(waiting)))
 
     def _matching(self, listing: Listing, pattern: str, start: str | None) -> Iterator[FoundFile]:
-        base = literal_prefix(pattern)
-        above = len(base.split("/"))
-        parts = [(part, component_regex(part)) for part in pattern.split("/")[above:]]
-        is_wanted = not parts and (start is None or base >= start) and listing.is_named(base.rpartition("/")[2])
+        base, parts = below(pattern)
+        is_wanted = not parts and (start is None or base >= start) and listing.takes(pattern, base)
         if is_wanted and (alone := self.look(base)) is not None and alone.size:
             yield alone
         if ends_before(base, start):
             return
         for found in self._keys(base, start if start is not None and start > f"{base}/" else None):
-            names = found.path.split("/")[above:]
             if not listing.allow_table:
-                self._check_no_table(base, names)
-            if (start is None or found.path >= start) and found.size and _is_taken(listing, parts, names):
+                check_no_table(base, found.path.removeprefix(f"{base}/").split("/"))
+            if (start is None or found.path >= start) and found.size and listing.takes(pattern, found.path):
                 yield found
-
-    def _check_no_table(self, base: str, names: Sequence[str]) -> None:
-        for depth, name in enumerate(names):
-            folder = "/".join([base, *names[:depth]])
-            if name[:1] == "_" and is_sign_of_table(folder, name):
-                raise SourceError(why_not(folder))
 
     def _keys(self, base: str, start: str | None, *, size: int = _PAGE) -> Iterator[FoundFile]:
         """Yield the objects below a folder, ascending.
@@ -267,22 +243,3 @@ def _gone(client: Any, key: str) -> None:
         library().delete(client, key)
     except FileNotFoundError:
         return
-
-
-def _is_taken(listing: Listing, parts: Sequence[tuple[str, re.Pattern[str]]], names: Sequence[str]) -> bool:
-    """Whether a walk over folders would reach an object and take it.
-
-    :param parts: components of the pattern below its base.
-    :param names: components of the key below the base.
-    """
-    if len(names) < max(len(parts), 1):
-        return False
-    for (part, regex), name in zip(parts, names, strict=False):
-        if has_wildcard(part) and is_hidden(name) and part[0] not in "._":
-            return False
-        if not regex.fullmatch(name):
-            return False
-    *folders, name = names
-    if any(is_hidden(one) or not (listing.recursive or is_partition(one)) for one in folders[len(parts) :]):
-        return False
-    return not is_hidden(name) and listing.is_named(name)

@@ -13,7 +13,7 @@ from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceChan
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.runtime.streaming_job import Stream
 from airflow_provider_microbatch.sources import UNLIMITED, Figures, OpenSource, ReadLimit, SourceContext, Split
-from airflow_provider_microbatch.sources.file import PARSED, FileSource
+from airflow_provider_microbatch.sources.file import PARSED, FileSource, notifications
 from airflow_provider_microbatch.sources.file.appending import Appender
 from airflow_provider_microbatch.sources.file.batch import total
 from airflow_provider_microbatch.sources.file.candidates import Candidates
@@ -31,6 +31,9 @@ from airflow_provider_microbatch.sources.file.log import (
     log_id,
     offset_of,
 )
+from airflow_provider_microbatch.sources.file.notifications import QueueAddress
+from airflow_provider_microbatch.sources.file.notifications.hints import NOTIFIED, Hints
+from airflow_provider_microbatch.sources.file.notifications.queue import Queue
 from airflow_provider_microbatch.sources.file.order import FULL_LISTING_SECONDS, ORDER, ListingOrder
 from airflow_provider_microbatch.sources.file.place import Look
 from airflow_provider_microbatch.sources.file.present import Located, deleted, locate, not_as_read, usable
@@ -86,6 +89,7 @@ class OpenFileSource(OpenSource):
                 full_listing_seconds=source.full_listing_seconds or FULL_LISTING_SECONDS,
                 clock_ms=context.clock_ms,
             )
+        self._hints = self._hints_of(context)
         self._appender = Appender(
             source,
             name=context.name,
@@ -94,6 +98,7 @@ class OpenFileSource(OpenSource):
             seen=self._seen,
             candidates=self._candidates,
             order=self._order,
+            hints=self._hints,
             known_names=self._known_names,
             clock_ms=context.clock_ms,
         )
@@ -120,7 +125,8 @@ class OpenFileSource(OpenSource):
         ahead = self._log.next_of(self._lane, start, self._seen.latest)
         if ahead is not None:
             return True
-        starts = [None] if self._order is None else self._order.starts()
+        way = self._order or self._hints
+        starts = [None] if way is None else way.starts()
         if any(next(self._candidates.eligible(start), None) is not None for start in starts):
             return True
         if is_due(self._log.location):
@@ -286,7 +292,7 @@ class OpenFileSource(OpenSource):
             self._log.remove_after(last)
         except CorruptEntryError as error:
             raise self._error(str(error)) from error
-        for derived in (INDEX, ORDER):
+        for derived in (INDEX, ORDER, NOTIFIED):
             for name in self._state.list(derived):
                 self._state.delete(f"{derived}/{name}")
         if (bound := self._bound()) is not None and bound > last:
@@ -434,6 +440,23 @@ class OpenFileSource(OpenSource):
                 f"at {self._seen.latest}. Restore the missing entries from a backup of the checkpoint."
             )
         return number
+
+    def _hints_of(self, context: SourceContext) -> Hints | None:
+        source = self._source
+        if source.notifications is None:
+            return None
+        return Hints(
+            Queue(QueueAddress.parse(source.notifications), connect=context.connect),
+            name=self._name,
+            top=self._place.top,
+            listing=self._listing,
+            unseen=self._seen.unseen,
+            source_log=self._log,
+            state=self._state,
+            selects={name: getattr(source, name) for name in (*_SELECTS, "notifications")},
+            full_listing_seconds=source.full_listing_seconds or notifications.FULL_LISTING_SECONDS,
+            clock_ms=context.clock_ms,
+        )
 
     def _known_names(self) -> KnownNames:
         return KnownNames(self._log, self._cleaned(), self._place, seen=self._seen, source=self._source)

@@ -11,20 +11,16 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.sources.file.log import NOTHING, SourceLog
 from airflow_provider_microbatch.stores import Store
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
 log = logging.getLogger(__name__)
 
-R = TypeVar("R", bound="DataclassInstance")
+R = TypeVar("R")
 
 
 class SealedRecords(Generic[R]):
@@ -72,7 +68,7 @@ class SealedRecords(Generic[R]):
         seal = self._log.seal(latest)
         if seal is None:
             return
-        written = {**asdict(record), "log_id": latest, "seal": seal.hex(), "selects": self._selects}
+        written = {**vars(record), "log_id": latest, "seal": seal.hex(), "selects": self._selects}
         try:
             self._state.put_if_absent(f"{self._folder}/{number}", json.dumps(written).encode())
             for old in numbers(self._state.list(self._folder)):

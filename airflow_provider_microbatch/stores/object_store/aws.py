@@ -1,4 +1,4 @@
-"""What an Airflow connection of type ``aws`` says about a bucket."""
+"""What an Airflow connection of type ``aws`` says about a bucket, or a queue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNSUPPORTED = ("role_arn", "profile_name", "assume_role_method", "credential_pro
 
 @dataclass(frozen=True, kw_only=True)
 class AwsAccess:
-    """How to reach a bucket, and by which keys.
+    """How to reach a service of Amazon's, or one that speaks as it does, and by which keys.
 
     :param endpoint: URL of the service; None for Amazon's own.
     :param addressing: ``addressing_style`` of Amazon's library; None if nothing is said.
@@ -23,22 +23,25 @@ class AwsAccess:
     :param token: token of temporary keys.
     """
 
-    endpoint: str | None
-    region: str | None
-    addressing: str | None
-    verify: object
-    keys: tuple[str, str] | None = field(repr=False)
-    token: str | None = field(repr=False)
+    endpoint: str | None = None
+    region: str | None = None
+    addressing: str | None = None
+    verify: object = None
+    keys: tuple[str, str] | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, connection: Connection) -> Self:
-        """Read the connection."""
+    def of(cls, connection: Connection, *, service: str = "s3") -> Self:
+        """Read the connection.
+
+        :param service: the service that is to be reached, by its name in ``service_config``.
+        """
         extra = connection.extra
-        service = _mapping(_mapping(extra.get("service_config")).get("s3"))
+        own = _mapping(_mapping(extra.get("service_config")).get(service))
         key = connection.login or extra.get("aws_access_key_id")
         secret = connection.password or extra.get("aws_secret_access_key")
         return cls(
-            endpoint=_text(service.get("endpoint_url") or extra.get("endpoint_url")),
+            endpoint=_text(own.get("endpoint_url") or extra.get("endpoint_url")),
             region=_text(extra.get("region_name")),
             addressing=_text(_mapping(_mapping(extra.get("config_kwargs")).get("s3")).get("addressing_style")),
             verify=extra.get("verify"),

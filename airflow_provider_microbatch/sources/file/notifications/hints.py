@@ -1,0 +1,181 @@
+"""Chooses whether a plan lists, or looks at what notifications name alone.
+
+* A plan receives messages before it looks at anything, and deletes a message only when each file that it names is in
+  the source log, or is none to be planned. One that dies before that has the messages come again.
+* A sensor receives nothing: it asks how many messages there are, and lists where there are some. So it fires for what a
+  plan finds.
+* A plan lists where a full listing is due, and where messages came by which nothing is found: a sensor may have found a
+  file of which no message came.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.sources.file.listing import Listing
+from airflow_provider_microbatch.sources.file.log import SourceLog
+from airflow_provider_microbatch.sources.file.notifications.events import created
+from airflow_provider_microbatch.sources.file.notifications.queue import Message, Queue, QueueAwayError
+from airflow_provider_microbatch.sources.file.sealed import SealedRecords
+from airflow_provider_microbatch.stores import Store
+
+log = logging.getLogger(__name__)
+
+NOTIFIED = "notified"
+"""Folder of the records in the source's state."""
+
+_MOST = 10_000
+"""The most messages that a plan receives, unless its batch may have fewer files."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """:param full_ms: time of the last listing of all files that left none for later, milliseconds since the epoch."""
+
+    full_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Listed:
+    """A listing in vain by a sensor of this process."""
+
+    number: int
+    at_ms: int
+    waiting: int
+
+
+_LISTED: dict[str, _Listed] = {}
+"""By the state's address. A sensor writes nothing and deletes no message, and each of its questions opens the source
+anew: without this, messages of planned files would have each question list. Forgetting an entry costs a listing."""
+
+
+class Hints:
+    """What the queue of a source tells its plans and sensors.
+
+    :param queue: the queue.
+    :param name: name of the source in the pipeline.
+    :param top: the beginning of all paths of the source's bucket.
+    :param listing: which files the source takes.
+    :param unseen: those of some paths that the source log does not have.
+    :param source_log: the planned files.
+    :param state: the source's own state.
+    :param selects: the arguments of the source that decide which files it reads, as JSON values.
+    :param full_listing_seconds: seconds after which all files are listed again.
+    :param clock_ms: the time, milliseconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        *,
+        name: str,
+        top: str,
+        listing: Listing,
+        unseen: Callable[[list[str]], Collection[str]],
+        source_log: SourceLog,
+        state: Store,
+        selects: Mapping[str, Any],
+        full_listing_seconds: float,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._queue = queue
+        self._name = name
+        self._top = top
+        self._listing = listing
+        self._unseen = unseen
+        self._location = state.location
+        self._records = SealedRecords(Record, NOTIFIED, source_log, state, selects=selects)
+        self._full_ms = int(full_listing_seconds * 1000)
+        self._clock_ms = clock_ms
+        self._held: dict[Message, frozenset[str]] = {}
+
+    def starts(self) -> Iterator[str | None]:
+        """Yield where a sensor starts its listing: at the first path, or nowhere. Takes and writes nothing."""
+        number, record = self._records.read()
+        listed = _LISTED.get(self._location)
+        if listed is not None and listed.number != number:
+            listed = None
+        is_due = self._is_due(None if record is None else record.full_ms)
+        is_due = is_due and self._is_due(None if listed is None else listed.at_ms)
+        waiting = self._told(self._queue.waiting)
+        if not is_due and (waiting == 0 or (listed is not None and listed.waiting == waiting)):
+            return
+        now_ms = self._clock_ms()
+        yield None
+        if waiting is not None:
+            _LISTED[self._location] = _Listed(number=number, at_ms=now_ms, waiting=waiting)
+
+    def named(self, most: int | None) -> list[str] | None:
+        """Receive messages, and return the paths of the files that they name; None: list all files.
+
+        :param most: the largest number of files in the batch; None: no limit.
+        """
+        _, record = self._records.read()
+        came = self._told(lambda: self._queue.receive(_MOST if most is None else min(most, _MOST)))
+        self._hold(came or [])
+        if came is None or self._is_due(None if record is None else record.full_ms):
+            return None
+        if not self._held:
+            return []
+        return sorted(frozenset().union(*self._held.values())) or None
+
+    def over(self, *, left: Collection[str], latest: int, listed_ms: int | None, is_whole: bool) -> None:
+        """A plan is over: what it has found is in the log up to ``latest``, except what is left for later.
+
+        :param left: the named files that are left for later.
+        :param listed_ms: when its listing of all files began, milliseconds since the epoch; None if it did not list.
+        :param is_whole: whether it has left nothing of what it has found.
+        """
+        if listed_ms is not None:
+            # A file that the listing did not show, though the message came before the listing began, is looked at.
+            left = {*left, *self._unseen(sorted(frozenset().union(*self._held.values())))}
+        is_left = {message: not paths.isdisjoint(left) for message, paths in self._held.items()}
+        self._queue.delete([message for message, is_kept in is_left.items() if not is_kept])
+        self._queue.give_back([message for message, is_kept in is_left.items() if is_kept])
+        self._held.clear()
+        if listed_ms is not None and is_whole:
+            number, _ = self._records.read()
+            self._records.write(number + 1, Record(full_ms=listed_ms), latest=latest)
+
+    def give_back(self) -> None:
+        """A plan has appended nothing, since another one came first: who plans next has its messages."""
+        self._queue.give_back(list(self._held))
+        self._held.clear()
+
+    def _hold(self, messages: list[Message]) -> None:
+        strange = 0
+        for message in messages:
+            keys = created(message.body, self._top.removeprefix("s3a://").rstrip("/"))
+            if keys is None:
+                strange += 1
+                continue
+            paths = [f"{self._top}{key}" for key in keys]
+            for path in paths:
+                self._listing.check_no_table(path)
+            self._held[message] = frozenset(filter(self._listing.selects, paths))
+        if strange:
+            log.warning(
+                "source %r: %s has %s message(s) that are no notifications of %s. They are left there. Let the queue "
+                "be this source's own: whoever takes its messages, or sends others, costs listings.",
+                self._name, self._queue.address, strange, self._top,
+            )  # fmt: skip
+
+    def _told(self, ask: Callable[[], Any]) -> Any:
+        """The queue's answer; None if there is none for now."""
+        try:
+            return ask()
+        except QueueAwayError as error:
+            log.warning(
+                "source %r: %s does not answer, so all files are listed: %s", self._name, self._queue.address, error
+            )
+            return None
+        except SourceError as error:
+            raise SourceError(f"source {self._name!r}: {error}") from error
+
+    def _is_due(self, last_ms: int | None) -> bool:
+        # A clock that was set back makes the listing due, too.
+        return last_ms is None or not 0 <= self._clock_ms() - last_ms < self._full_ms

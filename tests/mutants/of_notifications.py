@@ -1,0 +1,51 @@
+"""Mutations of a file source that is notified by a queue."""
+
+from __future__ import annotations
+
+from tests.mutants.mutation import Mutation
+
+TOLD = ("tests/sources/test_file_notifications.py",)
+HINTS = "sources/file/notifications/hints.py"
+
+MUTATIONS = [
+    Mutation(
+        name="messages are deleted before their files are in the log",
+        why="a plan that dies loses them, and the files wait for a listing",
+        file=HINTS,
+        old="        self._hold(came or [])\n",
+        new="        self._hold(came or [])\n        self._queue.delete(came or [])\n",
+        tests=TOLD,
+    ),
+    Mutation(
+        name="what does not fit into the batch is not given back",
+        why="the files wait for a listing",
+        file=HINTS,
+        old="        is_left = {message: not paths.isdisjoint(left) for message, paths in self._held.items()}\n",
+        new="        is_left = {message: False for message in self._held}\n",
+        tests=TOLD,
+    ),
+    Mutation(
+        name="a listing that left files for later counts as full",
+        why="files of which no message is there any more wait for the next listing",
+        file=HINTS,
+        old="        if listed_ms is not None and is_whole:\n",
+        new="        if listed_ms is not None:\n",
+        tests=TOLD,
+    ),
+    Mutation(
+        name="messages that name nothing new end the plan",
+        why="a sensor fires for what no run plans",
+        file="sources/file/appending.py",
+        old="is not None and (not named or self._append(limit, named)):\n            return bool(named)\n",
+        new="is not None:\n            return bool(named) and self._append(limit, named)\n",
+        tests=TOLD,
+    ),
+    Mutation(
+        name="what came out of a message is looked at wherever it lies",
+        why="whoever may send to the queue has other objects read",
+        file=HINTS,
+        old="frozenset(filter(self._listing.selects, paths))",
+        new="frozenset(paths)",
+        tests=TOLD,
+    ),
+]

@@ -1,0 +1,458 @@
+"""A bucket that tells a queue of what lands: plans look at what it names, on a real API of S3 and SQS. A message may be
+lost, late, doubled, or of another object, and its receiver may die: each object is planned once all the same."""
+
+from __future__ import annotations
+
+import json
+import random
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from airflow_provider_microbatch import connections
+from airflow_provider_microbatch.checkpoint.known_tables import TABLE_MARK
+from airflow_provider_microbatch.connections import Connection
+from airflow_provider_microbatch.exceptions import DefinitionError, SourceError
+from airflow_provider_microbatch.lifetime import lifetime
+from airflow_provider_microbatch.sources import Late, OpenSource
+from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.sources.file.log import SourceLog
+from airflow_provider_microbatch.sources.file.notifications import events, hints, queue
+from tests.sources.support import World, paths
+from tests.support import object_store
+from tests.support.faulty_proxy import Asked, FaultyProxy, error
+from tests.support.waiting import wait_until
+
+HOUR_MS = 3_600_000
+
+
+class Notified:
+    """A bucket, its queue, and a source that is told by it; a proxy counts what is asked."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.proxy = FaultyProxy(object_store.endpoint())
+        self._s3, self._sqs = object_store.client(), object_store.client("sqs")
+        self.name = f"told-{uuid.uuid4().hex}"
+        self._s3.create_bucket(Bucket=self.name)
+        self.url = self._sqs.create_queue(QueueName=self.name)["QueueUrl"]
+        self.position: str | None = None
+
+    @property
+    def address(self) -> str:
+        return f"sqs://lake/{self.name}"
+
+    def switch_on(self) -> None:
+        """Have the bucket tell the queue from now on."""
+        arn = self._sqs.get_queue_attributes(QueueUrl=self.url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+        told = {"QueueConfigurations": [{"QueueArn": arn, "Events": ["s3:ObjectCreated:*"]}]}
+        self._s3.put_bucket_notification_configuration(Bucket=self.name, NotificationConfiguration=told)
+
+    def connection(self, conn_id: str) -> Connection:
+        assert conn_id == "lake"
+        extra = {"endpoint_url": self.proxy.url, "region_name": "us-east-1"}
+        return Connection(conn_id=conn_id, conn_type="aws", login="AKIATOLD", password="secret", extra=extra)
+
+    def land(self, name: str) -> None:
+        self._s3.put_object(Bucket=self.name, Key=f"landing/{name}", Body=b'{"id": 1}\n')
+
+    def remove(self, name: str) -> None:
+        self._s3.delete_object(Bucket=self.name, Key=f"landing/{name}")
+
+    def waiting(self) -> int:
+        """Messages, whether somebody has them or not."""
+        names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+        found = self._sqs.get_queue_attributes(QueueUrl=self.url, AttributeNames=names)["Attributes"]
+        return sum(int(found[name]) for name in names)
+
+    def lose(self) -> None:
+        """Somebody else takes all messages."""
+        while found := self._sqs.receive_message(QueueUrl=self.url, MaxNumberOfMessages=10).get("Messages"):
+            for one in found:
+                self._sqs.delete_message(QueueUrl=self.url, ReceiptHandle=one["ReceiptHandle"])
+
+    def send(self, body: str) -> None:
+        self._sqs.send_message(QueueUrl=self.url, MessageBody=body)
+
+    def say(self, *names: str, bucket: str | None = None) -> None:
+        """Send a message as the bucket does."""
+        one = [
+            {"eventName": "ObjectCreated:Put", "s3": {"bucket": {"name": bucket or self.name}, "object": {"key": key}}}
+            for key in (f"landing/{name}" for name in names)
+        ]
+        self.send(json.dumps({"Records": one}))
+
+    def open(self, **arguments: Any) -> OpenSource:
+        given = {"packages": [], "notifications": self.address, **arguments}
+        return self.world.open(f"s3://lake@{self.name}/landing", **given)
+
+    def plan(self, **arguments: Any) -> list[str]:
+        """The names of the next batch; the position moves on behind it."""
+        start, source = self.position, self.open(**arguments)
+        end = source.latest_offset(start)
+        assert not isinstance(end, Late)
+        self.position = end
+        read = self.open(**arguments).read(start, end)
+        return [] if start == end else [path.partition("/landing/")[2] for path in paths(read)]
+
+    def sees(self, **arguments: Any) -> bool:
+        return self.open(**arguments).has_new(self.position)
+
+    def asked(self) -> Counter[str]:
+        """What was asked of the bucket and of the queue since the last time."""
+        found = Counter(_call(one) for one in self.proxy.asked)
+        self.proxy.asked.clear()
+        return found
+
+
+def _call(asked: Asked) -> str:
+    return asked.headers.get("x-amz-target", asked.kind).removeprefix("AmazonSQS.")
+
+
+@pytest.fixture
+def told(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notified]:
+    told = Notified(world)
+    told.proxy.start()
+    monkeypatch.setattr(connections, "_found_by", [told.connection])
+    monkeypatch.setattr(queue, "_WAIT_SECONDS", 0)
+    monkeypatch.setattr(hints, "_LISTED", {})
+    with lifetime():  # a client for each question would take most of the time
+        yield told
+    told.proxy.stop()
+
+
+def test_what_lands_is_planned_by_its_message_and_nothing_is_listed(told: Notified) -> None:
+    told.land("before.json")
+    told.switch_on()
+    assert told.plan() == ["before.json"]
+    told.land("a b+c%.json")
+    told.land("dt=1/b.json")
+    told.land("_hidden.json")
+    told.asked()
+    assert told.plan() == ["a b+c%.json", "dt=1/b.json"]
+    assert told.asked()["list"] == 0
+    assert told.waiting() == 0
+    assert told.plan() == []
+    assert told.asked().keys() - {"head"} == {"GetQueueAttributes"}
+
+
+def test_a_sensor_takes_no_message_and_lists_nothing_while_there_is_none(told: Notified) -> None:
+    told.switch_on()
+    told.land("a.json")
+    assert told.plan() == ["a.json"]
+    told.asked()
+    assert not told.sees()
+    assert told.asked().keys() - {"head"} == {"GetQueueAttributes"}
+    told.land("b.json")
+    for _ in range(2):
+        assert told.sees()
+    assert told.waiting() == 1
+    assert told.plan() == ["b.json"]
+
+
+def test_a_sensor_lists_once_for_messages_of_what_was_planned_and_the_next_plan_deletes_them(told: Notified) -> None:
+    told.switch_on()
+    told.land("a.json")
+    assert told.plan() == ["a.json"]
+    told.say("a.json")
+    told.asked()
+    assert [told.sees() for _ in range(3)] == [False] * 3
+    assert told.asked()["list"] == 1
+    assert told.plan() == []
+    assert told.waiting() == 0
+
+
+def test_a_message_that_was_lost_costs_time_and_no_file(told: Notified) -> None:
+    told.switch_on()
+    told.land("a.json")
+    assert told.plan() == ["a.json"]
+    told.land("b.json")
+    told.lose()
+    assert not told.sees()
+    assert told.plan() == []
+    told.world.now_ms += HOUR_MS
+    assert told.sees()
+    assert told.plan() == ["b.json"]
+
+
+def test_what_a_sensor_found_beside_messages_of_nothing_new_is_planned(told: Notified) -> None:
+    told.switch_on()
+    told.land("a.json")
+    assert told.plan() == ["a.json"]
+    told.land("b.json")
+    told.lose()
+    told.say("a.json")
+    assert told.sees()
+    assert told.plan() == ["b.json"]
+
+
+def test_a_plan_that_dies_before_its_entry_leaves_its_messages_to_the_next(
+    told: Notified, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told.switch_on()
+    told.land("a.json")
+    assert told.plan() == ["a.json"]
+    told.land("b.json")
+    monkeypatch.setattr(queue, "HIDDEN_SECONDS", 1)
+    with monkeypatch.context() as dies:
+        dies.setattr(SourceLog, "add", _dies)
+        with pytest.raises(_DiedError):
+            told.plan()
+    assert told.waiting() == 1
+    wait_until(told.sees)
+    assert told.plan() == ["b.json"]
+    assert told.waiting() == 0
+
+
+def test_a_plan_that_dies_behind_its_entry_is_used_and_its_messages_do_no_harm(
+    told: Notified, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told.switch_on()
+    told.land("a.json")
+    assert told.plan() == ["a.json"]
+    told.land("b.json")
+    with monkeypatch.context() as dies:
+        dies.setattr(queue.Queue, "delete", _dies)
+        with pytest.raises(_DiedError):
+            told.plan()
+    assert told.sees()
+    assert told.plan() == ["b.json"]
+    told.say("b.json")
+    assert told.plan() == []
+
+
+class _DiedError(Exception):
+    """The process died."""
+
+
+def _dies(*_: object, **__: object) -> bool:
+    raise _DiedError
+
+
+def test_what_does_not_fit_into_a_batch_is_in_the_next_ones_without_a_listing(told: Notified) -> None:
+    told.switch_on()
+    told.land("0.json")
+    assert told.plan(max_files=3) == ["0.json"]
+    names = [f"{number}.json" for number in range(1, 8)]
+    told.say(*names)  # one message of seven
+    told.lose()
+    for name in names:
+        told.land(name)
+    told.asked()
+    batches = []
+    while told.sees(max_files=3):
+        batches.append(told.plan(max_files=3))
+    assert sorted(name for batch in batches for name in batch) == names
+    assert max(map(len, batches)) <= 3
+    assert told.waiting() == 0
+
+
+def test_a_message_of_many_files_comes_again_until_all_are_planned(told: Notified) -> None:
+    told.land("0.json")
+    assert told.plan(max_files=2) == ["0.json"]
+    names = [f"{number}.json" for number in range(1, 6)]
+    for name in names:
+        told.land(name)
+    told.say(*names)
+    told.asked()
+    batches = [told.plan(max_files=2) for _ in range(3)]
+    assert batches == [["1.json", "2.json"], ["3.json", "4.json"], ["5.json"]]
+    assert told.asked()["list"] == 0
+    assert told.waiting() == 0
+
+
+def test_a_backlog_that_one_batch_does_not_take_is_listed_until_it_is_read(told: Notified) -> None:
+    for number in range(5):
+        told.land(f"{number}.json")
+    told.switch_on()
+    assert [told.plan(max_files=2) for _ in range(4)] == [["0.json", "1.json"], ["2.json", "3.json"], ["4.json"], []]
+
+
+def test_two_plans_at_once_share_an_entry_and_lose_no_message(told: Notified, monkeypatch: pytest.MonkeyPatch) -> None:
+    told.switch_on()
+    told.land("a.json")
+    assert told.plan() == ["a.json"]
+    told.land("b.json")
+    told.land("c.json")
+    real, left = SourceLog.add, [True]
+
+    def beside(log: SourceLog, *given: Any, **named: Any) -> bool:
+        if left:
+            left.clear()
+            told.lose()  # nothing is visible to the other one
+            told.say("c.json")
+            told.open(max_files=1).latest_offset(told.position)
+        return real(log, *given, **named)
+
+    monkeypatch.setattr(SourceLog, "add", beside)
+    planned = told.plan() + told.plan() + told.plan()
+    assert sorted(planned) == ["b.json", "c.json"]
+
+
+def test_messages_of_others_are_left_and_named(told: Notified, caplog: pytest.LogCaptureFixture) -> None:
+    told.land("a.json")
+    assert told.plan() == ["a.json"]
+    for body in ("hello", "[]", "7", '{"Records": []}', '{"Records": [{"s3": 5}]}', "[" * 100_000):
+        told.send(body)
+    told.say("a.json", bucket="another")
+    assert told.plan() == []
+    assert "7 message(s) that are no notifications" in caplog.text
+    assert told.waiting() == 7
+
+
+def test_names_that_no_source_may_ask_for_are_not_asked_for(told: Notified) -> None:
+    told.land("a.json")
+    assert told.plan() == ["a.json"]
+    told.say("../../secrets.json", "x/../y.json", "", "/", "gone.json", ".hidden", "deep/er.json")
+    told.asked()
+    assert told.plan() == []
+    heads = {one.key for one in told.proxy.asked if one.kind == "head"}
+    assert heads <= {"landing", "landing/a.json", "landing/gone.json"}  # a listing asks for the first
+    assert told.waiting() == 0
+
+
+def test_a_table_is_told_by_its_message(told: Notified) -> None:
+    told.land("a.json")
+    assert told.plan() == ["a.json"]
+    told.say(f"table/{TABLE_MARK}")
+    with pytest.raises(SourceError, match="is a table that a pipeline of this package writes"):
+        told.plan(recursive=True)
+
+
+def test_while_the_queue_is_away_all_is_listed(told: Notified, caplog: pytest.LogCaptureFixture) -> None:
+    told.switch_on()
+    told.land("a.json")
+    assert told.plan() == ["a.json"]
+    told.land("b.json")
+    down = error(503, "ServiceUnavailable")
+    told.proxy.fail(lambda asked: _call(asked) in ("GetQueueUrl", "GetQueueAttributes"), lambda *_: down, times=99)
+    assert told.sees()
+    assert told.plan() == ["b.json"]
+    assert "does not answer, so all files are listed" in caplog.text
+
+
+def test_a_queue_that_is_not_there_is_named_with_what_to_do(told: Notified) -> None:
+    for ask in (told.sees, told.plan):
+        with pytest.raises(
+            SourceError, match=r"source 'orders': sqs://lake/none refuses connection 'lake'.*Create the"
+        ):
+            ask(notifications="sqs://lake/none")
+
+
+def test_a_restored_checkpoint_lists(told: Notified) -> None:
+    told.switch_on()
+    told.land("a.json")
+    assert told.plan() == ["a.json"]
+    told.land("b.json")
+    assert told.plan() == ["b.json"]
+    source = told.open()
+    source.forget_after(first := '{"logOffset":0}')
+    told.position = first
+    assert told.plan() == ["b.json"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_becomes_of_messages_each_file_is_planned_once(told: Notified, seed: int) -> None:
+    chance = random.Random(seed)
+    told.switch_on()
+    landed: list[str] = []
+    planned: list[str] = []
+    for _ in range(12):
+        for _ in range(chance.randrange(4)):
+            name = f"{chance.randrange(1_000_000)}-{len(landed)}.json"
+            told.land(name)
+            landed.append(name)
+        move = chance.randrange(6)
+        if move == 0:
+            told.lose()
+        elif move == 1 and landed:
+            told.say(chance.choice(landed))
+        elif move == 2:
+            told.world.now_ms += HOUR_MS
+        elif move == 3:
+            told.say("never.json")
+        fires = told.sees(max_files=3)
+        batch = told.plan(max_files=3) if fires or chance.random() < 0.3 else []
+        assert batch or not fires, "what fires can be planned"
+        planned += batch
+    told.world.now_ms += HOUR_MS
+    while batch := told.plan(max_files=3):
+        planned += batch
+    assert sorted(planned) == sorted(landed)
+
+
+@pytest.mark.parametrize(
+    ("body", "keys"),
+    [
+        ({"Event": "s3:TestEvent", "Bucket": "b"}, []),
+        ({"Event": "s3:TestEvent", "Bucket": "c"}, None),
+        ({"Type": "Notification", "Message": json.dumps({"Event": "s3:TestEvent", "Bucket": "b"})}, []),
+        (
+            {
+                "source": "aws.s3",
+                "detail-type": "Object Created",
+                "detail": {"bucket": {"name": "b"}, "object": {"key": "a+b%20c"}},
+            },
+            ["a+b%20c"],
+        ),
+        (
+            {
+                "source": "aws.s3",
+                "detail-type": "Object Deleted",
+                "detail": {"bucket": {"name": "b"}, "object": {"key": "a"}},
+            },
+            [],
+        ),
+        (
+            {
+                "Records": [
+                    {"eventName": name, "s3": {"bucket": {"name": "b"}, "object": {"key": "a+b%2Bc"}}}
+                    for name in (
+                        "ObjectCreated:CompleteMultipartUpload",
+                        "s3:ObjectCreated:Copy",
+                        "ObjectRemoved:Delete",
+                    )
+                ]
+            },
+            ["a b+c", "a b+c"],
+        ),
+        (
+            {"Records": [{"eventName": "ObjectCreated:Put", "s3": {"bucket": {"name": "b"}, "object": {"key": 5}}}]},
+            None,
+        ),
+    ],
+)
+def test_notifications_in_each_form(body: object, keys: list[str] | None) -> None:
+    assert events.created(json.dumps(body), "b") == keys
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"notifications": "https://sqs.eu-west-1.amazonaws.com/1/q"}, "sqs://conn_id/queue"),
+        ({"notifications": "sqs://key:secret@lake/q"}, "no key or password"),
+        ({"notifications": "sqs://lake/q.fifo"}, "standard queue"),
+        ({"notifications": 5}, "notifications must be an address"),
+        ({"notifications": "sqs://lake/q", "ordered": True}, "ordered goes with no notifications"),
+        ({"notifications": "sqs://lake/q", "bounded": True}, "bounded goes with no notifications"),
+        ({"notifications": "sqs://lake/q", "min_file_age": 5}, "min_file_age goes with no notifications"),
+        ({"notifications": "sqs://lake/q", "path": "/data/landing"}, "path is a folder"),
+    ],
+)
+def test_what_means_nothing_is_refused_at_parse(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(DefinitionError, match=said):
+        FileSource(**{"path": "s3://lake@bucket/landing", "schema": "id long", **arguments})
+
+
+def test_a_record_of_another_kind_costs_a_listing(told: Notified) -> None:
+    told.switch_on()
+    told.land("a.json")
+    assert told.plan() == ["a.json"]
+    for name in told.world.state.list(hints.NOTIFIED):
+        told.world.state.delete(f"{hints.NOTIFIED}/{name}")
+        assert told.world.state.put_if_absent(f"{hints.NOTIFIED}/{name}", b"[]")
+    told.land("b.json")
+    assert told.plan() == ["b.json"]
