@@ -229,15 +229,16 @@ class MaintenanceLog:
         )
 
     def applied(self, command: str) -> Maintenance | None:
-        """The newest command that was typed so and has done all its steps; None without a record of one.
+        """The newest command of all, if it was typed so and has done all its steps; None if not. What was done by an
+        older one, a newer one may have undone, or begun anew and given up half way.
 
         :param command: as it was typed, without the location.
         """
-        for number in reversed(numbers(self._store.list(""))):
-            with suppress(CorruptEntryError):
-                found = self._get(number)
-                if found.command == command and self.was_applied(found):
-                    return found
+        with suppress(CorruptEntryError):
+            number = max(numbers(self._store.list("")), default=0)
+            found = self._get(number) if number else None
+            if found is not None and found.command == command and self.was_applied(found):
+                return found
         return None
 
     def is_over(self, begun: Maintenance) -> bool:

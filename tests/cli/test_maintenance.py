@@ -258,14 +258,42 @@ def test_what_was_killed_after_its_last_step_is_said_to_be_done_when_it_is_typed
 def test_what_was_killed_half_way_and_given_up_is_not_said_to_be_done(
     world: World, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
+    location, copy, moment = world.pipeline.checkpoint, tmp_path / "copy", 14
+    while killed_at(moment, lambda: microbatch(capsys, "export", location, copy)):
+        expire(world)
+        if world.checkpoint.maintenance.unfinished() is None:
+            break
+        assert microbatch(capsys, "repair", location, "--give-up")[0] == 0
+        status, _, err = microbatch(capsys, "export", location, copy)
+        assert status == 2
+        assert "is not empty" in err
+        assert "was done" not in err
+        shutil.rmtree(copy)
+        moment += 4
+    assert moment > 14
+
+
+def test_an_older_copy_that_was_whole_is_not_taken_for_the_one_that_is_there(
+    world: World, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     location, copy = world.pipeline.checkpoint, tmp_path / "copy"
+    assert microbatch(capsys, "export", location, copy)[0] == 0
+    shutil.rmtree(copy)
     assert killed_at(14, lambda: microbatch(capsys, "export", location, copy))
     expire(world)
     assert microbatch(capsys, "repair", location, "--give-up")[0] == 0
-    status, _, err = microbatch(capsys, "export", location, copy)
-    assert status == 2
-    assert "is not empty" in err
-    assert "was done" not in err
+    assert "was done" not in microbatch(capsys, "export", location, copy)[2]
+
+
+def test_a_copy_of_before_a_batch_is_not_said_to_be_one_of_now(
+    world: World, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    location, copy = world.pipeline.checkpoint, tmp_path / "copy"
+    assert microbatch(capsys, "export", location, copy)[0] == 0
+    world.land(90)
+    world.run(90)
+    expire(world)
+    assert "was done" not in microbatch(capsys, "export", location, copy)[2]
 
 
 def maintenance_of(location: Path | str) -> Store:

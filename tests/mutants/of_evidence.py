@@ -63,8 +63,16 @@ MUTATIONS = [
         name="what a batch may have read as it was by then is to be landed under another name",
         why="who does as the log says has its rows twice",
         file="sources/file/known_names.py",
-        old="not_read_by_any(new, rereads=self._rereads))\n",
-        new="not_read_by_any(new))\n",
+        old="not_read_by_any(paths, rereads=may_be_read))\n",
+        new="not_read_by_any(paths))\n",
+        tests=(KNOWN,),
+    ),
+    Mutation(
+        name="what came in the place of a taken file is said to have been read, maybe",
+        why="who does as the log says leaves its rows in no table",
+        file="sources/file/known_names.py",
+        old="self._rereads and not self._cleaned.has_taken(file.log_id, file.path)\n",
+        new="self._rereads\n",
         tests=(KNOWN,),
     ),
     Mutation(

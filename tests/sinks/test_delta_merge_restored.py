@@ -3,6 +3,7 @@ merges on by these, and the way on that is named leads back to the rows."""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -133,4 +134,36 @@ def test_a_log_that_was_put_back_alone_is_refused_before_anything_runs(table: Me
 def test_of_records_that_say_the_same_the_one_of_the_try_that_was_not_outrun_counts(tmp_path: Path) -> None:
     records, same = NewestRecords(tmp_path), Newest(keys=["id"], sequence_by=["ts"], files={})
     (number,) = {records.put(same, version=version) for version in (9, 12, 10)}
-    assert records.version(number) == 12
+    assert records.version(number, up_to=99) == 12
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "parameters", [{"version": "4"}, {"version": "7"}, {"version": "9" * 30}, ["version"], "x", None]
+)
+def test_a_restore_that_leads_nowhere_holds_nobody_up(table: MergedInDelta, parameters: object) -> None:
+    """Whoever can write the table's folder can write such a commit."""
+    at = table.table().version() + 1
+    info = {"timestamp": 1, "operation": "RESTORE", "operationParameters": parameters}
+    (table.root / "_delta_log" / f"{at:020}.json").write_text(json.dumps({"commitInfo": info}) + "\n")
+    with pytest.raises(SinkError):
+        table.sink.check()
+
+
+@pytest.mark.parametrize("name", ["x", "", "99999", "٣", "²", "1_0", "-1"])
+def test_a_copy_of_the_newest_record_under_another_name_hides_nothing(table: MergedInDelta, name: str) -> None:
+    (own,) = (table.root / "_microbatch" / "newest").glob("*.json")
+    shutil.copy(own, own.with_name(f"{name}.{own.name.partition('.')[2]}"))
+    table.publish(4, change(id=5))
+    (own,) = own.parent.glob(f"{table.table().version()}.*.json")
+    shutil.copy(own, own.with_name(f"{name}.{own.name.partition('.')[2]}"))
+    table.table().restore(1)
+    with pytest.raises(SinkError, match="put the rows"):
+        table.sink.check()
+
+
+def test_what_others_have_committed_since_is_named_beside_the_command_that_takes_it_out(table: MergedInDelta) -> None:
+    table.table().restore(1)
+    write_deltalake(table.table(), table.table().to_pyarrow_table().slice(0, 1), mode="append")
+    with pytest.raises(SinkError, match=r"takes out what others have committed since \(version 4: WRITE by"):
+        table.sink.check()

@@ -70,6 +70,17 @@ def test_what_its_batch_may_have_read_is_not_to_be_landed_again(world: World, ca
     assert "While `microbatch log` lists the batch of the file, clear" in text
 
 
+def test_what_comes_in_the_place_of_a_taken_file_is_read_by_no_batch_and_is_to_be_landed_anew(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = read_once(world, on_changed="read", clean_source="delete")
+    assert not (world.landing / "export.json").exists()
+    world.land("export.json", '{"id": 2}\n', age=10)
+    source.latest_offset(OFFSET_0)
+    (text,) = said(caplog)
+    assert "Land it under a name that was never used" in text
+
+
 def test_also_one_that_was_read_long_ago_where_what_is_read_is_cleaned(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:

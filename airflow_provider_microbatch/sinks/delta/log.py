@@ -116,7 +116,7 @@ class DeltaLog:
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
 
-        with _reporting("read", self.home):
+        with reporting("read", self.home):
             try:
                 return Snapshot(DeltaTable(self.home.uri, storage_options=self.home.options()))
             except TableNotFoundError:
@@ -166,7 +166,7 @@ class DeltaLog:
         from deltalake import Schema
         from deltalake.exceptions import CommitFailedError
 
-        with _reporting("commit to", self.home):
+        with reporting("commit to", self.home):
             try:
                 before.table.create_write_transaction(
                     list(actions),
@@ -195,7 +195,7 @@ class DeltaLog:
         from deltalake.exceptions import DeltaError
         from deltalake.transaction import create_table_with_add_actions
 
-        with _reporting("make", self.home):
+        with reporting("make", self.home):
             try:
                 create_table_with_add_actions(
                     self.home.uri,
@@ -217,7 +217,7 @@ class DeltaLog:
         from deltalake import CommitProperties, Field
         from deltalake.exceptions import CommitFailedError, DeltaError
 
-        with _reporting("add columns to", self.home):
+        with reporting("add columns to", self.home):
             try:
                 before.table.alter.add_columns(
                     [Field.from_json(json.dumps(one)) for one in fields],
@@ -245,7 +245,7 @@ def _properties(info: Mapping[str, Any], transactions: Mapping[str, int]) -> Com
 
 
 @contextmanager
-def _reporting(doing: str, home: Home) -> Iterator[None]:
+def reporting(doing: str, home: Home) -> Iterator[None]:
     """Raise errors of delta-rs as errors of the sink."""
     from deltalake.exceptions import DeltaError
 

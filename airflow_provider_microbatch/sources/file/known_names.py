@@ -90,24 +90,27 @@ class KnownNames:
 
         :param source: name of the source.
         """
-        new = []
+        new: dict[bool, list[str]] = {}
         try:
             found = list(self._others())
         except SourceError as error:
             log.debug("nobody looks for changed files of source %r this time: %s", source, error)
             return
-        for one in found:
+        for one, may_be_read in found:
             if _said.get(one.path) != one:
                 if len(_said) > _MOST_SAID:
                     _said.clear()
                 _said[one.path] = one
-                new.append(one.path)
-        if new:
-            log.warning("source %r: %s", source, not_read_by_any(new, rereads=self._rereads))
+                new.setdefault(may_be_read, []).append(one.path)
+        for may_be_read, paths in new.items():
+            log.warning("source %r: %s", source, not_read_by_any(paths, rereads=may_be_read))
 
-    def _others(self) -> Iterator[FoundFile]:
+    def _others(self) -> Iterator[tuple[FoundFile, bool]]:
+        """The files, and whether a batch may have read what has changed in it, or may read it yet: where
+        ``clean_source`` has taken the planned file, none ever does."""
         recent = list(self._recent())
-        yield from _differing(recent, self._cleaned, self._place)
+        for file, found in _differing(recent, self._cleaned, self._place):
+            yield found, self._rereads and not self._cleaned.has_taken(file.log_id, file.path)
         # The log is not searched for these: no planned file is younger than the youngest planned one.
         if self._newest_ms is None:
             return
@@ -115,9 +118,9 @@ class KnownNames:
         listed = [path for path in self._listed[: self._place.lookups] if path not in looked]
         look = self._place.looks(listed)
         for path in listed:
-            found = _found(look, path)
-            if found is not None and found.mtime_ns // 1_000_000 > self._newest_ms:
-                yield found
+            there = _found(look, path)
+            if there is not None and there.mtime_ns // 1_000_000 > self._newest_ms:
+                yield there, False
 
     def _recent(self) -> Iterator[PlannedFile]:
         left = self._place.lookups
@@ -138,15 +141,17 @@ def others(files: Iterable[PlannedFile], cleaned: Cleaning, place: Place) -> lis
     left = iter(files)
     changed: list[str] = []
     while some := list(islice(left, _AT_A_TIME)):
-        changed += [found.path for found in _differing(some, cleaned, place)]
+        changed += [found.path for _, found in _differing(some, cleaned, place)]
     return changed
 
 
-def _differing(files: Sequence[PlannedFile], cleaned: Cleaning, place: Place) -> Iterator[FoundFile]:
+def _differing(
+    files: Sequence[PlannedFile], cleaned: Cleaning, place: Place
+) -> Iterator[tuple[PlannedFile, FoundFile]]:
     look = place.looks([file.path for file in files])
     for file in files:
         if (found := differs(file, cleaned, look)) is not None:
-            yield found
+            yield file, found
 
 
 def differs(file: PlannedFile, cleaned: Cleaning, look: Look) -> FoundFile | None:

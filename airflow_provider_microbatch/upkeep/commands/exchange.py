@@ -5,6 +5,7 @@ from __future__ import annotations
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.handover import hand_over
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey, check_name
+from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.records import encode_record
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import ForeignCheckpointError, MaintenanceError, MicroBatchError
@@ -140,7 +141,8 @@ def _check_empty(store: Store, drafting: Drafting) -> None:
         return
     told = f"{store.location} is not empty: it has {', '.join(sorted(there)[:5])}."
     done = drafting.checkpoint.maintenance.applied(drafting.command)
-    if done is not None:
+    committed = max(numbers(store.list("commits")), default=None)
+    if done is not None and committed == drafting.checkpoint.commit_log.latest_id():  # else of what was before
         raise MaintenanceError(
             f"{told} `microbatch {done.command}` (by {done.by}) was done there to its end, and need not be typed "
             "again. For another copy name a folder that is not there."

@@ -23,7 +23,8 @@ from airflow_provider_microbatch.sinks.placed import HIDDEN
 from airflow_provider_microbatch.sinks.placed.records import number_of
 
 FOLDER = f"{HIDDEN}/newest"
-_OURS = re.compile(r"\.?(\d+)[.-].+")
+_OURS = re.compile(r"\.?([0-9]+)[.-].+")
+_RECORD = re.compile(r"([0-9]{1,19})\.[0-9a-f]{16}\.json")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,18 +53,22 @@ class NewestRecords:
         :raises FileNotFoundError: if it is gone, as a record is after the next publish.
         :raises SinkError: if it was changed.
         """
-        found = self._find(number)
+        found = self._found(number)[-1]
         data = read_regular(found)
         if number_of(data) != number:
             raise SinkError(f"somebody has changed {found}. Bring it back from a backup. Nothing was published.")
         return Newest(**json.loads(data))
 
-    def version(self, number: int) -> int:
+    def version(self, number: int, *, up_to: int) -> int:
         """The version that the record of that number was committed with.
 
+        :param up_to: the table's version. A record of a later one was never committed: somebody has copied it.
         :raises FileNotFoundError: if it is gone.
         """
-        return _version(self._find(number))
+        found = [version for version in map(_version, self._found(number)) if version <= up_to]
+        if not found:
+            raise FileNotFoundError(self._folder / f"*.{number:016x}.json")
+        return found[-1]
 
     def put(self, newest: Newest, *, version: int) -> int:
         """Store a record durably, for the commit of that version. :return: its number."""
@@ -83,7 +88,7 @@ class NewestRecords:
         :param number: of a record that a version has, durably.
         """
         try:
-            own = self._find(number)
+            own = self._found(number)[0]
             named = {own.name, *(path.rpartition("/")[2] for path in self.get(number).files)}
         except FileNotFoundError:
             return  # who has published after it has swept
@@ -97,11 +102,12 @@ class NewestRecords:
     def _folder(self) -> Path:
         return self.root / FOLDER
 
-    def _find(self, number: int) -> Path:
-        # A try that was outrun may have left a record that says the same.
+    def _found(self, number: int) -> list[Path]:
+        """The records of that number, by their versions, never none: a try that was outrun may have left one that says
+        the same, and anybody a copy."""
         name = f"*.{number:016x}.json"
-        found = max(self._folder.glob(name), key=_version, default=None)
-        if found is None:
+        found = sorted((path for path in self._folder.glob(name) if _RECORD.fullmatch(path.name)), key=_version)
+        if not found:
             raise FileNotFoundError(self._folder / name)
         return found
 

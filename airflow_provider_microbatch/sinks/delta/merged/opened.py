@@ -14,7 +14,7 @@ from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.sinks import Compacted, Compaction, ExpectedBatch, Manifest, OpenSink, PublishedRows
 from airflow_provider_microbatch.sinks.delta import DeltaSink, protocol
 from airflow_provider_microbatch.sinks.delta.columns import OURS, Columns
-from airflow_provider_microbatch.sinks.delta.log import MERGED, Snapshot
+from airflow_provider_microbatch.sinks.delta.log import MERGED, Snapshot, reporting
 from airflow_provider_microbatch.sinks.delta.merged.history import CHANGES, History
 from airflow_provider_microbatch.sinks.delta.merged.merging import Merging
 from airflow_provider_microbatch.sinks.delta.merged.newest import NewestRecords
@@ -95,7 +95,8 @@ class OpenMergedDelta(OpenDelta):
         if snapshot.merged is None:
             return
         try:
-            before, since = self._newest.get(snapshot.merged), self._newest.version(snapshot.merged)
+            before = self._newest.get(snapshot.merged)
+            since = self._newest.version(snapshot.merged, up_to=snapshot.version)
         except FileNotFoundError as error:
             if self._is_outdated(snapshot):
                 return  # the publish that has replaced it was checked
@@ -108,15 +109,17 @@ class OpenMergedDelta(OpenDelta):
                 "changes is newer nobody could say. Nothing was written; go on by those of before, or write to "
                 "another table."
             )
-        away = put_back(snapshot, since=since)
+        with reporting("read the commits of", self._home):
+            away = put_back(snapshot, since=since)
         if away is not None:
+            beside = f" That takes out what others have committed since ({away.beside})." if away.beside else ""
             code = f"from deltalake import DeltaTable; DeltaTable({self._home.uri!r}).restore({away.good})"
             raise SinkError(
                 f"somebody has put the rows of the Delta table {self._where} back as a whole ({away.by}), and not the "
                 "newest changes, by which the next change of a key is judged: keys would keep wrong rows. Nothing was "
                 f"changed. Bring version {away.good} back: python -c {shlex.quote(code)} (where VACUUM has removed its "
-                "files, have another table made by all batches again). To take batches out, use `microbatch rewind … "
-                "--drop-output` after that."
+                f"files, have another table made by all batches again).{beside} To take batches out, use `microbatch "
+                "rewind … --drop-output` after that."
             )
 
     def _shown(self, columns: Columns) -> Columns:

@@ -7,7 +7,7 @@ there; a later change of it that is older than that one would do nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +18,12 @@ from airflow_provider_microbatch.sinks.delta.log import Snapshot, in_words
 class PutBack:
     """:param by: the commits that did so, newest first, in words.
     :param good: the newest version of before, whose rows are those of the newest changes.
+    :param beside: what others have committed since, in words; empty if nothing.
     """
 
     by: str
     good: int
+    beside: str
 
 
 def put_back(snapshot: Snapshot, *, since: int) -> PutBack | None:
@@ -35,22 +37,36 @@ def put_back(snapshot: Snapshot, *, since: int) -> PutBack | None:
     at = snapshot.version
     while (last := max((version for version in targets if version <= at), default=None)) is not None:
         target = targets[last]
-        if target is None or target < since:
-            away = [version for version, target in targets.items() if target is None or target < since]
-            by = "; ".join(in_words(info) for info in infos if info["version"] in away)
-            return PutBack(by=by, good=min(away) - 1)
+        # Anybody may write an info: one that leads no further back than its own version would be followed for ever.
+        if target is None or not since <= target < last:
+            return _told(infos, {one for one, to in targets.items() if to is None or not since <= to < one})
         at = target
     return None
+
+
+def _told(infos: Sequence[Mapping[str, Any]], away: Collection[int]) -> PutBack:
+    good = min(away) - 1
+    beside = (info for info in infos if info["version"] > good and info["version"] not in away)
+    return PutBack(
+        by="; ".join(in_words(info) for info in infos if info["version"] in away),
+        good=good,
+        beside="; ".join(map(in_words, beside)),
+    )
 
 
 def _is_of_whole(info: Mapping[str, Any]) -> bool:
     """Whether a commit has put all of the table into another state. What others append, change or delete stays until
     a change of its key wins; OPTIMIZE changes no row."""
-    operation, parameters = str(info.get("operation")), info.get("operationParameters") or {}
+    operation, parameters = str(info.get("operation")), _parameters(info)
     overwrites = str(parameters.get("mode")).casefold() == "overwrite" and not parameters.get("predicate")
     return operation == "RESTORE" or "REPLACE TABLE" in operation or overwrites
 
 
 def _target(info: Mapping[str, Any]) -> int | None:
-    version = str((info.get("operationParameters") or {}).get("version"))
+    version = str(_parameters(info).get("version"))
     return int(version) if info["operation"] == "RESTORE" and version.isdecimal() else None
+
+
+def _parameters(info: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = info.get("operationParameters")
+    return found if isinstance(found, Mapping) else {}
