@@ -53,7 +53,7 @@ MUTATIONS = [
     Mutation(
         name="newest changes that are about to be committed are swept as old ones",
         why="the next publish finds no record, and none goes on",
-        file="sinks/delta/merged/newest.py",
+        file="sinks/merged/newest.py",
         old="int(found[1]) <= _version(own) and path.name not in named",
         new="path.name not in named",
         tests=MERGE,
@@ -85,7 +85,7 @@ MUTATIONS = [
     Mutation(
         name="a record of a try that was outrun counts as the one that was committed",
         why="what others did before the newest changes is taken back, and the newest changes with it",
-        file="sinks/delta/merged/newest.py",
+        file="sinks/merged/newest.py",
         old="key=_version, default=None)",
         new="default=None)",
         tests=PUT_BACK,

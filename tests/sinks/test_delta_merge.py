@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.delta.log import DeltaLog
-from airflow_provider_microbatch.sinks.delta.merged import files
-from airflow_provider_microbatch.sinks.delta.merged.newest import NewestRecords
+from airflow_provider_microbatch.sinks.merged import files
+from airflow_provider_microbatch.sinks.merged.newest import NewestRecords
 from airflow_provider_microbatch.sinks.placed.places import Places
 from tests.sinks.changes import (
     PAIRS,

@@ -18,7 +18,7 @@ from airflow_provider_microbatch.sinks import SinkContext
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.delta.folder import Folder
 from airflow_provider_microbatch.sinks.delta.log import DeltaLog
-from airflow_provider_microbatch.sinks.delta.merged.history import History
+from airflow_provider_microbatch.sinks.merged.history import History
 from airflow_provider_microbatch.sinks.placed import HIDDEN
 from airflow_provider_microbatch.sinks.placed.records import FolderRecords
 from tests.sinks.stages import NOTHING_KNOWN

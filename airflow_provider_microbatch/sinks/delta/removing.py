@@ -18,8 +18,8 @@ from urllib.parse import unquote
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks.arrow_types import plain
 from airflow_provider_microbatch.sinks.delta.adding import add_of
-from airflow_provider_microbatch.sinks.delta.arrow_types import plain
 from airflow_provider_microbatch.sinks.delta.home import Home
 from airflow_provider_microbatch.sinks.delta.log import Snapshot
 from airflow_provider_microbatch.sinks.delta.protocol import has_change_feed

@@ -12,19 +12,19 @@ from urllib.parse import unquote
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.changes import DELETED
+from airflow_provider_microbatch.sinks.arrow_types import fitted
 from airflow_provider_microbatch.sinks.delta.adding import add_of
-from airflow_provider_microbatch.sinks.delta.arrow_types import arrow_schema, fitted
-from airflow_provider_microbatch.sinks.delta.columns import Columns
+from airflow_provider_microbatch.sinks.delta.columns import Columns, arrow_schema
 from airflow_provider_microbatch.sinks.delta.home import Home
 from airflow_provider_microbatch.sinks.delta.log import MERGED, Snapshot
-from airflow_provider_microbatch.sinks.delta.merged.files import rewritten, rows_of, rows_with
-from airflow_provider_microbatch.sinks.delta.merged.history import History
-from airflow_provider_microbatch.sinks.delta.merged.keys import Keys
-from airflow_provider_microbatch.sinks.delta.merged.newest import Newest, NewestRecords
-from airflow_provider_microbatch.sinks.delta.merged.order import newest
 from airflow_provider_microbatch.sinks.delta.removing import check_name, check_no_clone, is_of
 from airflow_provider_microbatch.sinks.delta.table import Change
 from airflow_provider_microbatch.sinks.merge import Merge
+from airflow_provider_microbatch.sinks.merged.files import rewritten, rows_of, rows_with
+from airflow_provider_microbatch.sinks.merged.history import History
+from airflow_provider_microbatch.sinks.merged.keys import Keys
+from airflow_provider_microbatch.sinks.merged.newest import Newest, NewestRecords
+from airflow_provider_microbatch.sinks.merged.order import newest
 from airflow_provider_microbatch.sinks.placed.places import DATA
 
 ROWS = f"{DATA}/merged/"

@@ -15,14 +15,14 @@ from airflow_provider_microbatch.sinks import Compacted, Compaction, ExpectedBat
 from airflow_provider_microbatch.sinks.delta import DeltaSink, protocol
 from airflow_provider_microbatch.sinks.delta.columns import OURS, Columns
 from airflow_provider_microbatch.sinks.delta.log import MERGED, Snapshot
-from airflow_provider_microbatch.sinks.delta.merged.history import CHANGES, History
 from airflow_provider_microbatch.sinks.delta.merged.merging import Merging
-from airflow_provider_microbatch.sinks.delta.merged.newest import NewestRecords
 from airflow_provider_microbatch.sinks.delta.merged.put_back import put_back
 from airflow_provider_microbatch.sinks.delta.opened import OpenDelta
 from airflow_provider_microbatch.sinks.delta.table import Change, Ready
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.merge import Merge
+from airflow_provider_microbatch.sinks.merged.history import CHANGES, History
+from airflow_provider_microbatch.sinks.merged.newest import NewestRecords
 from airflow_provider_microbatch.sinks.placed.logged import Published
 
 WRITER = "airflow_provider_microbatch.runtime.changes:write"

@@ -10,8 +10,8 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.delta.home import Home
 from airflow_provider_microbatch.sinks.delta.log import Snapshot
-from airflow_provider_microbatch.sinks.delta.merged.files import rows_with
-from airflow_provider_microbatch.sinks.delta.merged.keys import Keys
+from airflow_provider_microbatch.sinks.merged.files import rows_with
+from airflow_provider_microbatch.sinks.merged.keys import Keys
 from airflow_provider_microbatch.sinks.placed import HIDDEN
 from airflow_provider_microbatch.sinks.placed.places import folder_of_batch, names_in_place
 from airflow_provider_microbatch.sinks.placed.records import Records

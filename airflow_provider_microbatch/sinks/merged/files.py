@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_microbatch.sinks.delta.arrow_types import fitted
+from airflow_provider_microbatch.sinks.arrow_types import fitted
 from airflow_provider_microbatch.sinks.delta.home import Home
-from airflow_provider_microbatch.sinks.delta.merged.keys import Keys
 from airflow_provider_microbatch.sinks.delta.removing import NAMEABLE
+from airflow_provider_microbatch.sinks.merged.keys import Keys
 
 _ROWS = 65_536
 _GROUP_BYTES = 32 * 1024**2

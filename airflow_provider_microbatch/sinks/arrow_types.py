@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from typing import Any
 
 
@@ -12,17 +10,6 @@ def plain(schema: Any) -> Any:
     import pyarrow as pa
 
     return pa.schema([field.with_type(_plain_type(field.type)) for field in schema])
-
-
-def arrow_schema(schema: Mapping[str, Any]) -> Any:
-    """The schema of a table's columns.
-
-    :param schema: in the JSON form that Delta has taken from Spark.
-    """
-    import pyarrow as pa
-    from deltalake import Schema
-
-    return plain(pa.schema(Schema.from_json(json.dumps(schema)).to_arrow()))
 
 
 def fitted(table: Any, schema: Any) -> Any:
