@@ -28,7 +28,7 @@ MUTATIONS = [
     Mutation(
         name="an expired snapshot counts as a rollback",
         why="a table whose snapshots expire stands still",
-        file="sinks/iceberg/log.py",
+        file="sinks/iceberg/look.py",
         old="        return None if is_expired else",
         new="        return None if False else",
         tests=(SINK,),
@@ -92,7 +92,7 @@ MUTATIONS = [
     Mutation(
         name="a rollback is not noticed",
         why="batches count as in whose rows are gone",
-        file="sinks/iceberg/log.py",
+        file="sinks/iceberg/look.py",
         old='            if (snapshot.sequence_number or 0) < sequence:\n                return f"to',
         new='            if False:\n                return f"to',
         tests=(SINK,),
@@ -108,7 +108,7 @@ MUTATIONS = [
     Mutation(
         name="a branch whose snapshots have expired counts as merged",
         why="one that was dropped has the only copy of its batches, and nothing says so",
-        file="sinks/iceberg/log.py",
+        file="sinks/iceberg/look.py",
         old="        return False if self.head is None else None\n",
         new="        return id not in self._by_id\n",
         tests=(HISTORY, BRANCHES),
@@ -132,7 +132,7 @@ MUTATIONS = [
     Mutation(
         name="the link to a snapshot that has expired tells nothing",
         why="a batch without a row does not count as merged",
-        file="sinks/iceberg/log.py",
+        file="sinks/iceberg/look.py",
         old="        if link == id:\n",
         new="        if False:\n",
         tests=(HISTORY,),
@@ -140,7 +140,7 @@ MUTATIONS = [
     Mutation(
         name="a fast-forward that Iceberg refuses is named",
         why="whoever follows the error comes to another one, and no further",
-        file="sinks/iceberg/log.py",
+        file="sinks/iceberg/look.py",
         old="        is_behind = head is None or ",
         new="        is_behind = True or ",
         tests=(BRANCHES,),
@@ -148,7 +148,7 @@ MUTATIONS = [
     Mutation(
         name="of the branches that one goes on from the first one counts",
         why="what it got of the later one is not known, and each look goes down to the oldest mark",
-        file="sinks/iceberg/log.py",
+        file="sinks/iceberg/look.py",
         old="key=lambda one: -one[0][1])",
         new="key=lambda one: one[0][1])",
         tests=(HISTORY,),
@@ -156,7 +156,7 @@ MUTATIONS = [
     Mutation(
         name="each step back in the history goes through all snapshots",
         why="with ten thousand of them a look takes seconds",
-        file="sinks/iceberg/log.py",
+        file="sinks/iceberg/look.py",
         old="else self._by_id.get(parent)",
         new="else self.table.metadata.snapshot_by_id(parent)",
         tests=(HISTORY,),

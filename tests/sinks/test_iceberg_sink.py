@@ -28,7 +28,8 @@ from airflow_provider_microbatch.sinks import OpenSink, SinkContext
 from airflow_provider_microbatch.sinks.iceberg import IcebergSink
 from airflow_provider_microbatch.sinks.iceberg.catalog import CatalogBusyError
 from airflow_provider_microbatch.sinks.iceberg.ledger import PAGE, Ledger
-from airflow_provider_microbatch.sinks.iceberg.log import IcebergLog, Look
+from airflow_provider_microbatch.sinks.iceberg.log import IcebergLog
+from airflow_provider_microbatch.sinks.iceberg.look import Look
 from airflow_provider_microbatch.sinks.iceberg.opened import OpenIceberg
 from tests.sinks.delta_stages import write_delta_stage, write_rows
 from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, KEY, NOTHING_KNOWN, batch_of, expect

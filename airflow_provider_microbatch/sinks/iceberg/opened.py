@@ -20,7 +20,8 @@ from airflow_provider_microbatch.sinks.iceberg.adding import data_file_of
 from airflow_provider_microbatch.sinks.iceberg.catalog import CatalogBusyError, catalog_of
 from airflow_provider_microbatch.sinks.iceberg.columns import Columns
 from airflow_provider_microbatch.sinks.iceberg.intake import intake_of
-from airflow_provider_microbatch.sinks.iceberg.log import PATIENCE_SECONDS, IcebergLog, Look
+from airflow_provider_microbatch.sinks.iceberg.log import PATIENCE_SECONDS, IcebergLog
+from airflow_provider_microbatch.sinks.iceberg.look import Look
 from airflow_provider_microbatch.sinks.iceberg.partitions import spec_of
 from airflow_provider_microbatch.sinks.iceberg.removing import Removal, batches_with_rows, removal_of
 from airflow_provider_microbatch.sinks.iceberg.rolled_away import rolled_away

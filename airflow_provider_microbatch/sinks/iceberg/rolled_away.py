@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from airflow_provider_microbatch.sinks.iceberg.log import Look
+    from airflow_provider_microbatch.sinks.iceberg.look import Look
 
 
 def rolled_away(look: Look) -> list[str] | None:
