@@ -21,9 +21,9 @@ MUTATIONS = [
     Mutation(
         name="a deletion is forgotten once its row is gone",
         why="a late change brings back what a newer one has deleted",
-        file="sinks/delta/merged/merging.py",
-        old="self._written(before.files, keys, put, schema)",
-        new="self._written(before.files, keys, put.filter([not one for one in put[DELETED].to_pylist()]), schema)",
+        file="sinks/merged/judging.py",
+        old="            put=moved.put,\n",
+        new="            put=moved.rows(schema),\n",
         tests=MERGE,
     ),
     Mutation(
@@ -37,8 +37,8 @@ MUTATIONS = [
     Mutation(
         name="a key whose newest change goes out gets no other one",
         why="a rewind takes rows away that other batches have brought",
-        file="sinks/delta/merged/merging.py",
-        old="        if lost.num_rows and self.snapshot is not None:\n",
+        file="sinks/merged/judging.py",
+        old="        if lost.num_rows:\n",
         new="        if False:\n",
         tests=MERGE,
     ),

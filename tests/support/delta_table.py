@@ -63,12 +63,12 @@ def _look_at_changes(table: str) -> dict[str, list[dict[str, Any]]]:
     from pyarrow import parquet
 
     root = Path(table)
-    history = History(Folder(root), FolderRecords(root / HIDDEN / "batches"))
+    history = History(files=Folder(root), records=FolderRecords(root / HIDDEN / "batches"), where=table)
     snapshot = DeltaLog(Folder(root)).open()
     found: dict[str, list[dict[str, Any]]] = {}
     if snapshot is None:
         return found
-    for key, number in history.batches(snapshot):
+    for key, number in history.batches(snapshot.number):
         files = [parquet.read_table(root / path) for path in history.files_of(key, number)]
         found[str(key)] = [row for file in files for row in file.select(["id", "version"]).to_pylist()]
     shown = snapshot.table.to_pyarrow_table().to_pylist()

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.file.posix import make_folders, sync
 
 
@@ -75,3 +77,12 @@ class FolderFiles:
     def remove(self, path: str) -> None:
         with contextlib.suppress(OSError):
             (self.root / path).unlink()
+
+
+def is_of(table: Any, key: BatchKey) -> Any:
+    """A mask of the rows that are the batch's."""
+    import pyarrow.compute as pc
+
+    lane, number = RESERVED_COLUMNS
+    found = pc.and_(pc.equal(table.column(lane), key.lane), pc.equal(table.column(number), key.id))
+    return pc.fill_null(found, False).combine_chunks()
