@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.mutants.mutation import Mutation
 
-MERGE = ("tests/sinks/test_delta_merge.py",)
+MERGE = ("tests/sinks/test_lake_merge.py",)
 
-REFUSED = ("tests/sinks/test_delta_merge_refused.py",)
+REFUSED = ("tests/sinks/test_lake_merge_refused.py",)
 PUT_BACK = ("tests/sinks/test_delta_merge_restored.py",)
 
 MUTATIONS = [

@@ -6,6 +6,7 @@ from tests.mutants.mutation import Mutation
 
 SINK = "tests/sinks/test_iceberg_sink.py"
 HISTORY = "tests/sinks/test_iceberg_history.py"
+MERGE = "tests/sinks/test_iceberg_merge.py"
 BRANCHES = "tests/execution/test_branches.py"
 
 MUTATIONS = [
@@ -45,8 +46,8 @@ MUTATIONS = [
         name="a replay adds its rows beside the old ones",
         why="rows are there twice",
         file="sinks/iceberg/opened.py",
-        old="                if found is not None:\n                    self._settle(found)\n",
-        new="                if False:\n                    self._settle(found)\n",
+        old="        if out is not None:\n            removal",
+        new="        if False:\n            removal",
         tests=(SINK,),
     ),
     Mutation(
@@ -85,8 +86,8 @@ MUTATIONS = [
         name="a snapshot that is no batch's hides a rollback of before",
         why="batches count as in whose rows are gone",
         file="sinks/iceberg/log.py",
-        old='{metadata.next_sequence_number()}"} if told else {}',
-        new='{metadata.next_sequence_number()}"}',
+        old="        mark = {before.mark: last} if told else {}\n",
+        new="        mark = {before.mark: last}\n",
         tests=(SINK,),
     ),
     Mutation(
@@ -184,5 +185,37 @@ MUTATIONS = [
         old="            if look is None or not rows or batch.key in self._with_rows(look):\n",
         new="            if True:\n",
         tests=("tests/sinks/test_iceberg_sink.py",),
+    ),
+    Mutation(
+        name="a rollback that is to stay counts as none of the newest changes",
+        why="keys keep rows of before, and changes of them are dropped, in green",
+        file="sinks/iceberg/merged/opened.py",
+        old="        return None if look.merged is None else look.merged.last\n",
+        new="        return look.last_on(look.branch)\n",
+        tests=(MERGE,),
+    ),
+    Mutation(
+        name="the way back from a rollback leads to the last batch alone",
+        why="what others have changed behind it is gone",
+        file="sinks/iceberg/look.py",
+        old="                return entry.snapshot_id\n",
+        new="                return id\n",
+        tests=(MERGE,),
+    ),
+    Mutation(
+        name="a table is made of changes that cannot be merged",
+        why="it keeps their columns, and the changes that are mended do not fit it",
+        file="sinks/iceberg/merged/opened.py",
+        old="        self._merging(None, placed).check(batch.key)\n",
+        new="",
+        tests=("tests/sinks/test_lake_merge_refused.py",),
+    ),
+    Mutation(
+        name="a column that was renamed is merged by its new name",
+        why="files of before have it by the old one: what is written anew has null there",
+        file="sinks/iceberg/protocol.py",
+        old="if len(names[id]) > 1 or id in mapped}",
+        new="if False}",
+        tests=(MERGE,),
     ),
 ]

@@ -22,7 +22,7 @@ from airflow_provider_microbatch.sinks.file.reading import read_regular
 from airflow_provider_microbatch.sinks.iceberg import MAIN
 from airflow_provider_microbatch.sinks.iceberg.catalog import CatalogBusyError
 from airflow_provider_microbatch.sinks.iceberg.ledger import Ledger
-from airflow_provider_microbatch.sinks.iceberg.look import Look
+from airflow_provider_microbatch.sinks.iceberg.look import MERGED, Look
 from airflow_provider_microbatch.sinks.iceberg.protocol import NAMES
 from airflow_provider_microbatch.sinks.iceberg.removing import batches_with_rows
 from airflow_provider_microbatch.sinks.iceberg.rolled_away import rolled_away
@@ -114,9 +114,10 @@ class IcebergLog:
 
     def check_not_rolled_back(self, look: Look) -> None:
         """:raises RolledBackError: if published batches were removed together with their history."""
-        told = look.rolled_back()
+        last = look.last_on(look.branch)
+        told = look.rolled_back(last)
         if told is not None:
-            away = rolled_away(look)
+            away = rolled_away(look, last)
             which = f"batches {', '.join(away)}" if away else "batches"
             raise RolledBackError(
                 f"branch {self.branch!r} of {self.where} was rolled back {told}, by which {which} were published: they "
@@ -249,17 +250,20 @@ class IcebergLog:
         info: Mapping[str, str],
         added: Sequence[DataFile] = (),
         removed: Sequence[DataFile] = (),
+        newest: int | None = None,
     ) -> bool:
         """Commit a snapshot on top of ``before``, and with it whether a batch is in, by the number of its manifest.
 
         :param number: number of the batch's manifest; None: the batch is taken out.
         :param info: properties for the snapshot's summary.
+        :param newest: number of the record of the newest changes; None for a table of rows.
         :return: False if another writer has committed.
         """
         record = self.record(before)
         taken_over = {name: value for name, value in record.items() if before.properties.get(name) != value}
         told = {**taken_over, **self.ledger.change(record, key.lane, key.id, number)}
-        return self._commit(before, told, info={"microbatch.batch": str(key), **info}, added=added, removed=removed)
+        info = {"microbatch.batch": str(key), **info}
+        return self._commit(before, told, info=info, added=added, removed=removed, newest=newest)
 
     def pass_by(self, before: Look) -> bool:
         """Commit a snapshot that changes nothing, so that a commit which is still on its way, from a process that may
@@ -274,6 +278,7 @@ class IcebergLog:
         info: Mapping[str, str],
         added: Sequence[DataFile] = (),
         removed: Sequence[DataFile] = (),
+        newest: int | None = None,
     ) -> bool:
         from pyiceberg.exceptions import CommitFailedException
         from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId
@@ -290,8 +295,10 @@ class IcebergLog:
                         producer.delete_data_file(one)
                 names = {} if NAMES in before.properties else {NAMES: metadata.schema().name_mapping.model_dump_json()}
                 # Not for a snapshot without a batch: an earlier rollback would no longer be noticed behind it.
-                mark = {before.mark: f"{producer.snapshot_id} {metadata.next_sequence_number()}"} if told else {}
-                transaction.set_properties({**told, **names, **mark})
+                last = f"{producer.snapshot_id} {metadata.next_sequence_number()}"
+                mark = {before.mark: last} if told else {}
+                merged = {} if newest is None else {MERGED: f"{newest:016x} {last}"}
+                transaction.set_properties({**told, **names, **mark, **merged})
                 # The statistics and partitions of the files refer to ids of this schema and this spec.
                 transaction._apply(
                     (),

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 _MARK = "microbatch.last."
 
+MERGED = "microbatch.merged"
+"""The property of a table into which changes are merged; :mod:`.merged` has what it names."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Descent:
@@ -32,6 +35,18 @@ class Descent:
     branch: str | None
     sequence: int
     unsure: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Merged:
+    """What :data:`MERGED` says.
+
+    :param number: number of the record of the newest changes.
+    :param last: id and sequence number of the last snapshot of this package, to which the record belongs.
+    """
+
+    number: int
+    last: tuple[int, int]
 
 
 class Look:
@@ -84,10 +99,30 @@ class Look:
             ) from error
         return id, sequence
 
-    def rolled_back(self) -> str | None:
-        """How the branch was set back to a state before the last snapshot of this package, in words; None if not."""
-        last = self.last_on(self.branch)
+    @property
+    def merged(self) -> Merged | None:
+        """What belongs to the table's rows, if changes are merged into it."""
+        told = self.properties.get(MERGED)
+        if told is None:
+            return None
+        try:
+            number, id, sequence = told.split()
+            return Merged(number=int(number, 16), last=(int(id), int(sequence)))
+        except ValueError as error:
+            raise SinkError(
+                f"the property {MERGED}={told!r:.80} names no record of newest changes: somebody changed it."
+            ) from error
+
+    def rolled_back(self, last: tuple[int, int] | None) -> str | None:
+        """How the branch was set back to a state before a snapshot, in words; None if not."""
         return None if last is None else self._is_without(*last)
+
+    def newest_with(self, id: int) -> int | None:
+        """The newest of the snapshots that main was at, and whose history has that one; None if none is left."""
+        for entry in reversed(self.table.metadata.snapshot_log):
+            if any(one.snapshot_id == id for one in self._back_from(self._by_id.get(entry.snapshot_id))):
+                return entry.snapshot_id
+        return None
 
     def goes_on_from(self) -> Descent:
         """Whose records tell what this branch has."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +40,7 @@ class Judging:
     """One try to bring a batch's changes in or out.
 
     :param files: of the table.
-    :param number_of: the number of the manifest of a batch that is in; None if the batch is not in.
+    :param batches: finds all batches that are in, with the numbers of their manifests.
     :param where: the table, for messages.
     """
 
@@ -48,7 +48,7 @@ class Judging:
     files: DataFiles
     records: NewestRecords
     history: History
-    number_of: Callable[[BatchKey], int | None]
+    batches: Callable[[], Iterable[tuple[BatchKey, int]]]
     where: str
 
     def before(self, number: int | None) -> Newest:
@@ -82,8 +82,7 @@ class Judging:
         lost, stays = current.filter(is_out), current.filter(pc.invert(is_out))
         left = list[Any]()
         if lost.num_rows:
-            batches = self.history.batches(self.number_of)
-            left = [*self.history.changes(batches, Keys(lost, names), schema, but=key)]
+            left = [*self.history.changes(self.batches(), Keys(lost, names), schema, but=key)]
         best = newest(pa.concat_tables([stays, *left, came]), self.merge)
         moved = Keys(pa.concat_tables([lost, best.filter(is_of(best, key))]), names)
         return Moved(keys=moved, put=best.filter(moved.marks(best)))

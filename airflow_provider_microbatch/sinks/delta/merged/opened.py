@@ -127,7 +127,7 @@ class OpenMergedDelta(OpenDelta):
             files=self._home,
             records=self._newest,
             history=self._history,
-            number_of=lambda key: None if snapshot is None else snapshot.number(key),
+            batches=lambda: () if snapshot is None else self._history.batches(snapshot.number),
             where=self._named,
         )
         merging = Merging(home=self._home, judging=judging, snapshot=snapshot, shown=self._shown(columns))
