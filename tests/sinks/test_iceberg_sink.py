@@ -154,6 +154,16 @@ def test_a_foreign_append_between_look_and_commit_is_kept(sink: OpenIceberg, mon
     assert rows(sink) == {(6, 1): 3, (7, 2): 2, (None, 9): 2}
 
 
+def test_a_commit_to_another_branch_beside_a_publish_does_not_fail_it(
+    sink: OpenIceberg, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(sink, 6)
+    table(sink).manage_snapshots().create_branch(table(sink).metadata.snapshots[0].snapshot_id, "audit").commit()
+    before_the_next_commit(monkeypatch, lambda: table(sink).append(pa.table({"id": [1]}), branch="audit"))
+    publish(sink, 7)
+    assert rows(sink) == {(6, 1): 3, (7, 1): 3}
+
+
 def test_rows_that_somebody_deletes_while_they_are_replaced_are_an_error_that_names_who(
     sink: OpenIceberg, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -310,6 +310,12 @@ class IcebergLog:
                 transaction.commit_transaction()
             except CommitFailedException:
                 return False
+            except ValueError:
+                # So pyiceberg refuses a snapshot that another branch has got a newer one beside.
+                now = self.look()
+                if now is None or now.table.metadata.next_sequence_number() == metadata.next_sequence_number():
+                    raise
+                return False
         return True
 
     def remember(self, look: Look) -> None:
