@@ -45,3 +45,11 @@ class Merge(Definition):
         kept_out = [key for key in self.keys if key in self.leave_out]
         if kept_out:
             raise DefinitionError(f"Merge: leave_out names {', '.join(kept_out)}, by which the table's rows are known.")
+
+
+def other_batches(before: Merge | None, now: Merge | None) -> str | None:
+    """Why a table cannot have the batches of both, in words that go on from the table; None if it can."""
+    if (before is None) == (now is None):
+        return None
+    had, has = ("rows", "changes") if before is None else ("changes", "rows")
+    return f"has batches of {had}, and this sink writes {has} (merge=…)."

@@ -105,6 +105,13 @@ SYSTEMS = {
         write_stage=write_delta_stage,
         keeps_replaced=0,  # it belongs to the table's history, and expiry removes it
     ),
+    "iceberg-merged": Kind(
+        make=lambda folder: iceberg_table.sink_in(
+            folder, merge=Merge(keys=("id",), sequence_by=("epoch",)), schema_policy="add_columns"
+        ),
+        write_stage=write_changes_stage,
+        keeps_replaced=0,  # as Delta's
+    ),
     "foreach": Kind(
         make=lambda folder: RowsInSqlite(str(folder / "stages"), str(folder / "rows.db"), format="json"),
         write_stage=write_stage,

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from airflow_provider_microbatch import connections
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.merge import Merge
@@ -17,6 +18,7 @@ from airflow_provider_microbatch.upkeep.compaction import compact
 from airflow_provider_microbatch.upkeep.table_check import check_table
 from tests.cli.test_compact import split
 from tests.execution.world import World
+from tests.support import iceberg_table
 from tests.support.inline_engine import InlineEngine
 
 
@@ -128,26 +130,62 @@ def test_a_clear_is_named_as_the_second_step_where_something_is_in_its_way(world
     assert told(world) == []
 
 
-def test_a_table_of_merged_changes_that_was_put_back_is_found_and_gets_no_batch(tmp_path: Path) -> None:
-    world = World(tmp_path, sink=DeltaSink(str(tmp_path / "lake"), merge=Merge(keys=("id",), sequence_by=("id",))))
+MERGE = Merge(keys=("id",), sequence_by=("id",))
+
+
+class InDelta:
+    told = "version 3: RESTORE by"
+
+    def __init__(self, lake: Path) -> None:
+        self._lake = lake
+        self.sink: Sink = DeltaSink(str(lake), merge=MERGE)
+
+    def put(self, batch: int) -> None:
+        """The table as it was after a batch."""
+        DeltaTable(str(self._lake)).restore(batch)
+
+
+class InIceberg:
+    told = "the Iceberg table shop.orders was rolled back to snapshot"
+
+    def __init__(self, lake: Path) -> None:
+        self._lake = lake
+        self.sink: Sink = iceberg_table.sink_in(lake, merge=MERGE)
+
+    def put(self, batch: int) -> None:
+        """The table as it was after a batch."""
+        look = iceberg_table.opened_in(self._lake)._log.look()
+        assert look is not None
+        id = look.table.metadata.snapshots[batch].snapshot_id
+        look.table.manage_snapshots().set_current_snapshot(snapshot_id=id).commit()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("of", [InDelta, InIceberg])
+def test_a_table_of_merged_changes_that_was_put_back_is_found_and_gets_no_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: type[InDelta | InIceberg]
+) -> None:
+    table = of(tmp_path / "lake")
+    monkeypatch.setattr(connections, "_found_by", [lambda _: iceberg_table.connection_of(tmp_path / "lake")])
+    world = World(tmp_path, sink=table.sink)
     for number in range(3):
         world.land(number)
         world.run(number)
     assert told(world) == []
-    DeltaTable(str(world.lake)).restore(0)
+    table.put(0)
     world.land(3)
-    (message,) = told(world)
-    assert "version 3: RESTORE by" in message
-    with pytest.raises(SinkError, match="version 3: RESTORE by"):
+    assert all(table.told in message for message in told(world))
+    assert told(world)
+    with pytest.raises(SinkError, match=table.told):
         world.run(3)
     assert world.checkpoint.offset_log.latest_id() == 2
-    DeltaTable(str(world.lake)).restore(2)
+    table.put(2)
     assert told(world) == []
     world.run(3)
 
 
 def test_of_a_log_of_merged_changes_that_was_put_back_alone_the_way_on_is_told_first(tmp_path: Path) -> None:
-    world = World(tmp_path, sink=DeltaSink(str(tmp_path / "lake"), merge=Merge(keys=("id",), sequence_by=("id",))))
+    world = World(tmp_path, sink=DeltaSink(str(tmp_path / "lake"), merge=MERGE))
     world.land(0)
     world.run(0)
     shutil.copytree(world.lake, tmp_path / "backup")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.mutants.mutation import Mutation
 
-MERGE = ("tests/sinks/test_delta_merge.py",)
+MERGE = ("tests/sinks/test_lake_merge.py",)
 
-REFUSED = ("tests/sinks/test_delta_merge_refused.py",)
+REFUSED = ("tests/sinks/test_lake_merge_refused.py",)
 PUT_BACK = ("tests/sinks/test_delta_merge_restored.py",)
 
 MUTATIONS = [
@@ -21,9 +21,9 @@ MUTATIONS = [
     Mutation(
         name="a deletion is forgotten once its row is gone",
         why="a late change brings back what a newer one has deleted",
-        file="sinks/delta/merged/merging.py",
-        old="self._written(before.files, keys, put, schema)",
-        new="self._written(before.files, keys, put.filter([not one for one in put[DELETED].to_pylist()]), schema)",
+        file="sinks/merged/judging.py",
+        old="            put=moved.put,\n",
+        new="            put=moved.rows(schema),\n",
         tests=MERGE,
     ),
     Mutation(
@@ -37,8 +37,8 @@ MUTATIONS = [
     Mutation(
         name="a key whose newest change goes out gets no other one",
         why="a rewind takes rows away that other batches have brought",
-        file="sinks/delta/merged/merging.py",
-        old="        if lost.num_rows and self.snapshot is not None:\n",
+        file="sinks/merged/judging.py",
+        old="        if lost.num_rows:\n",
         new="        if False:\n",
         tests=MERGE,
     ),
@@ -53,7 +53,7 @@ MUTATIONS = [
     Mutation(
         name="newest changes that are about to be committed are swept as old ones",
         why="the next publish finds no record, and none goes on",
-        file="sinks/delta/merged/newest.py",
+        file="sinks/merged/newest.py",
         old="int(found[1]) <= _version(own) and path.name not in named",
         new="path.name not in named",
         tests=MERGE,
@@ -85,7 +85,7 @@ MUTATIONS = [
     Mutation(
         name="a record of a try that was outrun counts as the one that was committed",
         why="what others did before the newest changes is taken back, and the newest changes with it",
-        file="sinks/delta/merged/newest.py",
+        file="sinks/merged/newest.py",
         old="        return found[-1]\n",
         new="        return found[0]\n",
         tests=PUT_BACK,
@@ -93,7 +93,7 @@ MUTATIONS = [
     Mutation(
         name="a copy of the newest record under a name of a later version counts",
         why="what was put back before that version is noticed by nobody",
-        file="sinks/delta/merged/newest.py",
+        file="sinks/merged/newest.py",
         old=" if version <= up_to]",
         new="]",
         tests=PUT_BACK,

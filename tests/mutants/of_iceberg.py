@@ -6,6 +6,7 @@ from tests.mutants.mutation import Mutation
 
 SINK = "tests/sinks/test_iceberg_sink.py"
 HISTORY = "tests/sinks/test_iceberg_history.py"
+MERGE = "tests/sinks/test_iceberg_merge.py"
 BRANCHES = "tests/execution/test_branches.py"
 
 MUTATIONS = [
@@ -28,7 +29,7 @@ MUTATIONS = [
     Mutation(
         name="an expired snapshot counts as a rollback",
         why="a table whose snapshots expire stands still",
-        file="sinks/iceberg/log.py",
+        file="sinks/iceberg/look.py",
         old="        return None if is_expired else",
         new="        return None if False else",
         tests=(SINK,),
@@ -45,8 +46,8 @@ MUTATIONS = [
         name="a replay adds its rows beside the old ones",
         why="rows are there twice",
         file="sinks/iceberg/opened.py",
-        old="                if found is not None:\n                    self._settle(found)\n",
-        new="                if False:\n                    self._settle(found)\n",
+        old="        if out is not None:\n            removal",
+        new="        if False:\n            removal",
         tests=(SINK,),
     ),
     Mutation(
@@ -85,14 +86,14 @@ MUTATIONS = [
         name="a snapshot that is no batch's hides a rollback of before",
         why="batches count as in whose rows are gone",
         file="sinks/iceberg/log.py",
-        old='{metadata.next_sequence_number()}"} if told else {}',
-        new='{metadata.next_sequence_number()}"}',
+        old="        mark = {before.mark: last} if told else {}\n",
+        new="        mark = {before.mark: last}\n",
         tests=(SINK,),
     ),
     Mutation(
         name="a rollback is not noticed",
         why="batches count as in whose rows are gone",
-        file="sinks/iceberg/log.py",
+        file="sinks/iceberg/look.py",
         old='            if (snapshot.sequence_number or 0) < sequence:\n                return f"to',
         new='            if False:\n                return f"to',
         tests=(SINK,),
@@ -108,7 +109,7 @@ MUTATIONS = [
     Mutation(
         name="a branch whose snapshots have expired counts as merged",
         why="one that was dropped has the only copy of its batches, and nothing says so",
-        file="sinks/iceberg/log.py",
+        file="sinks/iceberg/look.py",
         old="        return False if self.head is None else None\n",
         new="        return id not in self._by_id\n",
         tests=(HISTORY, BRANCHES),
@@ -132,7 +133,7 @@ MUTATIONS = [
     Mutation(
         name="the link to a snapshot that has expired tells nothing",
         why="a batch without a row does not count as merged",
-        file="sinks/iceberg/log.py",
+        file="sinks/iceberg/look.py",
         old="        if link == id:\n",
         new="        if False:\n",
         tests=(HISTORY,),
@@ -140,7 +141,7 @@ MUTATIONS = [
     Mutation(
         name="a fast-forward that Iceberg refuses is named",
         why="whoever follows the error comes to another one, and no further",
-        file="sinks/iceberg/log.py",
+        file="sinks/iceberg/look.py",
         old="        is_behind = head is None or ",
         new="        is_behind = True or ",
         tests=(BRANCHES,),
@@ -148,7 +149,7 @@ MUTATIONS = [
     Mutation(
         name="of the branches that one goes on from the first one counts",
         why="what it got of the later one is not known, and each look goes down to the oldest mark",
-        file="sinks/iceberg/log.py",
+        file="sinks/iceberg/look.py",
         old="key=lambda one: -one[0][1])",
         new="key=lambda one: one[0][1])",
         tests=(HISTORY,),
@@ -156,7 +157,7 @@ MUTATIONS = [
     Mutation(
         name="each step back in the history goes through all snapshots",
         why="with ten thousand of them a look takes seconds",
-        file="sinks/iceberg/log.py",
+        file="sinks/iceberg/look.py",
         old="else self._by_id.get(parent)",
         new="else self.table.metadata.snapshot_by_id(parent)",
         tests=(HISTORY,),
@@ -184,5 +185,37 @@ MUTATIONS = [
         old="            if look is None or not rows or batch.key in self._with_rows(look):\n",
         new="            if True:\n",
         tests=("tests/sinks/test_iceberg_sink.py",),
+    ),
+    Mutation(
+        name="a rollback that is to stay counts as none of the newest changes",
+        why="keys keep rows of before, and changes of them are dropped, in green",
+        file="sinks/iceberg/merged/opened.py",
+        old="        return None if look.merged is None else look.merged.last\n",
+        new="        return look.last_on(look.branch)\n",
+        tests=(MERGE,),
+    ),
+    Mutation(
+        name="the way back from a rollback leads to the last batch alone",
+        why="what others have changed behind it is gone",
+        file="sinks/iceberg/look.py",
+        old="                return entry.snapshot_id\n",
+        new="                return id\n",
+        tests=(MERGE,),
+    ),
+    Mutation(
+        name="a table is made of changes that cannot be merged",
+        why="it keeps their columns, and the changes that are mended do not fit it",
+        file="sinks/iceberg/merged/opened.py",
+        old="        self._merging(None, placed).check(batch.key)\n",
+        new="",
+        tests=("tests/sinks/test_lake_merge_refused.py",),
+    ),
+    Mutation(
+        name="a column that was renamed is merged by its new name",
+        why="files of before have it by the old one: what is written anew has null there",
+        file="sinks/iceberg/protocol.py",
+        old="if len(names[id]) > 1 or id in mapped}",
+        new="if False}",
+        tests=(MERGE,),
     ),
 ]

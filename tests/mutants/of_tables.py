@@ -368,7 +368,7 @@ MUTATIONS = [
     Mutation(
         name="any branch counts as merged",
         why="the batches of one that is named no more are missing, in green",
-        file="sinks/iceberg/log.py",
+        file="sinks/iceberg/look.py",
         old="            if has:\n",
         new="            if True:\n",
         tests=(BRANCHES,),
@@ -392,7 +392,7 @@ MUTATIONS = [
     Mutation(
         name="a branch does not know what it was made with",
         why="a rewind takes it out of the other branch alone, and its rows come a second time",
-        file="sinks/iceberg/log.py",
+        file="sinks/iceberg/look.py",
         old="            if batch is not None and (number",
         new="            if False and (number",
         tests=(BRANCHES,),

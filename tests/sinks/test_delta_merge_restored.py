@@ -20,7 +20,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.sinks.delta.merged.newest import Newest, NewestRecords
+from airflow_provider_microbatch.sinks.merged.newest import Newest, NewestRecords
 from tests.sinks.changes import change
 from tests.sinks.delta_world import optimize_and_vacuum
 from tests.sinks.merged_delta import MergedInDelta

@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from airflow_provider_microbatch.sinks.iceberg.log import Descent, Look
+from airflow_provider_microbatch.sinks.iceberg.look import Descent, Look
 from tests.sinks.delta_stages import write_delta_stage
 from tests.sinks.stages import EXPECTED
 from tests.support.iceberg_table import opened_in

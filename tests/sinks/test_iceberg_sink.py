@@ -28,7 +28,8 @@ from airflow_provider_microbatch.sinks import OpenSink, SinkContext
 from airflow_provider_microbatch.sinks.iceberg import IcebergSink
 from airflow_provider_microbatch.sinks.iceberg.catalog import CatalogBusyError
 from airflow_provider_microbatch.sinks.iceberg.ledger import PAGE, Ledger
-from airflow_provider_microbatch.sinks.iceberg.log import IcebergLog, Look
+from airflow_provider_microbatch.sinks.iceberg.log import IcebergLog
+from airflow_provider_microbatch.sinks.iceberg.look import Look
 from airflow_provider_microbatch.sinks.iceberg.opened import OpenIceberg
 from tests.sinks.delta_stages import write_delta_stage, write_rows
 from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, KEY, NOTHING_KNOWN, batch_of, expect
@@ -151,6 +152,16 @@ def test_a_foreign_append_between_look_and_commit_is_kept(sink: OpenIceberg, mon
     before_the_next_commit(monkeypatch, lambda: append(sink))
     sink.replace(EXPECTED, 2)
     assert rows(sink) == {(6, 1): 3, (7, 2): 2, (None, 9): 2}
+
+
+def test_a_commit_to_another_branch_beside_a_publish_does_not_fail_it(
+    sink: OpenIceberg, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(sink, 6)
+    table(sink).manage_snapshots().create_branch(table(sink).metadata.snapshots[0].snapshot_id, "audit").commit()
+    before_the_next_commit(monkeypatch, lambda: table(sink).append(pa.table({"id": [1]}), branch="audit"))
+    publish(sink, 7)
+    assert rows(sink) == {(6, 1): 3, (7, 1): 3}
 
 
 def test_rows_that_somebody_deletes_while_they_are_replaced_are_an_error_that_names_who(

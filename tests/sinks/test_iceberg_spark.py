@@ -3,6 +3,7 @@ pyiceberg read it; tables that Spark has made, and what others do to them by Spa
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +17,12 @@ from airflow_provider_microbatch.runtime.app import run_job
 from airflow_provider_microbatch.runtime.checks import Checks
 from airflow_provider_microbatch.sinks import OpenSink, SinkContext
 from airflow_provider_microbatch.sinks.iceberg.opened import OpenIceberg
+from airflow_provider_microbatch.sinks.merge import Merge
 from tests.environments import jars
 from tests.runtime.jobs import EXPECTED, ROWS, land, make_job
+from tests.sinks.changes import change
 from tests.sinks.delta_stages import write_delta_stage
+from tests.sinks.merged_iceberg import MergedInIceberg
 from tests.sinks.stages import batch_of, expect
 from tests.support.iceberg_table import catalog_file, connection_of, opened_in, sink_in
 from tests.support.local_spark import local_spark
@@ -257,3 +261,72 @@ def test_columns_that_others_or_a_batch_add_are_null_where_they_were_not(spark: 
     spark.sql(f"INSERT INTO {CATALOG}.shop.grown (id, more) VALUES (8, 'x')")
     found = spark.table(f"{CATALOG}.shop.grown").collect()
     assert Counter(row.more for row in found) == {None: 6, "x": 1}
+
+
+def test_values_of_all_kinds_are_the_same_after_a_merge_has_written_their_file_anew(spark: Any, folder: Path) -> None:
+    name, merge = f"{CATALOG}.shop.merged", Merge(keys=("id", "day"), sequence_by=("at", "amount"))
+    sink, later = opened_in(folder, "merged", merge=merge), batch_of(BatchKey("live", 1))
+    run_job(spark, make_job(sink, "of_kinds_of_iceberg", [land(folder / "first")]))
+    sink.publish(EXPECTED, 1)
+    # As people do, which leaves a file of deleted rows, and one as Spark's Iceberg writes it.
+    spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('write.update.mode'='merge-on-read')")
+    spark.sql(f"UPDATE {name} SET half = 7 WHERE id = 3")
+    assert spark.table(f"{name}.delete_files").count() == 1
+
+    def rows() -> list[Any]:
+        found: list[Any] = spark.table(name).orderBy("id").collect()
+        return found
+
+    before = rows()
+    assert [row.half for row in before] == [0.5, 0.5, 7.0]
+    stages = sink.stages_by_name(later, 1)
+    orders = [land(folder / "later", [{"id": 1, "note": "zz"}, {"id": 3, "note": "_c"}])]
+    run_job(spark, make_job(sink, "of_kinds_of_iceberg", orders, batch_id=1, stages=stages, identity=later.to_dict()))
+    sink.publish(expect(later.key), 1)
+    assert str(rows()[1]) == str(before[1])  # of a row with NaN the text alone is equal to itself
+    assert rows()[2] == before[2]
+    assert (rows()[0].inner[0].b, rows()[0].batch_id) == ("zz", 1)
+    look = sink._log.look()
+    assert look is not None
+    assert look.table.scan().to_arrow().num_rows == 3
+
+
+def test_a_deletion_is_remembered_whatever_spark_does_to_the_table(spark: Any, folder: Path) -> None:
+    name, table = f"{CATALOG}.shop.customers", MergedInIceberg(folder / "customers")
+    table.publish(1, change(ts=1), change(id=2), change(id=3))
+    table.publish(2, change(ts=5, deleted=True))
+    spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('write.format.default'='orc')")
+    spark.sql(f"INSERT INTO {name} (id, shop, ts, seq, note) VALUES (3, 'a', 9, 1, 'twice'), (4, 'a', 9, 1, 'theirs')")
+    compact(spark, "customers")
+    spark.sql(
+        f"CALL {CATALOG}.system.expire_snapshots(table => 'shop.customers', "
+        "older_than => TIMESTAMP '2999-01-01 00:00:00', retain_last => 1)"
+    )
+    table.publish(3, change(ts=4, note="late"), change(id=3, ts=2))
+    assert table.rows() == [(2, "a", 1, 1, "x"), (3, "a", 2, 1, "x"), (4, "a", 9, 1, "theirs")]
+    head = table.table().metadata.current_snapshot_id
+    table.publish(4, change(ts=6))
+    newest = table.rows()
+    spark.sql(f"CALL {CATALOG}.system.rollback_to_snapshot('shop.customers', {head})")
+    with pytest.raises(SinkError, match=f"rolled back to snapshot {head}") as refused:
+        table.publish(5, change(id=5))
+    (call,) = re.findall(r"CALL (system\.\S+\('shop\.customers', \d+\))", str(refused.value))
+    spark.sql(f"CALL {CATALOG}.{call}")
+    table.sink.publish(expect(BatchKey("live", 5)), 1)
+    assert table.rows() == [*newest, (5, "a", 1, 1, "x")]
+    found = [tuple(row) for row in spark.table(name).select("id", "shop", "ts", "seq", "note").orderBy("id").collect()]
+    assert found == table.rows()
+
+
+def test_changes_are_not_merged_beside_equality_deletes(spark: Any, folder: Path) -> None:
+    """As Flink writes them; pyiceberg does not read them."""
+    table, jvm = MergedInIceberg(folder / "flinks"), spark._jvm
+    table.publish(1, change())
+    java = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, f"{CATALOG}.shop.flinks")
+    ids = spark._sc._gateway.new_array(jvm.int, 1)
+    ids[0] = 1
+    builder = jvm.org.apache.iceberg.FileMetadata.deleteFileBuilder(java.spec()).ofEqualityDeletes(ids)
+    deletes = builder.withPath(f"file://{folder}/flinks/data/deletes.parquet").withFileSizeInBytes(1).withRecordCount(1)
+    java.newRowDelta().addDeletes(deletes.build()).commit()
+    with pytest.raises(SinkError, match=r"cannot be read here: .*equality deletes.*Compact the table"):
+        table.publish(2, change(ts=2))

@@ -8,8 +8,6 @@ import json
 import os
 import subprocess
 import sys
-import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +16,10 @@ from airflow_provider_microbatch.sinks import SinkContext
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.delta.folder import Folder
 from airflow_provider_microbatch.sinks.delta.log import DeltaLog
-from airflow_provider_microbatch.sinks.delta.merged.history import History
-from airflow_provider_microbatch.sinks.placed import HIDDEN
-from airflow_provider_microbatch.sinks.placed.records import FolderRecords
 from tests.sinks.stages import NOTHING_KNOWN
+from tests.support.merged_changes import Batches, changes_of, history_of, until_nobody_replaces
 
 TOP = Path(__file__).resolve().parents[2]
-_LOOKS = 500
 
 
 def batches_of(table: str, *, merged: bool = False) -> dict[BatchKey, list[dict[str, Any]]]:
@@ -58,34 +53,17 @@ def _look(table: str) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def _look_at_changes(table: str) -> dict[str, list[dict[str, Any]]]:
-    """The changes of the batches that one version names; it shows the newest of them."""
-    from pyarrow import parquet
-
+def _look_at_changes(table: str) -> Batches:
     root = Path(table)
-    history = History(Folder(root), FolderRecords(root / HIDDEN / "batches"))
     snapshot = DeltaLog(Folder(root)).open()
-    found: dict[str, list[dict[str, Any]]] = {}
     if snapshot is None:
-        return found
-    for key, number in history.batches(snapshot):
-        files = [parquet.read_table(root / path) for path in history.files_of(key, number)]
-        found[str(key)] = [row for file in files for row in file.select(["id", "version"]).to_pylist()]
-    shown = snapshot.table.to_pyarrow_table().to_pylist()
-    told = sorted((row["id"], row["version"]) for rows in found.values() for row in rows)
-    there = sorted((row["id"], row["version"]) for row in shown)
-    assert there == told, f"the table shows {there}, and its batches have {told}"
-    return found
-
-
-def _until_nobody_replaces(table: str) -> dict[str, list[dict[str, Any]]]:
-    for _ in range(_LOOKS):
-        with suppress(FileNotFoundError):  # a replay has removed what it has replaced
-            return _look_at_changes(table)
-        time.sleep(0.01)
-    return _look_at_changes(table)
+        return {}
+    batches = history_of(root).batches(snapshot.number)
+    return changes_of(root, batches, snapshot.table.to_pyarrow_table().to_pylist())
 
 
 if __name__ == "__main__":
-    print(json.dumps((_until_nobody_replaces if "merged" in sys.argv[2:] else _look)(sys.argv[1])), flush=True)
+    table = sys.argv[1]
+    is_merged = "merged" in sys.argv[2:]
+    print(json.dumps(until_nobody_replaces(lambda: _look_at_changes(table)) if is_merged else _look(table)), flush=True)
     os._exit(0)  # the threads by which Arrow has read a table abort, now and then, a process that ends by itself

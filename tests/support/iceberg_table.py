@@ -14,6 +14,7 @@ from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.sinks import SinkContext
 from airflow_provider_microbatch.sinks.iceberg import IcebergSink
 from airflow_provider_microbatch.sinks.iceberg.opened import OpenIceberg
+from tests.support.merged_changes import Batches, changes_of, until_nobody_replaces
 
 TOP = Path(__file__).resolve().parents[2]
 CONN_ID = "iceberg_of_tests"
@@ -38,14 +39,19 @@ def sink_in(folder: Path, name: str = "orders", **given: Any) -> IcebergSink:
 
 def opened_in(folder: Path, name: str = "orders", **given: Any) -> OpenIceberg:
     """The same, opened."""
-    return OpenIceberg(sink_in(folder, name, **given), SinkContext(connect=lambda _: connection_of(folder)))
+    found = sink_in(folder, name, **given).open(SinkContext(connect=lambda _: connection_of(folder)))
+    assert isinstance(found, OpenIceberg)
+    return found
 
 
-def batches_of(folder: Path) -> dict[BatchKey, list[dict[str, Any]]]:
-    """Rows of the table by batch; also batches that are in without a row."""
+def batches_of(folder: Path, *, merged: bool = False) -> dict[BatchKey, list[dict[str, Any]]]:
+    """Rows of the table by batch; also batches that are in without a row.
+
+    :param merged: whether the rows are changes, of which the table has the newest.
+    """
     if not catalog_file(folder).exists():
         return {}
-    command = [sys.executable, "-m", "tests.support.iceberg_table", str(folder)]
+    command = [sys.executable, "-m", "tests.support.iceberg_table", str(folder), *(["merged"] if merged else [])]
     told = subprocess.run(command, cwd=TOP, check=True, capture_output=True, text=True).stdout
     return {BatchKey.parse(key): rows for key, rows in json.loads(told).items()}
 
@@ -64,5 +70,16 @@ def _look(folder: Path) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
+def _look_at_changes(folder: Path) -> Batches:
+    log = opened_in(folder)._log
+    look = log.look()
+    if look is None:
+        return {}
+    batches = log.ledger.batches(log.record(look))
+    return changes_of(log.root, batches.items(), look.table.scan().to_arrow().to_pylist())
+
+
 if __name__ == "__main__":
-    print(json.dumps(_look(Path(sys.argv[1]))))
+    lake = Path(sys.argv[1])
+    is_merged = "merged" in sys.argv[2:]
+    print(json.dumps(until_nobody_replaces(lambda: _look_at_changes(lake)) if is_merged else _look(lake)))

@@ -31,6 +31,7 @@ from tests.support.halves import HalvedFiles
 from tests.support.system import FilesOnPosix, Row, System, entry_of, write_lines
 from tests.support.table_systems import (
     ChangesIntoDelta,
+    ChangesIntoIceberg,
     ChangesIntoPostgres,
     FilesIntoBucket,
     FilesIntoDatabase,
@@ -215,6 +216,7 @@ SYSTEMS: Mapping[str, Callable[[Path], System]] = {
     "delta-merged": ChangesIntoDelta,
     "delta-s3": FilesIntoDeltaInBucket,
     "iceberg": FilesIntoIceberg,
+    "iceberg-merged": ChangesIntoIceberg,
     "s3": FilesWithCheckpointInS3,
     "s3-table": FilesIntoBucket,
     "files-into-a-database": FilesIntoDatabase,

@@ -28,6 +28,7 @@ from airflow_provider_microbatch.sinks.file.objects import OpenObjectTable
 from airflow_provider_microbatch.sinks.file.objects.published import Manifests
 from airflow_provider_microbatch.sinks.file.objects.stages import Stages
 from airflow_provider_microbatch.sinks.iceberg.log import IcebergLog
+from airflow_provider_microbatch.sinks.iceberg.merged.opened import OpenMergedIceberg
 from airflow_provider_microbatch.sinks.iceberg.opened import OpenIceberg
 from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.placed.places import Places
@@ -211,6 +212,20 @@ class FilesIntoIceberg(FilesOnPosix):
 
     def operations(self) -> Sequence[tuple[type, type, str]]:
         return ((OpenSink, OpenIceberg, "sink"), (OpenSource, OpenFileSource, "source"))
+
+
+class ChangesIntoIceberg(FilesIntoIceberg):
+    """The same, merged by id: what each batch brought is kept beside the table."""
+
+    def sink(self) -> Sink:
+        connections.find_by(lambda _: iceberg_table.connection_of(self._root))
+        return iceberg_table.sink_in(self._root, merge=Merge(keys=("id",), sequence_by=("version",)))
+
+    def published(self) -> Sequence[Mapping[BatchKey, list[Row]]]:
+        return [iceberg_table.batches_of(self._root, merged=True)]
+
+    def operations(self) -> Sequence[tuple[type, type, str]]:
+        return ((OpenSink, OpenMergedIceberg, "sink"), (OpenSource, OpenFileSource, "source"))
 
 
 class FilesIntoPostgres(FilesOnPosix):

@@ -35,7 +35,7 @@ from airflow_provider_microbatch.sinks.file.arguments import (
     local_path,
     partition_columns,
 )
-from airflow_provider_microbatch.sinks.merge import Merge
+from airflow_provider_microbatch.sinks.merge import Merge, other_batches
 from airflow_provider_microbatch.sinks.table_folder import TableFolder
 from airflow_provider_microbatch.stores.object_store.address import Address
 
@@ -158,10 +158,9 @@ class DeltaSink(Sink):
         return lies_in(location, self.address) if is_object(self.path) else self.folder.would_show(location)
 
     def unlike(self, before: Sink) -> str | None:
-        if isinstance(before, DeltaSink) and (before.merge is None) != (self.merge is None):
-            had, has = ("rows", "changes") if before.merge is None else ("changes", "rows")
-            where = self.location().removeprefix("file://")
-            return f"the Delta table {where} has batches of {had}, and this sink writes {has} (merge=…)."
+        others = other_batches(before.merge, self.merge) if isinstance(before, DeltaSink) else None
+        if others is not None:
+            return f"the Delta table {self.location().removeprefix('file://')} {others}"
         if isinstance(before, DeltaSink) and before.partition_by != self.partition_by:
             return (
                 f"the Delta table {self.location().removeprefix('file://')} is partitioned by "

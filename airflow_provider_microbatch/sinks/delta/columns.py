@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks.arrow_types import plain
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 
 _PRIMITIVES = {
@@ -99,6 +100,14 @@ class Columns:
                 "DeltaSink(…, schema_policy='add_columns'): what is missing on either side is null then."
             )
         return []
+
+
+def arrow_schema(schema: Mapping[str, Any]) -> Any:
+    """The schema of a table's columns, in Arrow's types."""
+    import pyarrow as pa
+    from deltalake import Schema
+
+    return plain(pa.schema(Schema.from_json(json.dumps(schema)).to_arrow()))
 
 
 def _as_nullable(field: Mapping[str, Any]) -> Mapping[str, Any]:

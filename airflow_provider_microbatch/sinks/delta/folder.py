@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-from airflow_provider_microbatch.sinks.delta.home import Footer
-from airflow_provider_microbatch.sinks.file.posix import make_folders, sync
+from airflow_provider_microbatch.sinks.file.posix import sync
+from airflow_provider_microbatch.sinks.placed.data_files import FolderFiles
 
 
-@dataclass(frozen=True)
-class Folder:
-    """:param root: the table's folder."""
-
-    root: Path
+class Folder(FolderFiles):
+    """The place of a table whose folder is :attr:`root`."""
 
     @property
     def where(self) -> str:
@@ -42,30 +36,6 @@ class Folder:
                     sync(Path(entry.path))
         sync(self._log)
         sync(self.root)  # the maker of the folder may have died before the folder was on disk
-
-    def source(self, path: str) -> Path:
-        return self.root / path
-
-    def footer(self, path: str) -> Footer:
-        from pyarrow import parquet
-
-        file = self.root / path
-        found = file.stat()
-        return Footer(
-            size=found.st_size, modified_ms=found.st_mtime_ns // 1_000_000, metadata=parquet.read_metadata(file)
-        )
-
-    @contextlib.contextmanager
-    def writing(self, path: str) -> Iterator[Path]:
-        file = self.root / path
-        make_folders(file.parent)
-        yield file
-        sync(file)
-        sync(file.parent)
-
-    def remove(self, path: str) -> None:
-        with contextlib.suppress(OSError):
-            (self.root / path).unlink()
 
     @property
     def _log(self) -> Path:

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
+
+from airflow_provider_microbatch.sinks.placed.data_files import DataFiles
 
 
-@dataclass(frozen=True, kw_only=True)
-class Footer:
-    """What is known of a data file without its rows.
-
-    :param size: in bytes.
-    :param modified_ms: when it was written, milliseconds since the epoch.
-    :param metadata: as Arrow reads it.
-    """
-
-    size: int
-    modified_ms: int
-    metadata: Any
-
-
-class Home(Protocol):
+class Home(DataFiles, Protocol):
     """The place of a table. All paths are relative to the table's folder."""
 
     @property
@@ -43,16 +29,3 @@ class Home(Protocol):
 
     def sync_log(self, *, since_ns: int) -> None:
         """Bring the log's entries that were written since ``since_ns`` to disk, so that they survive a power cut."""
-
-    def source(self, path: str) -> Any:
-        """The data file, as Arrow takes it: a path or an open file."""
-
-    def footer(self, path: str) -> Footer:
-        """What is known of a data file without its rows."""
-
-    def writing(self, path: str) -> AbstractContextManager[Any]:
-        """A place for Arrow to write a new data file to. If the context ends without an error, the file is there
-        durably."""
-
-    def remove(self, path: str) -> None:
-        """Remove a data file that no commit names, as far as that can be done."""

@@ -18,12 +18,13 @@ from urllib.parse import unquote
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks.arrow_types import plain
 from airflow_provider_microbatch.sinks.delta.adding import add_of
-from airflow_provider_microbatch.sinks.delta.arrow_types import plain
 from airflow_provider_microbatch.sinks.delta.home import Home
 from airflow_provider_microbatch.sinks.delta.log import Snapshot
 from airflow_provider_microbatch.sinks.delta.protocol import has_change_feed
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
+from airflow_provider_microbatch.sinks.placed.data_files import is_of
 from airflow_provider_microbatch.sinks.placed.places import DATA, REST, folder_of_batch, shared_by
 
 if TYPE_CHECKING:
@@ -176,15 +177,6 @@ def _tables(parts: Iterator[Any], schema: Any) -> Iterator[Any]:
     for part in parts:
         table = pa.Table.from_batches([part])
         yield table.cast(pa.schema([schema.field(name) for name in table.column_names]))
-
-
-def is_of(table: Any, key: BatchKey) -> Any:
-    """A mask of the rows that are the batch's."""
-    import pyarrow.compute as pc
-
-    lane, number = RESERVED_COLUMNS
-    found = pc.and_(pc.equal(table.column(lane), key.lane), pc.equal(table.column(number), key.id))
-    return pc.fill_null(found, False).combine_chunks()
 
 
 def _write_rest(home: Home, path: str, key: BatchKey) -> str:

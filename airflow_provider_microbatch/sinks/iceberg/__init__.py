@@ -27,6 +27,7 @@ from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.sinks import OpenSink, Sink, SinkContext
 from airflow_provider_microbatch.sinks.file.arguments import check_options, check_path, local_path
 from airflow_provider_microbatch.sinks.iceberg.partitions import Partition
+from airflow_provider_microbatch.sinks.merge import Merge, other_batches
 from airflow_provider_microbatch.sinks.table_folder import TableFolder
 
 SCHEMA_POLICIES = ("fail", "add_columns")
@@ -48,6 +49,8 @@ class IcebergSink(Sink):
     :param schema_policy: how to treat columns that the table does not have: ``"fail"`` publishes only rows with exactly
         the table's columns; ``"add_columns"`` adds columns missing on either side, as null. A type never changes.
     :param branch: the branch to publish to; a branch other than ``main`` has to exist.
+    :param merge: each row is a change, and the table has the newest state of each key. Without ``partition_by``, on the
+        branch ``main``.
     :param options: options of Spark's Parquet writer, such as ``{"compression": "zstd"}``.
     :raises DefinitionError: for a wrong type or value, naming the field.
     """
@@ -59,6 +62,7 @@ class IcebergSink(Sink):
     partition_by: tuple[str, ...] = ()
     schema_policy: str = "fail"
     branch: str = MAIN
+    merge: Merge | None = None
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -83,6 +87,14 @@ class IcebergSink(Sink):
             raise DefinitionError(f"{where}: schema_policy {self.schema_policy!r} is none of {SCHEMA_POLICIES}.")
         if not isinstance(self.branch, str) or not self.branch:
             raise DefinitionError(f"{where}: branch must be the name of a branch.")
+        if self.merge is not None and not isinstance(self.merge, Merge):
+            raise DefinitionError(f"{where}: merge must be a Merge, not {type(self.merge).__name__}.")
+        if self.merge is not None and self.partition_by:
+            raise DefinitionError(f"{where}: partition_by cannot be given with merge.")
+        if self.merge is not None and self.branch != MAIN:
+            raise DefinitionError(
+                f"{where}: branch cannot be given with merge: a table has the newest changes of its main branch alone."
+            )
         check_options(self.options, where=where)
 
     @property
@@ -108,6 +120,10 @@ class IcebergSink(Sink):
                     f"IcebergSink({self.conn_id!r}, {self.table!r}) needs {client}, which is not installed here. Run: "
                     "pip install 'airflow-provider-microbatch[iceberg]'"
                 )
+        if self.merge is not None:
+            from airflow_provider_microbatch.sinks.iceberg.merged.opened import OpenMergedIceberg
+
+            return OpenMergedIceberg(self, context, self.merge)
         from airflow_provider_microbatch.sinks.iceberg.opened import OpenIceberg
 
         return OpenIceberg(self, context)
@@ -121,6 +137,8 @@ class IcebergSink(Sink):
         return True
 
     def not_compactable(self) -> str | None:
+        if self.merge is not None:
+            return "a publish joins small files of a table into which changes are merged, as it writes others anew"
         return (
             "compact it by Spark (CALL catalog.system.rewrite_data_files): each row names its batch, so that a replay "
             "finds it in a file that was rewritten"
@@ -143,6 +161,9 @@ class IcebergSink(Sink):
         return self.folder.would_show(location)
 
     def unlike(self, before: Sink) -> str | None:
+        others = other_batches(before.merge, self.merge) if isinstance(before, IcebergSink) else None
+        if others is not None:
+            return f"the Iceberg table {self.table} {others}"
         if isinstance(before, IcebergSink) and before.partition_by != self.partition_by:
             return (
                 f"the Iceberg table {self.table} is partitioned by {list(before.partition_by)}, not by "

@@ -8,6 +8,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks.arrow_types import plain
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.iceberg.partitions import IDENTITY, Partition
 
@@ -80,6 +81,18 @@ class Columns:
             )
         )
 
+    @classmethod
+    def of_record(cls, fields: Sequence[Mapping[str, Any]]) -> Columns:
+        """The columns as :attr:`record` has written them down."""
+        from pyiceberg.types import IcebergType
+
+        return cls({one["name"]: IcebergType.model_validate(one["type"]) for one in fields})
+
+    @property
+    def record(self) -> list[Mapping[str, Any]]:
+        """The columns, to be written down."""
+        return [{"name": name, "type": kind.model_dump(mode="json")} for name, kind in self.types.items()]
+
     def missing(self, table: Schema, *, policy: str, where: str) -> dict[str, IcebergType]:
         """Columns that must be added to the table before the stage can be published.
 
@@ -113,6 +126,18 @@ class Columns:
                 "IcebergSink(…, schema_policy='add_columns'): what is missing on either side is null then."
             )
         return {}
+
+
+def arrow_schema(schema: Schema) -> Any:
+    """The columns in Arrow's types."""
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    return plain(schema_to_pyarrow(schema, include_field_ids=False))
+
+
+def is_of_spark(kind: IcebergType) -> bool:
+    """Whether files of Spark's have values of that type, which is none of several."""
+    return str(kind) in _PRIMITIVES.values() or str(kind).startswith("decimal(")
 
 
 def type_alone(kind: IcebergType) -> str:

@@ -11,10 +11,8 @@ import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote, unquote
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import RolledBackError, SinkError
@@ -24,6 +22,7 @@ from airflow_provider_microbatch.sinks.file.reading import read_regular
 from airflow_provider_microbatch.sinks.iceberg import MAIN
 from airflow_provider_microbatch.sinks.iceberg.catalog import CatalogBusyError
 from airflow_provider_microbatch.sinks.iceberg.ledger import Ledger
+from airflow_provider_microbatch.sinks.iceberg.look import MERGED, Look
 from airflow_provider_microbatch.sinks.iceberg.protocol import NAMES
 from airflow_provider_microbatch.sinks.iceberg.removing import batches_with_rows
 from airflow_provider_microbatch.sinks.iceberg.rolled_away import rolled_away
@@ -33,176 +32,13 @@ if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
-    from pyiceberg.table.snapshots import Snapshot
     from pyiceberg.types import IcebergType
 
 PATIENCE_SECONDS = 60.0
 """How long a commit is tried again while other writers commit."""
 
 _LONGEST_PAUSE = 0.5
-_MARK = "microbatch.last."
 _NO_RETRY = "commit.retry.num-retries"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Descent:
-    """Whose records tell what a branch has.
-
-    :param branch: the branch whose record tells it, as far as its history reaches: the branch itself, or another that
-        it was made of, or fast-forwarded to. None if no record does.
-    :param sequence: the sequence number up to which that record tells it.
-    :param unsure: other branches, which have published since, the last one first: it may have been made of one, or
-        fast-forwarded to it, but the snapshots that would show that have expired.
-    """
-
-    branch: str | None
-    sequence: int
-    unsure: tuple[str, ...] = ()
-
-
-class Look:
-    """The table at one moment.
-
-    :param table: as pyiceberg has loaded it.
-    :param branch: the branch to publish to.
-    """
-
-    def __init__(self, table: Table, branch: str) -> None:
-        self.table = table
-        self.branch = branch
-        self.head: Snapshot | None = table.metadata.snapshot_by_name(branch)
-
-    @property
-    def properties(self) -> Mapping[str, str]:
-        """The table's properties."""
-        return self.table.metadata.properties
-
-    @property
-    def mark(self) -> str:
-        """Name of the property that has id and sequence number of the last snapshot of this package on the branch."""
-        return _mark_of(self.branch)
-
-    def chain(self) -> Iterator[Snapshot]:
-        """The branch's snapshots, newest first, as far back as none has expired."""
-        return self._back_from(self.head)
-
-    def _back_from(self, at: Snapshot | None) -> Iterator[Snapshot]:
-        while at is not None:
-            yield at
-            parent = at.parent_snapshot_id
-            at = None if parent is None else self._by_id.get(parent)
-
-    @cached_property
-    def _by_id(self) -> Mapping[int, Snapshot]:
-        """The snapshots by their ids: pyiceberg's own look-up goes through all of them for each one."""
-        return {snapshot.snapshot_id: snapshot for snapshot in self.table.metadata.snapshots}
-
-    def last_on(self, branch: str) -> tuple[int, int] | None:
-        """Id and sequence number of the last snapshot of this package on a branch, which may be gone."""
-        told = self.properties.get(_mark_of(branch))
-        if told is None:
-            return None
-        try:
-            id, sequence = map(int, told.split())
-        except ValueError as error:
-            raise SinkError(
-                f"the property {_mark_of(branch)}={told!r:.80} is no snapshot: somebody changed it."
-            ) from error
-        return id, sequence
-
-    def rolled_back(self) -> str | None:
-        """How the branch was set back to a state before the last snapshot of this package, in words; None if not."""
-        last = self.last_on(self.branch)
-        return None if last is None else self._is_without(*last)
-
-    def goes_on_from(self) -> Descent:
-        """Whose records tell what this branch has."""
-        own = self.last_on(self.branch)
-        if own is not None and self._is_without(*own) is not None:
-            head = 0 if self.head is None else self.head.sequence_number or 0
-            return Descent(branch=self.branch, sequence=head)  # rolled back: whoever asks is told so
-        sequence = -1 if own is None else own[1]
-        names = (name.removeprefix(_MARK) for name in self.properties if name.startswith(_MARK))
-        lasts = [(last, branch) for branch in map(unquote, names) if (last := self.last_on(branch)) is not None]
-        unsure = list[str]()
-        # What others had published before the branch's own last snapshot was taken over by that one's commit. To look
-        # for it again, each look would walk the history down to the mark of a branch that nobody uses any more.
-        since = [one for one in lasts if one[0][1] > sequence]
-        for last, branch in sorted(since, key=lambda one: -one[0][1]):
-            has = self._has(*last)
-            if has:
-                return Descent(branch=branch, sequence=last[1], unsure=tuple(unsure))
-            if has is None:
-                unsure.append(branch)
-        return Descent(branch=None if own is None else self.branch, sequence=sequence, unsure=tuple(unsure))
-
-    def can_follow(self, branch: str) -> int | None:
-        """The snapshot to which this branch can be fast-forwarded to have what another branch has published; None if
-        there is none: this branch has commits of its own since, or the other one is gone, and its last snapshot."""
-        theirs = self.table.metadata.snapshot_by_name(branch)
-        last = None if theirs is not None else self.last_on(branch)
-        theirs = self._by_id.get(last[0]) if last is not None else theirs
-        head = None if self.head is None else self.head.snapshot_id
-        is_behind = head is None or any(one.snapshot_id == head for one in self._back_from(theirs))
-        return theirs.snapshot_id if theirs is not None and is_behind else None
-
-    def came_since(self, sequence: int) -> dict[BatchKey, int | None]:
-        """Batches that snapshots behind that sequence number put in, with the numbers of their manifests, or took out
-        (None). :raises SinkError: if such a snapshot does not say which batch."""
-        found: dict[BatchKey, int | None] = {}
-        for snapshot in self.chain():
-            if (snapshot.sequence_number or 0) <= sequence:
-                break
-            told = {} if snapshot.summary is None else snapshot.summary.additional_properties
-            batch, number = told.get("microbatch.batch"), told.get("microbatch.manifest")
-            if batch is not None and (number is not None or "microbatch.withdrawn" in told):
-                try:
-                    found.setdefault(BatchKey.parse(batch), None if number is None else int(number, 16))
-                except ValueError as error:
-                    id = snapshot.snapshot_id
-                    raise SinkError(f"snapshot {id} of branch {self.branch!r} names no batch: {error}.") from error
-        return found
-
-    def _is_without(self, id: int, sequence: int) -> str | None:
-        """How the branch's history does without a snapshot, in words; None if it has it, also if it has expired."""
-        for snapshot in self.chain():
-            if snapshot.snapshot_id == id:
-                return None
-            if (snapshot.sequence_number or 0) < sequence:
-                return f"to snapshot {snapshot.snapshot_id}, behind snapshot {id}"
-        # All snapshots left on the branch are newer. Expiring snapshots may also cut the links to their parents.
-        is_expired = self.head is not None and id not in self._by_id
-        return None if is_expired else f"to a history without snapshot {id}"
-
-    def _has(self, id: int, sequence: int) -> bool | None:
-        """Whether the branch's history has a snapshot of another branch; None if what would show that has expired.
-
-        That the snapshot itself has expired shows nothing: a branch that is dropped without a merge leaves just that
-        behind. Its batches would count as in here, and their rows would be in no branch.
-        """
-        link = None
-        for snapshot in self.chain():
-            if snapshot.snapshot_id == id:
-                return True
-            if (snapshot.sequence_number or 0) < sequence:
-                return False
-            link = snapshot.parent_snapshot_id
-        if link == id:
-            return True  # some of those who expire snapshots leave the links to their parents
-        return False if self.head is None else None
-
-    def commits_after(self, snapshot_id: int | None) -> str:
-        """The commits of other writers since that snapshot, newest first, in words."""
-        found = []
-        for snapshot in self.chain():
-            if snapshot.snapshot_id == snapshot_id:
-                break
-            summary = snapshot.summary
-            told = {} if summary is None else summary.additional_properties
-            who = told.get("engine-name") or told.get("spark.app.id") or "somebody"
-            what = "?" if summary is None else summary.operation.value
-            found.append(f"snapshot {snapshot.snapshot_id}: {what} by {who}")
-        return "; ".join(found)
 
 
 @dataclass(frozen=True)
@@ -278,9 +114,10 @@ class IcebergLog:
 
     def check_not_rolled_back(self, look: Look) -> None:
         """:raises RolledBackError: if published batches were removed together with their history."""
-        told = look.rolled_back()
+        last = look.last_on(look.branch)
+        told = look.rolled_back(last)
         if told is not None:
-            away = rolled_away(look)
+            away = rolled_away(look, last)
             which = f"batches {', '.join(away)}" if away else "batches"
             raise RolledBackError(
                 f"branch {self.branch!r} of {self.where} was rolled back {told}, by which {which} were published: they "
@@ -413,17 +250,20 @@ class IcebergLog:
         info: Mapping[str, str],
         added: Sequence[DataFile] = (),
         removed: Sequence[DataFile] = (),
+        newest: int | None = None,
     ) -> bool:
         """Commit a snapshot on top of ``before``, and with it whether a batch is in, by the number of its manifest.
 
         :param number: number of the batch's manifest; None: the batch is taken out.
         :param info: properties for the snapshot's summary.
+        :param newest: number of the record of the newest changes; None for a table of rows.
         :return: False if another writer has committed.
         """
         record = self.record(before)
         taken_over = {name: value for name, value in record.items() if before.properties.get(name) != value}
         told = {**taken_over, **self.ledger.change(record, key.lane, key.id, number)}
-        return self._commit(before, told, info={"microbatch.batch": str(key), **info}, added=added, removed=removed)
+        info = {"microbatch.batch": str(key), **info}
+        return self._commit(before, told, info=info, added=added, removed=removed, newest=newest)
 
     def pass_by(self, before: Look) -> bool:
         """Commit a snapshot that changes nothing, so that a commit which is still on its way, from a process that may
@@ -438,6 +278,7 @@ class IcebergLog:
         info: Mapping[str, str],
         added: Sequence[DataFile] = (),
         removed: Sequence[DataFile] = (),
+        newest: int | None = None,
     ) -> bool:
         from pyiceberg.exceptions import CommitFailedException
         from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId
@@ -454,8 +295,10 @@ class IcebergLog:
                         producer.delete_data_file(one)
                 names = {} if NAMES in before.properties else {NAMES: metadata.schema().name_mapping.model_dump_json()}
                 # Not for a snapshot without a batch: an earlier rollback would no longer be noticed behind it.
-                mark = {before.mark: f"{producer.snapshot_id} {metadata.next_sequence_number()}"} if told else {}
-                transaction.set_properties({**told, **names, **mark})
+                last = f"{producer.snapshot_id} {metadata.next_sequence_number()}"
+                mark = {before.mark: last} if told else {}
+                merged = {} if newest is None else {MERGED: f"{newest:016x} {last}"}
+                transaction.set_properties({**told, **names, **mark, **merged})
                 # The statistics and partitions of the files refer to ids of this schema and this spec.
                 transaction._apply(
                     (),
@@ -466,6 +309,12 @@ class IcebergLog:
                 )
                 transaction.commit_transaction()
             except CommitFailedException:
+                return False
+            except ValueError:
+                # So pyiceberg refuses a snapshot that another branch has got a newer one beside.
+                now = self.look()
+                if now is None or now.table.metadata.next_sequence_number() == metadata.next_sequence_number():
+                    raise
                 return False
         return True
 
@@ -489,7 +338,3 @@ def _without_retry(table: Table) -> Table:
     properties = {**table.metadata.properties, _NO_RETRY: "0"}
     metadata = table.metadata.model_copy(update={"properties": properties})
     return type(table)(table.name(), metadata, table.metadata_location, table.io, table.catalog, table.config)
-
-
-def _mark_of(branch: str) -> str:
-    return _MARK + quote(branch, safe="")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
@@ -20,16 +22,36 @@ from airflow_provider_microbatch.sinks.iceberg.adding import data_file_of
 from airflow_provider_microbatch.sinks.iceberg.catalog import CatalogBusyError, catalog_of
 from airflow_provider_microbatch.sinks.iceberg.columns import Columns
 from airflow_provider_microbatch.sinks.iceberg.intake import intake_of
-from airflow_provider_microbatch.sinks.iceberg.log import PATIENCE_SECONDS, IcebergLog, Look
+from airflow_provider_microbatch.sinks.iceberg.log import PATIENCE_SECONDS, IcebergLog
+from airflow_provider_microbatch.sinks.iceberg.look import Look
 from airflow_provider_microbatch.sinks.iceberg.partitions import spec_of
 from airflow_provider_microbatch.sinks.iceberg.removing import Removal, batches_with_rows, removal_of
 from airflow_provider_microbatch.sinks.iceberg.rolled_away import rolled_away
 from airflow_provider_microbatch.sinks.placed import HIDDEN, OpenPlaced, Placed
 from airflow_provider_microbatch.sinks.placed.logged import Published, rows_written
-from airflow_provider_microbatch.sinks.placed.places import Place, in_place
+from airflow_provider_microbatch.sinks.placed.places import DATA, Place, in_place
 from airflow_provider_microbatch.sinks.table_folder import check_writable
 
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What a commit does to the table's rows, besides saying which output the batch has.
+
+    :param added: files that it adds.
+    :param removed: files that it removes.
+    :param rows: how many of the rows that it removes were the batch's.
+    :param newest: number of the record of the newest changes that belongs to the rows; None for a table of rows.
+    """
+
+    added: Sequence[DataFile]
+    removed: Sequence[DataFile]
+    rows: int = 0
+    newest: int | None = None
 
 
 class OpenIceberg(OpenPlaced):
@@ -37,10 +59,11 @@ class OpenIceberg(OpenPlaced):
     one batch, the later one finds the batch in; before its next try a method repeats its checks.
 
     :param sink: its definition.
+    :param data: the folder below the table's of the batches' files.
     """
 
-    def __init__(self, sink: IcebergSink, context: SinkContext) -> None:
-        super().__init__(sink.folder, options=sink.options)
+    def __init__(self, sink: IcebergSink, context: SinkContext, *, data: str = DATA) -> None:
+        super().__init__(sink.folder, options=sink.options, data=data)
         self._sink = sink
         self._rows_are_judged = context.rows_are_judged
         catalog = catalog_of(sink, context)
@@ -82,9 +105,9 @@ class OpenIceberg(OpenPlaced):
             found = self._published(look, batch)
             if look is None or found is None:
                 return None
-            away = rolled_away(look)
+            away = rolled_away(look, self._last(look))
             if away is None or str(batch.key) in away:
-                self._log.check_not_rolled_back(look)
+                self._check_not_rolled_back(look)
             # A commit entry relies on this answer.
             self._settle(found)
         return found.own
@@ -100,9 +123,12 @@ class OpenIceberg(OpenPlaced):
                     return before is not None
                 self._check_is_of(found, epoch)
                 self._settle(found)
-                removal = self._removal(look, key, before)
-                before = before or (look, removal.rows)
-                if self._commit(look, batch, None, {"microbatch.withdrawn": str(epoch)}, removal):
+                change = self._change(look, batch, out=found, placed=None, before=before)
+                if change is None:
+                    continue
+                before = before or (look, change.rows)
+                if self._commit(look, batch, None, {"microbatch.withdrawn": str(epoch)}, change):
+                    self._let_go(found, change)
                     return True
         raise self._outrun(key)
 
@@ -158,6 +184,15 @@ class OpenIceberg(OpenPlaced):
     def _check(self, look: Look, *, held: Collection[str]) -> None:
         where = self._log.where
         protocol.check(look.table, partitions=self._sink.partitions, root=self._root, where=where, held=held)
+        protocol.check_not_merged(look.table, where=where)
+        self._check_not_rolled_back(look)
+
+    def _last(self, look: Look) -> tuple[int, int] | None:
+        """Id and sequence number of the last snapshot of this package on the branch."""
+        return look.last_on(look.branch)
+
+    def _check_not_rolled_back(self, look: Look) -> None:
+        """:raises RolledBackError: if the branch was set back to before that snapshot."""
         self._log.check_not_rolled_back(look)
 
     def _number(self, look: Look | None, key: BatchKey) -> int | None:
@@ -197,21 +232,22 @@ class OpenIceberg(OpenPlaced):
                 placed = self._place(batch, epoch)
                 columns = self._columns(placed)
                 if look is None:
-                    schema = columns.schema
-                    self._log.create(schema, spec_of(self._sink.partitions, schema))
+                    self._create(batch, placed, columns)
                     continue
                 if found is None:
                     self._check_in_no_other(look, batch, placed)
+                else:
+                    self._settle(found)
                 if self._widen(look, columns, held=placed.manifest.held_to):
                     continue
-                removal = Removal(look.table)
+                change = self._change(look, batch, out=found, placed=placed, before=before)
+                if change is None:
+                    continue
                 if found is not None:
-                    self._settle(found)
-                    removal = self._removal(look, key, before)
-                    before = before or (look, removal.rows)
-                    self._warn_of_deleted(found, removal.rows)
-                if self._commit_placed(look, batch, placed, removal):
+                    before = before or (look, change.rows)
+                if self._commit_placed(look, batch, placed, change):
                     self._settle(Published(placed.place.number, placed.manifest, placed.manifest))
+                    self._let_go(found, change)
                     return placed.manifest
         raise self._outrun(key)
 
@@ -225,7 +261,13 @@ class OpenIceberg(OpenPlaced):
                     "for this batch."
                 )
 
+    def _create(self, batch: ExpectedBatch, placed: Placed, columns: Columns) -> None:
+        """Make the table, without a row, for its first batch."""
+        schema = columns.schema
+        self._log.create(schema, spec_of(self._sink.partitions, schema))
+
     def _columns(self, placed: Placed) -> Columns:
+        """The columns of an attempt that readers of the table get."""
         told = read_schema(self._root / placed.place.below)
         return Columns.of_stage(told, partitions=self._sink.partitions, where=self._log.where)
 
@@ -249,6 +291,47 @@ class OpenIceberg(OpenPlaced):
             self._log.add_columns(look, missing)
         return bool(missing)
 
+    def _change(
+        self,
+        look: Look,
+        batch: ExpectedBatch,
+        *,
+        out: Published | None,
+        placed: Placed | None,
+        before: tuple[Look, int] | None,
+    ) -> Change | None:
+        """What the commit on top of the look does.
+
+        :param out: the batch's output that is in, and goes out; None if there is none.
+        :param placed: the output that comes in; None if the batch is taken out.
+        :param before: the look of an earlier try, and the number of the batch's rows in it.
+        :return: None if other commits have made the look useless, so that the table has to be read again.
+        :raises SinkError: if it cannot be done.
+        """
+        removal = Removal(look.table)
+        if out is not None:
+            removal = self._removal(look, batch.key, before)
+            if placed is not None:
+                self._warn_of_deleted(out, removal.rows)
+        # Files rewritten for a failed commit are left to a removal of orphan files: the commit may have succeeded after
+        # all.
+        return Change(added=[*removal.added, *self._adds(look, placed)], removed=removal.removed, rows=removal.rows)
+
+    def _adds(self, look: Look, placed: Placed | None) -> Iterator[DataFile]:
+        if placed is None:
+            return
+        folder = self._root / placed.place.below
+        for _, now in in_place(folder, placed.manifest):
+            added = data_file_of(look.table.metadata, folder / now)
+            if added is not None:
+                yield added
+
+    def _let_go(self, out: Published | None, change: Change) -> None:
+        """Remove what nothing needs any more after the commit of a change.
+
+        :param out: the batch's output that went out; None if there was none.
+        """
+
     def _removal(self, look: Look, key: BatchKey, before: tuple[Look, int] | None) -> Removal:
         """The changes that take the batch out.
 
@@ -266,26 +349,28 @@ class OpenIceberg(OpenPlaced):
             raise self._deleted_meanwhile(key, look.commits_after(since))
         return removal
 
-    def _commit_placed(self, look: Look, batch: ExpectedBatch, placed: Placed, removal: Removal) -> bool:
-        folder, manifest = self._root / placed.place.below, placed.manifest
-        files = [data_file_of(look.table.metadata, folder / now) for _, now in in_place(folder, manifest)]
-        removal.added += [file for file in files if file is not None]
+    def _commit_placed(self, look: Look, batch: ExpectedBatch, placed: Placed, change: Change) -> bool:
+        manifest = placed.manifest
         identity = manifest.identity
         info = {
             "microbatch.epoch": str(manifest.epoch),
             "microbatch.manifest": f"{placed.place.number:016x}",
             "microbatch.identity": json.dumps(identity.to_dict() if identity else None),
         }
-        return self._commit(look, batch, placed.place.number, info, removal)
+        return self._commit(look, batch, placed.place.number, info, change)
 
     def _commit(
-        self, look: Look, batch: ExpectedBatch, number: int | None, info: Mapping[str, str], removal: Removal
+        self, look: Look, batch: ExpectedBatch, number: int | None, info: Mapping[str, str], change: Change
     ) -> bool:
         try:
-            # Files rewritten for a failed commit are left to a removal of orphan files: the commit may have succeeded
-            # after all.
             return self._log.commit(
-                look, key=batch.key, number=number, info=info, added=removal.added, removed=removal.removed
+                look,
+                key=batch.key,
+                number=number,
+                info=info,
+                added=change.added,
+                removed=change.removed,
+                newest=change.newest,
             )
         except CatalogBusyError as error:
             log.warning("%s. It is looked for in the table.", error)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.intake import needs
+from airflow_provider_microbatch.sinks.iceberg.columns import is_of_spark
+from airflow_provider_microbatch.sinks.iceberg.look import MERGED
 from airflow_provider_microbatch.sinks.iceberg.partitions import Partition, told_of
 
 if TYPE_CHECKING:
@@ -51,6 +53,37 @@ def check(table: Table, *, partitions: Sequence[Partition], root: Path, where: s
         )
 
 
+def check_not_merged(table: Table, *, where: str) -> None:
+    """:raises SinkError: if changes are merged into the table: the next change of a key would take an added row away,
+    and nobody could take out the changes of a batch."""
+    if MERGED in table.metadata.properties:
+        raise SinkError(
+            f"changes are merged into {where}. Give the sink its merge=… again, or write to another table. Nothing was "
+            "written."
+        )
+
+
+def check_may_merge(table: Table, *, where: str) -> None:
+    """:raises SinkError: if a merge could not write rows of the table anew as they are."""
+    schema = table.schema()
+    told = told_of(table.metadata.spec(), schema)
+    if told:
+        raise SinkError(
+            f"changes cannot be merged into {where}, which is partitioned by {told}. Nothing was written; give the "
+            "pipeline a table without partitions."
+        )
+    kinds = {name: schema.find_field(id).field_type for name, id in sorted(_columns(schema).items())}
+    odd = [f"{name} ({kind})" for name, kind in kinds.items() if kind.is_primitive and not is_of_spark(kind)]
+    # Files, and the changes of before, have columns by name.
+    odd += [f"{name} (renamed)" for name in kinds if name in _renamed(table.metadata)]
+    if odd:
+        raise SinkError(
+            f"changes cannot be merged into {where}, which has the columns {', '.join(odd)}: a merge writes files "
+            "anew, and cannot do so with these. Nothing was written; change the table back, or give the pipeline "
+            "another one."
+        )
+
+
 def plain_path(location: str) -> str:
     """The path of a folder of this machine, from any spelling of Iceberg's writers; any other address unchanged."""
     if location.startswith("file:"):
@@ -87,6 +120,17 @@ def _ambiguous(metadata: TableMetadata) -> Iterator[str]:
             yield f"the column {name} that was once another one's name (renamed, or dropped and added again)"
         elif mapping is not None and _mapped(mapping, name) != id:
             yield f"the column {name} that the property {NAMES} does not name"
+
+
+def _renamed(metadata: TableMetadata) -> set[str]:
+    """Columns that had another name. Old schemas may have been removed: the names in files without ids stay."""
+    names, now = defaultdict[int, set[str]](set), _columns(metadata.schema())
+    for each in metadata.schemas:
+        for name, id in _columns(each).items():
+            names[id].add(name)
+    mapping = metadata.name_mapping()
+    mapped = {one.field_id for one in mapping if len(one.names) > 1} if mapping is not None else set()
+    return {name for name, id in now.items() if len(names[id]) > 1 or id in mapped}
 
 
 def _mapped(mapping: NameMapping, name: str) -> int | None:

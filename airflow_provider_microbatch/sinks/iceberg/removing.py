@@ -108,7 +108,7 @@ def _ids_in(table: Table, task: FileScanTask, lane: str, rows: BooleanExpression
         id: Any = from_bytes(column.field_type, bound)
         if isinstance(id, int) and id >= 0 and _is_wholly(table, task.file, BatchKey(lane, id)):
             return {id}
-    parts = _read(table, task, rows, RESERVED_COLUMNS)
+    parts = read(table, task, rows, RESERVED_COLUMNS)
     return {id for part in parts for id in part.column(RESERVED_COLUMNS[1]).unique().to_pylist()}
 
 
@@ -118,12 +118,12 @@ def _take_out(found: Removal, task: FileScanTask, key: BatchKey) -> None:
         found.rows += task.file.record_count
         found.removed.append(task.file)
         return
-    rows = sum(part.num_rows for part in _read(table, task, _is_of(key), RESERVED_COLUMNS))
+    rows = sum(part.num_rows for part in read(table, task, _is_of(key), RESERVED_COLUMNS))
     if rows == 0:
         return
     found.rows += rows
     found.removed.append(task.file)
-    found.added += _written(table, _read(table, task, _is_of_others(key)))
+    found.added += _written(table, read(table, task, _is_of_others(key)))
 
 
 def _is_of(key: BatchKey) -> BooleanExpression:
@@ -175,9 +175,10 @@ def _is_wholly(table: Table, file: DataFile, key: BatchKey) -> bool:
     return True
 
 
-def _read(
+def read(
     table: Table, task: FileScanTask, rows: BooleanExpression, columns: tuple[str, ...] | None = None
 ) -> Iterator[Any]:
+    """Those rows of a file, a piece at a time, without the ones that others have deleted."""
     from pyiceberg.io.pyarrow import ArrowScan
 
     schema = table.schema() if columns is None else table.schema().select(*columns)

@@ -5,17 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from airflow_provider_microbatch.sinks.iceberg.log import Look
+    from airflow_provider_microbatch.sinks.iceberg.look import Look
 
 
-def rolled_away(look: Look) -> list[str] | None:
+def rolled_away(look: Look, last: tuple[int, int] | None) -> list[str] | None:
     """Batches of which a rollback took away what was published last, the newest first; none without a rollback. None if
-    the snapshots between the branch and the last snapshot of this package are not all there any more: then it may have
-    been any batch."""
-    if look.rolled_back() is None:
+    the snapshots between the branch and the last one are not all there any more: then it may have been any batch.
+
+    :param last: id and sequence number of the last snapshot of this package; None if there is none.
+    """
+    if look.rolled_back(last) is None:
         return []
     there = {snapshot.snapshot_id: snapshot for snapshot in look.table.metadata.snapshots}
-    last, kept = look.last_on(look.branch), {snapshot.snapshot_id for snapshot in look.chain()}
+    kept = {snapshot.snapshot_id for snapshot in look.chain()}
     found, at = dict[str, None](), None if last is None else last[0]
     while at not in kept:
         snapshot = None if at is None else there.get(at)

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.sinks import Sink, SinkContext
 from airflow_provider_microbatch.sinks.file import FileSink
-from airflow_provider_microbatch.sinks.merge import Merge
+from airflow_provider_microbatch.sinks.merge import Merge, other_batches
 from airflow_provider_microbatch.sinks.postgres.names import BATCH, LANE, TableName, check_identifier
 
 if TYPE_CHECKING:
@@ -121,10 +121,8 @@ class PostgresSink(Sink):
         return self.files.would_show(location)
 
     def unlike(self, before: Sink) -> str | None:
-        if not isinstance(before, PostgresSink) or (before.merge is None) == (self.merge is None):
-            return None
-        had, has = ("rows", "changes") if before.merge is None else ("changes", "rows")
-        return f"the table {self.name} has batches of {had}, and this sink writes {has} (merge=…)."
+        others = other_batches(before.merge, self.merge) if isinstance(before, PostgresSink) else None
+        return None if others is None else f"the table {self.name} {others}"
 
 
 def type_name(value: object) -> str:

@@ -18,6 +18,8 @@ from airflow_provider_microbatch.sources.stretch import Limits, Spot, Stretch, U
 from airflow_provider_microbatch.sources.versions import OpenVersions
 
 _READER = "airflow_provider_microbatch.runtime.iceberg:read"
+_MERGED = "microbatch.merged"
+"""The property that IcebergSink leaves in a table into which it merges changes."""
 
 
 class OpenIcebergSource(OpenVersions[Place, History, Unit]):
@@ -76,6 +78,12 @@ class OpenIcebergSource(OpenVersions[Place, History, Unit]):
             raise SourceError(
                 f"the catalog of connection {self._source.conn_id!r} has no table {self._source.table}: it was dropped "
                 "or renamed, or the connection leads to another catalog."
+            )
+        if _MERGED in table.metadata.properties:
+            raise SourceError(
+                f"changes are merged into the Iceberg table {self._source.table}: each of its snapshots writes rows of "
+                "earlier ones anew, and which are new is not told. Read what its pipeline reads, or what it has "
+                "written elsewhere."
             )
         return History(self._source, branch=Branch(table, self._source.branch), set_offset=self._set_offset)
 

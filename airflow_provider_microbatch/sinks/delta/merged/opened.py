@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.exceptions import SinkError
@@ -15,17 +14,23 @@ from airflow_provider_microbatch.sinks import Compacted, Compaction, ExpectedBat
 from airflow_provider_microbatch.sinks.delta import DeltaSink, protocol
 from airflow_provider_microbatch.sinks.delta.columns import OURS, Columns
 from airflow_provider_microbatch.sinks.delta.log import MERGED, Snapshot, reporting
-from airflow_provider_microbatch.sinks.delta.merged.history import CHANGES, History
 from airflow_provider_microbatch.sinks.delta.merged.merging import Merging
-from airflow_provider_microbatch.sinks.delta.merged.newest import NewestRecords
 from airflow_provider_microbatch.sinks.delta.merged.put_back import put_back
 from airflow_provider_microbatch.sinks.delta.opened import OpenDelta
 from airflow_provider_microbatch.sinks.delta.table import Change, Ready
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.merge import Merge
+from airflow_provider_microbatch.sinks.merged.checks import (
+    check_like_before,
+    check_order,
+    lacking,
+    rows_there,
+)
+from airflow_provider_microbatch.sinks.merged.history import CHANGES, History
+from airflow_provider_microbatch.sinks.merged.judging import Judging
+from airflow_provider_microbatch.sinks.merged.newest import NewestRecords
+from airflow_provider_microbatch.sinks.merged.stage import of_changes
 from airflow_provider_microbatch.sinks.placed.logged import Published
-
-WRITER = "airflow_provider_microbatch.runtime.changes:write"
 
 
 class OpenMergedDelta(OpenDelta):
@@ -39,17 +44,15 @@ class OpenMergedDelta(OpenDelta):
         super().__init__(sink, data=CHANGES)
         self._merge = merge
         self._newest = NewestRecords(sink.root)
-        self._history = History(self._home, self._records)
+        self._history = History(files=self._home, records=self._records, where=self._named)
+
+    @property
+    def _named(self) -> str:
+        """The table, for messages."""
+        return f"the Delta table {self._where}"
 
     def stage(self, batch: BatchIdentity, epoch: int) -> Stage:
-        stage, merge = super().stage(batch, epoch), self._merge
-        needed = list(dict.fromkeys((*merge.keys, *merge.sequence_by)))
-        return replace(
-            stage,
-            writer=WRITER,
-            arguments={**stage.arguments, "needed": needed, "delete_when": merge.delete_when},
-            reserved_columns=(*stage.reserved_columns, DELETED),
-        )
+        return of_changes(super().stage(batch, epoch), self._merge)
 
     def published_rows(self, batch: ExpectedBatch) -> PublishedRows:
         return OpenSink.published_rows(self, batch)
@@ -61,14 +64,7 @@ class OpenMergedDelta(OpenDelta):
         with self._telling("look into", batch.key):
             snapshot = self._log.open()
             number = None if snapshot is None else snapshot.number(batch.key)
-            try:
-                if number is not None:
-                    self._history.files_of(batch.key, number)
-            except FileNotFoundError as error:
-                return f"a file of its changes is gone ({error})"
-            except SinkError as error:
-                return str(error)
-        return None
+            return None if number is None else self._history.damage(batch.key, number)
 
     def intake(self) -> Intake | None:
         return None  # a change that deletes its key has no values: which rows the table takes, a change does not tell
@@ -77,11 +73,8 @@ class OpenMergedDelta(OpenDelta):
         protocol.check(snapshot, partition_by=(), where=self._where)
         protocol.check_may_merge(snapshot, where=self._where)
         if snapshot.merged is None:
-            if any(self._history.batches(snapshot)):
-                raise SinkError(
-                    f"the Delta table {self._where} has batches of rows, and the sink merges changes (merge=…). Give "
-                    "the pipeline another table. Nothing was written."
-                )
+            if any(self._history.batches(snapshot.number)):
+                raise rows_there(self._named)
             return
         self._check_kept(snapshot)
 
@@ -100,15 +93,8 @@ class OpenMergedDelta(OpenDelta):
         except FileNotFoundError as error:
             if self._is_outdated(snapshot):
                 return  # the publish that has replaced it was checked
-            raise self._lacks(error) from error
-        had, has = (before.keys, before.sequence_by), (self._merge.keys, self._merge.sequence_by)
-        if tuple(map(list, had)) != tuple(map(list, has)):
-            raise SinkError(
-                f"changes are merged into the Delta table {self._where} by keys={list(had[0])} and "
-                f"sequence_by={list(had[1])}, and the sink says {list(has[0])} and {list(has[1])}: which of two "
-                "changes is newer nobody could say. Nothing was written; go on by those of before, or write to "
-                "another table."
-            )
+            raise lacking(error, log="the log", where=self._named) from error
+        check_like_before(before, self._merge, where=self._named)
         with reporting("read the commits of", self._home):
             away = put_back(snapshot, since=since)
         if away is not None:
@@ -123,28 +109,11 @@ class OpenMergedDelta(OpenDelta):
             )
 
     def _shown(self, columns: Columns) -> Columns:
-        kinds = {one["name"]: one["type"] for one in columns.fields}
+        kinds = {one["name"]: one["type"] if isinstance(one["type"], str) else None for one in columns.fields}
         if set(kinds) > set(RESERVED_COLUMNS):
-            self._check_order(kinds)
+            check_order(kinds, self._merge, where=self._named)
         aside = (DELETED, *self._merge.leave_out)
         return Columns([one for one in columns.fields if one["name"] not in aside])
-
-    def _check_order(self, kinds: dict[str, object]) -> None:
-        """:raises SinkError: if changes of these columns have no order, or no key."""
-        for name in (*self._merge.keys, *self._merge.sequence_by):
-            kind = kinds.get(name)
-            what = None
-            if kind is None:
-                what = f"has no column {name!r}"
-            elif not isinstance(kind, str):
-                what = f"has the column {name!r} of nested values"
-            elif name in self._merge.keys and kind in ("float", "double"):
-                what = f"has the column {name!r} of the type {kind}, which equals itself not always"
-            if what is not None:
-                raise SinkError(
-                    f"the result {what}, by which changes are merged into the Delta table {self._where}. Nothing was "
-                    "published; change the transform, or the merge."
-                )
 
     def _change(
         self,
@@ -156,21 +125,22 @@ class OpenMergedDelta(OpenDelta):
         before: tuple[int, int] | None,
     ) -> Change | None:
         columns = Columns(OURS) if ready is None else self._columns(ready.schema, ready.manifest)
-        merging = Merging(
-            home=self._home,
+        judging = Judging(
             merge=self._merge,
+            files=self._home,
             records=self._newest,
             history=self._history,
-            snapshot=snapshot,
-            shown=self._shown(columns),
+            batches=lambda: () if snapshot is None else self._history.batches(snapshot.number),
+            where=self._named,
         )
+        merging = Merging(home=self._home, judging=judging, snapshot=snapshot, shown=self._shown(columns))
         number = None if out is None else out.number
         try:
             change = merging.change(batch.key, columns, files=self._files_of(ready), out=number)
         except FileNotFoundError as error:
             if self._is_outdated(snapshot):
                 return None  # another publish has removed what it has replaced
-            raise self._lacks(error) from error
+            raise lacking(error, log="the log", where=self._named) from error
         if out is not None:
             # From the commit on, nothing but this mark tells that the changes that go out are there.
             self._places.mark(self._place_of(out))
@@ -179,13 +149,6 @@ class OpenMergedDelta(OpenDelta):
     def _is_outdated(self, snapshot: Snapshot | None) -> bool:
         now = self._log.open()
         return now is not None and (snapshot is None or now.version > snapshot.version)
-
-    def _lacks(self, error: FileNotFoundError) -> SinkError:
-        return SinkError(
-            f"a file is gone that the Delta table {self._where} needs to merge changes ({error}): somebody has removed "
-            "it, or put back the log alone. Nothing was changed. Bring the folder _microbatch of the table back from "
-            "its backup, or the whole table, of one moment; or have another table made by all batches again."
-        )
 
     def _files_of(self, ready: Ready | None) -> Sequence[str]:
         return [] if ready is None else [f"{ready.below}/{now}" for _, now in self._in_place(ready)]

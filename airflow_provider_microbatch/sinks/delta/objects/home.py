@@ -12,8 +12,8 @@ from typing import Any
 
 from airflow_provider_microbatch.connections import Connect
 from airflow_provider_microbatch.exceptions import CheckpointError, SinkError
-from airflow_provider_microbatch.sinks.delta.home import Footer
 from airflow_provider_microbatch.sinks.delta.objects.options import options_of, told
+from airflow_provider_microbatch.sinks.placed.data_files import Footer
 from airflow_provider_microbatch.stores.object_store import ObjectStore
 from airflow_provider_microbatch.stores.object_store.address import Address
 from airflow_provider_microbatch.stores.object_store.bucket import Bucket

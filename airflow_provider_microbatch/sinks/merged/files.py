@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_microbatch.sinks.delta.arrow_types import fitted
-from airflow_provider_microbatch.sinks.delta.home import Home
-from airflow_provider_microbatch.sinks.delta.merged.keys import Keys
-from airflow_provider_microbatch.sinks.delta.removing import NAMEABLE
+from airflow_provider_microbatch.sinks.arrow_types import fitted
+from airflow_provider_microbatch.sinks.merged.keys import Keys
+from airflow_provider_microbatch.sinks.placed.data_files import DataFiles
 
 _ROWS = 65_536
 _GROUP_BYTES = 32 * 1024**2
@@ -31,79 +30,83 @@ class Rewritten:
     made: Mapping[str, int]
 
 
-def rows_of(home: Home, path: str, schema: Any) -> Iterator[Any]:
+def rows_of(files: DataFiles, path: str, schema: Any) -> Iterator[Any]:
     """All rows of a file, a piece at a time, with the columns of the schema."""
     import pyarrow as pa
 
-    with _opened(home, path) as file:
+    with _opened(files, path) as file:
         names = [name for name in file.schema_arrow.names if name in schema.names]
         for part in file.iter_batches(batch_size=_ROWS, columns=names):
             yield fitted(pa.Table.from_batches([part]), schema)
 
 
-def rows_with(home: Home, paths: Iterable[str], keys: Keys, schema: Any) -> Iterator[Any]:
+def rows_with(files: DataFiles, paths: Iterable[str], keys: Keys, schema: Any) -> Iterator[Any]:
     """The rows of files that have one of the keys, a piece at a time."""
     for path in paths:
-        marks = _marks(home, path, keys)
+        marks = _marks(files, path, keys)
         if marks is not None:
-            yield from _filtered(home, path, marks, schema)
+            yield from _filtered(files, path, marks, schema)
 
 
 def rewritten(
-    home: Home, files: Mapping[str, int], *, without: Keys, put: Any, schema: Any, name: Callable[[], str]
+    files: DataFiles,
+    there: Mapping[str, int],
+    *,
+    without: Keys,
+    put: Any,
+    schema: Any,
+    name: Callable[[], str],
+    may_go: Callable[[str], bool] = lambda path: True,
 ) -> Rewritten:
     """Write what the files have without the rows of these keys, and rows in place of those, to new files.
 
-    :param files: paths, with their bytes.
+    :param there: paths, with their bytes.
     :param put: the rows that come in, as an Arrow table.
     :param name: makes a path for a new file.
+    :param may_go: whether a file that has none of the keys may be joined with others.
     """
     import pyarrow.compute as pc
 
-    marked = {path: marks for path in files if (marks := _marks(home, path, without)) is not None}
-    small = [path for path, size in files.items() if _may_be_joined(path, size) and path not in marked]
+    marked = {path: marks for path in there if (marks := _marks(files, path, without)) is not None}
+    small = [path for path, size in there.items() if size < SMALL_BYTES and path not in marked and may_go(path)]
     joined = small if len(small) >= MANY else []
 
     def pieces() -> Iterator[Any]:
         for path, marks in marked.items():
-            yield from _filtered(home, path, pc.invert(marks), schema)
+            yield from _filtered(files, path, pc.invert(marks), schema)
         for path in joined:
-            yield from rows_of(home, path, schema)
+            yield from rows_of(files, path, schema)
         yield put
 
-    return Rewritten(gone=[*marked, *joined], made=_written(home, pieces(), schema, name))
-
-
-def _may_be_joined(path: str, size: int) -> bool:
-    return size < SMALL_BYTES and NAMEABLE.fullmatch(path) is not None
+    return Rewritten(gone=[*marked, *joined], made=_written(files, pieces(), schema, name))
 
 
 @contextmanager
-def _opened(home: Home, path: str) -> Iterator[Any]:
+def _opened(files: DataFiles, path: str) -> Iterator[Any]:
     from pyarrow import parquet
 
     # Others may have stored times in 96 bits, which Arrow would read as nanoseconds: these end in the year 2262.
-    with parquet.ParquetFile(home.source(path), coerce_int96_timestamp_unit="us") as file:
+    with parquet.ParquetFile(files.source(path), coerce_int96_timestamp_unit="us") as file:
         yield file
 
 
-def _marks(home: Home, path: str, keys: Keys) -> Any:
+def _marks(files: DataFiles, path: str, keys: Keys) -> Any:
     """For each row of a file whether it has one of the keys; None if none has."""
-    with _opened(home, path) as file:
+    with _opened(files, path) as file:
         if not keys.may_be_in(file.metadata):
             return None
         marks = keys.marks(fitted(file.read(columns=keys.names), keys.schema))
         return marks if marks.true_count else None
 
 
-def _filtered(home: Home, path: str, marks: Any, schema: Any) -> Iterator[Any]:
+def _filtered(files: DataFiles, path: str, marks: Any, schema: Any) -> Iterator[Any]:
     at = 0
-    for rows in rows_of(home, path, schema):
+    for rows in rows_of(files, path, schema):
         yield rows.filter(marks.slice(at, rows.num_rows))
         at += rows.num_rows
 
 
-def _written(home: Home, pieces: Iterable[Any], schema: Any, name: Callable[[], str]) -> dict[str, int]:
+def _written(files: DataFiles, pieces: Iterable[Any], schema: Any, name: Callable[[], str]) -> dict[str, int]:
     """New files of these rows, with their bytes."""
     from pyarrow import parquet
 
@@ -112,12 +115,12 @@ def _written(home: Home, pieces: Iterable[Any], schema: Any, name: Callable[[], 
     group = next(groups, None)
     while group is not None:
         path, size = name(), 0
-        with home.writing(path) as target, parquet.ParquetWriter(target, schema, compression="snappy") as writer:
+        with files.writing(path) as target, parquet.ParquetWriter(target, schema, compression="snappy") as writer:
             while group is not None and size < _FILE_BYTES:
                 writer.write_table(group)
                 size += group.nbytes
                 group = next(groups, None)
-        made[path] = home.footer(path).size
+        made[path] = files.footer(path).size
     return made
 
 

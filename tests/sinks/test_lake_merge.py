@@ -1,5 +1,5 @@
-"""Changes that are merged into a Delta table end as if each had come once and in order: whatever came when, was
-replaced or taken out, whoever died, and whatever others do to the table."""
+"""Changes that are merged into a Delta table, or one of Iceberg, end as if each had come once and in order: whatever
+came when, was replaced or taken out, whoever died, and whatever others do to the table."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.sinks.delta.log import DeltaLog
-from airflow_provider_microbatch.sinks.delta.merged import files
-from airflow_provider_microbatch.sinks.delta.merged.newest import NewestRecords
+from airflow_provider_microbatch.sinks.merged import files
+from airflow_provider_microbatch.sinks.merged.newest import NewestRecords
 from airflow_provider_microbatch.sinks.placed.places import Places
 from tests.sinks.changes import (
     PAIRS,
@@ -30,73 +27,71 @@ from tests.sinks.changes import (
     histories,
 )
 from tests.sinks.delta_stages import write_rows
-from tests.sinks.delta_world import optimize_and_vacuum
-from tests.sinks.merged_delta import COLUMNS, MergedInDelta, row_of
+from tests.sinks.merged_lakes import LAKES
+from tests.sinks.merged_table import COLUMNS, MergedInFiles, row_of
 from tests.sinks.stages import CHECKPOINT, batch_of, expect
 
 worlds = itertools.count()
 
 
+@pytest.fixture(params=LAKES.values(), ids=LAKES)
+def lake(request: pytest.FixtureRequest) -> type[MergedInFiles]:
+    found: type[MergedInFiles] = request.param
+    return found
+
+
 @pytest.fixture
-def table(tmp_path: Path) -> MergedInDelta:
-    return MergedInDelta(tmp_path / "my customers")
-
-
-def append(table: MergedInDelta, *rows: dict[str, Any]) -> None:
-    """As another writer does."""
-    kinds = {"id": pa.int64(), "shop": pa.string(), "ts": pa.int64(), "seq": pa.int32(), "note": pa.string()}
-    theirs = pa.Table.from_pylist([{"shop": "a", "seq": 1, **row} for row in rows], schema=pa.schema(kinds))
-    write_deltalake(table.root.as_uri(), theirs, mode="append", schema_mode="merge")
+def table(lake: type[MergedInFiles], tmp_path: Path) -> MergedInFiles:
+    return lake(tmp_path / "my customers")
 
 
 @pytest.mark.parametrize(("one", "other", "left"), PAIRS.values(), ids=PAIRS)
 @pytest.mark.parametrize("how", WAYS)
 def test_of_two_changes_the_same_one_wins_in_whatever_order_they_come(
-    table: MergedInDelta, one: Change, other: Change, left: list[Row], how: str
+    table: MergedInFiles, one: Change, other: Change, left: list[Row], how: str
 ) -> None:
     check_one_wins(table, one, other, left, how=how)
 
 
-def test_readers_find_the_columns_but_those_left_out_and_whose_the_newest_change_is(table: MergedInDelta) -> None:
+def test_readers_find_the_columns_but_those_left_out_and_whose_the_newest_change_is(table: MergedInFiles) -> None:
     table.publish(1, change(), change(id=2))
     table.publish(2, change(ts=2))
-    found = table.table().to_pyarrow_table().sort_by("id")
+    found = table.read().sort_by("id")
     assert found.column_names == ["id", "shop", "ts", "seq", "note", "lane", "batch_id"]
     assert [(row["lane"], row["batch_id"]) for row in found.to_pylist()] == [("live", 2), ("live", 1)]
 
 
-def test_a_deletion_is_remembered_whatever_others_do_to_small_and_old_files(table: MergedInDelta) -> None:
+def test_a_deletion_is_remembered_whatever_others_do_to_small_and_old_files(table: MergedInFiles) -> None:
     table.publish(1, change(ts=1), change(id=2))
     table.publish(2, change(ts=5, deleted=True), change(id=3))
-    optimize_and_vacuum(table.root)
+    table.tidy()
     table.publish(3, change(ts=4, note="late"))
     assert [row[0] for row in table.rows()] == [2, 3]
     assert table.withdraw(2)
     assert table.rows() == [(1, "a", 4, 1, "late"), (2, "a", 1, 1, "x")]
 
 
-def test_a_change_that_comes_again_or_late_writes_no_file(table: MergedInDelta) -> None:
+def test_a_change_that_comes_again_or_late_writes_no_file(table: MergedInFiles) -> None:
     table.publish(1, change(ts=5))
-    before = table.table().file_uris()
+    before = table.files()
     table.publish(2, change(ts=5), change(ts=4, note="late"))
-    assert table.table().file_uris() == before
+    assert table.files() == before
     table.withdraw(1)
     assert table.rows() == [(1, "a", 5, 1, "x")]
 
 
-def test_what_others_write_stays_until_a_change_of_its_key_wins(table: MergedInDelta) -> None:
+def test_what_others_write_stays_until_a_change_of_its_key_wins(table: MergedInFiles) -> None:
     table.publish(1, change(ts=1), change(id=2), change(id=3))
-    table.table().update(predicate="id = 1", updates={"note": "'by hand'"})
-    table.table().delete("id = 2")
-    append(table, {"id": 3, "ts": 9, "note": "twice"}, {"id": 4, "ts": 9, "shop": None, "note": "theirs"})
+    table.change_by_hand()
+    table.append({"id": 3, "ts": 9, "note": "twice"}, {"id": 4, "ts": 9, "shop": None, "note": "theirs"})
     assert len(table.rows()) == 4
     table.publish(2, change(ts=2, note="new"), change(id=2, ts=2), change(id=3, ts=2))
     assert table.rows() == [(1, "a", 2, 1, "new"), (2, "a", 2, 1, "x"), (3, "a", 2, 1, "x"), (4, None, 9, 1, "theirs")]
 
 
-def test_rows_that_a_table_had_before_are_changed_by_the_first_batch(tmp_path: Path) -> None:
-    table = MergedInDelta(tmp_path / "customers", {"schema_policy": "add_columns"})
-    append(table, {"id": 1, "ts": 9, "note": "before"}, {"id": 2, "ts": 9, "note": "before"})
+def test_rows_that_a_table_had_before_are_changed_by_the_first_batch(lake: type[MergedInFiles], tmp_path: Path) -> None:
+    table = lake(tmp_path / "customers", {"schema_policy": "add_columns"})
+    table.append({"id": 1, "ts": 9, "note": "before"}, {"id": 2, "ts": 9, "note": "before"})
     table.sink.check()
     table.publish(1, change(), change(id=3, deleted=True))
     assert table.rows() == [(1, "a", 1, 1, "x"), (2, "a", 9, 1, "before")]
@@ -121,35 +116,37 @@ class Other:
         monkeypatch.setattr(owner, step, wrapped)
 
 
-@pytest.mark.parametrize("step", [(DeltaLog, "commit"), (NewestRecords, "get")], ids=["commits first", "and sweeps"])
+@pytest.mark.parametrize("step", [None, (NewestRecords, "get")], ids=["commits first", "and sweeps"])
 def test_of_two_that_publish_at_once_each_sees_what_the_other_has_changed(
-    table: MergedInDelta, monkeypatch: pytest.MonkeyPatch, step: tuple[type, str]
+    table: MergedInFiles, monkeypatch: pytest.MonkeyPatch, step: tuple[type, str] | None
 ) -> None:
     table.publish(1, change(ts=1))
     table.write(BatchKey("live", 2), 1, [change(ts=2, note="two"), change(id=2, ts=9)])
-    other = Other(monkeypatch, *step, lambda: MergedInDelta(table.root).publish(3, change(ts=3), change(id=2, ts=3)))
+    their = table.again()
+    step = step or (table.log, "commit")
+    other = Other(monkeypatch, *step, lambda: their.publish(3, change(ts=3), change(id=2, ts=3)))
     table.sink.publish(expect(BatchKey("live", 2)), 1)
     assert other.done
     assert table.rows() == [(1, "a", 3, 1, "x"), (2, "a", 9, 1, "x")]
     assert len(table.newest_files()) == 2  # the record, and one file of both
 
 
-def test_an_append_of_others_beside_a_publish_stays(table: MergedInDelta, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_append_of_others_beside_a_publish_stays(table: MergedInFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     table.publish(1, change(ts=1))
     table.write(BatchKey("live", 2), 1, [change(ts=2)])
-    Other(monkeypatch, DeltaLog, "commit", lambda: append(table, {"id": 1, "ts": 9}, {"id": 2, "ts": 9}))
+    Other(monkeypatch, table.log, "commit", lambda: table.append({"id": 1, "ts": 9}, {"id": 2, "ts": 9}))
     table.sink.publish(expect(BatchKey("live", 2)), 1)
     assert table.rows() == [(1, "a", 2, 1, "x"), (2, "a", 9, 1, None)]
 
 
 def test_who_sweeps_late_leaves_what_is_about_to_be_committed(
-    table: MergedInDelta, monkeypatch: pytest.MonkeyPatch
+    table: MergedInFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late, sweep = list[int](), NewestRecords.sweep
     with monkeypatch.context() as asleep:
         asleep.setattr(NewestRecords, "sweep", lambda _, number: late.append(number))
         table.publish(1, change(ts=1))
-    Other(monkeypatch, DeltaLog, "commit", lambda: sweep(NewestRecords(table.root), *late))
+    Other(monkeypatch, table.log, "commit", lambda: sweep(NewestRecords(table.root), *late))
     table.publish(2, change(ts=2), change(id=2))
     sweep(NewestRecords(table.root), *late)
     table.publish(3, change(ts=3))
@@ -164,7 +161,7 @@ STEPS = {
     "the changes are in place": (Places, "take"),
     "a part of the newest changes is written": (files, "_written"),
     "their record is written": (NewestRecords, "put"),
-    "it is committed": (DeltaLog, "commit"),
+    "it is committed": (None, "commit"),
     "what went out is removed": (Places, "remove"),
     "old records are removed": (NewestRecords, "sweep"),
 }
@@ -172,10 +169,17 @@ STEPS = {
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize(("owner", "step"), STEPS.values(), ids=STEPS)
-@pytest.mark.parametrize("doing", ["publish", "replace", "withdraw"])
+@pytest.mark.parametrize(
+    ("lake", "doing"),
+    [
+        *(pytest.param(LAKES["delta"], doing, id=f"delta-{doing}") for doing in ("publish", "replace", "withdraw")),
+        pytest.param(LAKES["iceberg"], "replace", id="iceberg-replace"),  # the order of all writes is in it
+    ],
+)
 def test_who_dies_between_two_writes_leaves_nothing_that_the_next_attempt_does_not_finish(
-    table: MergedInDelta, monkeypatch: pytest.MonkeyPatch, owner: Any, step: str, after: bool, doing: str
+    table: MergedInFiles, monkeypatch: pytest.MonkeyPatch, owner: Any, step: str, after: bool, doing: str
 ) -> None:
+    owner = owner or table.log
     old, new = [change(ts=2), change(id=2, ts=2, deleted=True)], [change(ts=3, deleted=True), change(id=3)]
     table.publish(1, change(ts=1), change(id=2, ts=1))
     if doing != "publish":
@@ -195,7 +199,7 @@ def test_who_dies_between_two_writes_leaves_nothing_that_the_next_attempt_does_n
         except Died:
             assert other.done
     assert table.rows() in [expected([*others, *one]) for one in ([], old, new)]
-    again = MergedInDelta(table.root)
+    again = table.again()
     if doing == "withdraw":
         again.withdraw(7)
     else:
@@ -210,11 +214,11 @@ def test_who_dies_between_two_writes_leaves_nothing_that_the_next_attempt_does_n
     assert again.batches_with_changes() == ["live/1", *(["live/7"] if in_now else []), "live/8"]
     assert again.sink.stages(CHECKPOINT) == []
     record = next(name for name in again.newest_files() if name.endswith(".json"))
-    assert int(record.partition(".")[0]) == again.table().version()
+    assert int(record.partition(".")[0]) == again.version()
     assert len(again.newest_files()) <= 4
 
 
-def test_a_replay_needs_the_changes_of_all_batches_and_says_whose_are_gone(table: MergedInDelta) -> None:
+def test_a_replay_needs_the_changes_of_all_batches_and_says_whose_are_gone(table: MergedInFiles) -> None:
     table.publish(1, change(ts=1))
     found = table.publish(2, change(ts=2))
     (gone,) = (table.root / "_microbatch" / "changes" / "live" / "1").glob("*/*.parquet")
@@ -233,7 +237,7 @@ def test_a_replay_needs_the_changes_of_all_batches_and_says_whose_are_gone(table
     assert table.rows() == [(1, "a", 1, 1, "x"), (5, "a", 1, 1, "x")]
 
 
-def test_a_record_of_the_newest_changes_that_is_gone_or_changed_stops_publishes(table: MergedInDelta) -> None:
+def test_a_record_of_the_newest_changes_that_is_gone_or_changed_stops_publishes(table: MergedInFiles) -> None:
     table.publish(1, change(ts=1))
     (record,) = (table.root / "_microbatch" / "newest").glob("*.json")
     kept = record.read_bytes()
@@ -249,7 +253,7 @@ def test_a_record_of_the_newest_changes_that_is_gone_or_changed_stops_publishes(
     assert table.rows() == [(1, "a", 2, 1, "x")]
 
 
-def test_a_batch_without_a_frame_is_in_and_later_ones_bring_the_columns(table: MergedInDelta) -> None:
+def test_a_batch_without_a_frame_is_in_and_later_ones_bring_the_columns(table: MergedInFiles) -> None:
     write_rows(table.sink, 1, [], {}, batch=batch_of(BatchKey("live", 1)))
     folder = table.sink.stage(batch_of(BatchKey("live", 1)), 1).arguments["path"].removeprefix("file://")
     for path in Path(folder, "_schema").iterdir():
@@ -262,31 +266,34 @@ def test_a_batch_without_a_frame_is_in_and_later_ones_bring_the_columns(table: M
     assert table.sink.batches("live", expect().tables) == [2]
 
 
-def test_a_column_that_comes_later_is_kept_with_the_changes_too(tmp_path: Path) -> None:
-    table = MergedInDelta(tmp_path / "t", {"schema_policy": "add_columns"})
+def test_a_column_that_comes_later_is_kept_with_the_changes_too(lake: type[MergedInFiles], tmp_path: Path) -> None:
+    table = lake(tmp_path / "t", {"schema_policy": "add_columns"})
     table.publish(1, change(ts=1))
     key, columns = BatchKey("live", 2), {**COLUMNS, "more": "double"}
     write_rows(table.sink, 1, [[{**row_of(change(ts=2)), "more": 0.5}]], columns, batch=batch_of(key))
     table.sink.publish(expect(key), 1)
-    assert table.table().to_pyarrow_table().column("more").to_pylist() == [0.5]
+    assert table.read().column("more").to_pylist() == [0.5]
     table.publish(3, change(ts=1, id=2))
     table.withdraw(2)
-    assert table.table().to_pyarrow_table().column("more").to_pylist() == [None, None]
+    assert table.read().column("more").to_pylist() == [None, None]
     assert table.rows() == [(1, "a", 1, 1, "x"), (2, "a", 1, 1, "x")]
 
 
-def test_small_files_do_not_add_up(table: MergedInDelta) -> None:
+def test_small_files_do_not_add_up(table: MergedInFiles) -> None:
     for id in range(files.MANY + 3):
         table.publish(id, change(id=id))
-    assert len(table.table().file_uris()) < files.MANY
+    assert len(table.files()) < files.MANY
     assert len(table.newest_files()) < files.MANY
     assert [row[0] for row in table.rows()] == list(range(files.MANY + 3))
 
 
 @pytest.mark.slow
-@given(history=histories())
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_comes_out_is_what_a_dictionary_has_after_the_changes_in_order(
-    tmp_path: Path, history: list[tuple[str, int, list[Change]]]
+    lake: type[MergedInFiles], tmp_path: Path
 ) -> None:
-    check_like_a_dictionary(MergedInDelta(tmp_path / str(next(worlds))), history)
+    @given(history=histories())
+    @settings(max_examples=lake.examples, deadline=None)
+    def check(history: list[tuple[str, int, list[Change]]]) -> None:
+        check_like_a_dictionary(lake(tmp_path / str(next(worlds))), history)
+
+    check()

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from typing import Any
 
 
 def plain(schema: Any) -> Any:
-    """The schema without view types, as delta-rs writes files: Arrow neither compares nor filters views."""
+    """The schema without types of views and of large values, as delta-rs and pyiceberg use them: Arrow compares and
+    filters no views, and takes no large text for a text."""
     import pyarrow as pa
 
     return pa.schema([field.with_type(_plain_type(field.type)) for field in schema])
-
-
-def arrow_schema(schema: Mapping[str, Any]) -> Any:
-    """The schema of a table's columns.
-
-    :param schema: in the JSON form that Delta has taken from Spark.
-    """
-    import pyarrow as pa
-    from deltalake import Schema
-
-    return plain(pa.schema(Schema.from_json(json.dumps(schema)).to_arrow()))
 
 
 def fitted(table: Any, schema: Any) -> Any:
@@ -48,9 +36,9 @@ def fitted(table: Any, schema: Any) -> Any:
 def _plain_type(kind: Any) -> Any:
     import pyarrow as pa
 
-    if pa.types.is_string_view(kind):
+    if pa.types.is_string_view(kind) or pa.types.is_large_string(kind):
         return pa.string()
-    if pa.types.is_binary_view(kind):
+    if pa.types.is_binary_view(kind) or pa.types.is_large_binary(kind):
         return pa.binary()
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_plain_type(field.type)) for field in kind])
@@ -58,6 +46,6 @@ def _plain_type(kind: Any) -> Any:
         return pa.map_(
             kind.key_field.with_type(_plain_type(kind.key_type)), kind.item_field.with_type(_plain_type(kind.item_type))
         )
-    if pa.types.is_list(kind):
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(kind.value_field.with_type(_plain_type(kind.value_type)))
     return kind

@@ -1,0 +1,63 @@
+"""What is asked of the sink and its table before changes are merged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks.merge import Merge
+from airflow_provider_microbatch.sinks.merged.newest import Newest
+
+
+def check_order(kinds: Mapping[str, str | None], merge: Merge, *, where: str) -> None:
+    """Check that changes of these columns have keys, and an order.
+
+    :param kinds: types by name; None for nested ones.
+    :raises SinkError: naming the column.
+    """
+    for name in (*merge.keys, *merge.sequence_by):
+        kind = kinds.get(name)
+        what = None
+        if name not in kinds:
+            what = f"has no column {name!r}"
+        elif kind is None:
+            what = f"has the column {name!r} of nested values"
+        elif name in merge.keys and kind in ("float", "double"):
+            what = f"has the column {name!r} of the type {kind}, which equals itself not always"
+        if what is not None:
+            raise SinkError(
+                f"the result {what}, by which changes are merged into {where}. Nothing was "
+                "published; change the transform, or the merge."
+            )
+
+
+def check_like_before(before: Newest, merge: Merge, *, where: str) -> None:
+    """:raises SinkError: if the changes of before were merged by other keys, or in another order."""
+    had, has = (before.keys, before.sequence_by), (merge.keys, merge.sequence_by)
+    if tuple(map(list, had)) != tuple(map(list, has)):
+        raise SinkError(
+            f"changes are merged into {where} by keys={list(had[0])} and "
+            f"sequence_by={list(had[1])}, and the sink says {list(has[0])} and {list(has[1])}: which of two "
+            "changes is newer nobody could say. Nothing was written; go on by those of before, or write to "
+            "another table."
+        )
+
+
+def rows_there(where: str) -> SinkError:
+    """The table has batches of rows."""
+    return SinkError(
+        f"{where} has batches of rows, and the sink merges changes (merge=…). Give "
+        "the pipeline another table. Nothing was written."
+    )
+
+
+def lacking(error: FileNotFoundError, *, log: str, where: str) -> SinkError:
+    """A file of the newest changes is gone, or one of the changes of a batch.
+
+    :param log: what of the table tells the newest changes by their number.
+    """
+    return SinkError(
+        f"a file is gone that {where} needs to merge changes ({error}): somebody has removed "
+        f"it, or put back {log} alone. Nothing was changed. Bring the folder _microbatch of the table back from "
+        "its backup, or the whole table, of one moment; or have another table made by all batches again."
+    )

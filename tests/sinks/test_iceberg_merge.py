@@ -1,0 +1,211 @@
+"""What is Iceberg's own of changes that are merged into a table: branches that were put back, snapshots that expire, a
+catalog whose answer is lost. (tests/sinks/test_lake_merge.py has what it shares with Delta.)"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.exceptions import CommitStateUnknownException
+from pyiceberg.table import Table
+from pyiceberg.types import UUIDType
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks.iceberg.merged.shown import ShownFiles
+from tests.sinks.changes import change
+from tests.sinks.merged_iceberg import MergedInIceberg
+from tests.sinks.stages import CHECKPOINT, batch_of, expect
+
+NEWEST = [(1, "a", 3, 1, "x"), (3, "a", 2, 1, "x")]
+"""The rows of all three batches."""
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> MergedInIceberg:
+    table = MergedInIceberg(tmp_path / "customers")
+    table.publish(1, change(ts=1), change(id=2, ts=1))
+    table.publish(2, change(ts=3), change(id=3, ts=2))
+    table.publish(3, change(id=2, ts=5, deleted=True))
+    assert table.rows() == NEWEST
+    return table
+
+
+def first(table: Table) -> int:
+    return table.metadata.snapshots[0].snapshot_id
+
+
+def roll_back(table: Table) -> None:
+    table.manage_snapshots().rollback_to_snapshot(first(table)).commit()
+
+
+def put_back_by_branch(table: Table) -> None:
+    table.manage_snapshots().set_current_snapshot(snapshot_id=first(table)).commit()
+
+
+def put_back_and_forget(table: Table) -> None:
+    """As the error of a table of rows says where a rollback is to stay."""
+    roll_back(table)
+    table.refresh()
+    with table.transaction() as transaction:
+        transaction.remove_properties("microbatch.last.main")
+
+
+def put_back_and_append(table: Table) -> None:
+    roll_back(table)
+    table.refresh()
+    table.append(pa.table({"id": pa.array([9], pa.int64())}))
+
+
+PUT_BACK: dict[str, Callable[[Table], Any]] = {
+    "a rollback": roll_back,
+    "another snapshot is made the current one": put_back_by_branch,
+    "a rollback that is to stay": put_back_and_forget,
+    "a rollback, and an append on top": put_back_and_append,
+}
+
+
+def refused(table: MergedInIceberg) -> str:
+    """What everybody is told; nothing is changed."""
+    before, told = table.rows(), set[str]()
+    table.write(BatchKey("live", 4), 1, [change(id=2, ts=4), change(id=4)])
+    for tried in (
+        table.sink.check,
+        table.sink.check_whole,
+        lambda: table.sink.publish(expect(BatchKey("live", 4)), 1),
+        lambda: table.replace(1, change(id=5)),
+        lambda: table.withdraw(3),
+    ):
+        with pytest.raises(SinkError) as raised:
+            tried()
+        told.add(str(raised.value))
+    assert table.rows() == before
+    (text,) = told
+    return text
+
+
+@pytest.mark.parametrize("put_back", PUT_BACK.values(), ids=PUT_BACK)
+def test_nobody_merges_into_a_table_that_was_put_back_until_it_has_its_newest_rows(
+    table: MergedInIceberg, put_back: Callable[[Table], Any]
+) -> None:
+    put_back(table.table())
+    told = refused(table)
+    (id,) = re.findall(r"set_current_snapshot\('shop.customers', (\d+)\)", told)
+    table.table().manage_snapshots().set_current_snapshot(snapshot_id=int(id)).commit()
+    assert table.rows() == NEWEST
+    table.sink.check_whole()
+    table.sink.publish(expect(BatchKey("live", 4)), 1)
+    assert table.rows() == [*NEWEST, (4, "a", 1, 1, "x")]
+    assert table.withdraw(3)
+    assert table.rows() == [NEWEST[0], (2, "a", 4, 1, "x"), *NEWEST[1:], (4, "a", 1, 1, "x")]
+
+
+def test_what_others_have_done_before_it_comes_back_too(table: MergedInIceberg) -> None:
+    table.change_by_hand()
+    roll_back(table.table())
+    (id,) = re.findall(r"set_current_snapshot\('shop.customers', (\d+)\)", refused(table))
+    table.table().manage_snapshots().set_current_snapshot(snapshot_id=int(id)).commit()
+    assert table.rows() == [(1, "a", 3, 1, "by hand"), NEWEST[1]]
+    table.sink.check()
+
+
+def test_a_rollback_that_takes_back_what_others_have_done_is_none_of_the_newest_changes(
+    table: MergedInIceberg,
+) -> None:
+    head = table.table().metadata.current_snapshot_id
+    assert head is not None
+    table.table().delete("id = 1")
+    table.table().manage_snapshots().rollback_to_snapshot(head).commit()
+    table.sink.check()
+    table.publish(4, change(id=4))
+    assert table.rows() == [*NEWEST, (4, "a", 1, 1, "x")]
+
+
+def test_a_rollback_whose_snapshots_are_gone_names_the_way_that_is_left(table: MergedInIceberg) -> None:
+    roll_back(table.table())
+    old = [one.snapshot_id for one in table.table().metadata.snapshots[1:]]
+    table.table().maintenance.expire_snapshots().by_ids(old).commit()
+    assert "have another table made by all batches again" in refused(table)
+
+
+def test_what_is_newest_is_known_when_all_snapshots_of_before_have_expired(table: MergedInIceberg) -> None:
+    table.append({"id": 8, "ts": 1, "note": "theirs"})
+    table.tidy()
+    again = table.again()
+    again.publish(4, change(id=2, ts=4, note="late"), change(ts=2, note="late"))
+    assert again.rows() == [*NEWEST, (8, "a", 1, 1, "theirs")]
+    assert again.sink.batches("live", expect().tables) == [1, 2, 3, 4]
+
+
+def test_the_table_of_the_catalog_that_was_put_back_alone_is_refused(table: MergedInIceberg) -> None:
+    catalog, name = table.sink._log.catalog.get(), "shop.customers"
+    before = table.table().metadata_location
+    table.publish(4, change(id=4))
+    catalog.drop_table(name)
+    catalog.register_table(name, before)
+    table.write(BatchKey("live", 5), 1, [change(id=5)])
+    for tried in (table.sink.check, lambda: table.sink.publish(expect(BatchKey("live", 5)), 1)):
+        with pytest.raises(SinkError, match=r"put back the catalog's table alone.*Bring the folder _microbatch"):
+            tried()
+
+
+@pytest.mark.parametrize("is_done", [True, False], ids=["carried out", "not carried out"])
+def test_a_replay_whose_answer_the_catalog_has_lost_is_exact(
+    table: MergedInIceberg, monkeypatch: pytest.MonkeyPatch, is_done: bool
+) -> None:
+    catalog, lost = table.sink._log.catalog.get(), list[str]()
+    commit = catalog.commit_table
+
+    def losing(*given: Any) -> Any:
+        if lost:
+            return commit(*given)
+        lost.append("an answer")
+        if is_done:
+            commit(*given)
+        raise CommitStateUnknownException("the server went away")
+
+    monkeypatch.setattr(catalog, "commit_table", losing)
+    table.replace(2, change(ts=2, note="new"))
+    assert lost
+    assert table.rows() == [(1, "a", 2, 1, "new")]
+    for key, number in table.sink.stages(CHECKPOINT):  # as the janitor does
+        assert table.sink.drop_stage(batch_of(key), number)
+    assert table.batches_with_changes() == ["live/1", "live/2", "live/3"]
+    table.publish(4, change(id=4))
+    assert len([name for name in table.newest_files() if name.endswith(".json")]) == 1
+
+
+def test_a_file_of_the_rows_that_is_gone_is_named(table: MergedInIceberg) -> None:
+    shown = ShownFiles(table.table(), table.root, where="it")
+    for path in shown.sizes:
+        Path(path.removeprefix("file://")).unlink()
+    with pytest.raises(SinkError, match=r"a file is gone that the Iceberg table shop\.customers needs"):
+        table.publish(4, change(ts=9))
+
+
+def test_columns_that_a_merge_could_not_write_anew_are_refused(table: MergedInIceberg) -> None:
+    with table.table().update_schema() as update:
+        update.add_column("token", UUIDType())
+    with pytest.raises(SinkError, match=r"which has the columns token \(uuid\)"):
+        table.sink.check()
+    with table.table().update_schema() as update:
+        update.delete_column("token")
+        update.rename_column("note", "remark")
+    with pytest.raises(SinkError, match=r"which has the columns remark \(renamed\)"):
+        table.sink.check()
+    with table.table().update_spec() as update:
+        update.add_identity("shop")
+    with pytest.raises(SinkError, match=r"which is partitioned by \['shop'\]"):
+        table.sink.check()
+
+
+def test_a_branch_of_a_table_of_changes_takes_no_rows(table: MergedInIceberg) -> None:
+    head = table.table().metadata.current_snapshot_id
+    assert head is not None
+    table.table().manage_snapshots().create_branch(head, "audit").commit()
+    with pytest.raises(SinkError, match=r"changes are merged into the Iceberg table shop\.customers"):
+        table.again(branch="audit", merge=None).sink.check()
