@@ -60,6 +60,15 @@ class KnownTables:
         """Record the table's id, unless an id is on record: then that id stays."""
         self._store.put_if_absent(_name(location), encode_record({"location": location, "id": table_id}))
 
+    def was_at(self, location: str, table_id: str) -> bool:
+        """Whether this checkpoint has written to the table of that id at that address, where another one may be now."""
+        return self.get(_place(location, table_id)) is not None
+
+    def put_at(self, location: str, table_id: str) -> None:
+        """Record that the table of that id is written to at that address; for a table that tells its id itself."""
+        if not self.was_at(location, table_id):
+            self.put(_place(location, table_id), table_id)
+
     @cached_property
     def following_moves(self) -> KnownTables:
         """The same records for a caller that reads at former addresses: of a table that was moved it is known that
@@ -100,6 +109,10 @@ class KnownTables:
         if not isinstance(location, str) or not is_table_id(table_id):
             corrupt(where, "not what it should be: it lacks location or id")
         return location, str(table_id)
+
+
+def _place(location: str, table_id: str) -> str:
+    return f"{location}#{table_id}"
 
 
 def _name(location: str) -> str:

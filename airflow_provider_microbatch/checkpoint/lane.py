@@ -81,7 +81,7 @@ class Lane:
         # Spark takes the start of batch N from entry N-1, so the end of the log alone is not enough.
         before = self.offset_log.get(newest - 1) if newest > 0 else None
         if newest > 0 and before is None:
-            return gap_message(self.offset_log, newest - 1, found=newest)
+            return gap_message(self, self.offset_log, newest - 1, found=newest)
         if tail.commit_id == newest and tail.commit is not None and self.commits_another(newest, tail.commit):
             return (
                 f"lane {self.name}: {self.commit_log.where(newest)} was written for another plan of batch {newest}: "
@@ -179,9 +179,9 @@ class Lane:
         for log in (self.offset_log, self.commit_log):
             gap = log.find_gap()
             if gap is not None:
-                raise BrokenLogError(gap_message(log, gap.missing, found=gap.after))
+                raise BrokenLogError(gap_message(self, log, gap.missing, found=gap.after))
         if self.offset_log.has(0) and self.commit_log.latest_id() is not None and self.commit_log.get(0) is None:
-            raise BrokenLogError(gap_message(self.commit_log, 0, found=1))
+            raise BrokenLogError(gap_message(self, self.commit_log, 0, found=1))
 
 
 def contradiction(lane: Lane, offset_id: int | None, commit_id: int | None) -> str | None:
@@ -225,11 +225,13 @@ def breaks(batch_id: int, before: OffsetEntry, entry: OffsetEntry) -> Iterator[s
             yield f"batch {batch_id} begins {name!r} at {entry.starts[name]}, batch {batch_id - 1} ended it at {end}."
 
 
-def gap_message(log: MetadataLog[OffsetEntry] | MetadataLog[CommitEntry], missing: int, *, found: int) -> str:
-    """The message about an entry that is missing."""
+def gap_message(
+    lane: Lane, log: MetadataLog[OffsetEntry] | MetadataLog[CommitEntry], missing: int, *, found: int
+) -> str:
+    """The message about an entry that is missing in a log of the lane."""
     return (
         f"Previous batch {missing} not found in {log.location}, though {found} is there: the log has a gap. "
-        f"`microbatch repair` fills it if its neighbours and the sink tell what was there. Or restore "
+        f"{_repair(lane)} fills it if its neighbours and the sink tell what was there. Or restore "
         f"{log.where(missing)} from a backup."
     )
 

@@ -9,7 +9,7 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError
 from airflow_provider_microbatch.execution.newest import newest_published, published_epochs
-from airflow_provider_microbatch.execution.recorded_sinks import places_of, recorded_tables, tables_in
+from airflow_provider_microbatch.execution.recorded_sinks import RecordedTable, places_of, recorded_tables, tables_in
 from airflow_provider_microbatch.sinks import OpenSink, Sink
 from airflow_provider_microbatch.sinks.manifest import ADOPTED
 
@@ -40,7 +40,7 @@ def published_to(checkpoint: Checkpoint, key: BatchKey, *, beside: OpenSink) -> 
     names = published_as(checkpoint, key)
     if not names and published_epochs(checkpoint, key):
         names = _of_all_attempts(checkpoint, key)
-    return _tables(checkpoint, names, beside=beside) + _adopted_in(checkpoint, key, beside=beside)
+    return _tables(checkpoint, names, beside=beside) + places_of(adopted_in(checkpoint, key, beside=beside))
 
 
 def first_published_to(checkpoint: Checkpoint, key: BatchKey, *, beside: OpenSink) -> list[Sink]:
@@ -74,6 +74,16 @@ def newest_published_to(checkpoint: Checkpoint, key: BatchKey, table: OpenSink, 
     return None
 
 
+def adopted_in(checkpoint: Checkpoint, key: BatchKey, *, beside: OpenSink) -> list[RecordedTable]:
+    """The tables where adopted output was found, if that was committed; none of what an older version has adopted.
+
+    :param beside: the pipeline's sink of now.
+    :raises CorruptEntryError: if an entry cannot be read.
+    """
+    adoption = checkpoint.adoptions.get(key) if ADOPTED in published_epochs(checkpoint, key) else None
+    return [] if adoption is None else tables_in(adoption.sink, beside=beside)
+
+
 def _ran_by(checkpoint: Checkpoint, key: BatchKey, epochs: Sequence[int]) -> list[str]:
     made = (checkpoint.attempts.made(key, epoch) for epoch in epochs)
     return list(dict.fromkeys(one.definition for one in made if one is not None and one.definition is not None))
@@ -85,12 +95,6 @@ def _tables(checkpoint: Checkpoint, names: Sequence[str], *, beside: OpenSink) -
         with suppress(CheckpointError, DefinitionError):
             found += places_of(recorded_tables(checkpoint, name, beside=beside))
     return found
-
-
-def _adopted_in(checkpoint: Checkpoint, key: BatchKey, *, beside: OpenSink) -> list[Sink]:
-    """The tables where adopted output was found, if that was committed; none of what an older version has adopted."""
-    adoption = checkpoint.adoptions.get(key) if ADOPTED in published_epochs(checkpoint, key) else None
-    return [] if adoption is None else places_of(tables_in(adoption.sink, beside=beside))
 
 
 def _of_all_attempts(checkpoint: Checkpoint, key: BatchKey) -> list[str]:

@@ -13,13 +13,19 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.replays import Replay, Replays
 from airflow_provider_microbatch.exceptions import AttemptFencedError, SinkError, SourceError
 from airflow_provider_microbatch.execution.engine import Code
-from airflow_provider_microbatch.execution.identity import complete_replace, expected, is_still_planned
+from airflow_provider_microbatch.execution.identity import (
+    complete_replace,
+    expected,
+    is_of_one_attempt,
+    is_still_planned,
+)
 from airflow_provider_microbatch.execution.late_ends import check_on_record
 from airflow_provider_microbatch.execution.letters_taken import AS_IT_IS, check_not_taken
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.other_lives import check_of_this_life
 from airflow_provider_microbatch.execution.planned import PlannedBatch
 from airflow_provider_microbatch.execution.progress import progress_of
+from airflow_provider_microbatch.execution.set_aside import is_aside
 from airflow_provider_microbatch.execution.stateful import check_replay
 from airflow_provider_microbatch.execution.table_place import check_none_lost, check_not_elsewhere, check_recorded
 from airflow_provider_microbatch.sinks import Manifest, OpenSink
@@ -64,7 +70,8 @@ def request_replay(
     if is_new_clear:
         check_replay(checkpoint, key, commit.progress)
         check_place_again(checkpoint, sink, key)
-        check_replaceable(checkpoint, sink, planned)
+        if _run_since_the_backup(checkpoint, sink, planned, commit) is None:
+            check_replaceable(checkpoint, sink, planned)
         ask_again(checkpoint=checkpoint, sources=sources, planned=planned, run=run, code=code, now_ms=now_ms)
         log.info("Batch %s was cleared: replaying it with the same offsets and settings", key)
     requests = replays.all(key)
@@ -86,9 +93,28 @@ def request_replay(
         check_not_elsewhere(checkpoint, sink, key)
         check_of_this_life(checkpoint, sink, key)
         check_recorded(checkpoint, sink, key)
+    if (published := _run_since_the_backup(checkpoint, sink, planned, commit)) is not None:
+        log.info("Batch %s was run after the backup of which the checkpoint is: nothing is published again", key)
+        _finish_by(published, checkpoint=checkpoint, sources=sources, planned=planned, attempt=None, now_ms=now_ms)
+        return None
     _withdraw_unanswerable(checkpoint, sources, planned, [one for one in waiting if one.run and run.is_of(one.run)])
     log.info("Batch %s: replay request %s waits for its answer", key, waiting[-1].epoch)
     return waiting[-1].epoch
+
+
+def _run_since_the_backup(
+    checkpoint: Checkpoint, sink: OpenSink, planned: PlannedBatch, commit: CommitEntry
+) -> Manifest | None:
+    """What a clear has published of a batch that is set aside here, since the checkpoint was restored from before that
+    clear; None if the batch is not in, or a replay takes the place of what is in. A table that keeps what was replaced
+    would have its rows twice, or refuse the replay, and the batch would be set aside for ever."""
+    if not sink.definition.keeps_replaced or not is_aside(checkpoint, planned.key, commit):
+        return None
+    batch = expected(checkpoint, planned.identity)
+    found = sink.contains(batch)
+    if found is None or not is_of_one_attempt(sink, batch, found):
+        return None
+    return found if checkpoint.attempts.made(planned.key, found.epoch) is None else None
 
 
 def _is_asked_for(replays: Replays, attempt: Attempt) -> bool:
@@ -234,11 +260,23 @@ def finish_replay(
     :param published: the attempt's manifest in the sink.
     """
     published = complete_replace(checkpoint, sink, planned.identity, published)
+    _finish_by(published, checkpoint=checkpoint, sources=sources, planned=planned, attempt=attempt, now_ms=now_ms)
+
+
+def _finish_by(
+    published: Manifest,
+    *,
+    checkpoint: Checkpoint,
+    sources: OpenedSources,
+    planned: PlannedBatch,
+    attempt: Attempt | None,
+    now_ms: int,
+) -> None:
     if planned.set_aside:
         # Before the answer is there: no run would release the ranges after that.
         sources.release(planned.ranges)
     progress = progress_of(published, sources.describe(planned.ranges))
-    answer_replays(checkpoint, attempt.key, attempt, epoch=attempt.epoch, progress=progress, now_ms=now_ms)
+    answer_replays(checkpoint, planned.key, attempt, epoch=published.epoch, progress=progress, now_ms=now_ms)
 
 
 def is_asked_for(checkpoint: Checkpoint, attempt: Attempt, planned: PlannedBatch) -> bool:

@@ -345,15 +345,19 @@ def _check_not_in(checkpoint: Checkpoint, table: RecordedTable, sink: OpenSink, 
         raise SinkError(_not_asked(sink, key, before.location(), error)) from error
     away = other.seems_away(checkpoint.tables)
     if away is not None:
-        was_moved = any(one.is_table_of(other.definition, checkpoint.tables) for one in sink.tables)
-        if was_moved or _contains(checkpoint, sink, key):
+        if _was_moved(checkpoint, before, sink) or _contains(checkpoint, sink, key):
             return
         raise SinkError(
             f"batch {key} was made for {other.location()}, and the pipeline writes to {sink.location()} now: if it "
             f"is there, its rows would be in both. Nobody can tell: {away}"
         )
-    if other.is_gone() or not _contains(checkpoint, other, key):
-        return
+    try:
+        if other.is_gone() or not _contains(checkpoint, other, key):
+            return
+    except (DefinitionError, SinkError):
+        if _was_moved(checkpoint, before, sink):
+            return  # nobody reads the server of before any more, or its connection was removed
+        raise
     rewind = command(checkpoint.lane(key.lane), f"rewind --to {key.id - 1} --drop-output")
     if table.is_of_letters:
         raise SinkError(_letters_left(checkpoint, other, sink, key, rewind=rewind))
@@ -375,6 +379,10 @@ def _check_not_in(checkpoint: Checkpoint, table: RecordedTable, sink: OpenSink, 
         way = f"Name {named} for this batch, and no other table: they got it together"
     refused = before.not_replaceable()
     raise SinkError(f"{told} {way}{'' if refused is None else f': {refused}'}.")
+
+
+def _was_moved(checkpoint: Checkpoint, before: Sink, sink: OpenSink) -> bool:
+    return any(one.is_table_of(before, checkpoint.tables) for one in sink.tables)
 
 
 def _given_beside_since(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, other: RecordedTable) -> bool:

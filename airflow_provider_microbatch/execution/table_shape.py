@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, SinkError
 from airflow_provider_microbatch.execution.newest import newest_published
-from airflow_provider_microbatch.execution.published_to import published_as
-from airflow_provider_microbatch.execution.recorded_sinks import recorded_tables
+from airflow_provider_microbatch.execution.published_to import adopted_in, published_as
+from airflow_provider_microbatch.execution.recorded_sinks import RecordedTable, recorded_tables
 from airflow_provider_microbatch.sinks import OpenSink, Sink
 
 OTHERS = 20
@@ -69,13 +70,20 @@ def _newest_as_written(checkpoint: Checkpoint, table: OpenSink, lane: str, *, be
     """The table as the lane's newest published batch was last written there; None if it was not, or its definition
     cannot be loaded here."""
     newest = newest_published(checkpoint, lane)
-    names = [] if newest is None else published_as(checkpoint, newest)
-    return next(_as_written(checkpoint, table, names, beside=beside), None)
+    if newest is None:
+        return None
+    written = _as_written(checkpoint, table, published_as(checkpoint, newest), beside=beside)
+    # What was adopted, before any clear of it: by no attempt of this checkpoint.
+    return next(chain(written, _of(checkpoint, table, adopted_in(checkpoint, newest, beside=beside))), None)
 
 
 def _as_written(checkpoint: Checkpoint, table: OpenSink, names: Sequence[str], *, beside: OpenSink) -> Iterator[Sink]:
     """The table as these pipelines on record write it, without those that write to other tables."""
     for name in names:
         with suppress(DefinitionError):
-            recorded = (one.sink for one in recorded_tables(checkpoint, name, beside=beside))
-            yield from (one for one in recorded if one and table.is_written_by(one, checkpoint.tables))
+            yield from _of(checkpoint, table, recorded_tables(checkpoint, name, beside=beside))
+
+
+def _of(checkpoint: Checkpoint, table: OpenSink, recorded: Iterable[RecordedTable]) -> Iterator[Sink]:
+    sinks = (one.sink for one in recorded)
+    return (one for one in sinks if one is not None and table.is_written_by(one, checkpoint.tables))

@@ -121,7 +121,8 @@ def has_committed(checkpoint: Checkpoint) -> bool:
 
 
 def _torn(checkpoint: Checkpoint, source: OpenSource, name: str) -> Iterator[Finding]:
-    way = "`microbatch repair` moves it away: no batch is committed, and it is learned again."
+    repair = command(checkpoint.lane(LIVE), "repair")
+    way = f"{repair} moves it away: no batch is committed, and it is learned again."
     if has_committed(checkpoint):
         way = (
             "Restore it from a backup of the checkpoint. Without one, what is learned again may differ from what the "

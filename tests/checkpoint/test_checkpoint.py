@@ -161,7 +161,7 @@ BROKEN = {
         3,
         2,
         ("offsets/1",),
-        r"Previous batch 1 not found in .*/offsets.*`microbatch repair`.*restore .*/offsets/1",
+        r"Previous batch 1 not found in .*/offsets.*`microbatch repair \S+`.*restore .*/offsets/1",
     ),
 }
 

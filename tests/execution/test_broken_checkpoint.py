@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import BrokenLogError, CheckpointError, CorruptEntryError
 from tests.execution.world import World
 
@@ -67,7 +69,7 @@ def unknown_version(root: Path) -> None:
             BrokenLogError,
             r"batch 3 is committed but not planned[\s\S]*`microbatch repair /\S+/checkpoint`",
         ),
-        (gap_in_the_offsets, BrokenLogError, r"Previous batch 1 not found[\s\S]*`microbatch repair`"),
+        (gap_in_the_offsets, BrokenLogError, r"Previous batch 1 not found[\s\S]*`microbatch repair /\S+/checkpoint`"),
         (no_offsets, BrokenLogError, r"offsets are gone[\s\S]*Restore"),
         (no_commits, BrokenLogError, r"commits are missing[\s\S]*`microbatch repair /\S+/checkpoint`"),
         (no_metadata, BrokenLogError, r"no file 'metadata'[\s\S]*`microbatch repair /\S+/checkpoint`"),
@@ -92,6 +94,8 @@ def test_a_broken_checkpoint_is_refused_and_left_as_it_is(
         world.execution.should_fire()
     assert world.files() == before
     assert world.table() == table
+    advice = " ".join(one.repair for one in verify_all(world.checkpoint))
+    assert re.findall(r"`microbatch \S+(?! /)[ `]", advice) == [], "each command has its place"
 
 
 def test_a_gap_in_the_middle_of_a_log_stops_plan(tmp_path: Path) -> None:
@@ -103,7 +107,7 @@ def test_a_gap_in_the_middle_of_a_log_stops_plan(tmp_path: Path) -> None:
     world.land(9)
     before = world.files()
     with pytest.raises(
-        BrokenLogError, match=r"Previous batch 2 not found in \S+commits, though 3[\s\S]*`microbatch repair`"
+        BrokenLogError, match=r"Previous batch 2 not found in \S+commits, though 3[\s\S]*`microbatch repair /\S+`"
     ):
         world.run(6)
     assert world.files() == before

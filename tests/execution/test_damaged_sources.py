@@ -153,7 +153,7 @@ def test_a_torn_schema_is_named_and_learned_again_where_nothing_is_committed(
         inferring.run(0)
     [finding] = check_sources(inferring.checkpoint)
     assert (finding.kind, finding.where) == ("source", str(pinned(inferring, name)))
-    assert "`microbatch repair`" in finding.repair
+    assert f"`microbatch repair {inferring.pipeline.checkpoint}`" in finding.repair
     applied(inferring)
     assert check_sources(inferring.checkpoint) == []
     inferring.run(0)

@@ -128,7 +128,7 @@ def test_before_it_is_repaired_nothing_is_planned_under_either_name_and_the_way_
             ask()
     assert world.files() == before
     [finding] = [found for found in verify_all(world.checkpoint) if found.kind == "rename"]
-    assert "`microbatch repair`" in finding.repair
+    assert f"`microbatch repair {world.pipeline.checkpoint}`" in finding.repair
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.several import Sinks
 from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.execution.intervals import IntervalWorld, hour
-from tests.execution.maintaining import filled, rows
+from tests.execution.kept_tables import adopt, restored_and_planned_anew
+from tests.execution.maintaining import applied, filled, rows
 from tests.execution.world import CODE, KEY, World, run_identity
 from tests.support.inline_engine import InlineEngine
 
@@ -54,6 +55,20 @@ def test_nor_on_top_of_what_a_clear_has_put_there(tmp_path: Path) -> None:
     world.options["sink"] = Sinks({**both, "daily": FileSink(str(tmp_path / "daily"), format="csv")})
     with pytest.raises(SinkError, match=r"Readers of .*daily could not read both"):
         world.run(1)
+
+
+def test_nor_on_top_of_what_was_adopted(tmp_path: Path) -> None:
+    """No attempt of this checkpoint has written it."""
+    world = restored_and_planned_anew(tmp_path)
+    applied(world, adopt(1))
+    world.run(2)
+    world.land(3)
+    write(world, format="csv")
+    with pytest.raises(SinkError, match="could not read both"):
+        world.run(3)
+    write(world)
+    world.run(3)
+    assert rows(world) == [1, 2, 3]
 
 
 def test_nor_is_a_batch_continued_that_was_planned_before(tmp_path: Path) -> None:

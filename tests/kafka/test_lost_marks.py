@@ -10,11 +10,13 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import BatchSetAsideError, MicroBatchError, SinkError, TransformError
+from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.kafka import marks as module
 from airflow_provider_microbatch.sinks.kafka.mark import key_of
 from airflow_provider_microbatch.upkeep.commands.set_offset import plan_set_offset
 from airflow_provider_microbatch.upkeep.table_check import check_table
 from tests.execution.maintaining import applied, filled, rewind
+from tests.execution.test_dead_letters import refusing
 from tests.execution.test_letters_once import ids
 from tests.execution.test_set_aside import broken
 from tests.kafka.pipeline import TopicWorld, beside_a_table
@@ -133,6 +135,26 @@ def test_beside_a_table_no_rewind_is_named_and_the_ways_that_are_lead_on(tmp_pat
     world.run(5)
     assert ids(world) == [0, 1, 2, 3, 4]
     assert world.ids() == ([3, 4] if way == "a new topic" else [0, 1, 2, 4])
+
+
+def test_for_dead_letters_another_table_is_named_for_one_batch(tmp_path: Path) -> None:
+    """Without any, the pipeline would have no place for its letters, and is refused."""
+    world = TopicWorld(tmp_path)
+    topic, letters = world.options.pop("sink"), FileSink(str(tmp_path / "letters"), format="json")
+    world.options |= {"dead_letters": topic, "expect": {"version = 1": "dead_letter"}}
+    engine = refusing({1: None, 2: "dead_letter", 4: None})
+    world.land(1, 2)
+    world.run(0, engine)
+    world.put_marks([(key_of(world.topic, BatchKey("live", 0)), None)])
+    world.land(3)
+    with pytest.raises(SinkError, match=r"where it takes the dead letters, name another table for them"):
+        world.run(1, engine)
+    for number, table in ((1, letters), (2, topic)):
+        world.options["dead_letters"] = table
+        world.run(number, engine)
+        world.land(number + 3)
+    assert ids(world) == [1, 3, 4]
+    assert world.ids() == [2]
 
 
 def test_no_rewind_is_named_to_where_the_log_does_not_go_back(tmp_path: Path) -> None:

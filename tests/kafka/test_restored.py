@@ -13,9 +13,10 @@ from acme_microbatch.counter import CounterSource
 from airflow_provider_microbatch import connections
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.verify import verify_all
-from airflow_provider_microbatch.exceptions import ForeignBatchError, MaintenanceError
+from airflow_provider_microbatch.exceptions import BatchSetAsideError, ForeignBatchError, MaintenanceError, SinkError
 from airflow_provider_microbatch.execution.identity import expected
 from airflow_provider_microbatch.execution.intervals import lane_of
+from airflow_provider_microbatch.execution.set_aside import all_aside
 from airflow_provider_microbatch.sinks.kafka.opened import OpenKafka
 from airflow_provider_microbatch.upkeep.commands.adopt import plan_adopt
 from airflow_provider_microbatch.upkeep.commands.set_offset import plan_set_offset
@@ -25,6 +26,7 @@ from tests.execution.intervals import IntervalWorld, hour
 from tests.execution.maintaining import applied, planned, rewind
 from tests.execution.sleepers import Sleep
 from tests.execution.test_letters_once import ids, live, restored
+from tests.execution.test_set_aside import broken
 from tests.execution.world import run_identity
 from tests.kafka.pipeline import TopicWorld, beside_a_table
 from tests.kafka.test_behind_a_topic import world_of
@@ -98,6 +100,43 @@ def test_what_stays_in_the_topic_stays_in_the_table_beside_it(tmp_path: Path, fi
         planned(world, rewind(0))
     assert goes_on_behind(world)
     assert ids(world) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("on_replay", ["fail", "append"])
+@pytest.mark.parametrize("first", [None, "files", "topic"])
+def test_what_the_backup_has_as_set_aside_and_the_topic_has_counts_as_run(
+    tmp_path: Path, first: str | None, on_replay: str
+) -> None:
+    """It was cleared after the backup. A clear is what `check` names, and publishes nothing."""
+    world = TopicWorld(tmp_path, on_replay=on_replay)
+    world.options |= {"on_failure": "set_aside", "set_aside_after": 1}
+    if first is not None:
+        world.options["sink"] = beside_a_table(world, first=first)
+    world.land(0)
+    with pytest.raises(BatchSetAsideError):
+        world.run(0, broken())
+    restored(world, lambda: world.run(0, clear_number=1))
+    world.land(1)
+    world.run(1)
+    found, rows = world.run(0, broken(), clear_number=2), 1 if first is None else 2
+    assert found is not None
+    assert found.rows_out == rows
+    assert world.ids() == [0, 1]
+    assert all_aside(world.checkpoint, "live") == []
+    assert verify_all(world.checkpoint) == []
+
+
+def test_what_is_in_a_part_of_its_tables_does_not_count_as_run(tmp_path: Path) -> None:
+    world = TopicWorld(tmp_path)
+    world.options |= {"on_failure": "set_aside", "set_aside_after": 1}
+    world.land(0)
+    with pytest.raises(BatchSetAsideError):
+        world.run(0, broken())
+    restored(world, lambda: world.run(0, clear_number=1))
+    world.options["sink"] = beside_a_table(world, first="files")
+    with pytest.raises(SinkError, match="is in, and cannot be replayed"):
+        world.run(0, clear_number=2)
+    assert all_aside(world.checkpoint, "live") == [0]
 
 
 def test_dead_letters_of_what_is_counted_over_are_told_since_nobody_runs_them_again(tmp_path: Path) -> None:

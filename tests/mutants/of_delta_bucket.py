@@ -9,6 +9,14 @@ REFUSED = "tests/sinks/test_delta_bucket_refused.py"
 
 MUTATIONS = [
     Mutation(
+        name="a copy of a Delta table in a bucket is another table",
+        why="it gets new batches on top, and nobody misses what it lacks",
+        file="sinks/delta/objects/__init__.py",
+        old="            batch.tables.put_at(self.location(), snapshot.table_id)\n",
+        new="            pass\n",
+        tests=(TABLE,),
+    ),
+    Mutation(
         name="the environment's endpoint wins over that of a connection of a checkpoint",
         why="its keys go to another service, and batches are in two checkpoints",
         file="stores/object_store/credentials.py",

@@ -100,7 +100,7 @@ MUTATIONS = [
         name="the janitor ends a published replay without its answer",
         why="the clear makes the batch once more, or holds retention for ever",
         file="execution/replay.py",
-        old="    answer_replays(checkpoint, attempt.key, attempt, ",
+        old="    answer_replays(checkpoint, planned.key, attempt, ",
         new="    dict(",
         tests=(REPLAYS,),
     ),

@@ -6,7 +6,33 @@ from tests.mutants.mutation import Mutation
 
 FAULTS, PROCESSES, MERGE = (f"tests/postgres/test_{name}.py" for name in ("faults", "processes", "merge"))
 
+RESTORED = "tests/postgres/test_restored.py"
+
 MUTATIONS = [
+    Mutation(
+        name="a table of a database that leads by another connection is another one",
+        why="a backup gets new batches on top, and nobody misses what it lacks",
+        file="sinks/postgres/open.py",
+        old="            tables.put_at(self.location(), table_id)\n",
+        new="            pass\n",
+        tests=(RESTORED,),
+    ),
+    Mutation(
+        name="all tables of a schema have one id",
+        why="a table is said to have lost what was never published to it",
+        file="sinks/postgres/records.py",
+        old="        return str(found[0]) if found is not None and is_table_id(found[0]) else None\n",
+        new='        return "0" * 32 if found is not None and is_table_id(found[0]) else None\n',
+        tests=(RESTORED,),
+    ),
+    Mutation(
+        name="a server of before that is gone stops the clears of what its backup lacks",
+        why="what was lost comes back by no way that is named",
+        file="execution/table_place.py",
+        old="        if _was_moved(checkpoint, before, sink):\n            return  #",
+        new="        if False:\n            return  #",
+        tests=(RESTORED,),
+    ),
     Mutation(
         name="what a server is known by is written as the session writes times",
         why="two connections to one table pass for two tables, and one frame of each batch is nowhere",

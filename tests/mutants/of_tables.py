@@ -14,6 +14,14 @@ SINCE = "tests/execution/test_lost_since_a_change.py"
 
 MUTATIONS = [
     Mutation(
+        name="what was adopted is of no form",
+        why="the next batch is written in another one, and readers cannot read both",
+        file="execution/table_shape.py",
+        old="next(chain(written, _of(checkpoint, table, adopted_in(checkpoint, newest, beside=beside))), None)",
+        new="next(chain(written), None)",
+        tests=("tests/execution/test_table_shape.py",),
+    ),
+    Mutation(
         name="check does not look whether a replay was undone",
         why="a table that was restored from before a replay has the wrong rows again, and nothing says so",
         file="upkeep/table_check.py",
@@ -145,7 +153,7 @@ MUTATIONS = [
         name="a batch is replayed while the table that it may be in is away",
         why="its rows are in both as soon as that one is back",
         file="execution/table_place.py",
-        old="        if was_moved or _contains(checkpoint, sink, key):",
+        old="        if _was_moved(checkpoint, before, sink) or _contains(checkpoint, sink, key):",
         new="        if True:",
         tests=(PLACE,),
     ),
@@ -273,8 +281,8 @@ MUTATIONS = [
         name="the form of a table is that of the pipeline that has committed its newest batch",
         why="a table that a clear has filled since is written in another form, and no reader can read both",
         file="execution/table_shape.py",
-        old="    names = [] if newest is None else published_as(checkpoint, newest)\n",
-        new="    names = [] if newest is None else published_as(checkpoint, newest)[-1:]\n",
+        old="published_as(checkpoint, newest), beside",
+        new="published_as(checkpoint, newest)[-1:], beside",
         tests=("tests/execution/test_table_shape.py",),
     ),
     Mutation(

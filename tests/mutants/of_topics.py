@@ -12,6 +12,22 @@ REPLACEABLE = "tests/execution/test_not_replaceable.py"
 
 MUTATIONS = [
     Mutation(
+        name="a clear publishes again what the backup has as set aside and the topic has",
+        why="the topic refuses it, and retention stands still for ever; or its records are there twice",
+        file="execution/replay.py",
+        old="    if (published := _run_since_the_backup(checkpoint, sink, planned, commit)) is not None:\n",
+        new="    if (published := None) is not None:\n",
+        tests=(RESTORED,),
+    ),
+    Mutation(
+        name="what is in one of several tables counts as run",
+        why="the others never get it, and the batch is set aside no more",
+        file="execution/replay.py",
+        old="    found = sink.contains(batch)\n    if found is None or not is_of",
+        new="    found = sink.tables[-1].contains(batch)\n    if found is None or not is_of",
+        tests=(RESTORED,),
+    ),
+    Mutation(
         name="letters that were counted over stand in the way of every rewind",
         why="no batch after them is ever rewound, and no way on is named",
         file="upkeep/commands/letters_out.py",

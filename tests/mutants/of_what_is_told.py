@@ -15,6 +15,14 @@ ONCE = "tests/execution/test_letters_once.py"
 
 MUTATIONS = [
     Mutation(
+        name="what check prints has no place",
+        why="pasted as it stands, the command is refused",
+        file="checkpoint/verify.py",
+        old='"dry_run": command(lane, "repair --dry-run")',
+        new='"dry_run": "`microbatch repair --dry-run`"',
+        tests=("tests/execution/test_broken_checkpoint.py",),
+    ),
+    Mutation(
         name="a summary names who planned the batch, whoever finished it",
         why="at night somebody reads the log of a run that has nothing of the failure",
         file="execution/summary.py",

@@ -48,10 +48,10 @@ def connection_of(conn_id: str, *, port: int | None = None, extra: Mapping[str, 
     )
 
 
-def connect(**given: Any) -> psycopg.Connection[Any]:
+def connect(*, dbname: str = "postgres", **given: Any) -> psycopg.Connection[Any]:
     """A client of the test's own."""
     return psycopg.connect(
-        f"host=127.0.0.1 port={os.environ[PORT]} user=postgres dbname=postgres", autocommit=True, **given
+        f"host=127.0.0.1 port={os.environ[PORT]} user=postgres", dbname=dbname, autocommit=True, **given
     )
 
 

@@ -15,7 +15,14 @@ from tests.support import shadow
 
 CHECKPOINT = "11111111-2222-3333-4444-555555555555"
 KEY = BatchKey("live", 7)
-NOTHING_KNOWN = KnownTables(PosixStore("/nowhere"))
+
+
+class _NothingKnown(KnownTables):
+    def put(self, location: str, table_id: str) -> None:
+        """It stays so."""
+
+
+NOTHING_KNOWN = _NothingKnown(PosixStore("/nowhere"))
 """Of a checkpoint that has no id of a table on record."""
 
 

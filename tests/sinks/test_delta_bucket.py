@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ from deltalake import write_deltalake
 from pyarrow import Table as ArrowTable
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks import OpenSink
 from airflow_provider_microbatch.sinks.delta.log import DeltaLog
 from airflow_provider_microbatch.sinks.delta.objects.records import ObjectRecords
 from airflow_provider_microbatch.sinks.file.objects.stages import Stages
+from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.sinks.delta_bucket import OPTIONS, keys, opened, optimize_and_vacuum, publish, rows, table, uri
 from tests.sinks.delta_bucket import sink as sink
 from tests.sinks.delta_stages import write_delta_stage, write_rows
@@ -39,6 +42,25 @@ def test_a_batch_is_one_commit_and_says_whose_it_is(sink: OpenSink, tmp_path: Pa
     assert told["identity"] == BATCH.to_dict()
     assert (told["batch"], told["epoch"]) == ("live/7", 1)
     assert rows(tmp_path) == {(6, 1): 3, (7, 1): 3}
+
+
+def test_a_copy_elsewhere_is_the_table_by_the_id_of_its_log(sink: OpenSink, tmp_path: Path) -> None:
+    tables = KnownTables(PosixStore(str(tmp_path / "tables")))
+    key, s3 = BatchKey("live", 6), object_store.client()
+    write_delta_stage(sink, 1, batch=batch_of(key))
+    sink.publish(replace(expect(key), tables=tables), 1)
+    for name in object_store.keys(tmp_path / "orders"):
+        own = f"{str(tmp_path).strip('/')}/orders/{name}"
+        s3.copy_object(
+            Bucket=object_store.BUCKET,
+            Key=own.replace("/orders/", "/copy/orders/"),
+            CopySource={"Bucket": object_store.BUCKET, "Key": own},
+        )
+    copy, other = opened(tmp_path / "copy"), opened(tmp_path / "other")
+    publish(other, 6)
+    assert copy.contains(expect(key)) is not None
+    assert [one.is_table_of(sink.definition, tables) for one in (copy, other)] == [True, False]
+    assert not copy.is_table_of(sink.definition, NOTHING_KNOWN), "of a version before, nothing is on record"
 
 
 def test_what_is_in_is_known_when_the_log_was_cleaned_up_and_files_were_merged_and_vacuumed(

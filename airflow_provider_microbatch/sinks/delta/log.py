@@ -7,6 +7,7 @@ that was read; if another writer has taken that version, nothing is committed, a
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import time
@@ -65,6 +66,11 @@ class Snapshot:
     def merged(self) -> int | None:
         """What :data:`MERGED` names; None for a table into which no changes are merged."""
         return self.table.transaction_version(MERGED)
+
+    @property
+    def table_id(self) -> str:
+        """The id that the log has from the table's first version on, as an id of this package: a copy has it, too."""
+        return hashlib.sha256(str(self.table.metadata().id).encode()).hexdigest()[:32]
 
     @cached_property
     def schema(self) -> Mapping[str, Any]:

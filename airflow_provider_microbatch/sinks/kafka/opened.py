@@ -145,8 +145,9 @@ class OpenKafka(StagedInFiles):
             # A rewind would leave the batch in the tables beside, or have them lose it for what stays here.
             return (
                 f"{left} No rewind goes on without it, since the batch went to other tables, too. Or go on with a new "
-                f"topic; or leave {self._sink.topic} out of the pipeline for one batch, and name it again then: that "
-                "one batch never gets here, and later ones do."
+                f"topic; or leave {self._sink.topic} out of the pipeline for one batch (where it takes the dead "
+                "letters, name another table for them), and name it again then: that one batch never gets here, and "
+                "later ones do."
             )
         to = min(seen.top, batch.key.id - 1)
         if not batch.can_rewind_to(to):

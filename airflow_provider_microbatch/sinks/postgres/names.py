@@ -14,6 +14,8 @@ LANE, BATCH = "_batch_lane", "_batch_id"
 """Columns that say which batch brought a row."""
 BATCHES, STAGES, REPLACED = "microbatch_batches", "microbatch_stages", "microbatch_replaced"
 """Tables of a schema that record which batches its tables have, which stages are loaded, and what was replaced."""
+TABLES = "microbatch_tables"
+"""A table of a schema that has an id for each of its tables, which a backup has too."""
 STAGE, KEPT = "stage", "kept"
 """The kinds of tables for which :meth:`TableName.new` makes names."""
 LONGEST = 63

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Collection, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ from airflow_provider_microbatch.sinks.postgres.columns import (
 from airflow_provider_microbatch.sinks.postgres.database import Database, Row, execute
 from airflow_provider_microbatch.sinks.postgres.intake import intake_of
 from airflow_provider_microbatch.sinks.postgres.load import load
-from airflow_provider_microbatch.sinks.postgres.names import BATCHES, STAGE, TableName
+from airflow_provider_microbatch.sinks.postgres.names import BATCHES, STAGE, TABLES, TableName
 from airflow_provider_microbatch.sinks.postgres.records import Records
 from airflow_provider_microbatch.sinks.postgres.rows import Appended, Merged, Rows
 from airflow_provider_microbatch.sinks.postgres.types import StagedColumn
@@ -124,7 +125,14 @@ class OpenPostgres(StagedInFiles):
             make_private_folder(root / STAGING)
         except OSError as error:
             raise SinkError(f"no stage can be written below {root}: {error}.") from error
-        self._database.run(f"make {self._sink.name} ready", self._make_ready)
+        if (table_id := self._database.run(f"make {self._sink.name} ready", self._make_ready)) is not None:
+            tables.put_at(self.location(), table_id)
+
+    def is_table_of(self, before: Sink, tables: KnownTables) -> bool:
+        """By the id that a backup of the database has, too, whichever connection leads to it."""
+        from airflow_provider_microbatch.sinks.postgres import PostgresSink
+
+        return isinstance(before, PostgresSink) and self._id is not None and tables.was_at(before.location(), self._id)
 
     def stage(self, batch: BatchIdentity, epoch: int) -> Stage:
         stage, merge = self._files.stage(batch, epoch), self._sink.merge
@@ -424,9 +432,15 @@ class OpenPostgres(StagedInFiles):
             return None
         return intake_of(found, merge=sink.merge, removes_nul=sink.nul_characters == "remove")
 
-    def _make_ready(self, connection: Connection) -> None:
+    @cached_property
+    def _id(self) -> str | None:
+        """Asked once: a database does not become another one while a process looks at it."""
+        return self._database.run(f"look which table {self._sink.name} is", lambda one: self._records(one).id())
+
+    def _make_ready(self, connection: Connection) -> str | None:
         name, merge = self._sink.name, self._sink.merge
-        self._records(connection).make()
+        records = self._records(connection)
+        records.make()
         declared, found = self._declared(), columns_of(connection, name)
         if declared and not found:
             self._check_may_create(connection)
@@ -434,6 +448,7 @@ class OpenPostgres(StagedInFiles):
             found = columns_of(connection, name)
         if found:
             check_table(connection, name, found, merge=merge, declared=self._sink.columns)
+        return records.give_id()
 
     def _check_may_create(self, connection: Connection) -> None:
         if not self._sink.create:
@@ -443,8 +458,8 @@ class OpenPostgres(StagedInFiles):
             raise SinkError(
                 f"the table {self._sink.name} is gone, of which {self._sink.name.sibling(BATCHES)} has batches with "
                 "rows: it is not made anew with the next one alone in it. Bring it back; if it was renamed, change "
-                "table_name there; if it was dropped on purpose, have microbatch rewind --to -1 --drop-output take its "
-                f"batches out (of a merged table, drop {self._sink.name.changes()} first)."
+                f"table_name there and in {TABLES}; if it was dropped on purpose, have microbatch rewind --to -1 "
+                f"--drop-output take its batches out (of a merged table, drop {self._sink.name.changes()} first)."
             )
 
     def _declared(self) -> list[Column]:

@@ -8,15 +8,26 @@ A stage that was dropped is never published, however late its loader wakes up: d
 from __future__ import annotations
 
 import json
+import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.known_tables import is_table_id
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.manifest import Manifest
 from airflow_provider_microbatch.sinks.postgres.database import Row, execute
-from airflow_provider_microbatch.sinks.postgres.names import BATCHES, KEPT, REPLACED, STAGE, STAGES, TableName, quoted
+from airflow_provider_microbatch.sinks.postgres.names import (
+    BATCHES,
+    KEPT,
+    REPLACED,
+    STAGE,
+    STAGES,
+    TABLES,
+    TableName,
+    quoted,
+)
 
 if TYPE_CHECKING:
     import psycopg
@@ -35,6 +46,7 @@ _MADE = (
         kept text PRIMARY KEY, table_name text NOT NULL, kept_by text NOT NULL, lane text NOT NULL, id bigint NOT NULL,
         epoch bigint NOT NULL, checkpoint text NOT NULL, digest text NOT NULL, withdrawn boolean NOT NULL,
         since timestamptz NOT NULL DEFAULT clock_timestamp())""",
+    f"CREATE TABLE IF NOT EXISTS {{schema}}.{TABLES} (table_name text PRIMARY KEY, id text NOT NULL)",
 )
 _LOCK = 0x6D6963726F626174
 """Lock for making tables: two sessions that make the same table at once would fail, even with IF NOT EXISTS."""
@@ -62,18 +74,34 @@ class Records:
         self._connection = connection
         self._table = table
         self._batches, self._stages, self._replaced = (table.sibling(one).sql for one in (BATCHES, STAGES, REPLACED))
+        self._tables = table.sibling(TABLES).sql
 
     def are_there(self) -> bool:
-        """Whether the schema has the tables of records."""
-        found = execute(self._connection, "SELECT to_regclass(%s) IS NOT NULL", self._table.sibling(REPLACED).text)
-        return bool(found.fetchone() == (True,))
+        """Whether the schema has the tables of records; those of before ids lack the last one."""
+        return self._has(REPLACED)
 
     def make(self) -> None:
         """Make the missing tables of records. Until the transaction ends, no other makes tables of this package."""
         execute(self._connection, "SELECT pg_advisory_xact_lock(%s)", _LOCK)
-        if not self.are_there():
+        if not self._has(TABLES):
             for statement in _MADE:
                 execute(self._connection, statement.format(schema=quoted(self._table.schema)))
+
+    def id(self) -> str | None:
+        """The table's id; None if it was given none."""
+        if not self._has(TABLES):
+            return None
+        asked = f"SELECT id FROM {self._tables} WHERE table_name = %s"
+        found = execute(self._connection, asked, self._table.table).fetchone()
+        return str(found[0]) if found is not None and is_table_id(found[0]) else None
+
+    def give_id(self) -> str | None:
+        """The table's id, which it is given now if it has none; called after :meth:`make`."""
+        if (found := self.id()) is not None:
+            return found
+        given = f"INSERT INTO {self._tables} (table_name, id) VALUES (%s, %s) ON CONFLICT DO NOTHING"
+        execute(self._connection, given, self._table.table, uuid.uuid4().hex)
+        return self.id()
 
     def find(self, key: BatchKey, *, lock: bool = False) -> Manifest | None:
         """The manifest published at a batch's place; None if there is none.
@@ -281,6 +309,10 @@ class Records:
         """Drop the table that keeps the rows, and its record."""
         execute(self._connection, f"DROP TABLE IF EXISTS {replaced.kept.sql}")
         execute(self._connection, f"DELETE FROM {self._replaced} WHERE kept = %s", replaced.kept.table)
+
+    def _has(self, table: str) -> bool:
+        found = execute(self._connection, "SELECT to_regclass(%s) IS NOT NULL", self._table.sibling(table).text)
+        return bool(found.fetchone() == (True,))
 
     def _place(self, key: BatchKey) -> tuple[str, str, int]:
         return self._table.table, key.lane, key.id

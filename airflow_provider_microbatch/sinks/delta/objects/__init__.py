@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
 from typing import ClassVar
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
@@ -28,7 +29,7 @@ from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.runtime.layout import SCHEMA
-from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, SinkContext
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink, SinkContext
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.delta.columns import Columns
 from airflow_provider_microbatch.sinks.delta.log import WITHDRAWN, Snapshot
@@ -36,6 +37,7 @@ from airflow_provider_microbatch.sinks.delta.objects.home import BucketHome
 from airflow_provider_microbatch.sinks.delta.objects.layout import PLAIN, RECORDS, InDelta
 from airflow_provider_microbatch.sinks.delta.objects.records import ObjectRecords
 from airflow_provider_microbatch.sinks.delta.table import Change, OpenDeltaTable, Ready
+from airflow_provider_microbatch.sinks.file.arguments import is_object
 from airflow_provider_microbatch.sinks.file.objects.layout import Written
 from airflow_provider_microbatch.sinks.file.objects.staged import StagedInObjects
 from airflow_provider_microbatch.sinks.placed.logged import WRITER, Published, constants_of
@@ -107,15 +109,36 @@ class OpenDeltaInBucket(StagedInObjects, OpenDeltaTable):
         return super()._put(batch, epoch, replaces=replaces)
 
     def _make_table(self, batch: ExpectedBatch, epoch: int) -> None:
-        """Make the table without a row, if it is not there. Only what is committed behind a version can be refused."""
+        """Make the table without a row, if it is not there. Only what is committed behind a version can be refused.
+        The checkpoint knows it by its id before it has a batch there."""
         written = InDelta.by(batch.staged, epoch)
-        own = self.manifest(batch.staged, epoch)
-        if own is None or self._log.open() is not None:
-            return
-        columns = self._columns(next(self._lines(f"{written.folder}/{SCHEMA}"), None), own)
-        self._log.create(
-            [], schema=columns.schema, partition_by=self._sink.partition_by, key=batch.key, number=WITHDRAWN, info={}
-        )
+        own, snapshot = self.manifest(batch.staged, epoch), self._log.open()
+        if own is not None and snapshot is None:
+            columns = self._columns(next(self._lines(f"{written.folder}/{SCHEMA}"), None), own)
+            self._log.create(
+                [],
+                schema=columns.schema,
+                partition_by=self._sink.partition_by,
+                key=batch.key,
+                number=WITHDRAWN,
+                info={},
+            )
+            snapshot = self._log.open()
+        if snapshot is not None:
+            batch.tables.put_at(self.location(), snapshot.table_id)
+
+    def is_table_of(self, before: Sink, tables: KnownTables) -> bool:
+        """By the id of its log, which was copied along with it."""
+        if not isinstance(before, DeltaSink) or not is_object(before.path) or self._table_id is None:
+            return False
+        return tables.was_at(before.location(), self._table_id)
+
+    @cached_property
+    def _table_id(self) -> str | None:
+        """Asked once: no table becomes another one while a process looks at it."""
+        with self._telling("tell the id"):
+            snapshot = self._log.open()
+        return None if snapshot is None else snapshot.table_id
 
     def _is_here(self, tables: KnownTables) -> bool:
         return True
