@@ -123,6 +123,11 @@ SYSTEMS = {
         write_stage=stages.write_stage,
         needs="postgres_server",
     ),
+    "postgres, versions": Kind(
+        make=lambda folder: postgres_sink(folder, merge=Merge(keys=("id",), sequence_by=("epoch",), scd_type=2)),
+        write_stage=stages.write_stage,
+        needs="postgres_server",
+    ),
     "several": Kind(
         make=lambda folder: Sinks(
             {

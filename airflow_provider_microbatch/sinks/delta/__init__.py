@@ -83,6 +83,8 @@ class DeltaSink(Sink):
             raise DefinitionError(f"{where}: schema_policy {self.schema_policy!r} is none of {SCHEMA_POLICIES}.")
         if self.merge is not None and not isinstance(self.merge, Merge):
             raise DefinitionError(f"{where}: merge must be a Merge, not {type(self.merge).__name__}.")
+        if self.merge is not None and self.merge.scd_type != 1:
+            raise DefinitionError(f"{where}: merge with scd_type=2 needs a PostgresSink.")
         if self.merge is not None and self.partition_by:
             raise DefinitionError(f"{where}: partition_by cannot be given with merge.")
         if self.merge is not None and is_object(self.path):

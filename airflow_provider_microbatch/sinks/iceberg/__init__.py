@@ -89,6 +89,8 @@ class IcebergSink(Sink):
             raise DefinitionError(f"{where}: branch must be the name of a branch.")
         if self.merge is not None and not isinstance(self.merge, Merge):
             raise DefinitionError(f"{where}: merge must be a Merge, not {type(self.merge).__name__}.")
+        if self.merge is not None and self.merge.scd_type != 1:
+            raise DefinitionError(f"{where}: merge with scd_type=2 needs a PostgresSink.")
         if self.merge is not None and self.partition_by:
             raise DefinitionError(f"{where}: partition_by cannot be given with merge.")
         if self.merge is not None and self.branch != MAIN:
