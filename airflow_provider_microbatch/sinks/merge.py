@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from airflow_provider_microbatch.definition import Definition
@@ -94,6 +95,17 @@ class Merge(Definition):
     def distinct_by(self) -> tuple[str, ...]:
         """Of the changes with the same values in these columns one counts, and no other can ever matter."""
         return (*self.keys, self.sequence_by[0]) if self.scd_type == 2 else self.keys
+
+
+def check_bounds(merge: Merge | None, *, beside: Collection[str], where: str) -> None:
+    """Check that the versions of a table have bounds of their own.
+
+    :param beside: columns that the sink adds to its table.
+    :raises DefinitionError: if a bound is one of them.
+    """
+    taken = [name for name in (() if merge is None else merge.bounds) if name.casefold() in beside]
+    if taken:
+        raise DefinitionError(f"{where}: merge: {taken[0]!r} is added by this package, and no bound of versions.")
 
 
 def other_batches(before: Merge | None, now: Merge | None) -> str | None:

@@ -20,7 +20,7 @@ from airflow_provider_microbatch.sources import SourceContext
 from airflow_provider_microbatch.sources.delta import DeltaSource
 from airflow_provider_microbatch.sources.iceberg import IcebergSource
 from airflow_provider_microbatch.stores.posix import PosixStore
-from tests.sinks.changes import MERGE, VERSIONED, change
+from tests.sinks.changes import MERGE, change
 from tests.sinks.delta_stages import write_rows
 from tests.sinks.delta_world import publish
 from tests.sinks.merged_delta import MergedInDelta
@@ -57,7 +57,6 @@ DEFINITIONS: dict[str, Callable[..., Sink]] = {
     [
         ("delta", {"partition_by": ["shop"], "merge": MERGE}, "partition_by cannot be given with merge"),
         ("delta on S3", {"merge": MERGE}, "merge needs a table on a file system"),
-        *((made, {"merge": VERSIONED}, "scd_type=2 needs a PostgresSink") for made in ("delta", "iceberg")),
         ("delta", {"merge": "id"}, "merge must be a Merge, not str"),
         ("iceberg", {"partition_by": ["shop"], "merge": MERGE}, "partition_by cannot be given with merge"),
         ("iceberg", {"branch": "audit", "merge": MERGE}, "branch cannot be given with merge"),
