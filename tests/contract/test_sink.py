@@ -94,6 +94,15 @@ SYSTEMS = {
         write_stage=write_changes_stage,
         keeps_replaced=0,  # rows belong to the table's history, and the changes of an attempt go with it
     ),
+    "delta-versions": Kind(
+        make=lambda folder: DeltaSink(
+            str(folder / "orders"),
+            merge=Merge(keys=("id",), sequence_by=("epoch",), scd_type=2),
+            schema_policy="add_columns",
+        ),
+        write_stage=write_changes_stage,
+        keeps_replaced=0,  # as of the newest states
+    ),
     "delta-s3": Kind(
         make=lambda folder: DeltaSink(f"{object_store.address(folder)}/orders", packages=[]),
         write_stage=write_delta_stage,
@@ -120,6 +129,11 @@ SYSTEMS = {
     "postgres": Kind(make=postgres_sink, write_stage=stages.write_stage, needs="postgres_server"),
     "postgres, merged": Kind(
         make=lambda folder: postgres_sink(folder, merge=Merge(keys=("id",), sequence_by=("epoch",))),
+        write_stage=stages.write_stage,
+        needs="postgres_server",
+    ),
+    "postgres, versions": Kind(
+        make=lambda folder: postgres_sink(folder, merge=Merge(keys=("id",), sequence_by=("epoch",), scd_type=2)),
         write_stage=stages.write_stage,
         needs="postgres_server",
     ),

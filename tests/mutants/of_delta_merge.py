@@ -8,6 +8,7 @@ MERGE = ("tests/sinks/test_lake_merge.py",)
 
 REFUSED = ("tests/sinks/test_lake_merge_refused.py",)
 PUT_BACK = ("tests/sinks/test_delta_merge_restored.py",)
+VERSIONS = ("tests/sinks/test_lake_versions.py",)
 
 MUTATIONS = [
     Mutation(
@@ -113,5 +114,29 @@ MUTATIONS = [
         old="            if self._is_outdated(snapshot):\n                return  #",
         new="            if True:\n                return  #",
         tests=PUT_BACK,
+    ),
+    Mutation(
+        name="a change is held against that of another key",
+        why="the first version of a key is missing where the last one of the key before is like it",
+        file="sinks/merged/versions.py",
+        old="held = held if goes_on[at] else None",
+        new="held = held if at else None",
+        tests=VERSIONS,
+    ),
+    Mutation(
+        name="a batch keeps one change of each key of a table of files, where all versions are to be seen",
+        why="what a batch has passed through is in no version",
+        file="sinks/merged/order.py",
+        old="for names in (merge.distinct_by, ranked)",
+        new="for names in (merge.keys, ranked)",
+        tests=VERSIONS,
+    ),
+    Mutation(
+        name="a table of files that has the newest states takes versions of which most changes were never kept",
+        why="the history of its keys has gaps, in green",
+        file="sinks/merged/checks.py",
+        old="if list(before.bounds) != list(merge.bounds):",
+        new="if False:",
+        tests=VERSIONS,
     ),
 ]

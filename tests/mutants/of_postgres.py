@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutation import Mutation
 
 FAULTS, PROCESSES, MERGE = (f"tests/postgres/test_{name}.py" for name in ("faults", "processes", "merge"))
+VERSIONS = ("tests/postgres/test_versions.py",)
 
 RESTORED = "tests/postgres/test_restored.py"
 
@@ -181,8 +182,40 @@ MUTATIONS = [
         name="rows are appended to a table of merged changes",
         why="the next change of their keys overwrites or removes them",
         file="sinks/postgres/columns.py",
-        old="    if merge is None and columns_of(connection, table.changes()):\n",
-        new="    if False:\n",
+        old="        if columns_of(connection, table.changes(scd_type)):\n",
+        new="        if False:\n",
         tests=("tests/postgres/test_columns.py",),
+    ),
+    Mutation(
+        name="versions go on from the one that begins with the first touched change",
+        why="where that change goes out, what held before it ends there, and nothing holds after it",
+        file="sinks/postgres/versions.py",
+        old="AND t.{start} < a.{_FIRST} ORDER BY",
+        new="AND t.{start} <= a.{_FIRST} ORDER BY",
+        tests=VERSIONS,
+    ),
+    Mutation(
+        name="versions that go stay until others have taken their place",
+        why="a unique constraint over the open ones refuses a replay that is right",
+        file="sinks/postgres/versions.py",
+        old='f"WHERE (SELECT count(*) FROM gone) IS NOT NULL ORDER BY {start} "',
+        new='f"ORDER BY {start} "',
+        tests=VERSIONS,
+    ),
+    Mutation(
+        name="a batch keeps one change of each key, where all versions are to be seen",
+        why="what a batch has passed through is in no version",
+        file="sinks/postgres/rows.py",
+        old="DISTINCT ON ({listed(self.merge.distinct_by)})",
+        new="DISTINCT ON ({listed(self.merge.keys)})",
+        tests=VERSIONS,
+    ),
+    Mutation(
+        name="a table of the newest states takes versions of which most changes were never kept",
+        why="the history of its keys has gaps, in green",
+        file="sinks/postgres/columns.py",
+        old="for scd_type in {1, 2} - {0 if merge is None else merge.scd_type}:",
+        new="for scd_type in {1, 2} if merge is None else ():",
+        tests=VERSIONS,
     ),
 ]

@@ -4,10 +4,8 @@ plain dictionary, on the real server."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from decimal import Decimal
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
 from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.postgres.open import OpenPostgres
 from tests.postgres import database
+from tests.postgres.merged import COLUMNS, MergedInPostgres, cells_of
 from tests.postgres.stages import write_lines
 from tests.sinks.changes import (
     MERGE,
@@ -32,37 +31,6 @@ from tests.sinks.changes import (
     histories,
 )
 from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, batch_of, expect
-
-COLUMNS = {
-    "op": "string",
-    "id": "bigint",
-    "shop": "string",
-    "ts": "bigint",
-    "seq": "int",
-    "note": "string",
-    "_deleted": "boolean",
-}
-
-
-def cells_of(change: Change) -> Sequence[str | None]:
-    op, deleted = ("D", "true") if change.deleted else ("U", "false")
-    return op, str(change.id), change.shop, str(change.ts), str(change.seq), change.note, deleted
-
-
-@dataclass(frozen=True)
-class MergedInPostgres:
-    folder: Path
-
-    @cached_property
-    def sink(self) -> OpenPostgres:
-        return database.sink_in(self.folder, merge=MERGE)
-
-    def write(self, key: BatchKey, epoch: int, changes: Sequence[Change]) -> None:
-        write_lines(self.sink, epoch, COLUMNS, [cells_of(one) for one in changes], batch=batch_of(key), files=2)
-
-    def rows(self) -> list[Row]:
-        return database.rows(database.table_in(self.folder), "id, shop, ts, seq, note", 'id, shop COLLATE "C"')
-
 
 worlds = itertools.count()
 

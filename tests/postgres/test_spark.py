@@ -146,6 +146,18 @@ def test_what_deletes_is_asked_of_spark_and_null_deletes_nothing(spark: Any, tmp
     assert published(database.sink_in(tmp_path, merge=merge), tmp_path, frame) == [(2, 1)]
 
 
+def test_versions_are_bounded_by_what_spark_has_written(spark: Any, tmp_path: Path) -> None:
+    merge = Merge(keys=("id",), sequence_by=("at",), delete_when="op = 'D'", leave_out=("op", "at"), scd_type=2)
+    frame = spark.sql(
+        "SELECT id, name, TIMESTAMP'2026-10-25 02:30:00+02:00' + make_dt_interval(0, hours, 0, 0.000001) AS at, op "
+        "FROM VALUES (1, 'Ada', 0, 'U'), (1, 'Ada', 1, 'U'), (1, null, 2, 'D'), (1, 'Bo', 3, null) "
+        "AS t(id, name, hours, op)"
+    )
+    found = published(database.sink_in(tmp_path, merge=merge), tmp_path, frame, order="valid_from")
+    hours = [datetime(2026, 10, 25, hour, 30, 0, 1, tzinfo=UTC) for hour in range(4)]
+    assert found == [(1, "Ada", hours[0], hours[2]), (1, "Bo", hours[3], None)]
+
+
 @pytest.mark.parametrize(
     ("query", "given", "match"),
     [

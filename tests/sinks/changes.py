@@ -4,8 +4,8 @@ dictionary."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from hypothesis import strategies as st
@@ -16,6 +16,8 @@ from airflow_provider_microbatch.sinks.merge import Merge
 from tests.sinks.stages import expect
 
 MERGE = Merge(keys=("id", "shop"), sequence_by=("ts", "seq"), delete_when="op = 'D'", leave_out=("op",))
+VERSIONED = replace(MERGE, scd_type=2, leave_out=("op", "ts", "seq"))
+"""Of each key all versions, which show neither of the columns that order changes."""
 
 Row = tuple[Any, ...]
 
@@ -37,7 +39,7 @@ def change(**given: Any) -> Change:
 
 
 class MergedTable(Protocol):
-    """A table into which changes are merged by :data:`MERGE`."""
+    """A table into which changes are merged by :data:`MERGE` or :data:`VERSIONED`."""
 
     @property
     def sink(self) -> OpenSink: ...
@@ -46,7 +48,8 @@ class MergedTable(Protocol):
         """An attempt's stage, in two files."""
 
     def rows(self) -> list[Row]:
-        """What a reader finds: id, shop, ts, seq and note, in the order of id and shop."""
+        """What a reader finds: id, shop, ts, seq and note, in the order of id and shop; of versions id, shop, note,
+        valid_from and valid_to, in the order of id, shop and valid_from."""
 
 
 changes = st.builds(
@@ -87,8 +90,36 @@ def expected(changes: Iterable[Change]) -> list[Row]:
     return [(*key, one.ts, one.seq, one.note) for key, one in sorted(table.items()) if not one.deleted]
 
 
-def check_like_a_dictionary(table: MergedTable, history: Sequence[tuple[str, int, Sequence[Change]]]) -> None:
-    """After each thing that is done the table has what a dictionary has after the changes that are in, in order."""
+def versions(changes: Iterable[Change]) -> list[Row]:
+    """What a dictionary of dictionaries has seen after them, in their order."""
+    chains: dict[tuple[int, str], dict[int, Change]] = {}
+    for change in sorted(changes):
+        chains.setdefault((change.id, change.shop), {})[change.ts] = change
+    rows = list[Row]()
+    for key, chain in sorted(chains.items()):
+        held: tuple[str | None] | None = None
+        since = None
+        for ts, one in chain.items():
+            state = None if one.deleted else (one.note,)
+            if state == held:
+                continue
+            if held is not None:
+                rows.append((*key, *held, since, ts))
+            held, since = state, ts
+        if held is not None:
+            rows.append((*key, *held, since, None))
+    return rows
+
+
+def check_like_a_dictionary(
+    table: MergedTable,
+    history: Sequence[tuple[str, int, Sequence[Change]]],
+    model: Callable[[Iterable[Change]], list[Row]] = expected,
+) -> None:
+    """After each thing that is done the table has what a dictionary has after the changes that are in, in order.
+
+    :param model: the rows, of these changes.
+    """
     held: dict[int, Sequence[Change]] = {}
     epochs: dict[int, int] = {}
     for doing, id, found in history:
@@ -101,7 +132,7 @@ def check_like_a_dictionary(table: MergedTable, history: Sequence[tuple[str, int
             table.write(key, epochs[id], found)
             getattr(table.sink, doing)(expect(key), epochs[id])
             held[id] = found
-        assert table.rows() == expected(itertools.chain.from_iterable(held.values()))
+        assert table.rows() == model(itertools.chain.from_iterable(held.values()))
 
 
 PAIRS = {
@@ -112,13 +143,50 @@ PAIRS = {
 }
 """Two changes of a key, and what is left of them."""
 
+VERSIONS = {
+    "a change ends the version of before where it begins": (
+        change(note="x"),
+        change(ts=5, note="y"),
+        [(1, "a", "x", 1, 5), (1, "a", "y", 5, None)],
+    ),
+    "a deletion ends the version, and none is open": (change(), change(ts=5, deleted=True), [(1, "a", "x", 1, 5)]),
+    "what comes after a deletion begins anew": (
+        change(deleted=True),
+        change(ts=5),
+        [(1, "a", "x", 5, None)],
+    ),
+    "a change that alters nothing begins none": (change(), change(ts=5), [(1, "a", "x", 1, None)]),
+    "of one place the last change counts": (
+        change(seq=1, note="x"),
+        change(seq=2, note="y"),
+        [(1, "a", "y", 1, None)],
+    ),
+    "text decides last": (change(note="x"), change(note="y"), [(1, "a", "y", 1, None)]),
+    "a deletion wins a tie": (change(), change(deleted=True), []),
+}
+"""Two changes of a key, and the versions of them."""
+
 WAYS = ("in this order", "in the other", "in one batch")
 
 
 def check_one_wins(table: MergedTable, one: Change, other: Change, left: Sequence[Row], *, how: str) -> None:
     """Of two changes the same one wins in whatever order they come."""
-    batches = {"in this order": ([one], [other]), "in the other": ([other], [one]), "in one batch": ([other, one],)}
-    for id, found in enumerate(batches[how]):
-        table.write(BatchKey("live", id), 1, found)
-        table.sink.publish(expect(BatchKey("live", id)), 1)
+    _bring([one], [other], into=table, how=how)
     assert table.rows() == left
+
+
+def check_same_versions(table: MergedTable, *, how: str) -> None:
+    """All of :data:`VERSIONS` at once, each of a key of its own."""
+    of_keys = [
+        (replace(one, id=id), replace(other, id=id), [(id, *row[1:]) for row in left])
+        for id, (one, other, left) in enumerate(VERSIONS.values())
+    ]
+    _bring([one for one, _, _ in of_keys], [other for _, other, _ in of_keys], into=table, how=how)
+    assert table.rows() == [row for _, _, left in of_keys for row in left]
+
+
+def _bring(ones: list[Change], others: list[Change], *, into: MergedTable, how: str) -> None:
+    batches = {"in this order": (ones, others), "in the other": (others, ones), "in one batch": ([*others, *ones],)}
+    for id, found in enumerate(batches[how]):
+        into.write(BatchKey("live", id), 1, found)
+        into.sink.publish(expect(BatchKey("live", id)), 1)

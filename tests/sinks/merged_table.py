@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.sinks import Manifest, OpenSink
-from tests.sinks.changes import Change, Row
+from tests.sinks.changes import VERSIONED, Change, Row
 from tests.sinks.delta_stages import write_rows
 from tests.sinks.stages import batch_of, expect
 
@@ -91,8 +91,12 @@ class MergedInFiles(ABC):
         return self.sink.withdraw(expect(BatchKey("live", id)), epoch)
 
     def rows(self) -> list[Row]:
-        names = ("id", "shop", "ts", "seq", "note")
-        return sorted(tuple(row[name] for name in names) for row in self.read().to_pylist())
+        found, names = self.read(), ["id", "shop", "ts", "seq", "note"]
+        if VERSIONED.valid_from in found.column_names:
+            names = ["id", "shop", "note", *VERSIONED.bounds]
+            found = found.sort_by([(name, "ascending") for name in ("id", "shop", VERSIONED.valid_from)])
+            return [tuple(row[name] for name in names) for row in found.to_pylist()]
+        return sorted(tuple(row[name] for name in names) for row in found.to_pylist())
 
     def newest_files(self) -> set[str]:
         return {path.name for path in (self.root / "_microbatch" / "newest").iterdir()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,23 @@ def test_changes_of_spark_submit_end_as_their_newest_and_spark_reads_them(
     read = spark.read.format("delta").load(str(lake))
     assert read.columns == ["id", "name", "at", "lane", "batch_id"]
     assert [(row.id, row.name, row.at.year, row.batch_id) for row in read.collect()] == [(1, "Ada", 2999, 0)]
+
+
+def test_spark_finds_the_versions_of_now_and_of_then(spark: Any, tmp_path: Path) -> None:
+    lake, schema = tmp_path / "history", "id long, name string, at timestamp, op string"
+    sink = DeltaSink(str(lake), merge=replace(MERGE, leave_out=("op", "at"), scd_type=2))
+    run_job(spark, make_job(sink, None, [land(tmp_path / "landing", CHANGES)], schema=schema))
+    sink.open(SinkContext()).publish(EXPECTED, 1)
+
+    def names(when: str) -> list[str]:
+        found = spark.sql(f"SELECT name FROM delta.`{lake}` WHERE {when} ORDER BY id").collect()
+        return [row.name for row in found]
+
+    assert names("valid_to IS NULL") == ["Ada"]
+    at = "TIMESTAMP'2026-01-03T00:00:00Z'"
+    assert names(f"valid_from <= {at} AND (valid_to > {at} OR valid_to IS NULL)") == ["late", "Bob"]
+    with pytest.raises((BatchFailure, MicroBatchError), match="returned the column Valid_To"):
+        run_job(spark, make_job(sink, None, [land(tmp_path / "more")], schema=f"{schema}, Valid_To long", epoch=2))
 
 
 def test_values_of_all_kinds_are_the_same_after_their_file_was_written_anew(spark: Any, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from pathlib import Path
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.sinks import OpenSink, Sink, SinkContext
 from airflow_provider_microbatch.sinks.file.arguments import (
+    RESERVED_COLUMNS,
     address_of,
     check_options,
     check_path,
@@ -35,7 +36,7 @@ from airflow_provider_microbatch.sinks.file.arguments import (
     local_path,
     partition_columns,
 )
-from airflow_provider_microbatch.sinks.merge import Merge, other_batches
+from airflow_provider_microbatch.sinks.merge import Merge, check_bounds, other_batches
 from airflow_provider_microbatch.sinks.table_folder import TableFolder
 from airflow_provider_microbatch.stores.object_store.address import Address
 
@@ -54,8 +55,8 @@ class DeltaSink(Sink):
     :param partition_by: the table's partition columns.
     :param schema_policy: how to treat columns that the table does not have: ``"fail"`` publishes only rows with exactly
         the table's columns; ``"add_columns"`` adds columns missing on either side, as null. A type never changes.
-    :param merge: each row is a change, and the table has the newest state of each key. On a file system, without
-        ``partition_by``.
+    :param merge: each row is a change, and the table has the newest state of each key, or all of its versions. On a
+        file system, without ``partition_by``.
     :param options: options of Spark's Parquet writer, such as ``{"compression": "zstd"}``.
     :param packages: for a table in a bucket: Maven coordinates of Hadoop's connector for it, for spark-submit. None:
         the connector that belongs to the installed PySpark; empty: Spark already has a connector.
@@ -87,6 +88,7 @@ class DeltaSink(Sink):
             raise DefinitionError(f"{where}: partition_by cannot be given with merge.")
         if self.merge is not None and is_object(self.path):
             raise DefinitionError(f"{where}: merge needs a table on a file system, or a PostgresSink.")
+        check_bounds(self.merge, beside=RESERVED_COLUMNS, where=where)
         check_options(self.options, where=where)
 
     def open(self, context: SinkContext) -> OpenSink:

@@ -25,9 +25,9 @@ from pathlib import Path
 
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.sinks import OpenSink, Sink, SinkContext
-from airflow_provider_microbatch.sinks.file.arguments import check_options, check_path, local_path
+from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS, check_options, check_path, local_path
 from airflow_provider_microbatch.sinks.iceberg.partitions import Partition
-from airflow_provider_microbatch.sinks.merge import Merge, other_batches
+from airflow_provider_microbatch.sinks.merge import Merge, check_bounds, other_batches
 from airflow_provider_microbatch.sinks.table_folder import TableFolder
 
 SCHEMA_POLICIES = ("fail", "add_columns")
@@ -49,8 +49,8 @@ class IcebergSink(Sink):
     :param schema_policy: how to treat columns that the table does not have: ``"fail"`` publishes only rows with exactly
         the table's columns; ``"add_columns"`` adds columns missing on either side, as null. A type never changes.
     :param branch: the branch to publish to; a branch other than ``main`` has to exist.
-    :param merge: each row is a change, and the table has the newest state of each key. Without ``partition_by``, on the
-        branch ``main``.
+    :param merge: each row is a change, and the table has the newest state of each key, or all of its versions. Without
+        ``partition_by``, on the branch ``main``.
     :param options: options of Spark's Parquet writer, such as ``{"compression": "zstd"}``.
     :raises DefinitionError: for a wrong type or value, naming the field.
     """
@@ -91,6 +91,7 @@ class IcebergSink(Sink):
             raise DefinitionError(f"{where}: merge must be a Merge, not {type(self.merge).__name__}.")
         if self.merge is not None and self.partition_by:
             raise DefinitionError(f"{where}: partition_by cannot be given with merge.")
+        check_bounds(self.merge, beside=RESERVED_COLUMNS, where=where)
         if self.merge is not None and self.branch != MAIN:
             raise DefinitionError(
                 f"{where}: branch cannot be given with merge: a table has the newest changes of its main branch alone."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.merge import Merge
@@ -32,7 +32,7 @@ def check_order(kinds: Mapping[str, str | None], merge: Merge, *, where: str) ->
 
 
 def check_like_before(before: Newest, merge: Merge, *, where: str) -> None:
-    """:raises SinkError: if the changes of before were merged by other keys, or in another order."""
+    """:raises SinkError: if the changes of before were merged by other keys, in another order, or into other rows."""
     had, has = (before.keys, before.sequence_by), (merge.keys, merge.sequence_by)
     if tuple(map(list, had)) != tuple(map(list, has)):
         raise SinkError(
@@ -41,6 +41,17 @@ def check_like_before(before: Newest, merge: Merge, *, where: str) -> None:
             "changes is newer nobody could say. Nothing was written; go on by those of before, or write to "
             "another table."
         )
+    if list(before.bounds) != list(merge.bounds):
+        raise SinkError(
+            f"{where} has {_in_words(before.bounds)}, and the sink says {_in_words(merge.bounds)} (merge=…). Nothing "
+            "was written; go on as before, or write to another table."
+        )
+
+
+def _in_words(bounds: Sequence[str]) -> str:
+    if not bounds:
+        return "the newest state of each key (scd_type=1)"
+    return f"all versions of each key, from {bounds[0]!r} to {bounds[1]!r} (scd_type=2)"
 
 
 def rows_there(where: str) -> SinkError:

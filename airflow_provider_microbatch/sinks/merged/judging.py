@@ -16,15 +16,18 @@ from airflow_provider_microbatch.sinks.merged.history import History
 from airflow_provider_microbatch.sinks.merged.keys import Keys
 from airflow_provider_microbatch.sinks.merged.newest import Newest, NewestRecords
 from airflow_provider_microbatch.sinks.merged.order import newest
+from airflow_provider_microbatch.sinks.merged.versions import versions
 from airflow_provider_microbatch.sinks.placed.data_files import DataFiles, is_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class Moved:
-    """:param keys: keys whose newest change is another one now, or none.
-    :param put: these changes, deletions among them, as an Arrow table.
+    """:param keys: keys whose newest change is another one now, or none; where each version of a key is a row, keys of
+        which another change counts than before.
+    :param put: these changes, deletions among them, as an Arrow table; where each version is a row, all of these keys.
     """
 
+    merge: Merge
     keys: Keys
     put: Any
 
@@ -32,6 +35,8 @@ class Moved:
         """What readers of the table get of them."""
         import pyarrow.compute as pc
 
+        if self.merge.bounds:
+            return fitted(versions(self.put, self.merge, schema.names), schema)
         return fitted(self.put.filter(pc.invert(self.put.column(DELETED))), schema)
 
 
@@ -57,7 +62,8 @@ class Judging:
         :raises FileNotFoundError: if their record is gone.
         """
         if number is None:
-            return Newest(keys=self.merge.keys, sequence_by=self.merge.sequence_by, files={})
+            merge = self.merge
+            return Newest(keys=merge.keys, sequence_by=merge.sequence_by, bounds=merge.bounds, files={})
         return self.records.get(number)
 
     def moved(self, key: BatchKey, before: Newest, schema: Any, *, files: Sequence[str], out: int | None) -> Moved:
@@ -85,7 +91,7 @@ class Judging:
             left = [*self.history.changes(self.batches(), Keys(lost, names), schema, but=key)]
         best = newest(pa.concat_tables([stays, *left, came]), self.merge)
         moved = Keys(pa.concat_tables([lost, best.filter(is_of(best, key))]), names)
-        return Moved(keys=moved, put=best.filter(moved.marks(best)))
+        return Moved(merge=self.merge, keys=moved, put=best.filter(moved.marks(best)))
 
     def written(self, before: Newest, moved: Moved, schema: Any, *, version: int) -> Mapping[str, int]:
         """The files of the newest changes, with those of the moved keys replaced.

@@ -31,12 +31,14 @@ _RECORD = re.compile(r"([0-9]{1,19})\.[0-9a-f]{16}\.json")
 class Newest:
     """:param keys: as the table's merge has them.
     :param sequence_by: as well.
+    :param bounds: the columns of the bounds of versions; none where the table has the newest states alone.
     :param fields: the columns of all changes so far.
     :param files: the files of the newest changes, with their bytes; paths below the table's folder.
     """
 
     keys: Sequence[str]
     sequence_by: Sequence[str]
+    bounds: Sequence[str] = ()
     fields: Sequence[Mapping[str, Any]] = ()
     files: Mapping[str, int]
 

@@ -12,7 +12,8 @@ from airflow_provider_microbatch.sinks.merge import Merge
 
 
 def newest(changes: Any, merge: Merge) -> Any:
-    """The newest change of each key. Of changes that are the same in all columns it is the first.
+    """The newest change of each key; where each version of a key is a row, of each key and place in the sequence. Of
+    changes that are the same in all columns it is the first.
 
     :param changes: an Arrow table without nulls in the columns that order.
     """
@@ -23,7 +24,7 @@ def newest(changes: Any, merge: Merge) -> Any:
     if len(order) < 2:
         return changes
     ordered = changes.select(ranked).take(order).combine_chunks()
-    same_key, same_rank = (_is_like_next(ordered, names) for names in (merge.keys, ranked))
+    same_key, same_rank = (is_like_next(ordered, names) for names in (merge.distinct_by, ranked))
     places, ranks = order.to_pylist(), same_rank.to_pylist()
     chosen, tied = list[int](), list[list[int]]()
     for at, goes_on in enumerate([*same_key.to_pylist(), False]):
@@ -40,7 +41,7 @@ def newest(changes: Any, merge: Merge) -> Any:
     return changes.take(sorted(chosen))
 
 
-def _is_like_next(ordered: Any, names: Sequence[str]) -> Any:
+def is_like_next(ordered: Any, names: Sequence[str]) -> Any:
     """For each row but the last one whether it has the same values as the next one."""
     import pyarrow.compute as pc
 
@@ -59,9 +60,10 @@ def _by_text(changes: Any, tied: Sequence[Sequence[int]]) -> Iterator[int]:
     rest = sorted(name for name in changes.column_names if name not in (*RESERVED_COLUMNS, DELETED))
     rows = iter(changes.select(rest).take([place for group in tied for place in group]).to_pylist())
     for group in tied:
-        texts = [_text(next(rows)) for _ in group]
+        texts = [text_of(next(rows)) for _ in group]
         yield group[texts.index(max(texts))]
 
 
-def _text(row: Mapping[str, Any]) -> str:
+def text_of(row: Mapping[str, Any]) -> str:
+    """By this changes are told apart that the sequence does not tell apart."""
     return json.dumps(list(row.values()), ensure_ascii=False, default=str)

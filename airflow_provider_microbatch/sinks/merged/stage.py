@@ -18,5 +18,5 @@ def of_changes(stage: Stage, merge: Merge) -> Stage:
         stage,
         writer=WRITER,
         arguments={**stage.arguments, "needed": needed, "delete_when": merge.delete_when},
-        reserved_columns=(*stage.reserved_columns, DELETED),
+        reserved_columns=(*stage.reserved_columns, DELETED, *merge.bounds),
     )

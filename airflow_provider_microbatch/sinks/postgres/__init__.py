@@ -41,7 +41,7 @@ class PostgresSink(Sink):
         the result before anything is written; otherwise the result's columns are compared with the table before
         anything is loaded.
     :param create: make the table if it is absent, of ``columns`` or of the result's columns.
-    :param merge: each row is a change; the table has the newest state of each key.
+    :param merge: each row is a change; the table has the newest state of each key, or all of its versions.
     :param nul_characters: how to treat the character NUL, which PostgreSQL's text cannot have: ``fail`` the batch that
         has one, or ``remove`` it.
     :param lock_seconds: how long a statement waits for a lock before it is tried again.
@@ -75,10 +75,18 @@ class PostgresSink(Sink):
             if _TYPE.fullmatch(type) is None:
                 raise DefinitionError(f"{where}: columns: {type!r:.100} is no type, such as numeric(18, 4).")
             check_identifier(name, where=where)
-            if name in (LANE, BATCH):
-                raise DefinitionError(f"{where}: columns: {name!r} is added by this package.")
         if self.merge is not None and not isinstance(self.merge, Merge):
             raise DefinitionError(f"{where}: merge must be a Merge, not {type_name(self.merge)}.")
+        bounds = () if self.merge is None else self.merge.bounds
+        for name in bounds:
+            check_identifier(name, where=where)
+        added = [name for name in self.columns if name in (LANE, BATCH, *bounds)]
+        if added:
+            raise DefinitionError(f"{where}: columns: {added[0]!r} is added by this package.")
+        if self.merge is not None and bounds and self.columns and self.merge.sequence_by[0] not in self.columns:
+            raise DefinitionError(
+                f"{where}: columns lacks {self.merge.sequence_by[0]!r}, whose type the bounds of the versions have."
+            )
         if self.nul_characters not in _NUL:
             raise DefinitionError(f"{where}: nul_characters {self.nul_characters!r} is none of {', '.join(_NUL)}.")
         for name in ("lock_seconds", "statement_seconds", "patience_seconds"):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.exceptions import SinkError
@@ -80,12 +80,14 @@ def check_table(
     :raises SinkError: naming every column that is wrong, and what to do.
     """
     has = {column.name: column for column in found}
-    if merge is None and columns_of(connection, table.changes()):
-        # Rows that were appended to merged ones would be overwritten or removed by the next change of their keys.
-        raise SinkError(
-            f"changes are merged into the table {table}: {table.changes()} keeps them. Give the sink its merge=… "
-            "again, or write to another table."
-        )
+    for scd_type in {1, 2} - {0 if merge is None else merge.scd_type}:
+        # Rows that were appended to merged ones would be overwritten or removed by the next change of their keys; and
+        # of the changes that one type of merge keeps, the other needs more.
+        if columns_of(connection, table.changes(scd_type)):
+            raise SinkError(
+                f"changes are merged into the table {table} by scd_type={scd_type}: {table.changes(scd_type)} keeps "
+                "them. Give the sink its merge=… again, or write to another table."
+            )
     problems = [
         f"it has no column {name!r}; ALTER TABLE {table.text} ADD COLUMN {quoted(name)} {type}"
         for name, type in (OWN if merge is None else {}).items()
@@ -95,11 +97,13 @@ def check_table(
     if kind not in (("r",), ("p",)):
         problems.append("it is a view, or another thing that is no table")
     if merge is not None:
+        problems += _wrong_bounds(has, merge)
         unique = [set(names) for (names,) in execute(connection, _UNIQUE, table.text)]
-        if set(merge.keys) not in unique:
+        if set(_primary(merge)) not in unique:
+            of_what = "its keys" if not merge.bounds else f"its keys and {merge.valid_from!r}"
             problems.append(
-                f"it has no unique constraint over its keys; ALTER TABLE {table.text} ADD PRIMARY KEY "
-                f"({listed(merge.keys)})"
+                f"it has no unique constraint over {of_what}; ALTER TABLE {table.text} ADD PRIMARY KEY "
+                f"({listed(_primary(merge))})"
             )
     for name, type in declared.items():
         if merge is not None and name in merge.leave_out:
@@ -109,7 +113,7 @@ def check_table(
             problems.append(_absent(name, has))
         elif wanted not in (has[name].type, has[name].base):
             problems.append(f"column {name!r} is {has[name].type} there, and {wanted} in columns=…")
-    problems += _left_alone(found, declared) if declared else []
+    problems += _left_alone(found, declared, merge=merge) if declared else []
     if problems:
         raise SinkError(f"the table {table} cannot be written: {'; '.join(problems)}.")
 
@@ -130,8 +134,10 @@ def of_stage(
     """
     has, problems, columns = {column.name: column for column in found}, list[str](), list[Column]()
     aside = (DELETED, *merge.leave_out) if merge is not None else ()
+    bound = bound_as_sequence(found, merge)
+    has |= bound
     for one in staged:
-        if one.name in aside:
+        if one.name in aside and one.name not in bound:
             columns.append(Column(name=one.name, type=one.made_as, is_needed=_orders(one.name, merge)))
             continue
         target = has.get(one.name)
@@ -147,7 +153,7 @@ def of_stage(
             # A change that deletes may have nothing but its keys.
             needed = target.is_needed if merge is None else _orders(one.name, merge)
             columns.append(Column(name=one.name, type=target.type, is_needed=needed))
-    problems += _left_alone(found, [one.name for one in staged])
+    problems += _left_alone(found, [one.name for one in staged], merge=merge)
     if problems:
         raise SinkError(
             f"the result does not go into the table {table}: {'; '.join(problems)}. Nothing was loaded; change the "
@@ -166,10 +172,24 @@ def make_table(
     if merge is None:
         parts += [f"{quoted(name)} {type} NOT NULL" for name, type in OWN.items()]
     else:
-        parts.append(f"PRIMARY KEY ({listed(merge.keys)})")
+        kinds = {column.name: column.type for column in columns}
+        parts += [f"{quoted(name)} {kinds[merge.sequence_by[0]]}" for name in merge.bounds]
+        parts.append(f"PRIMARY KEY ({listed(_primary(merge))})")
     execute(connection, f"CREATE TABLE {table.sql} ({', '.join(parts)})")
     if merge is None:
         execute(connection, f"CREATE INDEX ON {table.sql} ({listed((BATCH, LANE))})")  # a replay finds its rows by it
+
+
+def bound_as_sequence(found: Sequence[Column], merge: Merge | None) -> dict[str, Column]:
+    """A sequence that the table does not show, as a column of the table: its values become the versions' bounds.
+
+    :param found: columns of the table.
+    :return: the column by its name; nothing where no version begins by it.
+    """
+    if merge is None or not merge.bounds or merge.sequence_by[0] not in merge.leave_out:
+        return {}
+    renamed = (replace(column, name=merge.sequence_by[0]) for column in found if column.name == merge.valid_from)
+    return {column.name: column for column in renamed}
 
 
 def made_of(staged: Sequence[StagedColumn]) -> list[Column]:
@@ -181,17 +201,38 @@ def _orders(name: str, merge: Merge | None) -> bool:
     return merge is not None and name in (*merge.keys, *merge.sequence_by, DELETED)
 
 
+def _primary(merge: Merge) -> tuple[str, ...]:
+    """The columns by which rows of the table are known."""
+    return (*merge.keys, *merge.bounds[:1])
+
+
+def _wrong_bounds(has: Mapping[str, Column], merge: Merge) -> Iterator[str]:
+    """A bound is a value of the sequence: a narrower type would round it, and versions would overlap."""
+    sequence = has.get(merge.sequence_by[0]) if merge.sequence_by[0] not in merge.leave_out else None
+    kinds = {name: has[name].type for name in merge.bounds if name in has}
+    for name in merge.bounds:
+        if name not in has:
+            yield f"it has no column {name!r}, a bound of versions, of the type of {merge.sequence_by[0]!r}"
+        elif has[name].is_made or (name == merge.valid_to and has[name].is_needed):
+            yield f"its column {name!r} has to take values, and where versions end null"
+    if sequence is not None:
+        kinds[sequence.name] = sequence.type
+    if len(set(kinds.values())) > 1:
+        yield f"its columns {' and '.join(f'{name!r} ({type})' for name, type in kinds.items())} differ in their types"
+
+
 def _absent(name: str, has: Mapping[str, Column]) -> str:
     other = next((one for one in has if one.casefold() == name.casefold()), None)
     return f"it has no column {name!r}" + (f", but {other!r}: capitals count" if other is not None else "")
 
 
-def _left_alone(found: Sequence[Column], named: Mapping[str, str] | Sequence[str]) -> list[str]:
+def _left_alone(found: Sequence[Column], named: Mapping[str, str] | Sequence[str], *, merge: Merge | None) -> list[str]:
+    ours = OWN if merge is None else (*OWN, *merge.bounds)
     return [
         f"its column {column.name!r} takes no null, has no default, and gets no value"
         for column in found
         if column.is_needed and not column.has_default and not column.is_made
-        if column.name not in named and column.name not in OWN
+        if column.name not in named and column.name not in ours
     ]
 
 

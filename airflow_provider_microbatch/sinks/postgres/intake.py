@@ -10,7 +10,7 @@ from decimal import Decimal
 
 from airflow_provider_microbatch.runtime.intake import VALUE, Intake, Limit, TableColumn
 from airflow_provider_microbatch.sinks.merge import Merge
-from airflow_provider_microbatch.sinks.postgres.columns import OWN, Column
+from airflow_provider_microbatch.sinks.postgres.columns import OWN, Column, bound_as_sequence
 
 _SPARK = {
     "smallint": "smallint",
@@ -66,12 +66,10 @@ def intake_of(columns: Sequence[Column], *, merge: Merge | None, removes_nul: bo
     :param merge: how changes are merged into it, if they are.
     :param removes_nul: whether the character NUL is taken out of texts before they are loaded.
     """
-    own = OWN if merge is None else merge.leave_out
-    found = [
-        _column(column, merge=merge, removes_nul=removes_nul)
-        for column in columns
-        if column.name not in own and not column.is_made
-    ]
+    own = OWN if merge is None else (*merge.leave_out, *merge.bounds)
+    taken = [column for column in columns if column.name not in own and not column.is_made]
+    taken += bound_as_sequence(columns, merge).values()
+    found = [_column(column, merge=merge, removes_nul=removes_nul) for column in taken]
     # Changes are ordered by these, whether or not the table shows them.
     order = () if merge is None else dict.fromkeys((*merge.keys, *merge.sequence_by))
     hidden = [name for name in order if name not in {column.name for column in found}]

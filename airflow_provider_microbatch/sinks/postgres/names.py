@@ -88,11 +88,13 @@ class TableName:
         """Another table of the schema."""
         return TableName(self.schema, table)
 
-    def changes(self) -> TableName:
-        """The table that keeps all changes merged into this table."""
-        name = f"microbatch_changes_{self.table}"
+    def changes(self, scd_type: int = 1) -> TableName:
+        """The table that keeps all changes merged into this table. Its name tells of which type the merge is: the
+        changes that are kept for one type do not do for the other."""
+        kind = "microbatch_changes" if scd_type == 1 else "microbatch_history"
+        name = f"{kind}_{self.table}"
         if len(name.encode()) > LONGEST:
-            name = f"microbatch_changes_{hashlib.sha256(self.table.encode()).hexdigest()[:40]}"
+            name = f"{kind}_{hashlib.sha256(self.table.encode()).hexdigest()[:40]}"
         return self.sibling(name)
 
     def made(self, table: str, what: str) -> TableName:

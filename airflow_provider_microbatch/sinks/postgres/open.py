@@ -37,6 +37,7 @@ from airflow_provider_microbatch.sinks.postgres.names import BATCHES, STAGE, TAB
 from airflow_provider_microbatch.sinks.postgres.records import Records
 from airflow_provider_microbatch.sinks.postgres.rows import Appended, Merged, Rows
 from airflow_provider_microbatch.sinks.postgres.types import StagedColumn
+from airflow_provider_microbatch.sinks.postgres.versions import Versioned
 from airflow_provider_microbatch.sinks.staged_in_files import StagedInFiles
 
 if TYPE_CHECKING:
@@ -136,6 +137,7 @@ class OpenPostgres(StagedInFiles):
 
     def stage(self, batch: BatchIdentity, epoch: int) -> Stage:
         stage, merge = self._files.stage(batch, epoch), self._sink.merge
+        bounds = () if merge is None else merge.bounds
         return dataclasses.replace(
             stage,
             writer="airflow_provider_microbatch.runtime.copy_lines:write",
@@ -146,7 +148,7 @@ class OpenPostgres(StagedInFiles):
                 "needed": [] if merge is None else list(dict.fromkeys((*merge.keys, *merge.sequence_by))),
                 "delete_when": None if merge is None else merge.delete_when,
             },
-            reserved_columns=(*OWN, "_deleted"),
+            reserved_columns=(*OWN, "_deleted", *bounds),
         )
 
     def intake(self) -> Intake | None:
@@ -453,13 +455,14 @@ class OpenPostgres(StagedInFiles):
     def _check_may_create(self, connection: Connection) -> None:
         if not self._sink.create:
             raise SinkError(f"there is no table {self.location()}, and create=False: make it, or have it made.")
-        records = self._records(connection)
+        records, rows = self._records(connection), self._rows(connection)
         if records.are_there() and records.have_rows():
+            drop = f" (drop {rows.place} first)" if isinstance(rows, Merged) else ""
             raise SinkError(
                 f"the table {self._sink.name} is gone, of which {self._sink.name.sibling(BATCHES)} has batches with "
                 "rows: it is not made anew with the next one alone in it. Bring it back; if it was renamed, change "
                 f"table_name there and in {TABLES}; if it was dropped on purpose, have microbatch rewind --to -1 "
-                f"--drop-output take its batches out (of a merged table, drop {self._sink.name.changes()} first)."
+                f"--drop-output take its batches out{drop}."
             )
 
     def _declared(self) -> list[Column]:
@@ -476,4 +479,5 @@ class OpenPostgres(StagedInFiles):
         merge = self._sink.merge
         if merge is None:
             return Appended(connection, self._sink.name)
-        return Merged(connection, self._sink.name, merge)
+        made = Merged if merge.scd_type == 1 else Versioned
+        return made(connection, self._sink.name, merge)

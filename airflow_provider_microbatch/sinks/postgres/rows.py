@@ -147,7 +147,7 @@ class Merged(Rows):
 
     @property
     def place(self) -> TableName:
-        return self.table.changes()
+        return self.table.changes(self.merge.scd_type)
 
     def begin(self) -> None:
         # Two batches may change one key: each has to see the other's changes, or the last to commit would win. Readers
@@ -218,13 +218,13 @@ class Merged(Rows):
             execute(self.connection, f"ALTER TABLE {self.place.sql} ALTER COLUMN {name} SET NOT NULL")
 
     def put_in(self, key: BatchKey, stage: TableName, columns: Sequence[Column], *, staged: int) -> int:
-        # Of the changes of one key within a batch, only the winning one can ever matter: a replay replaces them all.
+        # Of the changes of one place within a batch, only the winning one can ever matter: a replay replaces them all.
         names = [column.name for column in columns]
         has_deleted = DELETED in names
         # Without a delete_when nothing is a deletion; earlier changes, made with one, have the column.
         more = "" if has_deleted else f", false AS {quoted(DELETED)}"
         chosen = (
-            f"SELECT DISTINCT ON ({listed(self.merge.keys)}) *{more} FROM {stage.sql} AS c "
+            f"SELECT DISTINCT ON ({listed(self.merge.distinct_by)}) *{more} FROM {stage.sql} AS c "
             f"ORDER BY {self._order('c', names, has_deleted=has_deleted)}"
         )
         return self._insert(key, chosen, names if has_deleted else [*names, DELETED])

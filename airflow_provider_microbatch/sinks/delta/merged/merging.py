@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote
 
@@ -18,7 +18,6 @@ from airflow_provider_microbatch.sinks.delta.removing import NAMEABLE, check_nam
 from airflow_provider_microbatch.sinks.delta.table import Change
 from airflow_provider_microbatch.sinks.merged.files import rewritten
 from airflow_provider_microbatch.sinks.merged.judging import Judging, Moved
-from airflow_provider_microbatch.sinks.merged.newest import Newest
 from airflow_provider_microbatch.sinks.placed.places import DATA
 
 ROWS = f"{DATA}/merged/"
@@ -65,7 +64,7 @@ class Merging:
                 actions = list(self._actions(moved))
         if number is not None and files_now is before.files and not new:
             return Change(actions=actions)
-        now = Newest(keys=merge.keys, sequence_by=merge.sequence_by, fields=fields, files=files_now)
+        now = replace(before, fields=fields, files=files_now)
         return Change(actions=actions, transactions={MERGED: self.judging.records.put(now, version=self.version)})
 
     def _actions(self, moved: Moved) -> Iterator[Any]:

@@ -112,8 +112,11 @@ class OpenMergedDelta(OpenDelta):
         kinds = {one["name"]: one["type"] if isinstance(one["type"], str) else None for one in columns.fields}
         if set(kinds) > set(RESERVED_COLUMNS):
             check_order(kinds, self._merge, where=self._named)
-        aside = (DELETED, *self._merge.leave_out)
-        return Columns([one for one in columns.fields if one["name"] not in aside])
+        aside, sequence = (DELETED, *self._merge.leave_out), self._merge.sequence_by[0]
+        shown = [one for one in columns.fields if one["name"] not in aside]
+        # Without the sequence, no batch has had a frame yet.
+        ordering = [one for one in columns.fields if one["name"] == sequence]
+        return Columns([*shown, *({**one, "name": name} for one in ordering for name in self._merge.bounds)])
 
     def _change(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,8 +69,7 @@ class Merging:
             added, removed = self._rows(look, moved)
         fields = known.record
         if number is None or files_now is not before.files or fields != before.fields:
-            merge = self.judging.merge
-            now = Newest(keys=merge.keys, sequence_by=merge.sequence_by, fields=fields, files=files_now)
+            now = replace(before, fields=fields, files=files_now)
             number = self.judging.records.put(now, version=version)
         return Change(added=added, removed=removed, newest=number)
 

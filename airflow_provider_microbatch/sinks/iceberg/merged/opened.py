@@ -109,8 +109,11 @@ class OpenMergedIceberg(OpenIceberg):
         if set(types) > set(RESERVED_COLUMNS):
             kinds = {name: type_alone(kind) if kind.is_primitive else None for name, kind in types.items()}
             check_order(kinds, self._merge, where=self._where)
-        aside = (DELETED, *self._merge.leave_out)
-        return Columns({name: kind for name, kind in types.items() if name not in aside})
+        aside, sequence = (DELETED, *self._merge.leave_out), self._merge.sequence_by[0]
+        # Without the sequence, no batch has had a frame yet.
+        bounds = dict.fromkeys(self._merge.bounds, types[sequence]) if sequence in types else {}
+        shown = {name: kind for name, kind in types.items() if name not in aside}
+        return Columns({**shown, **bounds})
 
     def _change(
         self,
