@@ -67,8 +67,9 @@ def landed(world: World) -> Iterator[int]:
 
 def advised(text: str, world: World) -> list[list[str]]:
     """The commands that a text names for this place, in its order, without those that change nothing. One that is named
-    as it was recorded has no place, and is none to be typed."""
+    as it was recorded has no place, and is none to be typed; the error of a torn entry has the entry's place."""
     found = [shlex.split(one) for one in re.findall(r"`microbatch ([^`]+)`", text)]
+    found = [["repair", world.pipeline.checkpoint] if words == ["repair", "--dry-run"] else words for words in found]
     return [words for words in found if words[0] not in READS and _names_places(words)]
 
 
