@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import ForeignBatchError
 from airflow_provider_microbatch.execution.intervals import lane_of
 from airflow_provider_microbatch.upkeep.table_check import check_table
@@ -56,6 +58,16 @@ def test_what_lies_behind_a_free_place_is_not_read_again(younger: World) -> None
     for number in (3, 4):
         younger.run(number)
     assert younger.table() == {0: [0], 1: [1], 2: [2]}
+
+
+def test_what_is_made_in_its_place_lies_where_no_attempt_of_before_has_written(younger: World) -> None:
+    """In a bucket an attempt's files stay where they are, also when they are taken out: Spark writes over none."""
+    applied(younger, rewind(0, drop_output=True))
+    for number in (3, 4):
+        younger.run(number)
+    epochs = {number: younger.checkpoint.attempts.latest_epoch(BatchKey("live", number)) for number in (1, 2)}
+    assert epochs == {1: 1, 2: 2}
+    assert verify_all(younger.checkpoint) == []
 
 
 def test_start_behind_counts_on_behind_it(younger: World) -> None:

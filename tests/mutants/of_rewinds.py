@@ -10,6 +10,14 @@ CLEAN_LATE = "tests/execution/test_clean_late.py"
 
 MUTATIONS = [
     Mutation(
+        name="an attempt has the number of one of after the backup whose output was taken out",
+        why="in a bucket its files lie where the other's stayed, and Spark refuses each attempt once",
+        file="upkeep/commands/rewind.py",
+        old="        for number, made in self._lost.items():\n",
+        new="        for number, made in ():\n",
+        tests=("tests/execution/test_unknown_batches.py",),
+    ),
+    Mutation(
         name="a rewind does not say what it loses for good",
         why="who allows it for one source loses rows of another, and nobody is told",
         file="upkeep/commands/rewind.py",

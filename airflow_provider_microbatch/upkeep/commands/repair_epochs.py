@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -16,12 +16,12 @@ from airflow_provider_microbatch.exceptions import CorruptEntryError, MicroBatch
 from airflow_provider_microbatch.execution.replay import answers
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting
 from airflow_provider_microbatch.upkeep.commands.progress_again import progress_again
-from airflow_provider_microbatch.upkeep.commands.site import Recorded
+from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded
 from airflow_provider_microbatch.upkeep.commands.steps import End, Fence
 
 _UNREADABLE = "its entry was torn or missing"
 _MOST_MISSING = 1_000
-"""Missing epochs of a batch that are replaced at most: a stray file may have any number as its name."""
+"""Missing epochs of a batch that are replaced at most: a stray file, or a manifest, may have any number."""
 
 
 def repair_attempts(drafting: Drafting) -> None:
@@ -136,6 +136,18 @@ def fence_attempts(drafting: Drafting, key: BatchKey, *, why: str, also_ended: b
                 why=f"fences attempt {began[-1]}",
             )
         )
+
+
+def fence_unknown(drafting: Drafting, key: BatchKey, published: Iterable[Published], *, why: str) -> None:
+    """Plan to take the epochs that a restored checkpoint lacks, up to that of output which is in a table. In a bucket
+    an attempt's files stay where they were written, also when its output was taken out: an attempt of that epoch would
+    find its place taken."""
+    newest = drafting.checkpoint.attempts.latest_epoch(key)
+    highest = max((one.manifest.epoch for one in published), default=newest)
+    for epoch in range(newest + 1, min(highest, newest + _MOST_MISSING) + 1):
+        text = encode_record(_fence(drafting, key, epoch, FencedBy.REWOUND)).decode()
+        end = _end(drafting, "it runs nothing")
+        drafting.step(Fence(path=f"attempts/{key}/{epoch}", text=text, end=end, why=why))
 
 
 def fence_ahead(drafting: Drafting, key: BatchKey, *, why: str) -> None:

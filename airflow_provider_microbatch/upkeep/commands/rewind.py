@@ -17,7 +17,7 @@ from airflow_provider_microbatch.sources import OpenSource, Source
 from airflow_provider_microbatch.upkeep.commands.letters_out import check_letters
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.rename_source import check_not_half_renamed
-from airflow_provider_microbatch.upkeep.commands.repair_epochs import fence_attempts, withdraw_requests
+from airflow_provider_microbatch.upkeep.commands.repair_epochs import fence_attempts, fence_unknown, withdraw_requests
 from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded
 from airflow_provider_microbatch.upkeep.commands.staying import kept_in, not_in, taken_out, told_of, without_record
 from airflow_provider_microbatch.upkeep.commands.steps import DropOutput, DropStage, Keep
@@ -93,6 +93,8 @@ class _Rewind:
         for number in reversed(later):
             fence_attempts(self._drafting, BatchKey(self._name, number), why="its batch was rewound", also_ended=True)
             self._drop_stages(unfinished[number])
+        for number, made in self._lost.items():
+            fence_unknown(self._drafting, BatchKey(self._name, number), made, why="made after the backup")
         self._drop(later)
         why = f"later than batch {self._to}" if self._to >= 0 else "everything is read again"
         # Commits first, from the newest on: if the command is killed in between, no batch is committed that the offset
