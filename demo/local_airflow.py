@@ -15,8 +15,6 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import psutil
 
@@ -76,13 +74,6 @@ class LocalAirflow(RunningAirflow):
     def url(self) -> str:
         """Address of API server and UI."""
         return f"http://127.0.0.1:{self.port}"
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.stop()
 
     def start(self, *, timeout: float = 90.0) -> None:
         """Make the database, start all components and wait until each says that it is healthy.

@@ -11,11 +11,13 @@ import urllib.request
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 import psutil
 
 from demo.local_database import PATIENCE
+from demo.processes import java_among
 
 _ANSWERS_WITHIN = 2 * PATIENCE
 """Seconds that a caller waits for the API server, which itself may wait for the database."""
@@ -52,6 +54,37 @@ class RunningAirflow(ABC):
     @abstractmethod
     def processes(self) -> list[psutil.Process]:
         """Everything alive that this instance has started, directly or not."""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.stop()
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start all components and wait until each says that it is healthy.
+
+        :raises LocalAirflowError: if one does not; everything is stopped again then.
+        """
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stop everything, the processes that tasks have left too. Idempotent."""
+
+    def drivers_and_executors(self) -> list[psutil.Process]:
+        """The Java of batches."""
+        return java_among(self.processes())
+
+    @abstractmethod
+    def start_component(self, name: str) -> None:
+        """Start a component, or start it again."""
+
+    def start_again(self) -> None:
+        """Start every component that was killed."""
+        for name in self.dead_components():
+            self.start_component(name)
 
     def grid_url(self, dag_id: str) -> str:
         """Address of a DAG's grid view."""
