@@ -50,7 +50,7 @@ _OF_COMPOSED = {
     # A second of idling between two loops is most of a micro-batch's overhead.
     "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.1",
 }
-_LEFT_ALONE_SECONDS = 90.0
+_LEFT_ALONE_SECONDS = 180.0
 """How long a driver may take to come to its end that nobody could stop."""
 
 
