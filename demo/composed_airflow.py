@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from demo.composition import Composition
-from demo.machines import Machine
+from demo.machines import Machine, processes_of
 from demo.processes import Victim, java_among
 from demo.running_airflow import RunningAirflow
 
@@ -66,7 +66,7 @@ class ComposedAirflow(RunningAirflow):
 
     def processes(self) -> list[psutil.Process]:
         """All on its machines, with Spark's and the servers'."""
-        return [process for machine in self._composition.machines.values() for process in machine.processes()]
+        return processes_of(self._composition.machines.values())
 
     def drivers_and_executors(self) -> list[psutil.Process]:
         """The Java of batches: not that of Spark's master and worker."""

@@ -121,7 +121,7 @@ class Drive:
             self._tell(key)
             return condition(key)
 
-        self._airflow.wait_for(look, timeout=BATCH_SECONDS, what=what)
+        self._airflow.wait_for(look, timeout=BATCH_SECONDS, what=what, every=0.5)
         self._tell(key)
 
     def _tell(self, key: BatchKey) -> None:
@@ -163,7 +163,7 @@ class Drive:
             return java if java is not None and seen[-1] - seen[0] > _MID_RUN_SECONDS else None
 
         java = self._airflow.wait_for(
-            in_the_middle, timeout=BATCH_SECONDS, what=f"Spark in the middle of batch {key.id}", every=0.1
+            in_the_middle, timeout=BATCH_SECONDS, what=f"Spark in the middle of batch {key.id}", every=0.25
         )
         assert java is not None, "that is what was waited for"
         try:

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -123,12 +123,13 @@ class Machine:
         self._volumes = dict(volumes or {})
         self._folders = tuple(folders)
         self._namespaces: subprocess.Popen[bytes] | None = None
-        self._init: psutil.Process | None = None
+        self.init: psutil.Process | None = None
+        """Its first process; None while it is off."""
 
     @property
     def is_on(self) -> bool:
         """Whether it has booted, and nobody has cut its power."""
-        return self._init is not None
+        return self.init is not None
 
     def boot(self, hosts: Mapping[str, str]) -> None:
         """Start it, with files as at its first boot.
@@ -173,8 +174,8 @@ class Machine:
                 said = self._namespaces.stderr.read().decode(errors="replace")
                 raise MachineError(f"machine {self.name} did not boot: {said}")
             time.sleep(0.02)
-        (self._init,) = psutil.Process(self._namespaces.pid).children()
-        self._connect(self._init.pid)
+        (self.init,) = psutil.Process(self._namespaces.pid).children()
+        self._connect(self.init.pid)
 
     def start(
         self,
@@ -188,8 +189,8 @@ class Machine:
 
         :param env: its whole environment.
         """
-        assert self._init is not None, "booted"
-        into = ["nsenter", "--target", str(self._init.pid), "--uts", "--ipc", "--net", "--mount", "--pid", "--root"]
+        assert self.init is not None, "booted"
+        into = ["nsenter", "--target", str(self.init.pid), "--uts", "--ipc", "--net", "--mount", "--pid", "--root"]
         return subprocess.Popen(
             [*into, "env", f"--chdir={cwd}", "--ignore-environment", *(f"{k}={v}" for k, v in env.items()), *command],
             stdin=subprocess.DEVNULL,
@@ -200,26 +201,18 @@ class Machine:
 
     def processes(self) -> list[psutil.Process]:
         """What runs on it, but its first process: each with the id that it has here, which it does not know itself."""
-        if self._init is None:
-            return []
-        own = _process_space(self._init.pid)
-        return [
-            process
-            for process in psutil.process_iter()
-            if process.pid != self._init.pid and own is not None and _process_space(process.pid) == own
-            if _runs(process)
-        ]
+        return processes_of([self])
 
     def crash(self) -> None:
         """End it, and at once with it all that runs on it. What it has written is gone at its next boot. Idempotent."""
         if self._namespaces is None:
             return
-        for process in (self._init, psutil.Process(self._namespaces.pid) if self._namespaces.poll() is None else None):
+        for process in (self.init, psutil.Process(self._namespaces.pid) if self._namespaces.poll() is None else None):
             with suppress(psutil.Error):
                 if process is not None:
                     process.send_signal(signal.SIGKILL)
         self._namespaces.wait()
-        self._init = None
+        self.init = None
 
     def _connect(self, pid: int) -> None:
         cable = f"machine{self._number}"
@@ -227,6 +220,17 @@ class Machine:
         _run(f"ip link set {cable} master machines up")
         for inside in ("link set lo up", f"addr add {self.address}/24 dev eth0", "link set eth0 up"):
             _run(f"nsenter --target {pid} --net ip {inside}")
+
+
+def processes_of(machines: Iterable[Machine]) -> list[psutil.Process]:
+    """What runs on any of the machines; see :meth:`Machine.processes`."""
+    first = {init.pid for machine in machines if (init := machine.init) is not None}
+    spaces = {space for pid in first if (space := _process_space(pid)) is not None}
+    return [
+        process
+        for process in psutil.process_iter()
+        if process.pid not in first and _process_space(process.pid) in spaces and _runs(process)
+    ]
 
 
 def _mounts_below_root() -> list[str]:

@@ -45,10 +45,12 @@ _OF_COMPOSED = {
     "AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT": "60",
     "AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT_CHECK_INTERVAL": "5",
     "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "2",
+    # For Spark's master and worker too: they end before what Java's second compiler has made is of use.
+    "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     # The files stay as they are.
     "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "300",
     # A second of idling between two loops is most of a micro-batch's overhead.
-    "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.1",
+    "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
 }
 _LEFT_ALONE_SECONDS = 180.0
 """How long a driver may take to come to its end that nobody could stop."""
