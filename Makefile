@@ -93,7 +93,7 @@ mutants: $(INSTALLED) ## Break the code in every listed way and see which test c
 demo: setup ## Run a real Airflow and Spark: orders land, micro-batches take them to the lake.
 	@$(BIN)/python -m demo
 
-demo-s3: setup ## The same with landing, table and checkpoint in a bucket, and no folder shared.
+demo-s3: setup ## The same on Celery workers that share no disk, with all data in a bucket; as root, on Linux, with Redis.
 	@$(BIN)/python -m demo --s3
 
 # Made into environments of their own by tests/environments.py.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import signal
 import subprocess
@@ -11,29 +10,22 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 
 from airflow_provider_microbatch import configuration
 from airflow_provider_microbatch.cli.table import batch_table
 from airflow_provider_microbatch.execution.summary import summaries
+from demo.composition import prepare
 from demo.drive import Drive
-from demo.local_airflow import LocalAirflow, LocalAirflowError
-from demo.places import Folders, Place, bucket
+from demo.machines import MachineError
 from demo.proof import check_is_clean, compare_rows, no_java_left, no_process_left, verdict
+from demo.running_airflow import LocalAirflowError
+from demo.settings import Setting, on_one_machine, without_shared_disk
 
 ROOT = Path(__file__).resolve().parent.parent
-DAGS = ROOT / "dags"
-FEWEST_BATCHES = 3
+FEWEST_BATCHES = 2
 INTERRUPTED = 130
 """Exit status after Ctrl-C before the end, as shells have it."""
-
-_SPARK_DEFAULTS = """\
-spark.driver.memory 512m
-spark.driver.extraJavaOptions -XX:+UseSerialGC -XX:TieredStopAtLevel=1
-spark.ui.enabled false
-spark.sql.shuffle.partitions 4
-"""
 
 
 class Story:
@@ -55,19 +47,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
     parser.add_argument("--batches", type=_batches, default=5, help="how many micro-batches (default: %(default)s)")
     parser.add_argument(
-        "--s3", action="store_true", help="landing, table and checkpoint in a bucket (moto's server), no folder shared"
+        "--s3",
+        action="store_true",
+        help="on machines that share no disk: Celery workers; landing, table, checkpoint in a bucket (moto's server)",
     )
     parser.add_argument("--keep", action="store_true", help="keep the folder with landing, lake, checkpoint and logs")
     options = parser.parse_args(arguments)
     if subprocess.run([ROOT / "scripts" / "check-java"], check=False, stdin=subprocess.DEVNULL).returncode != 0:
         return 1
     _stop_once()
+    if options.s3:
+        try:
+            prepare()
+        except MachineError as error:
+            print(error, file=sys.stderr)
+            return 1
     home = Path(tempfile.mkdtemp(prefix="microbatch-demo-"))
     status = 1
     try:
-        with bucket() if options.s3 else nullcontext(Folders(home)) as place:
-            status = _demo(home, place, batches=options.batches)
-    except LocalAirflowError as error:
+        setting = without_shared_disk if options.s3 else on_one_machine
+        with setting(home, batches=options.batches) as chosen:
+            status = _demo(chosen, batches=options.batches)
+    except (LocalAirflowError, MachineError) as error:
         print(f"\nThe demo failed: {error}", file=sys.stderr)
     except KeyboardInterrupt:
         status = INTERRUPTED
@@ -80,11 +81,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def _demo(home: Path, place: Place, *, batches: int) -> int:
+def _demo(setting: Setting, *, batches: int) -> int:
     story = Story()
     configuration.hand_down()  # of connections, as for the command line: a checkpoint in a bucket is looked into
+    airflow, place = setting.airflow, setting.place
     dag_id = place.dag_id
-    airflow = LocalAirflow(home=home / "airflow", dags=DAGS, env=_environment(home, place))
     status = INTERRUPTED
     try:
         story.say("starting Airflow: scheduler, DAG processor, triggerer, API server")
@@ -93,16 +94,18 @@ def _demo(home: Path, place: Place, *, batches: int) -> int:
             airflow.unpause(dag_id)
             story.say(f"DAG {dag_id} runs; watch it at {airflow.grid_url(dag_id)}")
             drive = Drive(airflow=airflow, dag_id=dag_id, checkpoint=place.checkpoint, till=place.till, say=story.say)
-            killed = drive.run(batches=batches, kill=batches // 2)
+            killed = drive.run(batches=batches, kills=setting.kills)
             print(f"\n{batch_table(summaries(drive.checkpoint), run_header='DAG run')}\n")
             status = verdict(
                 [
+                    *setting.tidy(),
                     compare_rows(place.landed(), place.lake()),
-                    drive.recovered(killed),
+                    *(drive.recovered(each) for each in killed),
                     drive.runs_ended_well(),
                     place.no_stage_left(),
-                    no_java_left(airflow.processes()),
+                    no_java_left(airflow.drivers_and_executors()),
                     check_is_clean(place.checkpoint),
+                    *setting.more_proofs(),
                 ]
             )
             if sys.stdout.isatty():
@@ -123,19 +126,6 @@ def _demo(home: Path, place: Place, *, batches: int) -> int:
     return max(status, verdict([no_process_left(airflow.processes())]))
 
 
-def _environment(home: Path, place: Place) -> dict[str, str]:
-    """What the DAG and its tasks need: where the data lies, which Spark, and a Spark that fits a laptop."""
-    conf = home / "spark"
-    conf.mkdir()
-    (conf / "spark-defaults.conf").write_text(_SPARK_DEFAULTS + place.spark)
-    return {
-        **place.env,
-        "MICROBATCH_HOME": str(home),
-        "SPARK_CONF_DIR": str(conf),
-        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[*]"}),
-    }
-
-
 def _stop_once() -> None:
     """Ctrl-C, SIGTERM and a closed terminal end the demo in one way; a second one does not disturb the stop."""
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -152,7 +142,7 @@ def _stop_once() -> None:
 def _batches(text: str) -> int:
     if not text.isdecimal() or int(text) < FEWEST_BATCHES:
         raise argparse.ArgumentTypeError(
-            f"{text!r}: at least {FEWEST_BATCHES}, so that one in the middle can be killed"
+            f"{text!r}: at least {FEWEST_BATCHES}, so that one behind the first can be killed"
         )
     return int(text)
 

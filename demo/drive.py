@@ -1,9 +1,9 @@
-"""Drive micro-batches through a running Airflow: land files, watch the checkpoint, kill one task, wait for the rest."""
+"""Drive micro-batches through a running Airflow: land files, watch the checkpoint, kill somebody, wait for the rest."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import psutil
@@ -13,12 +13,12 @@ from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.cli.table import show_range
 from airflow_provider_microbatch.execution.summary import summarize
 from airflow_provider_microbatch.stores.location import open_store
-from demo.local_airflow import LocalAirflow, LocalAirflowError
 from demo.orders import Till
-from demo.processes import java_of, kill_task_of
+from demo.processes import Victim, java_of
 from demo.proof import Proof
+from demo.running_airflow import LocalAirflowError, RunningAirflow
 
-BATCH_SECONDS = 120.0
+BATCH_SECONDS = 300.0
 """How long a batch may take, a retry after a kill included, before the demo gives up."""
 
 _MID_RUN_SECONDS = 2.5
@@ -31,10 +31,16 @@ class Killed:
 
     :param batch: id of the batch.
     :param epoch: its attempt.
+    :param victim: who of it.
     """
 
     batch: int
     epoch: int
+    victim: Victim
+
+
+Kill = Callable[[psutil.Process], Victim]
+"""Kills somebody who works at a batch, found by its driver. :raises LookupError: if nobody does any more."""
 
 
 class Drive:
@@ -46,7 +52,7 @@ class Drive:
     """
 
     def __init__(
-        self, *, airflow: LocalAirflow, dag_id: str, checkpoint: str, till: Till, say: Callable[[str], None]
+        self, *, airflow: RunningAirflow, dag_id: str, checkpoint: str, till: Till, say: Callable[[str], None]
     ) -> None:
         self.checkpoint = Checkpoint(open_store(checkpoint))
         self._airflow = airflow
@@ -55,30 +61,31 @@ class Drive:
         self._say = say
         self._said: set[str] = set()
 
-    def run(self, *, batches: int, kill: int) -> Killed:
+    def run(self, *, batches: int, kills: Mapping[int, Kill]) -> list[Killed]:
         """Drive so many batches; returns what was killed.
 
         :param batches: how many. Each wave of files lands when the batch before it is planned, so that the batches are
             the same at every run.
-        :param kill: id of the batch whose task is killed.
+        :param kills: who is killed, by the batch's id; what has died of it is started again behind that batch.
         :raises LocalAirflowError: if a batch does not come through.
         """
-        killed = None
+        killed = []
         self._land(0)
         for batch in range(batches):
             key = BatchKey(LIVE, batch)
             self._wait(key, self.checkpoint.attempts.latest_epoch, f"an attempt at batch {batch}")
             if batch + 1 < batches:
                 self._land(batch + 1)
-            if batch == kill:
-                killed = self._kill(key)
+            if batch in kills:
+                killed.append(self._kill(key, kills[batch]))
             self._wait(key, self._committed, f"the commit of batch {batch}")
-        assert killed is not None, "the caller names a batch that is driven"
+            self._airflow.start_again()
         self._airflow.wait_for(self._rested, timeout=BATCH_SECONDS, what="the end of the last DAG run")
         return killed
 
     def recovered(self, killed: Killed) -> Proof:
-        """The killed batch was committed by a later attempt, which another try of the same DAG run made."""
+        """The killed batch was committed by a later attempt, which another try of the same DAG run made; on another
+        machine, if the first one's was lost."""
         key = BatchKey(LIVE, killed.batch)
         batch = summarize(self.checkpoint, key)
         problems = []
@@ -87,10 +94,12 @@ class Drive:
         end = self.checkpoint.attempts.ended(key, killed.epoch)
         if end is None or end.state == "succeeded":
             problems.append(f"attempt {killed.epoch} ended as {end.state if end else 'nobody knows'}")
-        return Proof(
-            claim=f"batch {killed.batch}: attempt {killed.epoch} was killed, attempt {batch.epoch} was committed",
-            problems=tuple(problems),
-        )
+        claim = f"batch {killed.batch}: attempt {killed.epoch} was killed, attempt {batch.epoch} was committed"
+        if killed.victim.loses_host:
+            first, last = self._host(key, killed.epoch), self._host(key, batch.epoch)
+            claim += f"; {killed.victim.what} of the one was on {first}, of the other on {last}"
+            problems += [f"both ran on {first}"] if first == last else []
+        return Proof(claim=claim, problems=tuple(problems))
 
     def runs_ended_well(self) -> Proof:
         """No DAG run failed; the newest may be waiting for data."""
@@ -112,7 +121,7 @@ class Drive:
             self._tell(key)
             return condition(key)
 
-        self._airflow.wait_for(look, timeout=BATCH_SECONDS, what=what)
+        self._airflow.wait_for(look, timeout=BATCH_SECONDS, what=what, every=0.5)
         self._tell(key)
 
     def _tell(self, key: BatchKey) -> None:
@@ -136,7 +145,11 @@ class Drive:
             self._said.add(line)
             self._say(line)
 
-    def _kill(self, key: BatchKey) -> Killed:
+    def _host(self, key: BatchKey, epoch: int) -> str:
+        attempt = self.checkpoint.attempts.get(key, epoch)
+        return str(attempt.handle.get("host")) if attempt else "nobody knows"
+
+    def _kill(self, key: BatchKey, kill: Kill) -> Killed:
         attempt = self.checkpoint.attempts.latest(key)
         assert attempt is not None, "it was waited for"
         tag = attempt.handle["tag"]
@@ -150,15 +163,15 @@ class Drive:
             return java if java is not None and seen[-1] - seen[0] > _MID_RUN_SECONDS else None
 
         java = self._airflow.wait_for(
-            in_the_middle, timeout=BATCH_SECONDS, what=f"Spark in the middle of batch {key.id}", every=0.1
+            in_the_middle, timeout=BATCH_SECONDS, what=f"Spark in the middle of batch {key.id}", every=0.25
         )
         assert java is not None, "that is what was waited for"
         try:
-            pid = kill_task_of(java, self._airflow.processes())
+            victim = kill(java)
         except LookupError as error:
             raise LocalAirflowError(f"batch {key.id} could not be killed: {error}") from None
-        self._say(f"killed the task of batch {key.id} mid-run (SIGKILL to {pid}); its Spark ({java.pid}) runs on")
-        return Killed(batch=key.id, epoch=attempt.epoch)
+        self._say(f"killed {victim.what} of batch {key.id} mid-run {victim.how}")
+        return Killed(batch=key.id, epoch=attempt.epoch, victim=victim)
 
     def _committed(self, key: BatchKey) -> bool:
         return self.checkpoint.commit_log.get(key.id) is not None

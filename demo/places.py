@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,9 +25,6 @@ class Place(Protocol):
     dag_id: str
     checkpoint: str
     till: Till
-    env: Mapping[str, str]
-    spark: str
-    """Lines for Spark's defaults."""
 
     def landed(self) -> list[Row]:
         """Every row that has landed."""
@@ -43,8 +40,6 @@ class Folders:
     """:param home: folder for all of it."""
 
     dag_id = "orders_continuous"
-    env: Mapping[str, str] = {}
-    spark = ""
 
     def __init__(self, home: Path) -> None:
         self.checkpoint = str(home / "checkpoints" / "orders")
@@ -80,13 +75,11 @@ class BucketTill(Till):
 
 
 class InBucket:
-    """:param endpoint: of the service.
-    :param jars: Hadoop's connector.
-    """
+    """:param endpoint: of the service."""
 
     dag_id = "orders_s3"
 
-    def __init__(self, endpoint: str, *, jars: list[Path]) -> None:
+    def __init__(self, endpoint: str) -> None:
         import boto3
 
         key, secret = "AKIADEMO", "a-secret-of-the-demo"
@@ -96,18 +89,15 @@ class InBucket:
         self._s3.create_bucket(Bucket=BUCKET)
         extra = {"endpoint_url": endpoint, "region_name": "us-east-1"}
         lake = {"conn_type": "aws", "login": key, "password": secret, "extra": extra}
-        self.env = {
-            "AIRFLOW_CONN_LAKE": json.dumps(lake),
-            "MICROBATCH_LAKE": f"s3://lake@{BUCKET}",
-            "MICROBATCH_SPARK_HAS_S3A": "yes",
-        }
-        self.spark = f"spark.jars {','.join(map(str, jars))}\n"
-        self.checkpoint = f"s3://lake@{BUCKET}/checkpoints/orders"
+        self.address = f"s3://lake@{BUCKET}"
+        self.connection = json.dumps(lake)
+        self.log_folder = f"s3://{BUCKET}/logs"
+        self.checkpoint = f"{self.address}/checkpoints/orders"
         self.till = BucketTill(self._s3, "landing/orders")
 
     def landed(self) -> list[Row]:
         """As its objects say."""
-        texts = (self._get(key).decode() for key in self._keys("landing/orders/"))
+        texts = (self._get(key).decode() for key in self.keys("landing/orders/"))
         return [row_of(line) for text in texts for line in text.splitlines()]
 
     def lake(self) -> list[Row]:
@@ -115,24 +105,27 @@ class InBucket:
         from pyarrow import parquet
 
         rows: list[Row] = []
-        for key in self._keys("lake/orders/_symlink_format_manifest/"):
+        for key in self.keys("lake/orders/_symlink_format_manifest/"):
             for address in self._get(key).decode().splitlines():
                 data = self._get(address.removeprefix(f"s3://{BUCKET}/"))
                 rows += parquet.ParquetFile(io.BytesIO(data)).read().to_pylist()
         return [utc(row) for row in rows]
 
     def no_stage_left(self) -> Proof:
-        """By the marks of stages; and nothing lies in the table that no manifest names, but what manifests are of."""
+        """By the marks of stages; and nothing lies in the table that no manifest names, but what manifests are of, and
+        Hadoop's marks of folders: empty objects, whose names end with a slash."""
         named = {
             address.removeprefix(f"s3://{BUCKET}/")
-            for key in self._keys("lake/orders/_symlink_format_manifest/")
+            for key in self.keys("lake/orders/_symlink_format_manifest/")
             for address in self._get(key).decode().splitlines()
         }
-        written = [key for key in self._keys("lake/orders/_batches/") if "/_" not in key.partition("/_batches/")[2]]
-        left = [*self._keys("lake/orders/_staging/"), *(key for key in written if key not in named)]
+        written = [key for key in self.keys("lake/orders/_batches/") if "/_" not in key.partition("/_batches/")[2]]
+        unnamed = (key for key in written if key not in named and not key.endswith("/"))
+        left = [*self.keys("lake/orders/_staging/"), *unnamed]
         return Proof(claim="no stage left in the bucket", problems=tuple(f"left: {key}" for key in left))
 
-    def _keys(self, prefix: str) -> list[str]:
+    def keys(self, prefix: str) -> list[str]:
+        """All objects below a prefix."""
         pages = self._s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
         return [one["Key"] for page in pages for one in page.get("Contents", [])]
 
@@ -142,13 +135,13 @@ class InBucket:
 
 
 @contextmanager
-def bucket() -> Iterator[InBucket]:
-    """A bucket of the demo's own, on moto's server, as the tests start it; Spark's connector is theirs too."""
-    from tests.environments import jars
+def bucket(host: str) -> Iterator[InBucket]:
+    """A bucket of the demo's own, on moto's server, as the tests start it.
 
-    connector = jars("s3a-connector")
+    :param host: where the server listens.
+    """
     server = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.object_store_server"],
+        [sys.executable, "-m", "tests.support.object_store_server", host],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=ROOT,
@@ -157,8 +150,8 @@ def bucket() -> Iterator[InBucket]:
     try:
         assert server.stdout is not None
         port = server.stdout.readline().strip()
-        place = InBucket(f"http://127.0.0.1:{port}", jars=connector)
-        os.environ.update(place.env)  # for who looks into the checkpoint from here
+        place = InBucket(f"http://{host}:{port}")
+        os.environ["AIRFLOW_CONN_LAKE"] = place.connection  # for who looks into the checkpoint from here
         yield place
     finally:
         server.kill()

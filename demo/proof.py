@@ -1,5 +1,5 @@
 """What the demo claims, checked against files and processes alone: nothing here asks the package under test, but
-``microbatch check``, which is run as a user would run it."""
+its commands, which are run as a user would run them."""
 
 from __future__ import annotations
 
@@ -94,13 +94,43 @@ def no_stage_left(table: Path) -> Proof:
     return Proof(claim="no stage left beside the table", problems=tuple(f"left: {stage}" for stage in stages))
 
 
+def no_disk_has(keys: Iterable[str], files: Iterable[Path]) -> Proof:
+    """No file on a disk is called, with its folder, as an object is."""
+    names, files = {tuple(key.split("/")[-2:]) for key in keys}, list(files)
+    left = [path for path in files if path.parts[-2:] in names]
+    return Proof(
+        claim=f"{len(names)} objects of landing, table and checkpoint, none among {len(files):,} files on disks",
+        problems=tuple(f"on a disk: {path}" for path in left),
+    )
+
+
+def logs_are_in(keys: Iterable[str], logs: Mapping[str, str]) -> Proof:
+    """Each task's log is an object, and is shown.
+
+    :param logs: what is shown, by the end of the object's key.
+    """
+    keys = list(keys)
+    problems = [f"not in the bucket: {place}" for place in logs if not any(key.endswith(place) for key in keys)]
+    problems += [f"not shown: {place}" for place, text in logs.items() if not text.strip()]
+    return Proof(claim=f"{len(logs)} logs of tasks in the bucket, shown by the API server", problems=tuple(problems))
+
+
 def check_is_clean(checkpoint: Path | str) -> Proof:
     """``microbatch check`` finds nothing."""
-    command = [sys.executable, "-m", "airflow_provider_microbatch.cli.main", "check", str(checkpoint)]
+    return _command("check", checkpoint)
+
+
+def janitor_leaves_nothing(checkpoint: str) -> Proof:
+    """``microbatch janitor`` cleans up after drivers that nobody could stop."""
+    return _command("janitor", checkpoint)
+
+
+def _command(name: str, checkpoint: Path | str) -> Proof:
+    command = [sys.executable, "-m", "airflow_provider_microbatch.cli.main", name, str(checkpoint)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     said = (ended.stdout + ended.stderr).splitlines()
     return Proof(
-        claim=f"microbatch check {checkpoint}: exit status {ended.returncode}",
+        claim=f"microbatch {name} {checkpoint}: exit status {ended.returncode}",
         problems=tuple(said) if ended.returncode != 0 else (),
     )
 

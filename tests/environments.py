@@ -1,5 +1,5 @@
 """What tests need beside the locked environment, each made once and kept: a pyspark of another version, docker-compose,
-jars of a server or a connector.
+the packages of the image, jars of a server or a connector.
 
 pyspark of two versions cannot share an environment, and a checkpoint of the v2 format needs Spark 4.2.
 ``python -m tests.environments`` makes them all.
@@ -24,23 +24,25 @@ QUICK_JAVA = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 """For drivers that live for seconds: they end before what Java's second compiler has made of their code is of use."""
 
 
-def environment(name: str) -> Path:
+def environment(name: str, *, compiled: bool = False) -> Path:
     """The python of an environment that holds ``requirements/<name>.txt`` and nothing else.
 
     The first call makes it, which takes some 20 seconds; parallel calls wait for each other. A marker is written
     last, so that one that was interrupted is never taken for whole.
 
     :param name: such as ``compose``; a requirements file of that name exists.
+    :param compiled: with the bytecode of all that is in it: it is read by processes that could not keep their own.
     """
     requirements = REPOSITORY / "requirements" / f"{name}.txt"
     python = ENVIRONMENTS / name / "bin" / "python"
     uv = [sys.executable, "-m", "uv"]
+    bytecode = ["--compile-bytecode"] if compiled else []
     _made_once(
         python,
         name,
         requirements,
         [*uv, "venv", "--quiet", "--python", sys.executable, str(ENVIRONMENTS / name)],
-        [*uv, "pip", "sync", "--quiet", "--python", str(python), "--require-hashes", str(requirements)],
+        [*uv, "pip", "sync", "--quiet", *bytecode, "--python", str(python), "--require-hashes", str(requirements)],
     )
     return python
 
@@ -147,6 +149,8 @@ if __name__ == "__main__":
     for each in ("compose", *(f"pyspark-{version}" for version in spark_versions())):
         print(f"environment {each}", flush=True)
         environment(each)
+    print("environment docker", flush=True)
+    environment("docker", compiled=True)
     for each in sorted(path.parent.name for path in (REPOSITORY / "tests" / "support" / "jars").glob("*/pom.xml")):
         print(f"jars {each}", flush=True)
         jars(each)

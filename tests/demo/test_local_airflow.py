@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from demo import local_airflow
+from demo import running_airflow
 from demo.local_airflow import LocalAirflow, LocalAirflowError
 
 
@@ -78,7 +78,7 @@ def test_a_question_is_asked_again_until_the_api_server_can_answer(airflow: Loca
 def test_who_is_never_answered_reads_the_last_error_and_where_more_is_said(
     airflow: LocalAirflow, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_airflow, "_MENDS_WITHIN", 1.0)
+    monkeypatch.setattr(running_airflow, "_MENDS_WITHIN", 1.0)
     server.answers = [500, *[503] * 100]
     with pytest.raises(LocalAirflowError, match="503") as error:
         airflow.run_state("orders", "one")

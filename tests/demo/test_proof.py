@@ -16,6 +16,8 @@ from demo.proof import (
     compare_rows,
     lake_rows,
     landed_rows,
+    logs_are_in,
+    no_disk_has,
     no_java_left,
     no_process_left,
     no_stage_left,
@@ -91,6 +93,23 @@ def test_a_stage_is_no_part_of_the_table_and_is_told(shop: Shop) -> None:
     shop.write(shop.table / "_staging/lane=live/batch_id=0/attempt=1", shop.rows)
     assert shop.compare() == ()
     assert no_stage_left(shop.table).problems == ("left: _staging/lane=live/batch_id=0/attempt=1",)
+
+
+def test_an_object_that_lies_on_a_disk_too_is_told(tmp_path: Path) -> None:
+    keys = ["checkpoints/orders/offsets/0", "landing/orders/orders-0000.json"]
+    elsewhere, copy = tmp_path / "others" / "0", tmp_path / "tmp" / "orders" / "orders-0000.json"
+    assert no_disk_has(keys, [elsewhere]).problems == ()
+    assert no_disk_has(keys, [elsewhere, copy]).problems == (f"on a disk: {copy}",)
+
+
+def test_a_log_that_is_no_object_or_is_not_shown_is_told() -> None:
+    keys = ["logs/run_id=1/attempt=1.log", "logs/run_id=2/attempt=1.log"]
+    assert logs_are_in(keys, {"run_id=1/attempt=1.log": "said", "run_id=2/attempt=1.log": "said"}).problems == ()
+    lost, empty = "run_id=1/attempt=2.log", "run_id=2/attempt=1.log"
+    assert logs_are_in(keys, {lost: "said", empty: ""}).problems == (
+        f"not in the bucket: {lost}",
+        f"not shown: {empty}",
+    )
 
 
 def test_a_checkpoint_with_a_gap_is_told(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """docker-compose.yaml, as far as it can be held without a container engine: compose itself reads it, Airflow and Spark
-know every setting and command in it, and it agrees with the lock files and with what `make demo` starts."""
+know every setting and command in it, and it agrees with the lock files and with what `make demo` starts. What it starts
+with the profile celery is started in tests/scheduler/test_orders_s3.py."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from airflow.cli.cli_parser import get_parser
 from airflow.configuration import conf
 from airflow.models.connection import Connection
 
+from demo.composition import services as with_celery
 from demo.local_airflow import COMPONENTS, LocalAirflow
 from tests.environments import REPOSITORY, environment
 
@@ -38,6 +40,14 @@ def airflow_services(services: dict[str, dict[str, Any]]) -> dict[str, dict[str,
     return {name: service for name, service in services.items() if name.startswith("airflow-")}
 
 
+def workers(services: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {name: service for name, service in services.items() if name.startswith("airflow-worker-")}
+
+
+def on_shared_disk(services: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {name: service for name, service in airflow_services(services).items() if name not in workers(services)}
+
+
 def spark_services(services: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {name: service for name, service in services.items() if name.startswith("spark-")}
 
@@ -56,7 +66,7 @@ def settings(environment: dict[str, str]) -> dict[tuple[str, str], str]:
 
 
 def test_one_image_and_one_user_and_one_python_run_airflow_and_spark(services: dict[str, dict[str, Any]]) -> None:
-    ours = {name: service for name, service in services.items() if name != "postgres"}
+    ours = {name: service for name, service in services.items() if name not in ("postgres", "redis")}
     assert {service["image"] for service in ours.values()} == {IMAGE}
     assert not [name for name, service in ours.items() if "user" in service]
     dockerfile = (REPOSITORY / "docker" / "Dockerfile").read_text()
@@ -65,8 +75,33 @@ def test_one_image_and_one_user_and_one_python_run_airflow_and_spark(services: d
 
 
 def test_lake_and_checkpoints_are_one_volume_at_one_path(services: dict[str, dict[str, Any]]) -> None:
-    for name, service in {**airflow_services(services), **spark_services(services)}.items():
+    for name, service in {**on_shared_disk(services), **spark_services(services)}.items():
         assert "data:/data:rw" in service["volumes"], name
+
+
+def test_workers_of_celery_share_no_folder_that_they_may_write(services: dict[str, dict[str, Any]]) -> None:
+    assert len(workers(services)) == 2
+    for name, service in workers(services).items():
+        assert sorted(volume.split(":", 1)[1] for volume in service["volumes"]) == [
+            "/opt/airflow/dags:ro",
+            "/opt/airflow/secrets:ro",
+        ], name
+
+
+def test_one_file_of_variables_turns_to_celery_and_names_all_that_can_be_named(
+    services: dict[str, dict[str, Any]],
+) -> None:
+    file = (REPOSITORY / "docker-compose.yaml").read_text()
+    variables = dict(re.findall(r"^(\w+)=(.*)$", (REPOSITORY / "docker" / "celery.env").read_text(), re.MULTILINE))
+    assert set(re.findall(r"\$\{(\w+)", file)) == variables.keys() - {"COMPOSE_PROFILES"}
+    of_celery = {
+        name for name, service in services.items() if service.get("profiles") == [variables["COMPOSE_PROFILES"]]
+    }
+    assert of_celery == {*workers(services), "redis"}
+    turned = settings(with_celery({})["airflow-scheduler"]["environment"])
+    assert turned["core", "executor"] == "CeleryExecutor"
+    assert turned["logging", "remote_logging"] == "True"
+    assert settings(services["airflow-scheduler"]["environment"])["core", "executor"] == "LocalExecutor"
 
 
 def test_the_dags_are_mounted_where_airflow_looks(services: dict[str, dict[str, Any]]) -> None:
@@ -77,7 +112,7 @@ def test_the_dags_are_mounted_where_airflow_looks(services: dict[str, dict[str, 
 
 def test_the_dags_find_their_data_on_the_shared_volume(services: dict[str, dict[str, Any]]) -> None:
     variable = "MICROBATCH_HOME"
-    assert variable in (REPOSITORY / "demo" / "__main__.py").read_text()
+    assert variable in (REPOSITORY / "demo" / "settings.py").read_text()
     for name, service in airflow_services(services).items():
         assert service["environment"][variable] == "/data", name
 
@@ -115,13 +150,13 @@ def test_what_the_dockerfile_copies_is_there_and_not_ignored() -> None:
 
 
 def test_it_starts_the_components_that_the_demo_starts(services: dict[str, dict[str, Any]]) -> None:
-    started = {service["command"][1] for name, service in airflow_services(services).items() if name != "airflow-init"}
+    started = {service["command"][1] for name, service in on_shared_disk(services).items() if name != "airflow-init"}
     assert started == {arguments[0] for arguments in COMPONENTS.values()}
 
 
 def test_airflow_knows_every_command(services: dict[str, dict[str, Any]]) -> None:
     parser = get_parser()
-    for name, service in airflow_services(services).items():
+    for name, service in on_shared_disk(services).items():
         if name != "airflow-init":
             program, *arguments = service["command"]
             assert program == "airflow"
@@ -155,6 +190,8 @@ def test_the_init_script_is_a_shell_script_that_makes_each_secret_once(
 def test_airflow_knows_every_setting(services: dict[str, dict[str, Any]]) -> None:
     described = conf.configuration_description
     known = {(section, option) for section, about in described.items() for option in about["options"]}
+    # Options of the provider, which only the image has; workers are started with them.
+    known |= {("celery", "broker_url"), ("celery", "result_backend")}
     for service in airflow_services(services).values():
         for section, option in settings(service["environment"]):
             plain = option.removesuffix("_cmd")

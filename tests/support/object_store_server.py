@@ -1,5 +1,5 @@
-"""``python -m tests.support.object_store_server``: moto's S3 as a process of its own. Prints its port, and ends when
-its standard input does: with the process that started it, however that dies.
+"""``python -m tests.support.object_store_server [HOST]``: moto's S3 as a process of its own. Prints its port, and ends
+when its standard input does: with the process that started it, however that dies.
 
 moto looks at a condition and puts in two steps, and takes a body that was cut off for a whole one; a service does
 neither. So requests are taken one after the other, and what is not whole is refused.
@@ -68,12 +68,12 @@ def load(folder: Path) -> None:
             service.put_object(BUCKET, f"{prefix}/{path.relative_to(folder)}", path.read_bytes())
 
 
-def main() -> None:
+def main(host: str = "127.0.0.1") -> None:
     """Serve until standard input ends."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     s3_backends[DEFAULT_ACCOUNT_ID]["aws"].create_bucket(BUCKET, "us-east-1")
     application = one_after_the_other(DomainDispatcherApplication(create_backend_app))
-    server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=KeptAlive)
+    server = make_server(host, 0, application, threaded=True, request_handler=KeptAlive)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.server_address[1], flush=True)
@@ -81,4 +81,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])
