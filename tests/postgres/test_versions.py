@@ -192,7 +192,7 @@ def test_a_table_of_declared_columns_is_made_with_the_bounds(tmp_path: Path) -> 
 
 @pytest.mark.slow
 @given(history=histories())
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_versions_are_those_of_the_changes_that_are_in(
     tmp_path: Path, history: list[tuple[str, int, list[Change]]]
 ) -> None:

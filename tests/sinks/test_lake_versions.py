@@ -137,7 +137,7 @@ def test_the_versions_are_those_of_the_changes_that_are_in(
     lake: type[MergedInFiles], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     @given(history=histories())
-    @settings(max_examples=lake.examples // 2, deadline=None)
+    @settings(max_examples=lake.examples // 3, deadline=None)
     def check(history: Sequence[tuple[str, int, list[Change]]]) -> None:
         check_like_a_dictionary(lake(tmp_path_factory.mktemp("history") / "t", {"merge": VERSIONED}), history, versions)
 
