@@ -232,7 +232,7 @@ MUTATIONS = [
     Mutation(
         name="a table that grows is made anew where it is gone from the catalog",
         why="the run is green, and readers find the newest batch alone",
-        file="sinks/table/spark_kinds.py",
+        file="sinks/table/table_of_partitions.py",
         old="        if self._mark.exists():\n            raise SinkError(",
         new="        if False:\n            raise SinkError(",
         tests=("tests/tables/test_spark_tables.py",),

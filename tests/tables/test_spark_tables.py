@@ -35,8 +35,8 @@ from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.sinks.table import TableSink
 from airflow_provider_microbatch.sinks.table.metastore import Metastore
 from airflow_provider_microbatch.sinks.table.spark_catalog import SparkCatalog
-from airflow_provider_microbatch.sinks.table.spark_kinds import MADE
 from airflow_provider_microbatch.sinks.table.statements import ConnectStatements, StatementError
+from airflow_provider_microbatch.sinks.table.table_of_partitions import MADE
 from tests.contract.test_sink import (  # noqa: F401
     Kind,
     foreign,

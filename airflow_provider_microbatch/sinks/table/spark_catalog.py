@@ -26,16 +26,13 @@ from airflow_provider_microbatch.sinks.file.report import check_files, read_mani
 from airflow_provider_microbatch.sinks.table.catalog import Catalog
 from airflow_provider_microbatch.sinks.table.marks import TABLE, put_mark, remove_mark, reporting
 from airflow_provider_microbatch.sinks.table.metastore import Metastore, TableInfo
-from airflow_provider_microbatch.sinks.table.spark_kinds import (
-    Names,
-    TableOfPartitions,
-    WholeTable,
-    owner_property,
-    replaced_note,
-)
+from airflow_provider_microbatch.sinks.table.replaced_files import replaced_note
+from airflow_provider_microbatch.sinks.table.stage_names import Names
 from airflow_provider_microbatch.sinks.table.stage_table import APPEND, StageTable, Table
 from airflow_provider_microbatch.sinks.table.statement_steps import StatementSteps
 from airflow_provider_microbatch.sinks.table.statements import StatementError, Statements
+from airflow_provider_microbatch.sinks.table.table_of_partitions import TableOfPartitions
+from airflow_provider_microbatch.sinks.table.whole_table import WholeTable, owner_property
 
 _UNKNOWN = "columns_are_told_by_the_query STRING"
 """A metastore has no table without a column. This one stands for columns that are unknown before the query."""
