@@ -17,6 +17,8 @@ def metastore(folder: Path) -> AbstractContextManager[str]:
         folder,
         {
             "spark.sql.shuffle.partitions": "1",
+            # A statement that adds several partitions makes a call for each, unless it says otherwise.
+            "spark.sql.addPartitionInBatch.size": "1",
             "spark.sql.catalogImplementation": "hive",
             "spark.sql.warehouse.dir": folder / "warehouse",
             "spark.hadoop.javax.jdo.option.ConnectionURL": derby,

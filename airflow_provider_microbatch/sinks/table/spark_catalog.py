@@ -31,6 +31,7 @@ from airflow_provider_microbatch.sinks.table.stage_names import Names
 from airflow_provider_microbatch.sinks.table.stage_table import APPEND, StageTable, Table
 from airflow_provider_microbatch.sinks.table.statement_steps import StatementSteps
 from airflow_provider_microbatch.sinks.table.statements import StatementError, Statements
+from airflow_provider_microbatch.sinks.table.table_of_folders import TableOfFolders
 from airflow_provider_microbatch.sinks.table.table_of_partitions import TableOfPartitions
 from airflow_provider_microbatch.sinks.table.whole_table import WholeTable, owner_property
 
@@ -40,6 +41,9 @@ _UNKNOWN = "columns_are_told_by_the_query STRING"
 
 _LOCK_SECONDS = 600.0
 """Time limit for the lock: its holder waits for statements, and first for those that the last holder left running."""
+
+
+Kind = TableOfPartitions | TableOfFolders | WholeTable
 
 
 @dataclass(frozen=True)
@@ -67,11 +71,6 @@ class SparkCatalog(Catalog):
 
     def check_table(self, table: Table) -> None:
         self.files(table)
-        if table.partition_by:
-            raise DefinitionError(
-                f"table {table.name!r}: a table of Spark's catalog takes no partition_by here; its batches are its "
-                "partitions."
-            )
         if table.mode == APPEND and table.schema is None:
             raise DefinitionError(
                 f"table {table.name!r}: give it a schema. A continuous table of Spark's catalog is made before its "
@@ -99,6 +98,8 @@ class SparkCatalog(Catalog):
                     location=folder,
                     properties=owner_property(stage),
                     options=table.options,
+                    partitioned_by=table.partition_by if table.schema else (),
+                    names_partitions=False,
                 )
             except StatementError as error:
                 if error.condition != "TABLE_OR_VIEW_ALREADY_EXISTS":
@@ -130,6 +131,7 @@ class SparkCatalog(Catalog):
         names, folder = self._names(stage), self.folder(stage)
         with reporting(f"publish {stage}"), self._changing(stage.table) as store:
             kind = self._kind(stage.table, store)
+            kind.settle(batch)
             found = self._published(kind, batch)
             if found is not None and found.epoch > stage.epoch and replay:
                 raise PublishConflictError(
@@ -142,7 +144,7 @@ class SparkCatalog(Catalog):
                 made = self._made(stage, store)
                 if made is None:
                     raise SinkError(f"there is no complete stage: {stage} was never made. Run the batch again.")
-                kind.put(stage, folder, names, made)
+                kind.put(stage, folder, batch, names, made)
                 found = self._published(kind, batch)
             if found is None:
                 raise SinkError(f"table {stage.table.name} does not show batch {stage.key} after its publish.")
@@ -158,21 +160,22 @@ class SparkCatalog(Catalog):
         with reporting(f"list table {table.name}"):
             return self._kind(table, self._store(table)).batches(lane)
 
+    def lanes(self, table: Table) -> list[str] | None:
+        return self.files(table).published_lanes() if table.mode == APPEND and table.partition_by else None
+
     def withdraw(self, table: Table, batch: ExpectedBatch, epoch: int) -> bool:
         with reporting(f"take batch {batch.key} out of table {table.name}"), self._changing(table) as store:
             kind = self._kind(table, store)
-            if not isinstance(kind, TableOfPartitions):
+            if isinstance(kind, WholeTable):
                 return super().withdraw(table, batch, epoch)
             found = self._published(kind, batch)
-            if found is None:
-                return False
-            if found.epoch != epoch:
+            if found is not None and found.epoch != epoch:
                 raise SinkError(
                     f"batch {batch.key} of table {table.name} is attempt {found.epoch}'s, not {epoch}'s: replaced "
                     "meanwhile. Nothing was taken out; run the command again."
                 )
-            kind.take_out(batch.key)
-        return True
+            kind.take_out(batch, epoch)
+        return found is not None
 
     def stages(self, table: Table, checkpoint: str) -> list[tuple[BatchKey, int]]:
         store = self._store(table)
@@ -185,6 +188,8 @@ class SparkCatalog(Catalog):
 
     def drop_replaced(self, table: Table, checkpoint: str, *, older_seconds: float, dry_run: bool) -> list[str]:
         files, found = self.files(table), []
+        if table.mode == APPEND and table.partition_by:
+            return files.drop_replaced(checkpoint, older_seconds=older_seconds, dry_run=dry_run)
         staged = [
             (BatchIdentity.at(key, checkpoint=owner), epoch)
             for owner in sorted({"", checkpoint})
@@ -221,7 +226,7 @@ class SparkCatalog(Catalog):
         sync_tree(folder)
 
     @staticmethod
-    def _published(kind: TableOfPartitions | WholeTable, batch: ExpectedBatch) -> Manifest | None:
+    def _published(kind: Kind, batch: ExpectedBatch) -> Manifest | None:
         key = batch.key
         folder = kind.folder(key)
         if folder is None:
@@ -239,8 +244,9 @@ class SparkCatalog(Catalog):
         info = store.table(self._names(stage).stage)
         return info if info and info.owner == stage.owner else None
 
-    def _kind(self, table: Table, store: Metastore) -> TableOfPartitions | WholeTable:
-        kind = TableOfPartitions if table.mode == APPEND else WholeTable
+    def _kind(self, table: Table, store: Metastore) -> Kind:
+        continuous = TableOfFolders if table.partition_by else TableOfPartitions
+        kind = continuous if table.mode == APPEND else WholeTable
         return kind(table, self.files(table), store)
 
     def _store(self, table: Table) -> Metastore:

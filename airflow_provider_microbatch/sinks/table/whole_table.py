@@ -64,7 +64,10 @@ class WholeTable:
         owner = self._owner(self.store.table(self.table.base_name))
         return [owner.key.id] if owner is not None and owner.key.lane == lane else []
 
-    def put(self, stage: StageTable, folder: Path, names: Names, info: TableInfo) -> None:
+    def settle(self, batch: ExpectedBatch) -> None:
+        """Nothing to do: a table is the batch's, or it is not."""
+
+    def put(self, stage: StageTable, folder: Path, batch: ExpectedBatch, names: Names, info: TableInfo) -> None:
         """Have the metastore name the files: by one call, unless a table exists that has other columns."""
         made, table = names.stage, self.table.base_name
         if self.table.schema is None:
@@ -105,6 +108,8 @@ class WholeTable:
             location=folder,
             properties=owner_property(stage),
             options=self.table.options,
+            partitioned_by=self.table.partition_by,
+            names_partitions=False,
             if_not_exists=True,
         )
         made = self.store.table(names.ready)
