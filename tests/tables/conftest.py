@@ -15,20 +15,26 @@ from airflow_provider_microbatch.sinks.table import TableSink
 from airflow_provider_microbatch.sinks.table.spark_catalog import SparkCatalog
 from airflow_provider_microbatch.sinks.table.statements import ConnectStatements
 from tests.execution.world import World
-from tests.support.metastore import metastore
+from tests.support.metastore import hive_metastore, metastore
 from tests.tables.spark_shop import Make, Shop
 
 NUMBERS = itertools.count()
 
 
 @pytest.fixture(scope="package")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectStatements]:
-    with metastore(tmp_path_factory.mktemp("metastore")) as url:
+def hive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with hive_metastore(tmp_path_factory.mktemp("hive")) as uri:
+        yield uri
+
+
+@pytest.fixture(scope="package")
+def server(tmp_path_factory: pytest.TempPathFactory, hive: str) -> Iterator[ConnectStatements]:
+    with metastore(tmp_path_factory.mktemp("metastore"), thrift=hive) as url:
         statements = ConnectStatements(url)
         statements.run(["CREATE DATABASE sales"])
         # The janitor of these tests has the checkpoint alone.
         given = settings.settings()
-        settings.hand_down(lambda: dataclasses.replace(given, trusted_servers=(url,)))
+        settings.hand_down(lambda: dataclasses.replace(given, trusted_servers=(url, hive)))
         yield statements
         settings.hand_down(lambda: given)
 
@@ -41,8 +47,8 @@ def name() -> str:
 
 @pytest.fixture
 def shop(server: ConnectStatements, tmp_path: Path, name: str) -> Make:
-    def make(mode: str, **changes: Any) -> Shop:
-        catalog = SparkCatalog(server, str(tmp_path / "lake"))
+    def make(mode: str, *, metastore: str | None = None, **changes: Any) -> Shop:
+        catalog = SparkCatalog(server, str(tmp_path / "lake"), metastore=metastore)
         given = {"mode": mode, "format": "json", "schema": "id long", **changes}
         world = World(tmp_path, sink=TableSink(catalog, name, **given))
         world.land(1, 2)

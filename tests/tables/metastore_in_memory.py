@@ -14,8 +14,9 @@ from airflow_provider_microbatch.sinks.table.statements import Rows, StatementEr
 
 _CREATE = re.compile(
     r"CREATE TABLE (?:IF NOT EXISTS )?(\S+) \((.*)\) USING (\w+) (?:PARTITIONED BY \((.*?)\) )?LOCATION '(.*?)' "
-    r"TBLPROPERTIES \('(.*?)' = '(.*)'\)"
+    r"TBLPROPERTIES \((.*)\)"
 )
+_PROPERTY = re.compile(r"'(microbatch\.\w+)' = '(.*?)'(?=, 'microbatch|$)")
 _PARTITION = re.compile(r"PARTITION \((.*?)\)(?: LOCATION 'file://(.*?)')?")
 _VALUE = re.compile(r"`?(\w+)`? = '?([^',]*)'?")
 
@@ -47,8 +48,8 @@ class InMemory(Statements):
         if statement.startswith(("SET ", "SELECT typeof")):
             return [{"of": "string"}]
         if created := _CREATE.fullmatch(statement):
-            name, _, provider, by, location, key, value = created.groups()
-            told = {"provider": provider, "location": location, "table_properties": {key: value}}
+            name, _, provider, by, location, properties = created.groups()
+            told = {"provider": provider, "location": location, "table_properties": dict(_PROPERTY.findall(properties))}
             self.tables[name] = {**told, "partition_columns": re.findall(r"`(\w+)`", by or "")}
             self.partitions[name] = {}
             return []

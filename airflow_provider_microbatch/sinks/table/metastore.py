@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks.table.hive_metastore import VERSION, replace_at_once
 from airflow_provider_microbatch.sinks.table.partition_values import Values, spelled, values_of
 from airflow_provider_microbatch.sinks.table.stage_table import Owner
 from airflow_provider_microbatch.sinks.table.statement_steps import StatementSteps
@@ -67,11 +70,13 @@ class Metastore:
     """:param statements: runs statements.
     :param namespace: namespace of all tables; None for the default one.
     :param steps: runs statements that change something; None if nothing is to be changed.
+    :param uri: address by which the metastore itself is spoken to; None if all is done by statements.
     """
 
     statements: Statements
     namespace: str | None
     steps: StatementSteps | None = None
+    uri: str | None = None
 
     def table(self, name: str) -> TableInfo | None:
         """The table; None if there is none."""
@@ -154,6 +159,21 @@ class Metastore:
     def move(self, name: str, location: Path) -> None:
         """Point the table at other files. One call of the metastore."""
         self._change([f"ALTER TABLE {self.name(name)} SET LOCATION {_address(location)}"])
+
+    def replace_at_once(self, name: str, by: str, *, version: str) -> bool:
+        """Make the table what another one is, in one call of the metastore; see :func:`hive_metastore.replace_at_once`.
+
+        :return: False if that cannot be done, and nothing was.
+        """
+        if self.uri is None or self.steps is None:
+            return False
+        call = partial(replace_at_once, self.uri, namespace=self.namespace, table=name, by=by, version=version)
+        return self.steps.run_on_condition(call)
+
+    def give_version(self, name: str) -> None:
+        """Give the table, if there is one, another version: calls for the last one can do nothing from then on."""
+        if self.table(name) is not None:
+            self._change([f"ALTER TABLE {self.name(name)} SET TBLPROPERTIES ({_pairs({VERSION: str(uuid.uuid4())})})"])
 
     def add_partition(self, name: str, key: BatchKey, location: Path) -> None:
         """Add the batch's partition unless there is one. One call of the metastore."""

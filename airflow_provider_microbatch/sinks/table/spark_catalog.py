@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
@@ -24,6 +24,7 @@ from airflow_provider_microbatch.sinks.file.lock import locked
 from airflow_provider_microbatch.sinks.file.posix import sync_tree
 from airflow_provider_microbatch.sinks.file.report import check_files, read_manifest
 from airflow_provider_microbatch.sinks.table.catalog import Catalog
+from airflow_provider_microbatch.sinks.table.hive_metastore import check_client, check_uri
 from airflow_provider_microbatch.sinks.table.marks import TABLE, put_mark, remove_mark, reporting
 from airflow_provider_microbatch.sinks.table.metastore import Metastore, TableInfo
 from airflow_provider_microbatch.sinks.table.replaced_files import replaced_note
@@ -33,7 +34,7 @@ from airflow_provider_microbatch.sinks.table.statement_steps import StatementSte
 from airflow_provider_microbatch.sinks.table.statements import StatementError, Statements
 from airflow_provider_microbatch.sinks.table.table_of_folders import TableOfFolders
 from airflow_provider_microbatch.sinks.table.table_of_partitions import TableOfPartitions
-from airflow_provider_microbatch.sinks.table.whole_table import WholeTable, owner_property
+from airflow_provider_microbatch.sinks.table.whole_table import WholeTable, properties_of
 
 _UNKNOWN = "columns_are_told_by_the_query STRING"
 """A metastore has no table without a column. This one stands for columns that are unknown before the query."""
@@ -54,16 +55,31 @@ class SparkCatalog(Catalog):
         :class:`~airflow_provider_microbatch.sinks.table.statements.ConnectStatements`.
     :param root: folder of the tables' files: an absolute local path or ``file:`` URL that the orchestrator, the
         Spark of the jobs and the Spark of the catalog share.
+    :param metastore: address of the Hive metastore behind that catalog, ``thrift://host:port``: a table is replaced by
+        one of other columns in one call then, by pyiceberg's client. None: by two renames, between which there is no
+        table.
     :raises DefinitionError: for a wrong type or value.
     """
 
     statements: Statements
     root: str
+    _: KW_ONLY
+    metastore: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.statements, Statements):
             raise DefinitionError(f"SparkCatalog: statements is a {type(self.statements).__name__}, not Statements.")
         _ = FileSink(self.root).root  # must be a folder, not a bucket: nothing can be renamed there
+        if self.metastore is not None:
+            check_uri(self.metastore)
+
+    def servers(self) -> set[str]:
+        return super().servers() | ({self.metastore} if self.metastore is not None else set())
+
+    def check(self, table: Table) -> None:
+        super().check(table)
+        if self.metastore is not None:
+            check_client()
 
     @property
     def is_cheap_to_ask(self) -> bool:
@@ -96,7 +112,7 @@ class SparkCatalog(Catalog):
                     table.schema or _UNKNOWN,
                     provider=table.format,
                     location=folder,
-                    properties=owner_property(stage),
+                    properties=properties_of(stage),
                     options=table.options,
                     partitioned_by=table.partition_by if table.schema else (),
                     names_partitions=False,
@@ -266,10 +282,13 @@ class SparkCatalog(Catalog):
         :raises SinkError: if such a statement cannot be ended.
         """
         root = self.files(table).root
-        steps = StatementSteps(self.statements, root / "_statements")
+        steps = StatementSteps(
+            self.statements, root / "_statements", disarm=lambda: store.give_version(table.base_name)
+        )
+        store = Metastore(self.statements, table.namespace, steps, self.metastore)
         with locked(root / "_publish.lock", seconds=_LOCK_SECONDS):
             steps.end_all()
-            yield Metastore(self.statements, table.namespace, steps)
+            yield store
 
     @staticmethod
     def _names(stage: StageTable) -> Names:

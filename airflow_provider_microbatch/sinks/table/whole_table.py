@@ -5,6 +5,7 @@ Files never move: an attempt writes them where they stay; publishing is one call
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.file.report import read_schema
 from airflow_provider_microbatch.sinks.table import statement as statement
+from airflow_provider_microbatch.sinks.table.hive_metastore import VERSION
 from airflow_provider_microbatch.sinks.table.marks import TABLE, put_mark, read_mark
 from airflow_provider_microbatch.sinks.table.metastore import OWNER, Metastore, TableInfo
 from airflow_provider_microbatch.sinks.table.replaced_files import note_replaced
@@ -81,7 +83,11 @@ class WholeTable:
         if before.same_shape(info):
             self.store.move(table, folder)
             return
-        # No Hive metastore swaps two tables in one call: for a moment there is no table of that name.
+        # Of a table that this sink has not made, its owner may want the old one back: it is kept under another name.
+        version, is_own = before.properties.get(VERSION), self._owner(before) is not None
+        if is_own and version is not None and self.store.replace_at_once(table, made, version=version):
+            return
+        # No statement swaps two tables: for a moment there is no table of that name.
         put_mark(self.files.root / "_replaced" / names.replaced, stage.owner.to_dict())
         self.store.rename(table, names.replaced)
         self.store.rename(made, table)
@@ -106,7 +112,7 @@ class WholeTable:
             ", ".join(f"{quoted(name)} {kind}" for name, kind in told["columns"]),
             provider=self.table.format,
             location=folder,
-            properties=owner_property(stage),
+            properties=properties_of(stage),
             options=self.table.options,
             partitioned_by=self.table.partition_by,
             names_partitions=False,
@@ -122,6 +128,6 @@ class WholeTable:
         return Owner.from_dict(read_mark(info.location / TABLE)) if info and info.location else None
 
 
-def owner_property(stage: StageTable) -> dict[str, str]:
-    """The table property that marks a stage table with its owner."""
-    return {OWNER: stage.owner.to_json()}
+def properties_of(stage: StageTable) -> dict[str, str]:
+    """The table properties that mark a stage table with its owner, and with a version that no other table has."""
+    return {OWNER: stage.owner.to_json(), VERSION: str(uuid.uuid4())}
