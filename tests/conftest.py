@@ -82,9 +82,16 @@ AIRFLOW_SCOPE = "airflow"
 one that they share, a session each, would be started twice."""
 
 
+METASTORE_SCOPE = "metastore"
+"""Tests that share a metastore, which is a server of its own."""
+
+
 def scope_of(nodeid: str) -> str:
-    """What runs in one worker: a file, so that its Spark session is started once; or all tests that run DAGs."""
+    """What runs in one worker: a file, so that its Spark session is started once; or all tests that run DAGs, or that
+    ask the metastore."""
     path = nodeid.partition("::")[0]
+    if path.startswith("tests/tables/test_spark_"):
+        return METASTORE_SCOPE
     return AIRFLOW_SCOPE if path.startswith(("tests/scheduler/", "tests/demo/test_demo")) else path
 
 

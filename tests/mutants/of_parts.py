@@ -77,7 +77,7 @@ MUTATIONS = [
         name="a statement is sent before its handle is on record",
         why="it goes on after its process died, and names a folder that the next attempt has dropped",
         file="sinks/table/statement_steps.py",
-        old='        put_mark(record, {**handle, "version": 1, "statements": list(statements)})\n',
+        old="        put_mark(record, told)\n",
         new="",
         tests=(STEPS_ON_RECORD,),
     ),

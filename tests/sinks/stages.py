@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
@@ -60,22 +62,25 @@ def write_stage(
     batch: BatchIdentity = BATCH,
     rows: int = 3,
     files: int = 1,
+    below: Sequence[str] = (".",),
     complete: bool = True,
     frame: str | None = None,
 ) -> Path:
     """A stage whose rows say which attempt wrote them.
 
+    :param below: folders of the stage, each of which gets so many files of so many rows.
     :param frame: of several sinks, the name of the one whose frame it is.
     """
     folder = folder_of(sink, epoch, batch)
     folder.mkdir(parents=True)
     listed = {}
-    for number in range(files):
-        path = folder / f"part-{number:05}-{epoch}.json"
+    for part, number in itertools.product(below, range(files)):
+        path = folder / part / f"part-{number:05}-{epoch}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(json.dumps({"id": row, "epoch": epoch}) + "\n" for row in range(rows)))
-        listed[path.name] = path.stat().st_size
+        listed[path.relative_to(folder).as_posix()] = path.stat().st_size
     if complete:
-        result = {"batchId": batch.key.id, "epoch": epoch, "numOutputRows": rows * files}
+        result = {"batchId": batch.key.id, "epoch": epoch, "numOutputRows": rows * files * len(below)}
         result |= {"identity": batch.to_dict()} if batch.checkpoint else {}
         result |= {} if frame is None else {"sink": frame}
         lines = [{"result": result}, *({"file": name, "bytes": size} for name, size in listed.items())]

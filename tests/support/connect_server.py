@@ -22,9 +22,7 @@ def connect_server(folder: Path, settings: Mapping[str, Any] | None = None) -> I
     :param settings: of Spark.
     :return: the server's URL.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     chosen = {
         "spark.connect.grpc.binding.port": port,
         "spark.connect.grpc.binding.address": "127.0.0.1",
@@ -45,16 +43,28 @@ def connect_server(folder: Path, settings: Mapping[str, Any] | None = None) -> I
             cwd=folder,
         )
     try:
-        deadline = time.monotonic() + SECONDS
-        while True:
-            assert process.poll() is None, (folder / "server.log").read_text()
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            assert time.monotonic() < deadline, (folder / "server.log").read_text()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=0.2)
+        listening(port, process, folder / "server.log")
         yield f"sc://127.0.0.1:{port}"
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    return port
+
+
+def listening(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until a server listens."""
+    deadline = time.monotonic() + SECONDS
+    while True:
+        assert process.poll() is None, log.read_text()
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        assert time.monotonic() < deadline, log.read_text()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=0.2)

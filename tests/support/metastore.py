@@ -1,24 +1,66 @@
-"""A Spark Connect server with a real Hive metastore (Derby)."""
+"""A Spark Connect server with a real Hive metastore (Derby), within it or as a server of its own."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from tests.support.connect_server import connect_server
+import pyspark
+
+from tests.support.connect_server import connect_server, free_port, listening
 
 
-def metastore(folder: Path) -> AbstractContextManager[str]:
+def metastore(folder: Path, *, thrift: str | None = None) -> AbstractContextManager[str]:
     """:param folder: metastore and warehouse go below it.
+    :param thrift: address of the metastore, if it is a server of its own.
     :return: the server's URL.
     """
-    derby = f"jdbc:derby:;databaseName={folder / 'metastore'};create=true"
+    where = {"hive.metastore.uris": thrift} if thrift else {"javax.jdo.option.ConnectionURL": _derby(folder)}
     return connect_server(
         folder,
         {
             "spark.sql.shuffle.partitions": "1",
+            # A statement that adds several partitions makes a call for each, unless it says otherwise.
+            "spark.sql.addPartitionInBatch.size": "1",
             "spark.sql.catalogImplementation": "hive",
             "spark.sql.warehouse.dir": folder / "warehouse",
-            "spark.hadoop.javax.jdo.option.ConnectionURL": derby,
+            **{f"spark.hadoop.{key}": value for key, value in where.items()},
         },
     )
+
+
+@contextmanager
+def hive_metastore(folder: Path) -> Iterator[str]:
+    """The metastore that is in Spark's own jars, as a server.
+
+    :return: its address.
+    """
+    port, jars = free_port(), Path(pyspark.__path__[0]) / "jars" / "*"
+    settings = {
+        "javax.jdo.option.ConnectionURL": _derby(folder),
+        "datanucleus.schema.autoCreateAll": "true",
+        "hive.metastore.schema.verification": "false",
+        "hive.metastore.warehouse.dir": folder / "warehouse",
+        "hive.async.log.enabled": "false",
+    }
+    command = ["java", "-Xmx384m", "-XX:TieredStopAtLevel=1", "-cp", str(jars)]
+    command += [f"-D{key}={value}" for key, value in settings.items()]
+    command += ["org.apache.hadoop.hive.metastore.HiveMetaStore", "-p", str(port)]
+    with (folder / "metastore.log").open("wb") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, cwd=folder
+        )
+    try:
+        listening(port, process, folder / "metastore.log")
+        yield f"thrift://127.0.0.1:{port}"
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _derby(folder: Path) -> str:
+    return f"jdbc:derby:;databaseName={folder / 'metastore'};create=true"

@@ -23,3 +23,22 @@ def with_everything(batch: Batch) -> DataFrame:
             "inner": F.struct(F.col("id").alias("number")),
         }
     )
+
+
+LANDS = ("a=b/c %", "ü 'q' \\", None, "a", "A", " x ")
+
+
+def in_lands(batch: Batch) -> DataFrame:
+    """Each id in a land, a day and a number of its own."""
+    land = F.element_at(F.array(*map(F.lit, LANDS)), (1 + (F.col("id") - 1) % len(LANDS)).cast("int"))
+    number = F.when(F.col("id") == 6, -1).otherwise(1)
+    return by_day(batch).withColumns({"Land": land, "n": number})
+
+
+def none_of_them(batch: Batch) -> DataFrame:
+    return in_lands(batch).where("false")
+
+
+def by_day(batch: Batch) -> DataFrame:
+    """Each id on the day of January that it names."""
+    return batch.sources["orders"].withColumn("day", F.make_date(F.lit(2026), F.lit(1), F.col("id").cast("int")))

@@ -3,23 +3,16 @@ statement where the table exists and where it does not, and what is in storage w
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from airflow_provider_microbatch import settings
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.engines.spark_connect.session import MAX_RETRIES
 from airflow_provider_microbatch.exceptions import (
     AttemptCanceledError,
     DefinitionError,
@@ -27,16 +20,14 @@ from airflow_provider_microbatch.exceptions import (
     SinkError,
     TransformError,
 )
-from airflow_provider_microbatch.execution.engine import Code, Handle
-from airflow_provider_microbatch.runtime.app import run_job
 from airflow_provider_microbatch.runtime.failure import BatchFailure
-from airflow_provider_microbatch.runtime.job import Job, Transform
+from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.sinks.table import TableSink
+from airflow_provider_microbatch.sinks.table.continuous import MADE
 from airflow_provider_microbatch.sinks.table.metastore import Metastore
 from airflow_provider_microbatch.sinks.table.spark_catalog import SparkCatalog
-from airflow_provider_microbatch.sinks.table.spark_kinds import MADE
-from airflow_provider_microbatch.sinks.table.statements import ConnectStatements, StatementError
+from airflow_provider_microbatch.sinks.table.statements import ConnectStatements
 from tests.contract.test_sink import (  # noqa: F401
     Kind,
     foreign,
@@ -56,18 +47,16 @@ from tests.contract.test_sink import (  # noqa: F401
     test_what_is_at_a_batchs_place_and_not_the_batch_is_an_error,
     test_what_was_withdrawn_is_kept_and_goes_as_replaced_output_does,
 )
-from tests.execution.world import CODE, World, run_identity
 from tests.sinks.stages import BATCH, EXPECTED
 from tests.support.inline_engine import InlineEngine
 from tests.support.late_server import late
-from tests.support.metastore import metastore
+from tests.tables.spark_shop import Make
 from tests.tables.stages import write_stage_table
 
 # PySpark 4.1's Connect client warns so about itself when a session is closed.
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore:The 'warn' method is deprecated")]
 
 KEY = BatchKey("live", 0)
-NUMBERS = itertools.count()
 
 
 class Killed(BaseException):
@@ -76,24 +65,6 @@ class Killed(BaseException):
 
 def die(*_: object, **__: object) -> None:
     raise Killed
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectStatements]:
-    with metastore(tmp_path_factory.mktemp("metastore")) as url:
-        statements = ConnectStatements(url)
-        statements.run(["CREATE DATABASE sales"])
-        # The janitor of these tests has the checkpoint alone.
-        given = settings.settings()
-        settings.hand_down(lambda: dataclasses.replace(given, trusted_servers=(url,)))
-        yield statements
-        settings.hand_down(lambda: given)
-
-
-@pytest.fixture
-def name() -> str:
-    """Of a table that no other test has."""
-    return f"sales.orders_{next(NUMBERS)}"
 
 
 @pytest.fixture
@@ -110,85 +81,12 @@ def sink(kind: Kind, tmp_path: Path) -> Sink:
     return kind.make(tmp_path)
 
 
-class ConnectEngine(InlineEngine):
-    """Runs the real runtime, in a session on the server."""
-
-    def __init__(self, server: ConnectStatements) -> None:
-        super().__init__()
-        self._url = server.url
-
-    def start(self, handle: Handle, job: Job, code: Code) -> None:
-        from pyspark.sql.connect.client.retries import DefaultPolicy
-        from pyspark.sql.connect.session import SparkSession
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
-            spark: Any = SparkSession.builder.remote(self._url).create()
-            # PySpark's own asks a server that is gone for ten minutes, also when the session is forgotten.
-            spark.client.set_retry_policies([DefaultPolicy(max_retries=MAX_RETRIES)])
-            try:
-                run_job(spark, job)
-            finally:
-                spark.stop()
-
-
-@dataclass
-class Shop:
-    world: World
-    server: ConnectStatements
-    name: str
-
-    def rows(self) -> list[dict[str, Any]] | None:
-        """What a reader finds; None if there is no table."""
-        try:
-            (rows,) = self.server.run([f"SELECT * FROM {self.name}"])
-        except StatementError as error:
-            if error.condition == "TABLE_OR_VIEW_NOT_FOUND":
-                return None
-            raise
-        return sorted(rows, key=lambda row: row["id"])
-
-    def ids(self) -> list[int] | None:
-        rows = self.rows()
-        return None if rows is None else [row["id"] for row in rows]
-
-    def somebody_else_makes_it(self, columns: str = "id BIGINT", values: str = "7L") -> None:
-        self.server.run(
-            [f"CREATE TABLE {self.name} ({columns}) USING json", f"INSERT INTO {self.name} VALUES ({values})"]
-        )
-
-    def tables(self) -> list[str]:
-        """Base names of all tables that begin with this one's."""
-        return Metastore(self.server, "sales").named(self.name.partition(".")[2] + "_")
-
-    def run(self, number: int, *, function: str | None = None, **clear: int) -> None:
-        transform = Transform(module="tests.tables.shop", function=function) if function else None
-        self.world.execution.run(
-            run=run_identity(number, **clear), engine=ConnectEngine(self.server), code=CODE, transform=transform
-        )
-
-
-@pytest.fixture
-def shop(server: ConnectStatements, tmp_path: Path, name: str) -> Callable[..., Shop]:
-    def make(mode: str, **changes: Any) -> Shop:
-        catalog = SparkCatalog(server, str(tmp_path / "lake"))
-        given = {"mode": mode, "format": "json", "schema": "id long", **changes}
-        world = World(tmp_path, sink=TableSink(catalog, name, **given))
-        world.land(1, 2)
-        return Shop(world, server, name)
-
-    return make
-
-
-Make = Callable[..., Shop]
-
-
 def test_what_no_metastore_could_hold_is_refused_where_it_is_written() -> None:
     catalog = SparkCatalog(ConnectStatements("sc://localhost"), "/lake")
     with pytest.raises(DefinitionError, match="give it a schema"):
         TableSink(catalog, "sales.orders")
-    with pytest.raises(DefinitionError, match="partition_by"):
-        TableSink(catalog, "sales.orders", mode="create", partition_by=("day",))
+    with pytest.raises(DefinitionError, match="'lane' is a column of ours"):
+        TableSink(catalog, "sales.orders", schema="id long, lane string", partition_by=("lane",))
     for url in ("http://localhost", "sc://", "sc://localhost/;token=x", "sc://me:secret@localhost"):
         with pytest.raises(DefinitionError):
             ConnectStatements(url)

@@ -52,6 +52,29 @@ class Fake(Statements):
             raise SinkError("nobody answers")
 
 
+def test_a_call_that_nobody_can_end_is_on_record_until_it_can_do_nothing(tmp_path: Path) -> None:
+    fake = Fake(tmp_path / "steps", [])
+
+    def steps() -> StatementSteps:
+        return StatementSteps(fake, fake.folder, disarm=lambda: fake.seen.append("disarmed"))
+
+    def call(raises: BaseException | None) -> bool:
+        fake.seen.append(len([*fake.folder.glob("*.json")]))
+        if raises is not None:
+            raise raises
+        return True
+
+    assert steps().run_on_condition(lambda: call(None)) is True
+    with pytest.raises(SinkError):
+        steps().run_on_condition(lambda: call(SinkError("no answer")))
+    assert fake.seen == [1, 1, "disarmed"]
+    with pytest.raises(Killed):
+        steps().run_on_condition(lambda: call(Killed()))
+    steps().end_all()
+    steps().end_all()
+    assert fake.seen[3:] == [1, "disarmed"]
+
+
 def test_the_handle_is_on_record_before_the_statement_and_gone_after_it(tmp_path: Path) -> None:
     fake = Fake(tmp_path / "steps", [])
     steps = StatementSteps(fake, fake.folder)

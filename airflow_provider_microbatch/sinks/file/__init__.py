@@ -198,7 +198,7 @@ class FileSink(SelfContained):
             return read_error(self._stage_path(batch, epoch))
 
     def contains(self, batch: ExpectedBatch) -> Manifest | None:
-        key, target = batch.key, self._target_path(batch.key)
+        key, target = batch.key, self.published_path(batch.key)
         with reporting("look for", key):
             if not self.folder.is_here(batch.tables) or not os.path.lexists(target):
                 return None
@@ -264,7 +264,7 @@ class FileSink(SelfContained):
         if found is None:
             raise SinkError(f"batch {batch.key} is not in {self.location()}.")
         # The files, not the folder: a batch without rows has no file, and Spark could tell no format of its folder.
-        folder = f"file://{self._target_path(batch.key)}"
+        folder = f"file://{self.published_path(batch.key)}"
         return PublishedRows(
             format=self.format,
             base=f"file://{self.root}",
@@ -274,7 +274,7 @@ class FileSink(SelfContained):
 
     def damage(self, batch: ExpectedBatch, found: Manifest) -> str | None:
         with reporting("look at", batch.key):
-            return differences(self._target_path(batch.key), found)
+            return differences(self.published_path(batch.key), found)
 
     def strays(self, tables: KnownTables) -> list[str]:
         with reporting("list", self.root):
@@ -294,7 +294,7 @@ class FileSink(SelfContained):
         if found is not None:
             return found
         key = batch.key
-        stage, target = self._stage_path(batch.staged, epoch), self._target_path(key)
+        stage, target = self._stage_path(batch.staged, epoch), self.published_path(key)
         with reporting("publish", key):
             own = self._complete_stage(batch, epoch)
             make_folders(target.parent)
@@ -310,7 +310,7 @@ class FileSink(SelfContained):
 
     def replace(self, batch: ExpectedBatch, epoch: int) -> Manifest:
         key = batch.key
-        stage, target = self._stage_path(batch.staged, epoch), self._target_path(key)
+        stage, target = self._stage_path(batch.staged, epoch), self.published_path(key)
         if self.contains(batch) is None:
             return self.publish(batch, epoch)
         with reporting("replace", key), self._locked(key):
@@ -331,7 +331,7 @@ class FileSink(SelfContained):
         return own
 
     def withdraw(self, batch: ExpectedBatch, epoch: int) -> bool:
-        key, target = batch.key, self._target_path(batch.key)
+        key, target = batch.key, self.published_path(batch.key)
         if self.contains(batch) is None:
             return False
         with reporting("withdraw", key), self._locked(key):
@@ -474,7 +474,8 @@ class FileSink(SelfContained):
         # Folders of versions before identities do not say whose attempts they hold; all of them are old enough.
         return sorted({self.root / folder, _of_checkpoint(self.root / folder, checkpoint)})
 
-    def _target_path(self, key: BatchKey) -> Path:
+    def published_path(self, key: BatchKey) -> Path:
+        """Folder of the batch, once it is published."""
         return self.root / f"lane={key.lane}" / f"batch_id={key.id}"
 
     def replaced_path(self, batch: BatchIdentity) -> Path:

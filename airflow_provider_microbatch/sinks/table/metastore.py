@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks.table.hive_metastore import VERSION, replace_at_once
+from airflow_provider_microbatch.sinks.table.partition_values import Values, spelled, values_of
 from airflow_provider_microbatch.sinks.table.stage_table import Owner
 from airflow_provider_microbatch.sinks.table.statement_steps import StatementSteps
 from airflow_provider_microbatch.sinks.table.statements import StatementError, Statements, literal, quoted
@@ -20,6 +24,8 @@ PIPELINE = "microbatch.pipeline"
 _MISSING = ("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND", "PARTITIONS_NOT_FOUND")
 _OF_HIVE = ("path", "serialization.format")
 """Storage properties that are no options of the reader."""
+_IN_FOLDER = "SET spark.sql.hive.manageFilesourcePartitions = false"
+"""Tables that are made after it have the partitions that Spark finds in their folders."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +38,7 @@ class TableInfo:
     :param properties: its table properties.
     :param options: options of its reader.
     :param partitioned_by: partition columns.
+    :param names_partitions: whether the metastore names its partitions; otherwise Spark finds them in its folder.
     """
 
     columns: tuple[tuple[str, Any], ...]
@@ -40,6 +47,7 @@ class TableInfo:
     properties: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
     partitioned_by: tuple[str, ...] = ()
+    names_partitions: bool = False
 
     @property
     def owner(self) -> Owner | None:
@@ -51,12 +59,10 @@ class TableInfo:
 
     def same_shape(self, other: TableInfo) -> bool:
         """Whether files of one table can be read as files of the other: then a new location is enough."""
-        return (self.columns, self.provider, dict(self.options), self.partitioned_by) == (
-            other.columns,
-            other.provider,
-            dict(other.options),
-            other.partitioned_by,
-        )
+        return self._shape() == other._shape()
+
+    def _shape(self) -> tuple[object, ...]:
+        return (self.columns, self.provider, dict(self.options), self.partitioned_by, self.names_partitions)
 
 
 @dataclass(frozen=True)
@@ -64,11 +70,13 @@ class Metastore:
     """:param statements: runs statements.
     :param namespace: namespace of all tables; None for the default one.
     :param steps: runs statements that change something; None if nothing is to be changed.
+    :param uri: address by which the metastore itself is spoken to; None if all is done by statements.
     """
 
     statements: Statements
     namespace: str | None
     steps: StatementSteps | None = None
+    uri: str | None = None
 
     def table(self, name: str) -> TableInfo | None:
         """The table; None if there is none."""
@@ -79,15 +87,29 @@ class Metastore:
         found = self._describe(f"DESCRIBE TABLE EXTENDED {self.name(name)} {_partition(key)} AS JSON")
         return found.location if found else None
 
+    def partitions(self, name: str, key: BatchKey, columns: Sequence[str]) -> set[Values]:
+        """The partitions of the batch.
+
+        :param columns: the partition columns behind those that name the batch.
+        """
+        found = self._partitions(name, _partition(key))
+        return {values_of("/".join(path.split("/")[-len(columns) :]), columns) for path in found}
+
     def batches(self, name: str, lane: str) -> list[int]:
         """Ids of the lane for which the table has partitions, ascending."""
-        try:
-            (rows,) = self.statements.run([f"SHOW PARTITIONS {self.name(name)} PARTITION (lane = {literal(lane)})"])
-        except StatementError as error:
-            if error.condition in _MISSING:
-                return []
-            raise
-        return sorted(int(row["partition"].rpartition("batch_id=")[2]) for row in rows)
+        found = self._partitions(name, f"PARTITION (lane = {literal(lane)})")
+        return sorted(int(path.rpartition("batch_id=")[2]) for path in found)
+
+    def kinds(self, columns: str, names: Sequence[str]) -> list[str]:
+        """Types of some of a table's columns.
+
+        :param columns: all columns, as DDL.
+        :param names: those that are asked for.
+        :raises StatementError: ``FIELD_NOT_FOUND`` if one is missing.
+        """
+        asked = ", ".join(f"typeof(a.{quoted(name)}) AS {quoted(name)}" for name in names)
+        ((row,),) = self.statements.run([f"SELECT {asked} FROM (SELECT CAST(NULL AS STRUCT<{columns}>) AS a)"])
+        return [row[name] for name in names]
 
     def named(self, prefix: str) -> list[str]:
         """Tables whose name begins with ``prefix``."""
@@ -110,21 +132,25 @@ class Metastore:
         properties: Mapping[str, str],
         options: Mapping[str, str],
         partitioned_by: Sequence[str] = (),
+        names_partitions: bool = True,
         if_not_exists: bool = False,
     ) -> None:
         """Make an external table: dropping it never removes a file.
 
         :param columns: the columns, as DDL.
+        :param names_partitions: whether the metastore is to name the table's partitions; otherwise Spark finds them in
+            the table's folder.
         """
         parts = [
             f"CREATE TABLE {'IF NOT EXISTS ' if if_not_exists else ''}{self.name(name)} ({columns})",
             f"USING {provider}",
             f"OPTIONS ({_pairs(options)})" if options else "",
-            f"PARTITIONED BY ({', '.join(partitioned_by)})" if partitioned_by else "",
+            f"PARTITIONED BY ({', '.join(map(quoted, partitioned_by))})" if partitioned_by else "",
             f"LOCATION {_address(location)}",
             f"TBLPROPERTIES ({_pairs(properties)})",
         ]
-        self._change([" ".join(part for part in parts if part)])
+        before = [] if names_partitions else [_IN_FOLDER]
+        self._change([*before, " ".join(part for part in parts if part)])
 
     def rename(self, name: str, new: str) -> None:
         """Rename a table, in one call of the metastore. :raises StatementError: if ``new`` is taken."""
@@ -134,11 +160,31 @@ class Metastore:
         """Point the table at other files. One call of the metastore."""
         self._change([f"ALTER TABLE {self.name(name)} SET LOCATION {_address(location)}"])
 
+    def replace_at_once(self, name: str, by: str, *, version: str) -> bool:
+        """Make the table what another one is, in one call of the metastore; see :func:`hive_metastore.replace_at_once`.
+
+        :return: False if that cannot be done, and nothing was.
+        """
+        if self.uri is None or self.steps is None:
+            return False
+        call = partial(replace_at_once, self.uri, namespace=self.namespace, table=name, by=by, version=version)
+        return self.steps.run_on_condition(call)
+
+    def give_version(self, name: str) -> None:
+        """Give the table, if there is one, another version: calls for the last one can do nothing from then on."""
+        if self.table(name) is not None:
+            self._change([f"ALTER TABLE {self.name(name)} SET TBLPROPERTIES ({_pairs({VERSION: str(uuid.uuid4())})})"])
+
     def add_partition(self, name: str, key: BatchKey, location: Path) -> None:
         """Add the batch's partition unless there is one. One call of the metastore."""
-        self._change(
-            [f"ALTER TABLE {self.name(name)} ADD IF NOT EXISTS {_partition(key)} LOCATION {_address(location)}"]
-        )
+        self.add_partitions(name, key, {(): location})
+
+    def add_partitions(self, name: str, key: BatchKey, locations: Mapping[Values, Path]) -> None:
+        """Add those partitions of the batch that there are not. One call of the metastore: all are added, or none."""
+        added = " ".join(f"{_partition(key, one)} LOCATION {_address(where)}" for one, where in locations.items())
+        # Spark would make a call for each hundred.
+        before = [f"SET spark.sql.addPartitionInBatch.size = {len(locations)}"] if len(locations) > 1 else []
+        self._change([*before, f"ALTER TABLE {self.name(name)} ADD IF NOT EXISTS {added}"])
 
     def move_partition(self, name: str, key: BatchKey, location: Path) -> None:
         """Point the batch's partition at other files. One call of the metastore."""
@@ -147,7 +193,12 @@ class Metastore:
     def drop_partition(self, name: str, key: BatchKey) -> None:
         """Remove the batch's partition from the table, if there is one. One call of the metastore; no file of an
         external table is removed."""
-        self._change([f"ALTER TABLE {self.name(name)} DROP IF EXISTS {_partition(key)}"])
+        self.drop_partitions(name, key, [()])
+
+    def drop_partitions(self, name: str, key: BatchKey, which: Iterable[Values]) -> None:
+        """Remove those of the batch's partitions that there are, by one call of the metastore each."""
+        dropped = ", ".join(_partition(key, one) for one in which)
+        self._change([f"ALTER TABLE {self.name(name)} DROP IF EXISTS {dropped}"])
 
     def drop(self, *names: str) -> None:
         """Drop those of the tables that exist."""
@@ -156,6 +207,15 @@ class Metastore:
     def name(self, table: str) -> str:
         """The table's name in a statement."""
         return quoted(self.namespace, table)
+
+    def _partitions(self, name: str, clause: str) -> list[str]:
+        try:
+            (rows,) = self.statements.run([f"SHOW PARTITIONS {self.name(name)} {clause}"])
+        except StatementError as error:
+            if error.condition in _MISSING:
+                return []
+            raise
+        return [row["partition"] for row in rows]
 
     def _change(self, statements: list[str]) -> None:
         if self.steps is None:
@@ -178,11 +238,12 @@ class Metastore:
             properties=told.get("table_properties", {}),
             options={key: value for key, value in told.get("storage_properties", {}).items() if key not in _OF_HIVE},
             partitioned_by=tuple(told.get("partition_columns", ())),
+            names_partitions=told.get("partition_provider") == "Catalog",
         )
 
 
-def _partition(key: BatchKey) -> str:
-    return f"PARTITION (lane = {literal(key.lane)}, batch_id = {key.id})"
+def _partition(key: BatchKey, values: Values = ()) -> str:
+    return f"PARTITION (lane = {literal(key.lane)}, batch_id = {key.id}{spelled(values)})"
 
 
 def _pairs(values: Mapping[str, str]) -> str:

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
@@ -24,18 +24,17 @@ from airflow_provider_microbatch.sinks.file.lock import locked
 from airflow_provider_microbatch.sinks.file.posix import sync_tree
 from airflow_provider_microbatch.sinks.file.report import check_files, read_manifest
 from airflow_provider_microbatch.sinks.table.catalog import Catalog
+from airflow_provider_microbatch.sinks.table.hive_metastore import check_client, check_uri
 from airflow_provider_microbatch.sinks.table.marks import TABLE, put_mark, remove_mark, reporting
 from airflow_provider_microbatch.sinks.table.metastore import Metastore, TableInfo
-from airflow_provider_microbatch.sinks.table.spark_kinds import (
-    Names,
-    TableOfPartitions,
-    WholeTable,
-    owner_property,
-    replaced_note,
-)
+from airflow_provider_microbatch.sinks.table.replaced_files import replaced_note
+from airflow_provider_microbatch.sinks.table.stage_names import Names
 from airflow_provider_microbatch.sinks.table.stage_table import APPEND, StageTable, Table
 from airflow_provider_microbatch.sinks.table.statement_steps import StatementSteps
 from airflow_provider_microbatch.sinks.table.statements import StatementError, Statements
+from airflow_provider_microbatch.sinks.table.table_of_folders import TableOfFolders
+from airflow_provider_microbatch.sinks.table.table_of_partitions import TableOfPartitions
+from airflow_provider_microbatch.sinks.table.whole_table import WholeTable, properties_of
 
 _UNKNOWN = "columns_are_told_by_the_query STRING"
 """A metastore has no table without a column. This one stands for columns that are unknown before the query."""
@@ -43,6 +42,9 @@ _UNKNOWN = "columns_are_told_by_the_query STRING"
 
 _LOCK_SECONDS = 600.0
 """Time limit for the lock: its holder waits for statements, and first for those that the last holder left running."""
+
+
+Kind = TableOfPartitions | TableOfFolders | WholeTable
 
 
 @dataclass(frozen=True)
@@ -53,16 +55,31 @@ class SparkCatalog(Catalog):
         :class:`~airflow_provider_microbatch.sinks.table.statements.ConnectStatements`.
     :param root: folder of the tables' files: an absolute local path or ``file:`` URL that the orchestrator, the
         Spark of the jobs and the Spark of the catalog share.
+    :param metastore: address of the Hive metastore behind that catalog, ``thrift://host:port``: a table is replaced by
+        one of other columns in one call then, by pyiceberg's client. None: by two renames, between which there is no
+        table.
     :raises DefinitionError: for a wrong type or value.
     """
 
     statements: Statements
     root: str
+    _: KW_ONLY
+    metastore: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.statements, Statements):
             raise DefinitionError(f"SparkCatalog: statements is a {type(self.statements).__name__}, not Statements.")
         _ = FileSink(self.root).root  # must be a folder, not a bucket: nothing can be renamed there
+        if self.metastore is not None:
+            check_uri(self.metastore)
+
+    def servers(self) -> set[str]:
+        return super().servers() | ({self.metastore} if self.metastore is not None else set())
+
+    def check(self, table: Table) -> None:
+        super().check(table)
+        if self.metastore is not None:
+            check_client()
 
     @property
     def is_cheap_to_ask(self) -> bool:
@@ -70,11 +87,6 @@ class SparkCatalog(Catalog):
 
     def check_table(self, table: Table) -> None:
         self.files(table)
-        if table.partition_by:
-            raise DefinitionError(
-                f"table {table.name!r}: a table of Spark's catalog takes no partition_by here; its batches are its "
-                "partitions."
-            )
         if table.mode == APPEND and table.schema is None:
             raise DefinitionError(
                 f"table {table.name!r}: give it a schema. A continuous table of Spark's catalog is made before its "
@@ -100,8 +112,10 @@ class SparkCatalog(Catalog):
                     table.schema or _UNKNOWN,
                     provider=table.format,
                     location=folder,
-                    properties=owner_property(stage),
+                    properties=properties_of(stage),
                     options=table.options,
+                    partitioned_by=table.partition_by if table.schema else (),
+                    names_partitions=False,
                 )
             except StatementError as error:
                 if error.condition != "TABLE_OR_VIEW_ALREADY_EXISTS":
@@ -133,6 +147,7 @@ class SparkCatalog(Catalog):
         names, folder = self._names(stage), self.folder(stage)
         with reporting(f"publish {stage}"), self._changing(stage.table) as store:
             kind = self._kind(stage.table, store)
+            kind.settle(batch)
             found = self._published(kind, batch)
             if found is not None and found.epoch > stage.epoch and replay:
                 raise PublishConflictError(
@@ -145,7 +160,7 @@ class SparkCatalog(Catalog):
                 made = self._made(stage, store)
                 if made is None:
                     raise SinkError(f"there is no complete stage: {stage} was never made. Run the batch again.")
-                kind.put(stage, folder, names, made)
+                kind.put(stage, folder, batch, names, made)
                 found = self._published(kind, batch)
             if found is None:
                 raise SinkError(f"table {stage.table.name} does not show batch {stage.key} after its publish.")
@@ -161,21 +176,22 @@ class SparkCatalog(Catalog):
         with reporting(f"list table {table.name}"):
             return self._kind(table, self._store(table)).batches(lane)
 
+    def lanes(self, table: Table) -> list[str] | None:
+        return self.files(table).published_lanes() if table.mode == APPEND and table.partition_by else None
+
     def withdraw(self, table: Table, batch: ExpectedBatch, epoch: int) -> bool:
         with reporting(f"take batch {batch.key} out of table {table.name}"), self._changing(table) as store:
             kind = self._kind(table, store)
-            if not isinstance(kind, TableOfPartitions):
+            if isinstance(kind, WholeTable):
                 return super().withdraw(table, batch, epoch)
             found = self._published(kind, batch)
-            if found is None:
-                return False
-            if found.epoch != epoch:
+            if found is not None and found.epoch != epoch:
                 raise SinkError(
                     f"batch {batch.key} of table {table.name} is attempt {found.epoch}'s, not {epoch}'s: replaced "
                     "meanwhile. Nothing was taken out; run the command again."
                 )
-            kind.take_out(batch.key)
-        return True
+            kind.take_out(batch, epoch)
+        return found is not None
 
     def stages(self, table: Table, checkpoint: str) -> list[tuple[BatchKey, int]]:
         store = self._store(table)
@@ -188,6 +204,8 @@ class SparkCatalog(Catalog):
 
     def drop_replaced(self, table: Table, checkpoint: str, *, older_seconds: float, dry_run: bool) -> list[str]:
         files, found = self.files(table), []
+        if table.mode == APPEND and table.partition_by:
+            return files.drop_replaced(checkpoint, older_seconds=older_seconds, dry_run=dry_run)
         staged = [
             (BatchIdentity.at(key, checkpoint=owner), epoch)
             for owner in sorted({"", checkpoint})
@@ -224,7 +242,7 @@ class SparkCatalog(Catalog):
         sync_tree(folder)
 
     @staticmethod
-    def _published(kind: TableOfPartitions | WholeTable, batch: ExpectedBatch) -> Manifest | None:
+    def _published(kind: Kind, batch: ExpectedBatch) -> Manifest | None:
         key = batch.key
         folder = kind.folder(key)
         if folder is None:
@@ -242,8 +260,9 @@ class SparkCatalog(Catalog):
         info = store.table(self._names(stage).stage)
         return info if info and info.owner == stage.owner else None
 
-    def _kind(self, table: Table, store: Metastore) -> TableOfPartitions | WholeTable:
-        kind = TableOfPartitions if table.mode == APPEND else WholeTable
+    def _kind(self, table: Table, store: Metastore) -> Kind:
+        continuous = TableOfFolders if table.partition_by else TableOfPartitions
+        kind = continuous if table.mode == APPEND else WholeTable
         return kind(table, self.files(table), store)
 
     def _store(self, table: Table) -> Metastore:
@@ -263,10 +282,13 @@ class SparkCatalog(Catalog):
         :raises SinkError: if such a statement cannot be ended.
         """
         root = self.files(table).root
-        steps = StatementSteps(self.statements, root / "_statements")
+        steps = StatementSteps(
+            self.statements, root / "_statements", disarm=lambda: store.give_version(table.base_name)
+        )
+        store = Metastore(self.statements, table.namespace, steps, self.metastore)
         with locked(root / "_publish.lock", seconds=_LOCK_SECONDS):
             steps.end_all()
-            yield Metastore(self.statements, table.namespace, steps)
+            yield store
 
     @staticmethod
     def _names(stage: StageTable) -> Names:

@@ -1,0 +1,114 @@
+"""A Hive metastore, spoken to by its own protocol, for what no statement of Spark does: it gives a table other columns
+and other files in one call.
+
+Such a call cannot be ended by whoever comes after a process that died over it. So each is made on a condition: the
+table has the version that it had. A version is given once, and :meth:`Metastore.give_version` makes earlier calls fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
+from airflow_provider_microbatch.registry import DISTRIBUTION
+
+VERSION = "microbatch.version"
+"""Property of a table that is replaced as a whole."""
+
+_SECONDS = 60.0
+"""How long the metastore may take to answer."""
+
+_NEVER = "no table has this version"
+
+
+def check_uri(uri: object) -> None:
+    """:raises DefinitionError: if ``uri`` is no address of a metastore."""
+    address = urlsplit(uri) if isinstance(uri, str) else None
+    if address is None or address.scheme != "thrift" or not address.hostname or address.path or "@" in address.netloc:
+        raise DefinitionError(f"SparkCatalog: metastore {uri!r} is not of the form 'thrift://host:port'.")
+
+
+def check_client() -> None:
+    """:raises SinkError: if the client is not installed."""
+    try:
+        import hive_metastore
+        import thrift  # noqa: F401
+    except ImportError as error:
+        raise SinkError(
+            f"a metastore is spoken to by pyiceberg's client for Hive, which is not installed ({error}). Run: "
+            f"pip install '{DISTRIBUTION}[hive]', or leave out metastore=…"
+        ) from error
+    del hive_metastore
+
+
+def replace_at_once(uri: str, *, namespace: str | None, table: str, by: str, version: str) -> bool:
+    """Make a table what another one is, under its own name. One call of the metastore, which is not made if the table
+    has another version by then.
+
+    :param by: the other table, which stays.
+    :param version: the version that the table has.
+    :return: False if the metastore does not do that, and nothing was done: it heeds no condition, or takes no columns
+        of other types in place of the old ones.
+    :raises SinkError: if the table has another version, or if it is unknown whether the table was replaced.
+    """
+    from hive_metastore.ttypes import InvalidOperationException, MetaException
+    from thrift.Thrift import TException
+
+    place = namespace or "default"
+    with _client(uri) as client:
+        try:
+            new = client.get_table(place, by)
+            if not _heeds_conditions(client, place, by, new):
+                return False
+            new.tableName = table
+            client.alter_table_with_environment_context(place, table, new, _if_version(version))
+        except InvalidOperationException:
+            return False
+        except MetaException as error:
+            raise SinkError(f"the metastore {uri} has not replaced table {table}: {error.message}") from error
+        except (TException, OSError) as error:
+            raise SinkError(f"whether the metastore {uri} has replaced table {table} is unknown: {error}") from error
+    return True
+
+
+def _heeds_conditions(client: Any, place: str, name: str, table: Any) -> bool:
+    """Whether the metastore refuses a call whose condition does not hold, as 2.3.10 does; older ones do not look."""
+    from hive_metastore.ttypes import MetaException
+
+    try:
+        client.alter_table_with_environment_context(place, name, table, _if_version(_NEVER))
+    except MetaException as error:
+        return _NEVER in str(error.message)
+    return False
+
+
+def _if_version(version: str) -> Any:
+    from hive_metastore.ttypes import EnvironmentContext
+
+    condition = {"expected_parameter_key": VERSION, "expected_parameter_value": version}
+    return EnvironmentContext(properties={**condition, "DO_NOT_UPDATE_STATS": "true"})
+
+
+@contextmanager
+def _client(uri: str) -> Iterator[Any]:
+    from hive_metastore import ThriftHiveMetastore
+    from thrift.protocol.TBinaryProtocol import TBinaryProtocol
+    from thrift.Thrift import TException
+    from thrift.transport.TSocket import TSocket
+    from thrift.transport.TTransport import TBufferedTransport
+
+    address = urlsplit(uri)
+    socket = TSocket(address.hostname, address.port or 9083)
+    socket.setTimeout(_SECONDS * 1000)
+    transport = TBufferedTransport(socket)
+    try:
+        transport.open()
+    except (TException, OSError) as error:
+        raise SinkError(f"the metastore {uri} cannot be reached: {error}") from error
+    try:
+        yield ThriftHiveMetastore.Client(TBinaryProtocol(transport))
+    finally:
+        transport.close()

@@ -1,0 +1,135 @@
+"""A continuous table of Spark's catalog that has partition columns of its own: each batch is a folder of it, with one
+partition for each of its values.
+
+::
+
+    <root>/lane=live/batch_id=7/day=2026-01-31/…     the partition (live, 7, 2026-01-31) of the table
+
+No call of a metastore changes several partitions in different ways, so the folder decides, as in a table of files:
+readers find a batch's rows where its folder is, and its folder changes in one step. The metastore names partitions of a
+folder that is not there yet, or no more, and readers find no row in those. A batch is in as soon as the metastore names
+what is in its folder; all of that is named in one call.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
+from airflow_provider_microbatch.sinks.file.posix import make_folders
+from airflow_provider_microbatch.sinks.file.report import read_manifest
+from airflow_provider_microbatch.sinks.manifest import only
+from airflow_provider_microbatch.sinks.table.continuous import Continuous
+from airflow_provider_microbatch.sinks.table.metastore import TableInfo
+from airflow_provider_microbatch.sinks.table.partition_values import KINDS, Values, values_of
+from airflow_provider_microbatch.sinks.table.stage_names import Names
+from airflow_provider_microbatch.sinks.table.stage_table import StageTable
+from airflow_provider_microbatch.sinks.table.statements import StatementError
+
+
+@dataclass(frozen=True)
+class TableOfFolders(Continuous):
+    """Each batch is the folder ``lane=<lane>/batch_id=<id>``, whose partitions the metastore names."""
+
+    def folder(self, key: BatchKey) -> Path | None:
+        """The folder of the batch's published files; None if its readers do not see it."""
+        folder = self.files.published_path(key)
+        if not os.path.lexists(folder):
+            return None
+        inside = self._inside(key, self._manifest(key))
+        return folder if not inside or inside.keys() & self._named(key) else None
+
+    def find(self, batch: ExpectedBatch, found: Manifest) -> Manifest | None:
+        """The output in the batch's folder. :raises ForeignBatchError: if it is another batch's."""
+        return batch.check(found, where=f"table {self.table.name}")
+
+    def batches(self, lane: str) -> list[int]:
+        """Ids of the lane for which there are folders."""
+        return self.files.published_ids(lane)
+
+    def settle(self, batch: ExpectedBatch) -> None:
+        """Bring to its end what a process that died has left. Output in the folder that no reader sees is the batch's,
+        since it was whole before it came there; another batch's is set aside."""
+        key, found = batch.key, self._manifest(batch.key)
+        if found is not None and self.folder(key) is None and batch.find(found) is None:
+            hidden = only(found, checkpoint=batch.identity.checkpoint, tables=batch.tables)
+            self.files.withdraw(hidden, found.epoch)
+        self._tell(key)
+
+    def put(self, stage: StageTable, folder: Path, batch: ExpectedBatch, names: Names, info: TableInfo) -> None:
+        """Put the stage into the batch's place, in one step, and have the metastore name what is there."""
+        if self.folder(batch.key) is not None:
+            # Readers see all of the new output with the exchange: its partitions are named before, and are empty.
+            self._add(batch.key, self._inside(batch.key, read_manifest(folder, batch.key)))
+        self.files.replace(batch, stage.epoch)
+        self._tell(batch.key)
+
+    def take_out(self, batch: ExpectedBatch, epoch: int) -> None:
+        """Take the folder out, in one step, then have the metastore forget its partitions: without the folder, or if it
+        was taken out before, they have no rows."""
+        if self.folder(batch.key) is not None:
+            self.files.withdraw(batch, epoch)
+        self._forget(batch.key)
+
+    def heal(self, names: Names) -> None:
+        """Nothing to do: a folder is never half published."""
+
+    def check_new(self) -> None:
+        super().check_new()
+        columns = self.table.partition_by
+        try:
+            kinds = self.store.kinds(str(self.table.schema), columns)
+        except StatementError as error:
+            if error.condition != "FIELD_NOT_FOUND":
+                raise
+            raise SinkError(
+                f"table {self.table.name}: partition_by names {', '.join(columns)}, and not all of these are in the "
+                f"schema {self.table.schema!r}. Nothing was made; add them there."
+            ) from error
+        for column, kind in zip(columns, kinds, strict=True):
+            if kind not in KINDS:
+                raise SinkError(
+                    f"table {self.table.name}: partition_by: {column!r} is of type {kind}, whose values have more than "
+                    "one spelling: a folder and its partition would not be known as the same. Types that can be are "
+                    f"{', '.join(sorted(KINDS))}. Nothing was made."
+                )
+
+    def _tell(self, key: BatchKey) -> None:
+        """Have the metastore name what is in the batch's folder, and nothing else."""
+        self._add(key, self._inside(key, self._manifest(key)))
+        self._forget(key)
+
+    def _add(self, key: BatchKey, partitions: Mapping[Values, Path]) -> None:
+        named = self._named(key)
+        added = {values: path for values, path in partitions.items() if values not in named}
+        for path in added.values():
+            make_folders(path)  # else the metastore makes it, as its own user
+        if added:
+            self.store.add_partitions(self.table.base_name, key, added)
+
+    def _forget(self, key: BatchKey) -> None:
+        """Have the metastore forget what is not in the batch's folder."""
+        gone = self._named(key) - self._inside(key, self._manifest(key)).keys()
+        if gone:
+            self.store.drop_partitions(self.table.base_name, key, sorted(gone, key=str))
+
+    def _inside(self, key: BatchKey, manifest: Manifest | None) -> dict[Values, Path]:
+        """The partitions that a manifest tells of, with the places that they have in the batch's folder."""
+        files = manifest.files if manifest is not None else ()
+        folder, columns, inside = self.files.published_path(key), self.table.partition_by, {}
+        for path in sorted({name.rpartition("/")[0] for name in files}):
+            if path.count("=") != len(columns) or path.count("/") != len(columns) - 1:
+                raise SinkError(f"{folder / path} is no partition by {', '.join(columns)}. Move {folder} away.")
+            inside[values_of(path, columns)] = folder / path
+        return inside
+
+    def _manifest(self, key: BatchKey) -> Manifest | None:
+        return read_manifest(self.files.published_path(key), key)
+
+    def _named(self, key: BatchKey) -> set[Values]:
+        return self.store.partitions(self.table.base_name, key, self.table.partition_by)

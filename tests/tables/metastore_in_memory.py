@@ -1,0 +1,82 @@
+"""A metastore of a few tables in this process: it understands the statements that partitions of a batch take, and finds
+rows as Spark does, in the folders that partitions have. For tests that begin a thousand lives."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_microbatch.sinks.table.statements import Rows, StatementError, Statements
+
+_CREATE = re.compile(
+    r"CREATE TABLE (?:IF NOT EXISTS )?(\S+) \((.*)\) USING (\w+) (?:PARTITIONED BY \((.*?)\) )?LOCATION '(.*?)' "
+    r"TBLPROPERTIES \((.*)\)"
+)
+_PROPERTY = re.compile(r"'(microbatch\.\w+)' = '(.*?)'(?=, 'microbatch|$)")
+_PARTITION = re.compile(r"PARTITION \((.*?)\)(?: LOCATION 'file://(.*?)')?")
+_VALUE = re.compile(r"`?(\w+)`? = '?([^',]*)'?")
+
+
+@dataclass(frozen=True)
+class InMemory(Statements):
+    """:param tables: by name, what DESCRIBE tells.
+    :param partitions: of all tables, by name and spelled values: their folders.
+    """
+
+    tables: dict[str, dict[str, Any]] = field(default_factory=dict)
+    partitions: dict[str, dict[str, Path]] = field(default_factory=dict)
+
+    def handle(self) -> Mapping[str, Any]:
+        return {"of": "this process"}
+
+    def end(self, handle: Mapping[str, Any]) -> None:
+        """Nothing outlives this process."""
+
+    def run(self, statements: Sequence[str], *, handle: Mapping[str, Any] | None = None) -> list[Rows]:
+        return [self._run(statement) for statement in statements]
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """What a reader finds."""
+        files = [file for folder in self.partitions[name].values() for file in sorted(folder.glob("*.json"))]
+        return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+    def _run(self, statement: str) -> Rows:
+        if statement.startswith(("SET ", "SELECT typeof")):
+            return [{"of": "string"}]
+        if created := _CREATE.fullmatch(statement):
+            name, _, provider, by, location, properties = created.groups()
+            told = {"provider": provider, "location": location, "table_properties": dict(_PROPERTY.findall(properties))}
+            self.tables[name] = {**told, "partition_columns": re.findall(r"`(\w+)`", by or "")}
+            self.partitions[name] = {}
+            return []
+        if statement.startswith("SHOW TABLES"):
+            prefix = statement.rpartition("LIKE '")[2].removesuffix("*'")
+            bare = (table.strip("`") for table in self.tables)
+            return [{"tableName": table} for table in bare if table.startswith(prefix)]
+        name = next(word for word in statement.split() if word.startswith("`"))
+        if statement.startswith("DROP TABLE"):
+            self.tables.pop(name, None)
+            return []
+        if name not in self.tables:
+            raise StatementError("TABLE_OR_VIEW_NOT_FOUND", f"there is no {name}")
+        if statement.startswith("DESCRIBE"):
+            return [{"json_metadata": json.dumps(self.tables[name])}]
+        found = [
+            ("/".join(f"{key}={value}" for key, value in _VALUE.findall(one)), at)
+            for one, at in _PARTITION.findall(statement)
+        ]
+        if statement.startswith("SHOW PARTITIONS"):
+            return [{"partition": path} for path in self.partitions[name] if path.startswith(found[0][0] + "/")]
+        change, have = statement.removeprefix(f"ALTER TABLE {name} "), self.partitions[name]
+        if change.startswith("ADD IF NOT EXISTS"):
+            have.update({path: Path(at) for path, at in found if path not in have})
+        elif change.startswith("DROP IF EXISTS"):
+            for path, _ in found:
+                have.pop(path, None)
+        else:
+            raise AssertionError(statement)
+        return []

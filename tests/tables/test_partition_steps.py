@@ -1,0 +1,72 @@
+"""Batches of partitions in a metastore of this process: the contract of sinks, and that each step of what is done to a
+batch may be a process's last."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.sinks.table import TableSink
+from tests.contract.test_sink import (  # noqa: F401
+    Kind,
+    foreign,
+    test_a_batch_that_is_withdrawn_is_out_and_can_come_back,
+    test_a_foreign_batch_is_named_with_the_ways_on,
+    test_a_replay_needs_a_complete_stage,
+    test_a_replay_replaces_and_an_older_one_cannot_come_back,
+    test_a_stage_is_published_once_and_saying_it_again_changes_nothing,
+    test_a_stage_of_another_plan_is_not_published,
+    test_an_unfinished_or_missing_stage_is_never_published,
+    test_attempts_lanes_and_checkpoints_never_share_a_stage,
+    test_batches_and_lanes_do_not_meet,
+    test_making_and_asking_touch_nothing,
+    test_of_two_attempts_the_first_wins_and_the_other_learns_it,
+    test_output_that_is_recognised_counts_and_an_adopted_one_is_older_than_every_attempt,
+    test_what_is_at_a_batchs_place_and_not_the_batch_is_an_error,
+    test_what_was_withdrawn_is_kept_and_goes_as_replaced_output_does,
+)
+from tests.sinks.stages import BATCH, EXPECTED
+from tests.tables.metastore_in_memory import InMemory
+from tests.tables.partition_lives import Life, dies, sink_in
+from tests.tables.stages import write_partitions
+
+
+@pytest.fixture
+def kind() -> Kind:
+    metastore = InMemory()
+    return Kind(make=lambda folder: sink_in(folder, metastore, "orders"), write_stage=write_partitions)
+
+
+@pytest.fixture
+def sink(kind: Kind, tmp_path: Path) -> Sink:
+    return kind.make(tmp_path)
+
+
+@pytest.mark.parametrize("doing", ["publish", "publish behind a withdrawal", "replace", "withdraw"])
+def test_a_crash_between_any_two_steps_loses_and_doubles_nothing(doing: str, tmp_path: Path) -> None:
+    def life(number: int) -> Life:
+        metastore = InMemory()
+        sink = sink_in(tmp_path / str(number), metastore, "orders")
+        return Life(sink, lambda: [row["epoch"] for row in metastore.rows("`orders`")])
+
+    steps = next(number for number in itertools.count() if not dies(life(number), doing, at=number))
+    assert steps > 2, "it has died at each of its steps"
+
+
+def test_a_table_keeps_its_partition_columns(kind: Kind, sink: TableSink) -> None:
+    kind.write_stage(sink, 1)
+    sink.publish(EXPECTED, 1)
+    with pytest.raises(SinkError, match=r"was made with partition_by=\('of',\), not \(\)"):
+        dataclasses.replace(sink, partition_by=()).admits(BATCH)
+
+
+def test_output_of_other_partition_columns_is_an_error(kind: Kind, sink: TableSink) -> None:
+    """Of a table that was made anew, where its folder was left."""
+    kind.write_stage(sink, 1, below=("of=a/and=b",))
+    with pytest.raises(SinkError, match="is no partition by of"):
+        sink.publish(EXPECTED, 1)
