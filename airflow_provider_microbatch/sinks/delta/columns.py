@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.sinks.arrow_types import plain
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
+from airflow_provider_microbatch.sinks.placed.arrow_types import plain
 
 _PRIMITIVES = {
     "string", "long", "integer", "short", "byte", "float", "double", "boolean", "binary", "date", "timestamp",

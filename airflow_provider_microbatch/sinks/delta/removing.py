@@ -18,12 +18,12 @@ from urllib.parse import unquote
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.sinks.arrow_types import plain
 from airflow_provider_microbatch.sinks.delta.adding import add_of
 from airflow_provider_microbatch.sinks.delta.home import Home
 from airflow_provider_microbatch.sinks.delta.log import Snapshot
 from airflow_provider_microbatch.sinks.delta.protocol import has_change_feed
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
+from airflow_provider_microbatch.sinks.placed.arrow_types import plain
 from airflow_provider_microbatch.sinks.placed.data_files import is_of
 from airflow_provider_microbatch.sinks.placed.places import DATA, REST, folder_of_batch, shared_by
 

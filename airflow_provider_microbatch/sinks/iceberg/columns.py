@@ -8,9 +8,9 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.sinks.arrow_types import plain
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.iceberg.partitions import IDENTITY, Partition
+from airflow_provider_microbatch.sinks.placed.arrow_types import plain
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_microbatch.sinks.arrow_types import fitted
 from airflow_provider_microbatch.sinks.merged.keys import Keys
+from airflow_provider_microbatch.sinks.placed.arrow_types import fitted
 from airflow_provider_microbatch.sinks.placed.data_files import DataFiles
 
 _ROWS = 65_536

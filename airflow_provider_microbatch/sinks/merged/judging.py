@@ -9,7 +9,6 @@ from typing import Any
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.changes import DELETED
-from airflow_provider_microbatch.sinks.arrow_types import fitted
 from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.merged.files import rewritten, rows_of, rows_with
 from airflow_provider_microbatch.sinks.merged.history import History
@@ -17,6 +16,7 @@ from airflow_provider_microbatch.sinks.merged.keys import Keys
 from airflow_provider_microbatch.sinks.merged.newest import Newest, NewestRecords
 from airflow_provider_microbatch.sinks.merged.order import newest
 from airflow_provider_microbatch.sinks.merged.versions import versions
+from airflow_provider_microbatch.sinks.placed.arrow_types import fitted
 from airflow_provider_microbatch.sinks.placed.data_files import DataFiles, is_of
 
 
