@@ -11,12 +11,18 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
+from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator
 from airflow_provider_microbatch.pipeline import Pipeline
+from airflow_provider_microbatch.runtime.app import run_job
+from airflow_provider_microbatch.sinks import SinkContext
 from airflow_provider_microbatch.sinks.delta import DeltaSink
+from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sources.file import FileSource
 from tests.airflow_face.support import context
 from tests.environments import jars
+from tests.runtime.jobs import EXPECTED, land, make_job
+from tests.sinks.stages import batch_of, expect
 from tests.support import object_store
 from tests.support.local_spark import DELTA, local_spark
 from tests.support.object_store_server import BUCKET
@@ -96,3 +102,28 @@ def test_a_batch_of_spark_submit_is_read_back_by_both_and_keeps_the_keys_nowhere
         stored.append(client.get_object(Bucket=BUCKET, Key=f"{prefix}/{key}")["Body"].read())
     assert SECRET.encode() not in b"".join(stored)
     assert SECRET not in caplog.text
+
+
+CHANGES = [
+    {"id": 1, "name": "Ada", "at": "2999-01-02T00:00:00Z", "op": "U"},
+    {"id": 1, "name": "late", "at": "2026-01-01T00:00:00Z", "op": "U"},
+    {"id": 2, "name": "Bob", "at": "2026-01-03T00:00:00Z", "op": "U"},
+]
+
+
+def test_changes_are_merged_and_spark_reads_their_newest(spark: SparkSession, tmp_path: Path) -> None:
+    merge = Merge(keys=("id",), sequence_by=("at",), delete_when="op = 'D'", leave_out=("op",))
+    sink = DeltaSink(f"{object_store.address(tmp_path)}/customers", merge=merge, packages=[])
+    opened, later = sink.open(SinkContext()), batch_of(BatchKey("live", 1))
+    schema = "id long, name string, at timestamp, op string"
+    opened.begin(EXPECTED.identity, 1)
+    run_job(spark, make_job(sink, None, [land(tmp_path / "landing", CHANGES)], schema=schema))
+    opened.publish(EXPECTED, 1)
+    gone = land(tmp_path / "later", [{"id": 2, "name": None, "at": "2026-01-03T00:00:00.000001Z", "op": "D"}])
+    opened.begin(later, 1)
+    stages = opened.stages_by_name(later, 1)
+    run_job(spark, make_job(sink, None, [gone], schema=schema, batch_id=1, stages=stages, identity=later.to_dict()))
+    opened.publish(expect(later.key), 1)
+    read = spark.read.format("delta").load(f"s3a://{BUCKET}{tmp_path}/customers")
+    assert read.columns == ["id", "name", "at", "lane", "batch_id"]
+    assert [(row.id, row.name, row.at.year, row.batch_id) for row in read.collect()] == [(1, "Ada", 2999, 0)]

@@ -7,16 +7,15 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.delta.log import DeltaLog
 from airflow_provider_microbatch.sinks.delta.merged import files
 from airflow_provider_microbatch.sinks.delta.merged.newest import NewestRecords
+from airflow_provider_microbatch.sinks.file.objects.stages import Stages
 from airflow_provider_microbatch.sinks.placed.places import Places
 from tests.sinks.changes import (
     PAIRS,
@@ -30,23 +29,16 @@ from tests.sinks.changes import (
     histories,
 )
 from tests.sinks.delta_stages import write_rows
-from tests.sinks.delta_world import optimize_and_vacuum
-from tests.sinks.merged_delta import COLUMNS, MergedInDelta, row_of
+from tests.sinks.merged_delta import COLUMNS, MergedInBucket, MergedInDelta, anywhere, in_bucket, row_of
 from tests.sinks.stages import CHECKPOINT, batch_of, expect
 
 worlds = itertools.count()
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> MergedInDelta:
-    return MergedInDelta(tmp_path / "my customers")
-
-
-def append(table: MergedInDelta, *rows: dict[str, Any]) -> None:
-    """As another writer does."""
-    kinds = {"id": pa.int64(), "shop": pa.string(), "ts": pa.int64(), "seq": pa.int32(), "note": pa.string()}
-    theirs = pa.Table.from_pylist([{"shop": "a", "seq": 1, **row} for row in rows], schema=pa.schema(kinds))
-    write_deltalake(table.root.as_uri(), theirs, mode="append", schema_mode="merge")
+def table(tmp_path: Path, request: pytest.FixtureRequest) -> MergedInDelta:
+    place: type[MergedInDelta] = getattr(request, "param", MergedInDelta)
+    return place(tmp_path / place.name)
 
 
 @pytest.mark.parametrize(("one", "other", "left"), PAIRS.values(), ids=PAIRS)
@@ -65,10 +57,11 @@ def test_readers_find_the_columns_but_those_left_out_and_whose_the_newest_change
     assert [(row["lane"], row["batch_id"]) for row in found.to_pylist()] == [("live", 2), ("live", 1)]
 
 
+@anywhere
 def test_a_deletion_is_remembered_whatever_others_do_to_small_and_old_files(table: MergedInDelta) -> None:
     table.publish(1, change(ts=1), change(id=2))
     table.publish(2, change(ts=5, deleted=True), change(id=3))
-    optimize_and_vacuum(table.root)
+    table.optimize_and_vacuum()
     table.publish(3, change(ts=4, note="late"))
     assert [row[0] for row in table.rows()] == [2, 3]
     assert table.withdraw(2)
@@ -88,7 +81,7 @@ def test_what_others_write_stays_until_a_change_of_its_key_wins(table: MergedInD
     table.publish(1, change(ts=1), change(id=2), change(id=3))
     table.table().update(predicate="id = 1", updates={"note": "'by hand'"})
     table.table().delete("id = 2")
-    append(table, {"id": 3, "ts": 9, "note": "twice"}, {"id": 4, "ts": 9, "shop": None, "note": "theirs"})
+    table.append({"id": 3, "ts": 9, "note": "twice"}, {"id": 4, "ts": 9, "shop": None, "note": "theirs"})
     assert len(table.rows()) == 4
     table.publish(2, change(ts=2, note="new"), change(id=2, ts=2), change(id=3, ts=2))
     assert table.rows() == [(1, "a", 2, 1, "new"), (2, "a", 2, 1, "x"), (3, "a", 2, 1, "x"), (4, None, 9, 1, "theirs")]
@@ -96,7 +89,7 @@ def test_what_others_write_stays_until_a_change_of_its_key_wins(table: MergedInD
 
 def test_rows_that_a_table_had_before_are_changed_by_the_first_batch(tmp_path: Path) -> None:
     table = MergedInDelta(tmp_path / "customers", {"schema_policy": "add_columns"})
-    append(table, {"id": 1, "ts": 9, "note": "before"}, {"id": 2, "ts": 9, "note": "before"})
+    table.append({"id": 1, "ts": 9, "note": "before"}, {"id": 2, "ts": 9, "note": "before"})
     table.sink.check()
     table.publish(1, change(), change(id=3, deleted=True))
     assert table.rows() == [(1, "a", 1, 1, "x"), (2, "a", 9, 1, "before")]
@@ -121,13 +114,18 @@ class Other:
         monkeypatch.setattr(owner, step, wrapped)
 
 
-@pytest.mark.parametrize("step", [(DeltaLog, "commit"), (NewestRecords, "get")], ids=["commits first", "and sweeps"])
+@anywhere
+@pytest.mark.parametrize(
+    "step",
+    [(DeltaLog, "commit"), (NewestRecords, "get"), (files, "_marks")],
+    ids=["commits first", "and sweeps", "and sweeps what is read"],
+)
 def test_of_two_that_publish_at_once_each_sees_what_the_other_has_changed(
     table: MergedInDelta, monkeypatch: pytest.MonkeyPatch, step: tuple[type, str]
 ) -> None:
     table.publish(1, change(ts=1))
     table.write(BatchKey("live", 2), 1, [change(ts=2, note="two"), change(id=2, ts=9)])
-    other = Other(monkeypatch, *step, lambda: MergedInDelta(table.root).publish(3, change(ts=3), change(id=2, ts=3)))
+    other = Other(monkeypatch, *step, lambda: type(table)(table.root).publish(3, change(ts=3), change(id=2, ts=3)))
     table.sink.publish(expect(BatchKey("live", 2)), 1)
     assert other.done
     assert table.rows() == [(1, "a", 3, 1, "x"), (2, "a", 9, 1, "x")]
@@ -137,11 +135,12 @@ def test_of_two_that_publish_at_once_each_sees_what_the_other_has_changed(
 def test_an_append_of_others_beside_a_publish_stays(table: MergedInDelta, monkeypatch: pytest.MonkeyPatch) -> None:
     table.publish(1, change(ts=1))
     table.write(BatchKey("live", 2), 1, [change(ts=2)])
-    Other(monkeypatch, DeltaLog, "commit", lambda: append(table, {"id": 1, "ts": 9}, {"id": 2, "ts": 9}))
+    Other(monkeypatch, DeltaLog, "commit", lambda: table.append({"id": 1, "ts": 9}, {"id": 2, "ts": 9}))
     table.sink.publish(expect(BatchKey("live", 2)), 1)
     assert table.rows() == [(1, "a", 2, 1, "x"), (2, "a", 9, 1, None)]
 
 
+@anywhere
 def test_who_sweeps_late_leaves_what_is_about_to_be_committed(
     table: MergedInDelta, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,9 +148,9 @@ def test_who_sweeps_late_leaves_what_is_about_to_be_committed(
     with monkeypatch.context() as asleep:
         asleep.setattr(NewestRecords, "sweep", lambda _, number: late.append(number))
         table.publish(1, change(ts=1))
-    Other(monkeypatch, DeltaLog, "commit", lambda: sweep(NewestRecords(table.root), *late))
+    Other(monkeypatch, DeltaLog, "commit", lambda: sweep(table.newest, *late))
     table.publish(2, change(ts=2), change(id=2))
-    sweep(NewestRecords(table.root), *late)
+    sweep(table.newest, *late)
     table.publish(3, change(ts=3))
     assert table.rows() == [(1, "a", 3, 1, "x"), (2, "a", 1, 1, "x")]
 
@@ -160,7 +159,11 @@ class Died(BaseException):
     """The process is gone: nothing handles it."""
 
 
-STEPS = {
+def die() -> None:
+    raise Died
+
+
+IN_FOLDER = {
     "the changes are in place": (Places, "take"),
     "a part of the newest changes is written": (files, "_written"),
     "their record is written": (NewestRecords, "put"),
@@ -168,23 +171,39 @@ STEPS = {
     "what went out is removed": (Places, "remove"),
     "old records are removed": (NewestRecords, "sweep"),
 }
+IN_BUCKET = {
+    **IN_FOLDER,
+    "the changes are in place": (Stages, "claim"),
+    "what goes out is marked": (Stages, "give_up"),
+    "what went out is removed": (Stages, "remove"),
+}
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize(("owner", "step"), STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize(("owner", "step"), IN_FOLDER.values(), ids=IN_FOLDER)
 @pytest.mark.parametrize("doing", ["publish", "replace", "withdraw"])
 def test_who_dies_between_two_writes_leaves_nothing_that_the_next_attempt_does_not_finish(
     table: MergedInDelta, monkeypatch: pytest.MonkeyPatch, owner: Any, step: str, after: bool, doing: str
+) -> None:
+    check_who_dies(table, monkeypatch, doing, owner, step, after=after)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("doing", "done"), [*(("replace", done) for done in IN_BUCKET), ("withdraw", "it is committed")]
+)
+def test_nor_does_who_dies_in_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, doing: str, done: str) -> None:
+    check_who_dies(MergedInBucket(tmp_path / MergedInBucket.name), monkeypatch, doing, *IN_BUCKET[done], after=True)
+
+
+def check_who_dies(
+    table: MergedInDelta, monkeypatch: pytest.MonkeyPatch, doing: str, owner: Any, step: str, *, after: bool
 ) -> None:
     old, new = [change(ts=2), change(id=2, ts=2, deleted=True)], [change(ts=3, deleted=True), change(id=3)]
     table.publish(1, change(ts=1), change(id=2, ts=1))
     if doing != "publish":
         table.publish(7, *old)
     epoch = 1 if doing == "publish" else 2
-
-    def die() -> None:
-        raise Died
-
     key, others = BatchKey("live", 7), [change(ts=1), change(id=2, ts=1)]
     if doing != "withdraw":
         table.write(key, epoch, new)
@@ -195,7 +214,7 @@ def test_who_dies_between_two_writes_leaves_nothing_that_the_next_attempt_does_n
         except Died:
             assert other.done
     assert table.rows() in [expected([*others, *one]) for one in ([], old, new)]
-    again = MergedInDelta(table.root)
+    again = type(table)(table.root)
     if doing == "withdraw":
         again.withdraw(7)
     else:
@@ -214,37 +233,67 @@ def test_who_dies_between_two_writes_leaves_nothing_that_the_next_attempt_does_n
     assert len(again.newest_files()) <= 4
 
 
+@in_bucket
+def test_who_sleeps_does_not_publish_what_was_taken_out_while_its_changes_go(
+    table: MergedInDelta, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.publish(1, change(ts=1))
+    key = BatchKey("live", 7)
+    table.write(key, 1, [change(ts=2)])
+
+    def publish_withdraw_and_die() -> None:
+        awake = type(table)(table.root)
+        awake.sink.publish(expect(key), 1)
+        with monkeypatch.context() as dying:
+            Other(dying, Stages, "remove", die)
+            with pytest.raises(Died):
+                awake.withdraw(7)
+
+    Other(monkeypatch, DeltaLog, "commit", publish_withdraw_and_die)
+    with pytest.raises(SinkError, match="no complete stage"):
+        table.sink.publish(expect(key), 1)
+    assert table.rows() == [(1, "a", 1, 1, "x")]
+    assert table.sink.stages(CHECKPOINT) == [(key, 1)]
+    assert table.sink.drop_stage(batch_of(key), 1)
+    assert table.batches_with_changes() == ["live/1"]
+    table.write(key, 2, [change(ts=3)])
+    table.sink.publish(expect(key), 2)
+    assert table.rows() == [(1, "a", 3, 1, "x")]
+
+
+@anywhere
 def test_a_replay_needs_the_changes_of_all_batches_and_says_whose_are_gone(table: MergedInDelta) -> None:
     table.publish(1, change(ts=1))
     found = table.publish(2, change(ts=2))
-    (gone,) = (table.root / "_microbatch" / "changes" / "live" / "1").glob("*/*.parquet")
-    kept = gone.read_bytes()
-    gone.unlink()
+    (gone,) = [file for file in table.files("_microbatch/changes/live/1") if file.endswith("00000-d1-1.parquet")]
+    kept = table.read(gone)
+    table.remove(gone)
     assert table.sink.damage(expect(BatchKey("live", 2)), found) is None
     told = table.sink.damage(expect(BatchKey("live", 1)), found)
     assert told is not None
-    assert gone.name in told
+    assert gone in told
     before = table.rows()
-    with pytest.raises(SinkError, match=rf"{gone.name}.*Nothing was changed"):
+    with pytest.raises(SinkError, match=rf"{gone}.*Nothing was changed"):
         table.replace(2, change(id=5))
     assert table.rows() == before
-    gone.write_bytes(kept)
+    table.put(gone, kept)
     table.sink.replace(expect(BatchKey("live", 2)), 2)
     assert table.rows() == [(1, "a", 1, 1, "x"), (5, "a", 1, 1, "x")]
 
 
+@anywhere
 def test_a_record_of_the_newest_changes_that_is_gone_or_changed_stops_publishes(table: MergedInDelta) -> None:
     table.publish(1, change(ts=1))
-    (record,) = (table.root / "_microbatch" / "newest").glob("*.json")
-    kept = record.read_bytes()
+    (record,) = [file for file in table.files("_microbatch/newest") if file.endswith(".json")]
+    kept = table.read(record)
     table.write(BatchKey("live", 2), 1, [change(ts=2)])
-    record.write_bytes(kept.replace(b'"id"', b'"ID"', 1))
+    table.put(record, kept.replace(b'"id"', b'"ID"', 1))
     with pytest.raises(SinkError, match="somebody has changed"):
         table.sink.publish(expect(BatchKey("live", 2)), 1)
-    record.unlink()
+    table.remove(record)
     with pytest.raises(SinkError, match="Bring the folder _microbatch of the table back"):
         table.sink.publish(expect(BatchKey("live", 2)), 1)
-    record.write_bytes(kept)
+    table.put(record, kept)
     table.sink.publish(expect(BatchKey("live", 2)), 1)
     assert table.rows() == [(1, "a", 2, 1, "x")]
 
@@ -284,9 +333,13 @@ def test_small_files_do_not_add_up(table: MergedInDelta) -> None:
 
 
 @pytest.mark.slow
-@given(history=histories())
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.parametrize(("place", "examples"), [(MergedInDelta, 50), (MergedInBucket, 6)], ids=["folder", "bucket"])
 def test_what_comes_out_is_what_a_dictionary_has_after_the_changes_in_order(
-    tmp_path: Path, history: list[tuple[str, int, list[Change]]]
+    tmp_path: Path, place: type[MergedInDelta], examples: int
 ) -> None:
-    check_like_a_dictionary(MergedInDelta(tmp_path / str(next(worlds))), history)
+    @given(history=histories())
+    @settings(max_examples=examples, deadline=None)
+    def check(history: list[tuple[str, int, list[Change]]]) -> None:
+        check_like_a_dictionary(place(tmp_path / str(next(worlds))), history)
+
+    check()

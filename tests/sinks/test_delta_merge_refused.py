@@ -32,7 +32,7 @@ def table(tmp_path: Path) -> MergedInDelta:
     ("path", "wrong", "match"),
     [
         ("/lake/customers", {"partition_by": ["shop"], "merge": MERGE}, "partition_by cannot be given with merge"),
-        ("s3://lake@bucket/customers", {"merge": MERGE}, "merge needs a table on a file system"),
+        ("s3://lake@bucket/customers", {"partition_by": ["shop"], "merge": MERGE}, "partition_by cannot be given with"),
         ("/lake/customers", {"merge": "id"}, "merge must be a Merge, not str"),
     ],
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,10 +18,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.sinks.delta.merged.newest import Newest, NewestRecords
+from airflow_provider_microbatch.sinks.delta.merged.newest import FolderNewest, Newest
 from tests.sinks.changes import change
 from tests.sinks.delta_world import optimize_and_vacuum
-from tests.sinks.merged_delta import MergedInDelta
+from tests.sinks.merged_delta import MergedInDelta, anywhere, in_bucket
 from tests.sinks.stages import expect
 
 NEWEST = [(1, "a", 3, 1, "x"), (3, "a", 2, 1, "x")]
@@ -30,8 +29,9 @@ NEWEST = [(1, "a", 3, 1, "x"), (3, "a", 2, 1, "x")]
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> MergedInDelta:
-    table = MergedInDelta(tmp_path / "my customers")
+def table(tmp_path: Path, request: pytest.FixtureRequest) -> MergedInDelta:
+    place: type[MergedInDelta] = getattr(request, "param", MergedInDelta)
+    table = place(tmp_path / place.name)
     table.publish(1, change(ts=1), change(id=2, ts=1))
     table.publish(2, change(ts=3), change(id=3, ts=2))
     table.publish(3, change(id=2, ts=5, deleted=True))
@@ -91,6 +91,20 @@ def test_nobody_merges_into_a_table_that_was_put_back_until_it_has_its_newest_ro
     assert table.rows() == [NEWEST[0], (2, "a", 4, 1, "x"), *NEWEST[1:], (4, "a", 1, 1, "x")]
 
 
+@in_bucket
+def test_so_it_is_in_a_bucket(table: MergedInDelta) -> None:
+    """Whose first version is one without a batch."""
+    table.table().restore(2)
+    table.table().restore(1)
+    told = refused(table)
+    assert re.search(r"version 5: RESTORE by delta-rs.*; version 4: RESTORE by delta-rs.*Bring version 3 back", told)
+    (command,) = re.findall(r"python -c '.+?\)'(?= )", told)
+    subprocess.run([sys.executable, *shlex.split(command)[1:]], check=True)
+    assert table.rows() == NEWEST
+    table.sink.publish(expect(BatchKey("live", 4)), 1)
+    assert table.rows() == [*NEWEST, (4, "a", 1, 1, "x")]
+
+
 def test_what_others_have_done_before_it_comes_back_too(table: MergedInDelta) -> None:
     table.table().update(predicate="id = 1", updates={"note": "'by hand'"})
     table.table().restore(0)
@@ -121,16 +135,14 @@ def test_what_others_may_do_they_may_do_on(table: MergedInDelta) -> None:
     assert table.rows() == [NEWEST[0], (4, "a", 1, 1, "x"), (9, "a", 1, 1, "theirs")]
 
 
+@anywhere
 def test_a_log_that_was_put_back_alone_is_refused_before_anything_runs(table: MergedInDelta) -> None:
-    log, kept = table.root / "_delta_log", table.root.parent / "kept"
-    shutil.copytree(log, kept)
-    table.publish(4, change(id=4))
-    shutil.rmtree(log)
-    kept.rename(log)
+    table.publish(5, change(id=4))
+    table.remove(f"_delta_log/{table.table().version():020}.json")
     assert "Bring the folder _microbatch of the table back" in refused(table)
 
 
 def test_of_records_that_say_the_same_the_one_of_the_try_that_was_not_outrun_counts(tmp_path: Path) -> None:
-    records, same = NewestRecords(tmp_path), Newest(keys=["id"], sequence_by=["ts"], files={})
+    records, same = FolderNewest(tmp_path), Newest(keys=["id"], sequence_by=["ts"], files={})
     (number,) = {records.put(same, version=version) for version in (9, 12, 10)}
     assert records.version(number) == 12

@@ -16,11 +16,8 @@ from typing import Any
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.sinks import SinkContext
 from airflow_provider_microbatch.sinks.delta import DeltaSink
-from airflow_provider_microbatch.sinks.delta.folder import Folder
-from airflow_provider_microbatch.sinks.delta.log import DeltaLog
-from airflow_provider_microbatch.sinks.delta.merged.history import History
-from airflow_provider_microbatch.sinks.placed import HIDDEN
-from airflow_provider_microbatch.sinks.placed.records import FolderRecords
+from airflow_provider_microbatch.sinks.delta.merged.opened import OpenMerged
+from airflow_provider_microbatch.sinks.merge import Merge
 from tests.sinks.stages import NOTHING_KNOWN
 
 TOP = Path(__file__).resolve().parents[2]
@@ -62,14 +59,14 @@ def _look_at_changes(table: str) -> dict[str, list[dict[str, Any]]]:
     """The changes of the batches that one version names; it shows the newest of them."""
     from pyarrow import parquet
 
-    root = Path(table)
-    history = History(Folder(root), FolderRecords(root / HIDDEN / "batches"))
-    snapshot = DeltaLog(Folder(root)).open()
+    sink = DeltaSink(table, packages=[], merge=Merge(keys=("id",), sequence_by=("version",))).open(SinkContext())
+    assert isinstance(sink, OpenMerged)
+    history, snapshot = sink._history, sink._log.open()
     found: dict[str, list[dict[str, Any]]] = {}
     if snapshot is None:
         return found
     for key, number in history.batches(snapshot):
-        files = [parquet.read_table(root / path) for path in history.files_of(key, number)]
+        files = [parquet.read_table(history.home.source(path)) for path in history.files_of(key, number)]
         found[str(key)] = [row for file in files for row in file.select(["id", "version"]).to_pylist()]
     shown = snapshot.table.to_pyarrow_table().to_pylist()
     told = sorted((row["id"], row["version"]) for rows in found.values() for row in rows)

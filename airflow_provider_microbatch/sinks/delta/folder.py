@@ -26,6 +26,10 @@ class Folder:
     def uri(self) -> str:
         return self.root.as_uri()
 
+    @property
+    def in_python(self) -> str:
+        return f"DeltaTable({self.uri!r})"
+
     def options(self) -> dict[str, str]:
         return {}
 
@@ -45,6 +49,9 @@ class Folder:
 
     def source(self, path: str) -> Path:
         return self.root / path
+
+    def size(self, path: str) -> int:
+        return (self.root / path).stat().st_size
 
     def footer(self, path: str) -> Footer:
         from pyarrow import parquet

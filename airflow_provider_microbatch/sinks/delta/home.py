@@ -32,6 +32,10 @@ class Home(Protocol):
     def uri(self) -> str:
         """The table's address, as delta-rs takes it."""
 
+    @property
+    def in_python(self) -> str:
+        """An expression of Python that opens the table with delta-rs, for people. It names no secret."""
+
     def options(self) -> dict[str, str]:
         """Options by which delta-rs reaches the table. They may hold secrets, and stay in memory."""
 
@@ -45,10 +49,16 @@ class Home(Protocol):
         """Bring the log's entries that were written since ``since_ns`` to disk, so that they survive a power cut."""
 
     def source(self, path: str) -> Any:
-        """The data file, as Arrow takes it: a path or an open file."""
+        """The data file, as Arrow takes it: a path or an open file.
+
+        :raises FileNotFoundError: if it is gone; who reads an open file meets that, too.
+        """
+
+    def size(self, path: str) -> int:
+        """Bytes of a data file. :raises FileNotFoundError: if it is gone."""
 
     def footer(self, path: str) -> Footer:
-        """What is known of a data file without its rows."""
+        """What is known of a data file without its rows. :raises FileNotFoundError: if it is gone."""
 
     def writing(self, path: str) -> AbstractContextManager[Any]:
         """A place for Arrow to write a new data file to. If the context ends without an error, the file is there

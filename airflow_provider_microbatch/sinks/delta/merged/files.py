@@ -117,7 +117,7 @@ def _written(home: Home, pieces: Iterable[Any], schema: Any, name: Callable[[], 
                 writer.write_table(group)
                 size += group.nbytes
                 group = next(groups, None)
-        made[path] = home.footer(path).size
+        made[path] = home.size(path)
     return made
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks import Manifest
 from airflow_provider_microbatch.sinks.delta.home import Home
 from airflow_provider_microbatch.sinks.delta.log import Snapshot
 from airflow_provider_microbatch.sinks.delta.merged.files import rows_with
 from airflow_provider_microbatch.sinks.delta.merged.keys import Keys
 from airflow_provider_microbatch.sinks.placed import HIDDEN
-from airflow_provider_microbatch.sinks.placed.places import folder_of_batch, names_in_place
+from airflow_provider_microbatch.sinks.placed.places import names_in_place
 from airflow_provider_microbatch.sinks.placed.records import Records
 
 CHANGES = f"{HIDDEN}/changes"
@@ -24,10 +25,12 @@ CHANGES = f"{HIDDEN}/changes"
 class History:
     """:param home: where the table lies.
     :param records: manifests of its batches.
+    :param folder_of: the folder of the changes that a manifest lists, relative to the table's; also takes its number.
     """
 
     home: Home
     records: Records
+    folder_of: Callable[[Manifest, int], str]
 
     def files_of(self, key: BatchKey, number: int) -> list[str]:
         """The files of a batch's changes.
@@ -36,10 +39,10 @@ class History:
         :raises SinkError: if a file is not as it was written.
         :raises FileNotFoundError: if one is gone.
         """
-        found = []
-        for _, now, size in names_in_place(self.records.get(key, number)):
-            path = f"{folder_of_batch(key, data=CHANGES)}{number:016x}/{now}"
-            if (there := self.home.footer(path).size) != size:
+        found, manifest = [], self.records.get(key, number)
+        for _, now, size in names_in_place(manifest):
+            path = f"{self.folder_of(manifest, number)}/{now}"
+            if (there := self.home.size(path)) != size:
                 raise SinkError(
                     f"{path} of the Delta table {self.home.where} has {there} bytes, not {size}: somebody has changed "
                     f"what batch {key} wrote. Bring it back from a backup. Nothing was changed."

@@ -71,10 +71,10 @@ class OpenDeltaInBucket(StagedInObjects, OpenDeltaTable):
             "options": dict(self._sink.options),
             "constants": constants_of(batch.key),
         }
-        return self._stage(InDelta.by(batch, epoch), WRITER, arguments)
+        return self._stage(self.layout.by(batch, epoch), WRITER, arguments)
 
     def drop_stage(self, batch: BatchIdentity, epoch: int) -> bool:
-        written = InDelta.by(batch, epoch)
+        written = self.layout.by(batch, epoch)
         with self._telling("drop a stage of", batch.key):
             if not self._stages.is_marked(written):
                 return self._remove_late(written)
@@ -108,11 +108,11 @@ class OpenDeltaInBucket(StagedInObjects, OpenDeltaTable):
 
     def _make_table(self, batch: ExpectedBatch, epoch: int) -> None:
         """Make the table without a row, if it is not there. Only what is committed behind a version can be refused."""
-        written = InDelta.by(batch.staged, epoch)
+        written = self.layout.by(batch.staged, epoch)
         own = self.manifest(batch.staged, epoch)
         if own is None or self._log.open() is not None:
             return
-        columns = self._columns(next(self._lines(f"{written.folder}/{SCHEMA}"), None), own)
+        columns = self._shown(self._columns(next(self._lines(f"{written.folder}/{SCHEMA}"), None), own))
         self._log.create(
             [], schema=columns.schema, partition_by=self._sink.partition_by, key=batch.key, number=WITHDRAWN, info={}
         )
@@ -122,7 +122,7 @@ class OpenDeltaInBucket(StagedInObjects, OpenDeltaTable):
 
     def _ready(self, batch: ExpectedBatch, epoch: int) -> Ready:
         own = self._complete_stage(batch, epoch)
-        below = InDelta.by(batch.staged, epoch).folder
+        below = self.layout.by(batch.staged, epoch).folder
         return Ready(
             manifest=own,
             number=self._records.put(own),
@@ -146,8 +146,7 @@ class OpenDeltaInBucket(StagedInObjects, OpenDeltaTable):
         """Nothing: an object is durable when its put is answered."""
 
     def _settle(self, found: Published) -> None:
-        identity = found.manifest.identity or BatchIdentity.at(found.manifest.key)
-        self._stages.forget(InDelta.by(identity, found.manifest.epoch))
+        self._stages.forget(self._written_by(found.manifest))
 
     def _commit_ready(
         self, snapshot: Snapshot | None, ready: Ready, columns: Columns, change: Change, batch: ExpectedBatch
@@ -193,7 +192,7 @@ class OpenDeltaInBucket(StagedInObjects, OpenDeltaTable):
         number = None if snapshot is None else snapshot.number(written.key)
         if number is None:
             return False
-        return _is_by(self._records.get(written.key, number), written)
+        return self._written_by(self._records.get(written.key, number)) == written
 
     def _remove_late(self, written: Written) -> bool:
         """Remove what a driver that nobody could stop has written after the attempt's stage was dropped. Without a mark
@@ -205,8 +204,8 @@ class OpenDeltaInBucket(StagedInObjects, OpenDeltaTable):
     def _numbers_of(self, written: Written) -> list[int]:
         """Numbers of the attempt's manifest: one if the attempt is in, was in, or was about to be. Its own folder does
         not tell: VACUUM may have removed the manifest there."""
-        return [number for number, found in self._records.of(written.key) if _is_by(found, written)]
+        return [number for number, found in self._records.of(written.key) if self._written_by(found) == written]
 
-
-def _is_by(found: Manifest, written: Written) -> bool:
-    return InDelta.by(found.identity or BatchIdentity.at(found.key), found.epoch) == written
+    def _written_by(self, found: Manifest) -> Written:
+        """The output that a manifest lists."""
+        return self.layout.by(found.identity or BatchIdentity.at(found.key), found.epoch)

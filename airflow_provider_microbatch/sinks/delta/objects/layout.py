@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from airflow_provider_microbatch.sinks.file.objects.layout import Written
 from airflow_provider_microbatch.sinks.placed import HIDDEN
-from airflow_provider_microbatch.sinks.placed.places import folder_of_batch
+from airflow_provider_microbatch.sinks.placed.places import DATA, folder_of_batch
 
 RECORDS = f"{HIDDEN}/batches"
 """The folder of the manifests of batches."""
@@ -22,7 +22,9 @@ class InDelta(Written):
     VACUUM has to find what the log no longer names."""
 
     marked_in: ClassVar[str] = f"{HIDDEN}/"
+    data: ClassVar[str] = DATA
+    """The folder of the files of all batches."""
 
     @property
     def folder(self) -> str:
-        return f"{folder_of_batch(self.key)}{self.name.rpartition('/')[2]}"
+        return f"{folder_of_batch(self.key, data=self.data)}{self.name.rpartition('/')[2]}"
