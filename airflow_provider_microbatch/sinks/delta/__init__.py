@@ -137,8 +137,6 @@ class DeltaSink(Sink):
     def not_compactable(self) -> str | None:
         if self.merge is not None:
             return "a publish joins small files of a table into which changes are merged, as it writes others anew"
-        if is_object(self.path):
-            return "a Delta table in a bucket is compacted by delta-rs: DeltaTable(…).optimize.compact()"
         return None
 
     @property

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_provider_microbatch.sinks.delta.home import Footer
-from airflow_provider_microbatch.sinks.file.posix import make_folders, sync
+from airflow_provider_microbatch.sinks.file.posix import check_no_link, make_folders, sync
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,13 @@ class Folder:
             size=found.st_size, modified_ms=found.st_mtime_ns // 1_000_000, metadata=parquet.read_metadata(file)
         )
 
+    def here(self, paths: Sequence[str]) -> AbstractContextManager[Sequence[Path]]:
+        return nullcontext([self.root / path for path in paths])
+
     @contextlib.contextmanager
     def writing(self, path: str) -> Iterator[Path]:
         file = self.root / path
+        check_no_link(self.root, file.parent)
         make_folders(file.parent)
         yield file
         sync(file)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 
@@ -60,7 +62,13 @@ class Home(Protocol):
     def footer(self, path: str) -> Footer:
         """What is known of a data file without its rows. :raises FileNotFoundError: if it is gone."""
 
-    def writing(self, path: str) -> AbstractContextManager[Any]:
+    def here(self, paths: Sequence[str]) -> AbstractContextManager[Sequence[Path]]:
+        """Data files as files of this machine, in the same order, as long as the context lasts.
+
+        :raises FileNotFoundError: if one is gone.
+        """
+
+    def writing(self, path: str) -> AbstractContextManager[Path]:
         """A place for Arrow to write a new data file to. If the context ends without an error, the file is there
         durably."""
 

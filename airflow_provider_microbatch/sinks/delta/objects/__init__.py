@@ -130,6 +130,17 @@ class OpenDeltaInBucket(StagedInObjects, OpenDeltaTable):
             schema=next(self._lines(f"{below}/{SCHEMA}"), None),
         )
 
+    def _batch_of(self, path: str) -> BatchKey | None:
+        written = InDelta.of_file(path)
+        return None if written is None else written.key
+
+    def _number_of(self, path: str) -> int:
+        written = InDelta.of_file(path)
+        numbers = [] if written is None else self._numbers_of(written)
+        if not numbers:
+            raise SinkError(f"nobody can say whose {path} of the Delta table {self._where} is: its manifest is gone")
+        return numbers[0]
+
     def _in_place(self, ready: Ready) -> Iterator[tuple[str, str]]:
         for number, file in enumerate(sorted(ready.manifest.files)):
             now = file if is_plain(file) else f"{PLAIN}/part-{number:05}.parquet"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,15 @@ class BucketHome:
                     metadata=parquet.read_metadata(file),
                 )
         return self._footers[path]
+
+    @contextlib.contextmanager
+    def here(self, paths: Sequence[str]) -> Iterator[Sequence[Path]]:
+        with tempfile.TemporaryDirectory(prefix="microbatch-") as folder:
+            found = [Path(folder, f"{number}.parquet") for number in range(len(paths))]
+            for path, file in zip(paths, found, strict=True):
+                with self.source(path) as data, file.open("xb") as copy:
+                    shutil.copyfileobj(data, copy, _BUFFER)
+            yield found
 
     @contextlib.contextmanager
     def writing(self, path: str) -> Iterator[Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from airflow_provider_microbatch.sinks.file.objects.layout import Written
 from airflow_provider_microbatch.sinks.placed import HIDDEN
@@ -24,6 +24,12 @@ class InDelta(Written):
     marked_in: ClassVar[str] = f"{HIDDEN}/"
     data: ClassVar[str] = DATA
     """The folder of the files of all batches."""
+
+    @classmethod
+    def of_file(cls, path: str) -> Self | None:
+        """The output that a data file of the table is a part of; None if it is another file's path."""
+        folder, *found = path.split("/", 3)
+        return cls.at("lane={}/batch_id={}/{}".format(*found)) if folder == DATA and len(found) == 3 else None
 
     @property
     def folder(self) -> str:
