@@ -13,7 +13,7 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.intake import Intake
-from airflow_provider_microbatch.sinks import Compacted, Compaction, ExpectedBatch, Manifest
+from airflow_provider_microbatch.sinks import Compacted, Compaction, ExpectedBatch, Manifest, PublishedRows
 from airflow_provider_microbatch.sinks.delta import DeltaSink, protocol
 from airflow_provider_microbatch.sinks.delta.adding import add_of, partition_values
 from airflow_provider_microbatch.sinks.delta.columns import Columns
@@ -22,7 +22,7 @@ from airflow_provider_microbatch.sinks.delta.home import Home
 from airflow_provider_microbatch.sinks.delta.intake import intake_of, rules_of
 from airflow_provider_microbatch.sinks.delta.log import PATIENCE_SECONDS, WITHDRAWN, DeltaLog, Snapshot
 from airflow_provider_microbatch.sinks.delta.present import Present
-from airflow_provider_microbatch.sinks.delta.removing import Removal, removal_of
+from airflow_provider_microbatch.sinks.delta.removing import Removal, files_of, removal_of
 from airflow_provider_microbatch.sinks.placed.logged import OpenLogged, Published, rows_written
 
 log = logging.getLogger(__name__)
@@ -157,6 +157,19 @@ class OpenDeltaTable(OpenLogged):
                     self._let_go(found, change)
                     return True
         raise self._outrun(key)
+
+    def published_rows(self, batch: ExpectedBatch) -> PublishedRows:
+        with self._telling("read", batch.key):
+            snapshot = self._log.open()
+            if snapshot is None or self._published(snapshot, batch) is None:
+                raise SinkError(f"batch {batch.key} is not in the Delta table {self._where}.")
+            rules = rules_of(snapshot)
+            protocol.check(snapshot, partition_by=self._sink.partition_by, where=self._where, held=rules)
+            # From a file with a deletion vector, Spark would read rows that were deleted.
+            protocol.check_may_remove(snapshot, where=self._where)
+            base = self.location()
+            paths = tuple(f"{base}/{path}" for path in files_of(snapshot, batch.key))
+        return PublishedRows(format="parquet", base=base, paths=paths)
 
     def compact(self, wanted: Compaction) -> Compacted:
         with self._telling("compact files"):

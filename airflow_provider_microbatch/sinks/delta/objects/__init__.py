@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import ClassVar
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
@@ -28,7 +29,7 @@ from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.runtime.layout import SCHEMA
-from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, SinkContext
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, PublishedRows, SinkContext
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.delta.columns import Columns
 from airflow_provider_microbatch.sinks.delta.log import WITHDRAWN, Snapshot
@@ -100,6 +101,9 @@ class OpenDeltaInBucket(StagedInObjects, OpenDeltaTable):
                 for one in found
                 if not self._is_in(snapshot, one) and (self._stages.is_marked(one) or not self._numbers_of(one))
             )
+
+    def published_rows(self, batch: ExpectedBatch) -> PublishedRows:
+        return replace(super().published_rows(batch), access=self._access, requires=self._requires)
 
     def _put(self, batch: ExpectedBatch, epoch: int, *, replaces: bool) -> Manifest:
         with self._telling("make ready for", batch.key):
