@@ -10,6 +10,8 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from shlex import quote
 from typing import Any
 
@@ -39,8 +41,10 @@ from airflow_provider_microbatch.execution.letters_taken import (
 from airflow_provider_microbatch.execution.planned import load_batch
 from airflow_provider_microbatch.execution.summary import BatchSummary, summaries, summarize
 from airflow_provider_microbatch.pipeline import Pipeline
+from airflow_provider_microbatch.runtime.access import ACCESS
+from airflow_provider_microbatch.runtime.job import NOTHING as NO_REQUIREMENTS
 from airflow_provider_microbatch.runtime.job import Read
-from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink, Sink, SinkContext
+from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink, PublishedRows, Sink, SinkContext
 from airflow_provider_microbatch.sources import UNLIMITED, OpenSource, ReadLimit, Source, SourceContext
 from airflow_provider_microbatch.stores.location import open_store
 
@@ -62,6 +66,34 @@ class LettersSource(Source):
 
     def location(self) -> str:
         return self.letters.location()
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The letters of one batch.
+
+    :param epoch: the attempt that they are of.
+    :param rows: where they are.
+    """
+
+    key: BatchKey
+    epoch: int | None
+    rows: PublishedRows
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """How Spark reads them."""
+        rows = self.rows
+        return {
+            "format": rows.format,
+            "base": rows.base,
+            "paths": list(rows.paths),
+            "options": dict(rows.options),
+            ACCESS: None if rows.access is None else f"{SOURCE}/{rows.access}",
+            "lane": self.key.lane,
+            "batch_id": self.key.id,
+            "epoch": self.epoch,
+        }
 
 
 class OpenLetters(OpenSource):
@@ -108,10 +140,23 @@ class OpenLetters(OpenSource):
         :raises CheckpointError: if one of its batches is replayed at this moment, or waits for that.
         """
         parts = [] if start == end else list(map(self._part, batches_of(end)))
-        return Read(reader="airflow_provider_microbatch.runtime.letters:read", arguments={"parts": parts})
+        return Read(
+            reader="airflow_provider_microbatch.runtime.letters:read",
+            arguments={"parts": [part.arguments for part in parts]},
+            requires=reduce(or_, (part.rows.requires for part in parts), NO_REQUIREMENTS),
+        )
 
-    def _part(self, key: BatchKey) -> dict[str, Any]:
-        """How Spark reads the letters of one batch; raises as :meth:`read`."""
+    def secrets(self) -> Mapping[str, str]:
+        """Those by which Spark reads letters, wherever a batch may have left them. A table whose connection is gone has
+        none: its letters are refused before."""
+        found: dict[str, str] = {}
+        for sink in self._known_places():
+            with suppress(SinkError):
+                found |= sink.secrets()
+        return found
+
+    def _part(self, key: BatchKey) -> _Part:
+        """The letters of one batch; raises as :meth:`read`."""
         try:
             batch = expected(self._checkpoint, load_batch(self._checkpoint, key).identity)
             sink = self._sink_of(batch)
@@ -124,7 +169,7 @@ class OpenLetters(OpenSource):
         # After the look at the table, which has others once the replay's request is answered. Requests and attempts
         # are both on record before either side looks for the other's, so that one of the two at least is refused.
         check_not_replayed(self._checkpoint, key, epoch)
-        return {**dataclasses.asdict(rows), "lane": key.lane, "batch_id": key.id, "epoch": epoch}
+        return _Part(key, epoch, rows)
 
     def verify(self, start: Offset | None, end: Offset | None, told: Mapping[str, Any] | None = None) -> None:
         """Check that the letters that were read are those that their batches have now, and will have: what a replay of
@@ -185,6 +230,10 @@ class OpenLetters(OpenSource):
 
     def _places(self, wrote: Sink) -> Iterator[OpenSink]:
         yield self._open(wrote)
+        yield from self._known_places()
+
+    def _known_places(self) -> Iterator[OpenSink]:
+        """Where letters are, or were, as the pipeline and the definitions on record say."""
         yield self._open(self._source.letters)
         for name in self._checkpoint.definitions.names():
             with suppress(CheckpointError, DefinitionError):  # whatever else is on record, one that is of use is enough

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_microbatch.runtime.access import options_of
 from airflow_provider_microbatch.runtime.files import ReadResult
 from airflow_provider_microbatch.runtime.job import Job
 
@@ -140,7 +141,8 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     """Read the dead letters of batches.
 
     :param arguments: ``parts``: for each batch ``lane`` and ``batch_id``, and where its rows are: ``format``, ``base``,
-        ``paths`` and ``options``; and ``epoch``, the attempt that they are of.
+        ``paths`` and ``options``, and the arguments of :func:`~airflow_provider_microbatch.runtime.access.options_of`;
+        and ``epoch``, the attempt that they are of.
     """
     from pyspark.sql import functions as F
 
@@ -149,7 +151,8 @@ def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     for part in arguments["parts"]:
         if not part["paths"]:
             continue
-        reader = spark.read.format(part["format"]).options(**part["options"]).option("basePath", part["base"])
+        reader = spark.read.format(part["format"]).options(**part["options"], **options_of(part))
+        reader = reader.option("basePath", part["base"])
         # A letter that cannot be read must fail the read, not count as an empty row.
         reader = reader.option("mode", "FAILFAST").option("ignoreCorruptFiles", "false")
         rows = reader.option("ignoreMissingFiles", "false").schema(f"{kinds}, lane string, batch_id bigint")

@@ -22,7 +22,8 @@ from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.lifetime import Close, at_end
 from airflow_provider_microbatch.runtime.intake import Intake
-from airflow_provider_microbatch.runtime.job import Stage
+from airflow_provider_microbatch.runtime.job import NOTHING as NO_REQUIREMENTS
+from airflow_provider_microbatch.runtime.job import Requirements, Stage
 from airflow_provider_microbatch.sinks.compaction import Compacted, Compaction
 from airflow_provider_microbatch.sinks.manifest import ExpectedBatch, Manifest
 from airflow_provider_microbatch.sinks.subtasks import SubtaskStages
@@ -69,12 +70,16 @@ class PublishedRows:
     :param base: the table's folder, in Spark's form: names of folders below it have values of columns.
     :param paths: files or folders, in Spark's form.
     :param options: options of Spark's reader.
+    :param access: name of the one of :meth:`OpenSink.secrets` that has further options of the reader; None for none.
+    :param requires: what Spark needs to read them.
     """
 
     format: str
     base: str
     paths: tuple[str, ...]
     options: Mapping[str, str] = field(default_factory=dict)
+    access: str | None = None
+    requires: Requirements = NO_REQUIREMENTS
 
 
 class Sink(Definition, ABC):
@@ -420,8 +425,8 @@ class OpenSink(ABC):
         :raises SinkError: if the batch is not in, or the sink's batches cannot be read one by one.
         """
         raise SinkError(
-            f"{type(self).__name__} does not tell which rows of {self.location()} are a batch's. Use a FileSink or a "
-            "DeltaSink on a file system for dead letters that are to be replayed."
+            f"{type(self).__name__} does not tell which rows of {self.location()} are a batch's. Use a DeltaSink, or "
+            "a FileSink on a file system, for dead letters that are to be replayed."
         )
 
     def batches_after(self, lane: str, number: int, tables: KnownTables) -> Iterable[int]:

@@ -103,6 +103,17 @@ SYSTEMS = {
         write_stage=write_changes_stage,
         keeps_replaced=0,  # as of the newest states
     ),
+    "delta-merged-s3": Kind(
+        make=lambda folder: DeltaSink(
+            f"{object_store.address(folder)}/orders",
+            merge=Merge(keys=("id",), sequence_by=("epoch",)),
+            schema_policy="add_columns",
+            packages=[],
+        ),
+        write_stage=write_changes_stage,
+        keeps_replaced=0,  # as on a file system
+        needs="bucket",
+    ),
     "delta-s3": Kind(
         make=lambda folder: DeltaSink(f"{object_store.address(folder)}/orders", packages=[]),
         write_stage=write_delta_stage,

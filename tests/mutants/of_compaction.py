@@ -7,6 +7,7 @@ from tests.mutants.mutation import Mutation
 FILES = "tests/sinks/test_file_compaction.py"
 FORMATS = "tests/sinks/test_joined_formats.py"
 DELTA = "tests/sinks/test_delta_compaction.py"
+IN_BUCKET = "tests/sinks/test_delta_bucket_compaction.py"
 OBJECTS = "tests/sinks/test_object_compaction.py"
 COMMAND = "tests/cli/test_compact.py"
 
@@ -327,8 +328,8 @@ MUTATIONS = [
         name="files of a Delta table that others have written are joined",
         why="a compaction changes what it knows nothing of",
         file="sinks/delta/compacting.py",
-        old="        if shared is not None:\n            yield",
-        new="        shared = shared or Shared('live', 0, 0)\n        if True:\n            yield",
+        old="            if shared is not None:\n",
+        new="            shared = shared or Shared('live', 0, 0)\n            if True:\n",
         tests=(DELTA,),
     ),
     Mutation(
@@ -338,6 +339,14 @@ MUTATIONS = [
         old="            return False  # a VACUUM that keeps less than this takes has removed it\n",
         new="            return True\n",
         tests=(DELTA,),
+    ),
+    Mutation(
+        name="a file of a Delta table in a bucket is that of the attempt that is in",
+        why="what was asked to be erased is written anew where somebody has brought an older attempt's files back",
+        file="sinks/delta/objects/__init__.py",
+        old="        numbers = [] if written is None else self._numbers_of(written)\n",
+        new="        numbers = [max((found.epoch, number) for number, found in self._records.of(written.key))[1]]\n",
+        tests=(IN_BUCKET,),
     ),
     Mutation(
         name="what is left of a joined file that is taken apart may be of any batch",

@@ -73,6 +73,14 @@ MUTATIONS = [
         tests=(TABLE,),
     ),
     Mutation(
+        name="letters in a bucket are read without the connection of their table",
+        why="where the environment has no credentials, they cannot be run again",
+        file="sinks/delta/objects/__init__.py",
+        old="access=self._access, requires",
+        new="requires",
+        tests=(TABLE,),
+    ),
+    Mutation(
         name="a token of the environment goes with the keys of a Delta table's connection",
         why="the service refuses keys that are right",
         file="sinks/delta/objects/options.py",

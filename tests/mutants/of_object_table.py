@@ -108,8 +108,8 @@ MUTATIONS = [
         name="the keys of a table's connection are an argument of its stage",
         why="secrets lie in job files",
         file="sinks/file/objects/staged.py",
-        old="access = self._secret if self._address.conn_id is not None else None",
-        new="access = str(self.secrets()) if self._address.conn_id is not None else None",
+        old="return self._secret if self._address.conn_id is not None else None",
+        new="return str(self.secrets()) if self._address.conn_id is not None else None",
         tests=(TABLE,),
     ),
     Mutation(

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.sinks import Manifest, OpenSink
+from airflow_provider_microbatch.sinks.merged.newest import FolderNewest, NewestRecords
 from tests.sinks.changes import VERSIONED, Change, Row
 from tests.sinks.delta_stages import write_rows
 from tests.sinks.stages import batch_of, expect
@@ -29,6 +30,9 @@ COLUMNS = {
 @dataclass(frozen=True)
 class MergedInFiles(ABC):
     """:param given: what the sink has beside its merge, or another one."""
+
+    name: ClassVar[str] = "my customers"
+    """That of its folder in the tests."""
 
     root: Path
     given: dict[str, Any] = field(default_factory=dict)
@@ -98,13 +102,31 @@ class MergedInFiles(ABC):
             return [tuple(row[name] for name in names) for row in found.to_pylist()]
         return sorted(tuple(row[name] for name in names) for row in found.to_pylist())
 
+    @property
+    def newest(self) -> NewestRecords:
+        return FolderNewest(self.root)
+
     def newest_files(self) -> set[str]:
-        return {path.name for path in (self.root / "_microbatch" / "newest").iterdir()}
+        return {file.rpartition("/")[2] for file in self.stored("_microbatch/newest")}
 
     def batches_with_changes(self) -> list[str]:
-        """Folders of changes, by lane and id."""
-        changes = self.root / "_microbatch" / "changes"
-        return sorted("/".join(path.relative_to(changes).parts[:2]) for path in changes.glob("*/*/*"))
+        """Lane and id of each attempt whose changes are there."""
+        attempts = {tuple(file.split("/")[2:5]) for file in self.stored("_microbatch/changes")}
+        return sorted("/".join(found[:2]) for found in attempts)
+
+    def stored(self, below: str) -> list[str]:
+        """The files below a folder of the table, relative to the table's."""
+        found = [path.relative_to(self.root).as_posix() for path in (self.root / below).rglob("*") if path.is_file()]
+        return sorted(found)
+
+    def get(self, file: str) -> bytes:
+        return (self.root / file).read_bytes()
+
+    def put(self, file: str, data: bytes) -> None:
+        (self.root / file).write_bytes(data)
+
+    def remove(self, file: str) -> None:
+        (self.root / file).unlink()
 
 
 def row_of(change: Change) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,10 +14,13 @@ import pytest
 from deltalake import write_deltalake
 from pyarrow import Table as ArrowTable
 
+from airflow_provider_microbatch import connections
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
+from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.sinks import OpenSink
+from airflow_provider_microbatch.sinks import OpenSink, SinkContext
+from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.delta.log import DeltaLog
 from airflow_provider_microbatch.sinks.delta.objects.records import ObjectRecords
 from airflow_provider_microbatch.sinks.file.objects.stages import Stages
@@ -137,6 +141,30 @@ def test_partitions_of_any_value_are_read_back(tmp_path: Path) -> None:
     assert all(
         path.isascii() and "%" not in path for path in table(tmp_path).get_add_actions().column("path").to_pylist()
     )
+
+
+def test_the_rows_of_a_batch_are_told_with_what_spark_takes_to_read_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extra = {"endpoint_url": object_store.endpoint(), "region_name": "us-east-1"}
+    lake = Connection(conn_id="lake", conn_type="aws", login="AKIALAKE", password="secret", extra=extra)
+    monkeypatch.setattr(connections, "_found_by", [lambda conn_id: lake])
+    for name in object_store.environment(""):
+        monkeypatch.delenv(name)
+    address = f"s3://lake@{object_store.BUCKET}{tmp_path}/orders"
+    sink = DeltaSink(address, packages=["org.apache.hadoop:hadoop-aws:3"]).open(SinkContext())
+    publish(sink, 6)
+    publish(sink, 7)
+    told = sink.published_rows(EXPECTED)
+    assert told.base == f"s3a://{object_store.BUCKET}{tmp_path}/orders"
+    assert [path.removeprefix(told.base) for path in told.paths] == [
+        f"/microbatch/live/7/{CHECKPOINT}.1/part-00000-d1-1.parquet"
+    ]
+    assert told.requires.packages == ("org.apache.hadoop:hadoop-aws:3",)
+    assert told.access is not None
+    assert json.loads(sink.secrets()[told.access])[f"fs.s3a.bucket.{object_store.BUCKET}.access.key"] == "AKIALAKE"
+    with pytest.raises(SinkError, match="live/8 is not in"):
+        sink.published_rows(expect(BatchKey("live", 8)))
 
 
 def test_who_sleeps_before_his_commit_does_not_publish_what_was_dropped_meanwhile(

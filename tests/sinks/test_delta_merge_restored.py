@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,10 +19,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.sinks.merged.newest import Newest, NewestRecords
+from airflow_provider_microbatch.sinks.merged.newest import FolderNewest, Newest
 from tests.sinks.changes import change
-from tests.sinks.delta_world import optimize_and_vacuum
 from tests.sinks.merged_delta import MergedInDelta
+from tests.sinks.merged_lakes import IN_BUCKET, in_bucket
 from tests.sinks.stages import expect
 
 NEWEST = [(1, "a", 3, 1, "x"), (3, "a", 2, 1, "x")]
@@ -31,8 +30,13 @@ NEWEST = [(1, "a", 3, 1, "x"), (3, "a", 2, 1, "x")]
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> MergedInDelta:
-    table = MergedInDelta(tmp_path / "my customers")
+def lake() -> type[MergedInDelta]:
+    return MergedInDelta
+
+
+@pytest.fixture
+def table(lake: type[MergedInDelta], tmp_path: Path) -> MergedInDelta:
+    table = lake(tmp_path / lake.name)
     table.publish(1, change(ts=1), change(id=2, ts=1))
     table.publish(2, change(ts=3), change(id=3, ts=2))
     table.publish(3, change(id=2, ts=5, deleted=True))
@@ -54,6 +58,14 @@ PUT_BACK: dict[str, Callable[[DeltaTable], Any]] = {
     "RESTORE to a time": restore_by_time,
     "an overwrite": overwrite,
 }
+
+
+def copy_newest(table: MergedInDelta, name: str) -> None:
+    folder, version = "_microbatch/newest", table.table().version()
+    (own,) = (
+        file for file in table.stored(folder) if file.startswith(f"{folder}/{version}.") and file.endswith(".json")
+    )
+    table.put(f"{folder}/{name}.{own.partition('.')[2]}", table.get(own))
 
 
 def refused(table: MergedInDelta) -> str:
@@ -92,6 +104,20 @@ def test_nobody_merges_into_a_table_that_was_put_back_until_it_has_its_newest_ro
     assert table.rows() == [NEWEST[0], (2, "a", 4, 1, "x"), *NEWEST[1:], (4, "a", 1, 1, "x")]
 
 
+@in_bucket
+def test_so_it_is_in_a_bucket(table: MergedInDelta) -> None:
+    """Whose first version is one without a batch."""
+    table.table().restore(2)
+    table.table().restore(1)
+    told = refused(table)
+    assert re.search(r"version 5: RESTORE by delta-rs.*; version 4: RESTORE by delta-rs.*Bring version 3 back", told)
+    (command,) = re.findall(r"python -c '.+?\)'(?= )", told)
+    subprocess.run([sys.executable, *shlex.split(command)[1:]], check=True)
+    assert table.rows() == NEWEST
+    table.sink.publish(expect(BatchKey("live", 4)), 1)
+    assert table.rows() == [*NEWEST, (4, "a", 1, 1, "x")]
+
+
 def test_what_others_have_done_before_it_comes_back_too(table: MergedInDelta) -> None:
     table.table().update(predicate="id = 1", updates={"note": "'by hand'"})
     table.table().restore(0)
@@ -114,7 +140,7 @@ def test_what_others_may_do_they_may_do_on(table: MergedInDelta) -> None:
     row = {"id": 9, "shop": "a", "ts": 1, "seq": 1, "note": "theirs"}
     theirs = pa.Table.from_pylist([row], schema=pa.schema(kinds))
     write_deltalake(table.table(), theirs, mode="append", schema_mode="merge")
-    optimize_and_vacuum(table.root)
+    table.tidy()
     write_deltalake(table.table(), theirs, mode="overwrite", schema_mode="merge", predicate="id = 9")
     table.table().delete("id = 3")
     table.table().create_checkpoint()
@@ -122,17 +148,15 @@ def test_what_others_may_do_they_may_do_on(table: MergedInDelta) -> None:
     assert table.rows() == [NEWEST[0], (4, "a", 1, 1, "x"), (9, "a", 1, 1, "theirs")]
 
 
+@pytest.mark.parametrize("lake", [pytest.param(MergedInDelta, id="folder"), IN_BUCKET])
 def test_a_log_that_was_put_back_alone_is_refused_before_anything_runs(table: MergedInDelta) -> None:
-    log, kept = table.root / "_delta_log", table.root.parent / "kept"
-    shutil.copytree(log, kept)
-    table.publish(4, change(id=4))
-    shutil.rmtree(log)
-    kept.rename(log)
+    table.publish(5, change(id=4))
+    table.remove(f"_delta_log/{table.table().version():020}.json")
     assert "Bring the folder _microbatch of the table back" in refused(table)
 
 
 def test_of_records_that_say_the_same_the_one_of_the_try_that_was_not_outrun_counts(tmp_path: Path) -> None:
-    records, same = NewestRecords(tmp_path), Newest(keys=["id"], sequence_by=["ts"], files={})
+    records, same = FolderNewest(tmp_path), Newest(keys=["id"], sequence_by=["ts"], files={})
     (number,) = {records.put(same, version=version) for version in (9, 12, 10)}
     assert records.version(number, up_to=99) == 12
 
@@ -152,11 +176,18 @@ def test_a_restore_that_leads_nowhere_holds_nobody_up(table: MergedInDelta, para
 
 @pytest.mark.parametrize("name", ["x", "", "99999", "٣", "²", "1_0", "-1"])
 def test_a_copy_of_the_newest_record_under_another_name_hides_nothing(table: MergedInDelta, name: str) -> None:
-    (own,) = (table.root / "_microbatch" / "newest").glob("*.json")
-    shutil.copy(own, own.with_name(f"{name}.{own.name.partition('.')[2]}"))
+    check_copies_hide_nothing(table, name)
+
+
+@in_bucket
+def test_nor_does_one_in_a_bucket(table: MergedInDelta) -> None:
+    check_copies_hide_nothing(table, "99999")
+
+
+def check_copies_hide_nothing(table: MergedInDelta, name: str) -> None:
+    copy_newest(table, name)
     table.publish(4, change(id=5))
-    (own,) = own.parent.glob(f"{table.table().version()}.*.json")
-    shutil.copy(own, own.with_name(f"{name}.{own.name.partition('.')[2]}"))
+    copy_newest(table, name)
     table.table().restore(1)
     with pytest.raises(SinkError, match="put the rows"):
         table.sink.check()

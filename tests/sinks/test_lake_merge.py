@@ -12,6 +12,7 @@ from hypothesis import given, settings
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks.file.objects.stages import Stages
 from airflow_provider_microbatch.sinks.merged import files
 from airflow_provider_microbatch.sinks.merged.newest import NewestRecords
 from airflow_provider_microbatch.sinks.placed.places import Places
@@ -27,7 +28,8 @@ from tests.sinks.changes import (
     histories,
 )
 from tests.sinks.delta_stages import write_rows
-from tests.sinks.merged_lakes import LAKES
+from tests.sinks.merged_delta import MergedInBucket
+from tests.sinks.merged_lakes import LAKES, anywhere, in_bucket
 from tests.sinks.merged_table import COLUMNS, MergedInFiles, row_of
 from tests.sinks.stages import CHECKPOINT, batch_of, expect
 
@@ -42,7 +44,7 @@ def lake(request: pytest.FixtureRequest) -> type[MergedInFiles]:
 
 @pytest.fixture
 def table(lake: type[MergedInFiles], tmp_path: Path) -> MergedInFiles:
-    return lake(tmp_path / "my customers")
+    return lake(tmp_path / lake.name)
 
 
 @pytest.mark.parametrize(("one", "other", "left"), PAIRS.values(), ids=PAIRS)
@@ -61,6 +63,7 @@ def test_readers_find_the_columns_but_those_left_out_and_whose_the_newest_change
     assert [(row["lane"], row["batch_id"]) for row in found.to_pylist()] == [("live", 2), ("live", 1)]
 
 
+@anywhere
 def test_a_deletion_is_remembered_whatever_others_do_to_small_and_old_files(table: MergedInFiles) -> None:
     table.publish(1, change(ts=1), change(id=2))
     table.publish(2, change(ts=5, deleted=True), change(id=3))
@@ -116,7 +119,12 @@ class Other:
         monkeypatch.setattr(owner, step, wrapped)
 
 
-@pytest.mark.parametrize("step", [None, (NewestRecords, "get")], ids=["commits first", "and sweeps"])
+@anywhere
+@pytest.mark.parametrize(
+    "step",
+    [None, (NewestRecords, "get"), (files, "_marks")],
+    ids=["commits first", "and sweeps", "and sweeps what is read"],
+)
 def test_of_two_that_publish_at_once_each_sees_what_the_other_has_changed(
     table: MergedInFiles, monkeypatch: pytest.MonkeyPatch, step: tuple[type, str] | None
 ) -> None:
@@ -139,6 +147,7 @@ def test_an_append_of_others_beside_a_publish_stays(table: MergedInFiles, monkey
     assert table.rows() == [(1, "a", 2, 1, "x"), (2, "a", 9, 1, None)]
 
 
+@anywhere
 def test_who_sweeps_late_leaves_what_is_about_to_be_committed(
     table: MergedInFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,9 +155,9 @@ def test_who_sweeps_late_leaves_what_is_about_to_be_committed(
     with monkeypatch.context() as asleep:
         asleep.setattr(NewestRecords, "sweep", lambda _, number: late.append(number))
         table.publish(1, change(ts=1))
-    Other(monkeypatch, table.log, "commit", lambda: sweep(NewestRecords(table.root), *late))
+    Other(monkeypatch, table.log, "commit", lambda: sweep(table.newest, *late))
     table.publish(2, change(ts=2), change(id=2))
-    sweep(NewestRecords(table.root), *late)
+    sweep(table.newest, *late)
     table.publish(3, change(ts=3))
     assert table.rows() == [(1, "a", 3, 1, "x"), (2, "a", 1, 1, "x")]
 
@@ -157,7 +166,11 @@ class Died(BaseException):
     """The process is gone: nothing handles it."""
 
 
-STEPS = {
+def die() -> None:
+    raise Died
+
+
+IN_FOLDER = {
     "the changes are in place": (Places, "take"),
     "a part of the newest changes is written": (files, "_written"),
     "their record is written": (NewestRecords, "put"),
@@ -165,10 +178,16 @@ STEPS = {
     "what went out is removed": (Places, "remove"),
     "old records are removed": (NewestRecords, "sweep"),
 }
+IN_BUCKET = {
+    **IN_FOLDER,
+    "the changes are in place": (Stages, "claim"),
+    "what goes out is marked": (Stages, "give_up"),
+    "what went out is removed": (Stages, "remove"),
+}
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize(("owner", "step"), STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize(("owner", "step"), IN_FOLDER.values(), ids=IN_FOLDER)
 @pytest.mark.parametrize(
     ("lake", "doing"),
     [
@@ -179,16 +198,26 @@ STEPS = {
 def test_who_dies_between_two_writes_leaves_nothing_that_the_next_attempt_does_not_finish(
     table: MergedInFiles, monkeypatch: pytest.MonkeyPatch, owner: Any, step: str, after: bool, doing: str
 ) -> None:
+    check_who_dies(table, monkeypatch, doing, owner, step, after=after)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("doing", "done"), [*(("replace", done) for done in IN_BUCKET), ("withdraw", "it is committed")]
+)
+def test_nor_does_who_dies_in_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, doing: str, done: str) -> None:
+    check_who_dies(MergedInBucket(tmp_path / MergedInBucket.name), monkeypatch, doing, *IN_BUCKET[done], after=True)
+
+
+def check_who_dies(
+    table: MergedInFiles, monkeypatch: pytest.MonkeyPatch, doing: str, owner: Any, step: str, *, after: bool
+) -> None:
     owner = owner or table.log
     old, new = [change(ts=2), change(id=2, ts=2, deleted=True)], [change(ts=3, deleted=True), change(id=3)]
     table.publish(1, change(ts=1), change(id=2, ts=1))
     if doing != "publish":
         table.publish(7, *old)
     epoch = 1 if doing == "publish" else 2
-
-    def die() -> None:
-        raise Died
-
     key, others = BatchKey("live", 7), [change(ts=1), change(id=2, ts=1)]
     if doing != "withdraw":
         table.write(key, epoch, new)
@@ -218,37 +247,67 @@ def test_who_dies_between_two_writes_leaves_nothing_that_the_next_attempt_does_n
     assert len(again.newest_files()) <= 4
 
 
+@in_bucket
+def test_who_sleeps_does_not_publish_what_was_taken_out_while_its_changes_go(
+    table: MergedInFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.publish(1, change(ts=1))
+    key = BatchKey("live", 7)
+    table.write(key, 1, [change(ts=2)])
+
+    def publish_withdraw_and_die() -> None:
+        awake = table.again()
+        awake.sink.publish(expect(key), 1)
+        with monkeypatch.context() as dying:
+            Other(dying, Stages, "remove", die)
+            with pytest.raises(Died):
+                awake.withdraw(7)
+
+    Other(monkeypatch, table.log, "commit", publish_withdraw_and_die)
+    with pytest.raises(SinkError, match="no complete stage"):
+        table.sink.publish(expect(key), 1)
+    assert table.rows() == [(1, "a", 1, 1, "x")]
+    assert table.sink.stages(CHECKPOINT) == [(key, 1)]
+    assert table.sink.drop_stage(batch_of(key), 1)
+    assert table.batches_with_changes() == ["live/1"]
+    table.write(key, 2, [change(ts=3)])
+    table.sink.publish(expect(key), 2)
+    assert table.rows() == [(1, "a", 3, 1, "x")]
+
+
+@anywhere
 def test_a_replay_needs_the_changes_of_all_batches_and_says_whose_are_gone(table: MergedInFiles) -> None:
     table.publish(1, change(ts=1))
     found = table.publish(2, change(ts=2))
-    (gone,) = (table.root / "_microbatch" / "changes" / "live" / "1").glob("*/*.parquet")
-    kept = gone.read_bytes()
-    gone.unlink()
+    (gone,) = [file for file in table.stored("_microbatch/changes/live/1") if file.endswith("00000-d1-1.parquet")]
+    kept = table.get(gone)
+    table.remove(gone)
     assert table.sink.damage(expect(BatchKey("live", 2)), found) is None
     told = table.sink.damage(expect(BatchKey("live", 1)), found)
     assert told is not None
-    assert gone.name in told
+    assert gone in told
     before = table.rows()
-    with pytest.raises(SinkError, match=rf"{gone.name}.*Nothing was changed"):
+    with pytest.raises(SinkError, match=rf"{gone}.*Nothing was changed"):
         table.replace(2, change(id=5))
     assert table.rows() == before
-    gone.write_bytes(kept)
+    table.put(gone, kept)
     table.sink.replace(expect(BatchKey("live", 2)), 2)
     assert table.rows() == [(1, "a", 1, 1, "x"), (5, "a", 1, 1, "x")]
 
 
+@anywhere
 def test_a_record_of_the_newest_changes_that_is_gone_or_changed_stops_publishes(table: MergedInFiles) -> None:
     table.publish(1, change(ts=1))
-    (record,) = (table.root / "_microbatch" / "newest").glob("*.json")
-    kept = record.read_bytes()
+    (record,) = [file for file in table.stored("_microbatch/newest") if file.endswith(".json")]
+    kept = table.get(record)
     table.write(BatchKey("live", 2), 1, [change(ts=2)])
-    record.write_bytes(kept.replace(b'"id"', b'"ID"', 1))
+    table.put(record, kept.replace(b'"id"', b'"ID"', 1))
     with pytest.raises(SinkError, match="somebody has changed"):
         table.sink.publish(expect(BatchKey("live", 2)), 1)
-    record.unlink()
+    table.remove(record)
     with pytest.raises(SinkError, match="Bring the folder _microbatch of the table back"):
         table.sink.publish(expect(BatchKey("live", 2)), 1)
-    record.write_bytes(kept)
+    table.put(record, kept)
     table.sink.publish(expect(BatchKey("live", 2)), 1)
     assert table.rows() == [(1, "a", 2, 1, "x")]
 
@@ -288,6 +347,7 @@ def test_small_files_do_not_add_up(table: MergedInFiles) -> None:
 
 
 @pytest.mark.slow
+@anywhere
 def test_what_comes_out_is_what_a_dictionary_has_after_the_changes_in_order(
     lake: type[MergedInFiles], tmp_path: Path
 ) -> None:

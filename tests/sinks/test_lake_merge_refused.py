@@ -56,7 +56,7 @@ DEFINITIONS: dict[str, Callable[..., Sink]] = {
     ("made", "wrong", "match"),
     [
         ("delta", {"partition_by": ["shop"], "merge": MERGE}, "partition_by cannot be given with merge"),
-        ("delta on S3", {"merge": MERGE}, "merge needs a table on a file system"),
+        ("delta on S3", {"partition_by": ["shop"], "merge": MERGE}, "partition_by cannot be given with merge"),
         ("delta", {"merge": "id"}, "merge must be a Merge, not str"),
         ("iceberg", {"partition_by": ["shop"], "merge": MERGE}, "partition_by cannot be given with merge"),
         ("iceberg", {"branch": "audit", "merge": MERGE}, "branch cannot be given with merge"),

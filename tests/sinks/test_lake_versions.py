@@ -25,7 +25,7 @@ from tests.sinks.changes import (
     versions,
 )
 from tests.sinks.delta_stages import write_rows
-from tests.sinks.merged_lakes import LAKES
+from tests.sinks.merged_lakes import LAKES, anywhere
 from tests.sinks.merged_table import COLUMNS, MergedInFiles, row_of
 from tests.sinks.stages import BATCH, batch_of, expect
 
@@ -132,7 +132,7 @@ def test_the_bounds_are_columns_of_no_change_and_none_of_this_package(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lake", LAKES.values(), ids=LAKES)
+@anywhere
 def test_the_versions_are_those_of_the_changes_that_are_in(
     lake: type[MergedInFiles], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -14,10 +14,10 @@ from typing import Any
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.sinks import SinkContext
 from airflow_provider_microbatch.sinks.delta import DeltaSink
-from airflow_provider_microbatch.sinks.delta.folder import Folder
-from airflow_provider_microbatch.sinks.delta.log import DeltaLog
+from airflow_provider_microbatch.sinks.delta.merged.opened import OpenMerged
+from airflow_provider_microbatch.sinks.merge import Merge
 from tests.sinks.stages import NOTHING_KNOWN
-from tests.support.merged_changes import Batches, changes_of, history_of, until_nobody_replaces
+from tests.support.merged_changes import Batches, changes_of, until_nobody_replaces
 
 TOP = Path(__file__).resolve().parents[2]
 
@@ -54,12 +54,12 @@ def _look(table: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def _look_at_changes(table: str) -> Batches:
-    root = Path(table)
-    snapshot = DeltaLog(Folder(root)).open()
+    sink = DeltaSink(table, packages=[], merge=Merge(keys=("id",), sequence_by=("version",))).open(SinkContext())
+    assert isinstance(sink, OpenMerged)
+    history, snapshot = sink._history, sink._log.open()
     if snapshot is None:
         return {}
-    batches = history_of(root).batches(snapshot.number)
-    return changes_of(root, batches, snapshot.table.to_pyarrow_table().to_pylist())
+    return changes_of(history, history.batches(snapshot.number), snapshot.table.to_pyarrow_table().to_pylist())
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.sinks import SinkContext
 from airflow_provider_microbatch.sinks.iceberg import IcebergSink
 from airflow_provider_microbatch.sinks.iceberg.opened import OpenIceberg
-from tests.support.merged_changes import Batches, changes_of, until_nobody_replaces
+from tests.support.merged_changes import Batches, changes_of, history_of, until_nobody_replaces
 
 TOP = Path(__file__).resolve().parents[2]
 CONN_ID = "iceberg_of_tests"
@@ -76,7 +76,7 @@ def _look_at_changes(folder: Path) -> Batches:
     if look is None:
         return {}
     batches = log.ledger.batches(log.record(look))
-    return changes_of(log.root, batches.items(), look.table.scan().to_arrow().to_pylist())
+    return changes_of(history_of(log.root), batches.items(), look.table.scan().to_arrow().to_pylist())
 
 
 if __name__ == "__main__":

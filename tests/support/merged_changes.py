@@ -11,7 +11,7 @@ from typing import Any
 from pyarrow import parquet
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.sinks.merged.history import History
+from airflow_provider_microbatch.sinks.merged.history import History, folder_of_changes
 from airflow_provider_microbatch.sinks.placed import HIDDEN
 from airflow_provider_microbatch.sinks.placed.data_files import FolderFiles
 from airflow_provider_microbatch.sinks.placed.records import FolderRecords
@@ -23,17 +23,24 @@ Batches = dict[str, list[dict[str, Any]]]
 
 def history_of(root: Path) -> History:
     """Of the table in a folder."""
-    return History(files=FolderFiles(root), records=FolderRecords(root / HIDDEN / "batches"), where=str(root))
+    return History(
+        files=FolderFiles(root),
+        records=FolderRecords(root / HIDDEN / "batches"),
+        where=str(root),
+        folder_of=folder_of_changes,
+    )
 
 
-def changes_of(root: Path, batches: Iterable[tuple[BatchKey, int]], shown: Sequence[Mapping[str, Any]]) -> Batches:
+def changes_of(
+    history: History, batches: Iterable[tuple[BatchKey, int]], shown: Sequence[Mapping[str, Any]]
+) -> Batches:
     """The changes of the batches that one version of a table names; it shows the newest of them.
 
     :param shown: the rows that its readers find.
     """
     found: Batches = {}
     for key, number in batches:
-        files = [parquet.read_table(root / path) for path in history_of(root).files_of(key, number)]
+        files = [parquet.read_table(history.files.source(path)) for path in history.files_of(key, number)]
         found[str(key)] = [row for file in files for row in file.select(["id", "version"]).to_pylist()]
     told = sorted((row["id"], row["version"]) for rows in found.values() for row in rows)
     there = sorted((row["id"], row["version"]) for row in shown)

@@ -31,6 +31,7 @@ from tests.support.halves import HalvedFiles
 from tests.support.system import FilesOnPosix, Row, System, entry_of, write_lines
 from tests.support.table_systems import (
     ChangesIntoDelta,
+    ChangesIntoDeltaInBucket,
     ChangesIntoIceberg,
     ChangesIntoPostgres,
     FilesIntoBucket,
@@ -214,6 +215,7 @@ SYSTEMS: Mapping[str, Callable[[Path], System]] = {
     "files-in-sqlite": FilesInSqlite,
     "delta": FilesIntoDelta,
     "delta-merged": ChangesIntoDelta,
+    "delta-merged-s3": ChangesIntoDeltaInBucket,
     "delta-s3": FilesIntoDeltaInBucket,
     "iceberg": FilesIntoIceberg,
     "iceberg-merged": ChangesIntoIceberg,

@@ -20,7 +20,8 @@ from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.sinks import OpenSink, Sink
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.delta.log import DeltaLog
-from airflow_provider_microbatch.sinks.delta.merged.opened import OpenMergedDelta
+from airflow_provider_microbatch.sinks.delta.merged.in_bucket import OpenMergedDeltaInBucket
+from airflow_provider_microbatch.sinks.delta.merged.in_folder import OpenMergedDelta
 from airflow_provider_microbatch.sinks.delta.objects import OpenDeltaInBucket
 from airflow_provider_microbatch.sinks.delta.opened import OpenDelta
 from airflow_provider_microbatch.sinks.file import FileSink
@@ -186,6 +187,20 @@ class FilesIntoDeltaInBucket(FilesIntoBucket):
 
     def operations(self) -> Sequence[tuple[type, type, str]]:
         return ((OpenSink, OpenDeltaInBucket, "sink"), (OpenSource, OpenFileSource, "source"))
+
+
+class ChangesIntoDeltaInBucket(FilesIntoDeltaInBucket):
+    """The same, merged by id."""
+
+    def sink(self) -> Sink:
+        merge = Merge(keys=("id",), sequence_by=("version",))
+        return DeltaSink(object_store.address(self._root / "lake"), merge=merge, packages=[])
+
+    def published(self) -> Sequence[Mapping[BatchKey, list[Row]]]:
+        return [batches_of(object_store.address(self._root / "lake"), merged=True)]
+
+    def operations(self) -> Sequence[tuple[type, type, str]]:
+        return ((OpenSink, OpenMergedDeltaInBucket, "sink"), (OpenSource, OpenFileSource, "source"))
 
 
 class FilesIntoIceberg(FilesOnPosix):

@@ -36,8 +36,15 @@ class ParquetJoining:
             ) from error
 
     def kind(self, file: Path) -> Hashable:
-        with _told(f"{file} cannot be read as Parquet"), ExitStack() as stack:
-            found = _opened(stack, file)
+        return self.kind_of(file, name=str(file))
+
+    def kind_of(self, source: Any, *, name: str) -> Hashable:
+        """The same of a path or an open file.
+
+        :param name: for people.
+        """
+        with _told(f"{name} cannot be read as Parquet"), ExitStack() as stack:
+            found = _opened(stack, source)
             # Spark's own notes too: they say how old dates and times are meant.
             notes = tuple(sorted(_notes(found).items()))
             columns = str(found.schema).partition("\n")[2]  # the first line has an address in memory
@@ -86,10 +93,10 @@ def _told(what: str) -> Iterator[None]:
         raise SinkError(f"{what}: {error}") from error
 
 
-def _opened(stack: ExitStack, file: Path, **options: Any) -> Any:
+def _opened(stack: ExitStack, source: Any, **options: Any) -> Any:
     from pyarrow import parquet
 
-    held = stack.enter_context(open_regular(file))
+    held = stack.enter_context(open_regular(source) if isinstance(source, Path) else source)
     # Spark may store times in 96 bits, which Arrow would read as nanoseconds: these end in the year 2262.
     return stack.enter_context(parquet.ParquetFile(held, coerce_int96_timestamp_unit="us", **options))
 

@@ -55,8 +55,8 @@ class DeltaSink(Sink):
     :param partition_by: the table's partition columns.
     :param schema_policy: how to treat columns that the table does not have: ``"fail"`` publishes only rows with exactly
         the table's columns; ``"add_columns"`` adds columns missing on either side, as null. A type never changes.
-    :param merge: each row is a change, and the table has the newest state of each key, or all of its versions. On a
-        file system, without ``partition_by``.
+    :param merge: each row is a change, and the table has the newest state of each key, or all of its versions. Without
+        ``partition_by``.
     :param options: options of Spark's Parquet writer, such as ``{"compression": "zstd"}``.
     :param packages: for a table in a bucket: Maven coordinates of Hadoop's connector for it, for spark-submit. None:
         the connector that belongs to the installed PySpark; empty: Spark already has a connector.
@@ -86,8 +86,6 @@ class DeltaSink(Sink):
             raise DefinitionError(f"{where}: merge must be a Merge, not {type(self.merge).__name__}.")
         if self.merge is not None and self.partition_by:
             raise DefinitionError(f"{where}: partition_by cannot be given with merge.")
-        if self.merge is not None and is_object(self.path):
-            raise DefinitionError(f"{where}: merge needs a table on a file system, or a PostgresSink.")
         check_bounds(self.merge, beside=RESERVED_COLUMNS, where=where)
         check_options(self.options, where=where)
 
@@ -101,14 +99,18 @@ class DeltaSink(Sink):
                     f"DeltaSink({self.path!r}) needs {client}, which is not installed here. Run: "
                     f"pip install 'airflow-provider-microbatch[{extra}]'"
                 )
+        if self.merge is not None and is_object(self.path):
+            from airflow_provider_microbatch.sinks.delta.merged.in_bucket import OpenMergedDeltaInBucket
+
+            return OpenMergedDeltaInBucket(self, self.merge, context)
+        if self.merge is not None:
+            from airflow_provider_microbatch.sinks.delta.merged.in_folder import OpenMergedDelta
+
+            return OpenMergedDelta(self, self.merge)
         if is_object(self.path):
             from airflow_provider_microbatch.sinks.delta.objects import OpenDeltaInBucket
 
             return OpenDeltaInBucket(self, self.address, context)
-        if self.merge is not None:
-            from airflow_provider_microbatch.sinks.delta.merged.opened import OpenMergedDelta
-
-            return OpenMergedDelta(self, self.merge)
         from airflow_provider_microbatch.sinks.delta.opened import OpenDelta
 
         return OpenDelta(self, rows_are_judged=context.rows_are_judged)
@@ -136,8 +138,6 @@ class DeltaSink(Sink):
         return True
 
     def not_compactable(self) -> str | None:
-        if is_object(self.path):
-            return "a Delta table in a bucket is compacted by delta-rs: DeltaTable(…).optimize.compact()"
         if self.merge is not None:
             return "a publish joins small files of a table into which changes are merged, as it writes others anew"
         return None

@@ -11,12 +11,10 @@ version: what somebody has replaced, deleted or joined meanwhile is not brought 
 
 from __future__ import annotations
 
-import contextlib
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -27,12 +25,10 @@ from airflow_provider_microbatch.sinks.compaction import CHANGED, Compacted, Com
 from airflow_provider_microbatch.sinks.compaction.parquet import ParquetJoining
 from airflow_provider_microbatch.sinks.delta import protocol
 from airflow_provider_microbatch.sinks.delta.adding import add_of
-from airflow_provider_microbatch.sinks.delta.folder import Folder
 from airflow_provider_microbatch.sinks.delta.intake import rules_of
 from airflow_provider_microbatch.sinks.delta.log import DeltaLog, Snapshot
 from airflow_provider_microbatch.sinks.delta.removing import NAMEABLE, partition_of
-from airflow_provider_microbatch.sinks.file.posix import check_no_link, make_folders, sync
-from airflow_provider_microbatch.sinks.placed.places import Shared, own_of, shared_by
+from airflow_provider_microbatch.sinks.placed.places import Shared, shared_by
 from airflow_provider_microbatch.sinks.placed.records import Records
 
 if TYPE_CHECKING:
@@ -56,14 +52,14 @@ class Small:
     :param size: in bytes.
     :param partition: its partition, as the log has it.
     :param shared: the batches of which it may have rows.
-    :param number: number of the manifest of the attempt that wrote it; None for a joined file.
+    :param is_own: whether an attempt at one batch wrote it; else it is a joined file.
     """
 
     path: str
     size: int
     partition: Mapping[str, str | None]
     shared: Shared
-    number: int | None
+    is_own: bool
 
 
 @dataclass(frozen=True)
@@ -83,18 +79,30 @@ class Compacting:
     """A compaction of a table.
 
     :param log: the table's log.
-    :param folder: where the table lies.
     :param records: manifests of its batches.
     :param partition_by: the partition columns in the sink's definition.
+    :param batch_of: the batch whose own file has a path; None if it is another file's path.
+    :param number_of: the number of the manifest of the attempt that wrote a batch's own file; raises SinkError if it is
+        gone.
     """
 
-    def __init__(self, log: DeltaLog, folder: Folder, records: Records, *, partition_by: Sequence[str]) -> None:
+    def __init__(
+        self,
+        log: DeltaLog,
+        records: Records,
+        *,
+        partition_by: Sequence[str],
+        batch_of: Callable[[str], BatchKey | None],
+        number_of: Callable[[str], int],
+    ) -> None:
         self._log = log
-        self._folder = folder
-        self._root = folder.root
+        self._home = log.home
         self._records = records
         self._partition_by = partition_by
+        self._batch_of = batch_of
+        self._number_of = number_of
         self._joining = ParquetJoining()
+        self._numbers: dict[str, int] = {}
         self._manifests: dict[tuple[BatchKey, int], Manifest] = {}
 
     def compact(self, wanted: Compaction) -> Compacted:
@@ -121,15 +129,16 @@ class Compacting:
         # From a file with a deletion vector, rows that were deleted would come back.
         # All rows keep to the table's rules already.
         held = rules_of(snapshot)
-        protocol.check(snapshot, partition_by=self._partition_by, where=str(self._root), held=held)
+        protocol.check(snapshot, partition_by=self._partition_by, where=self._home.where, held=held)
 
     def _groups(self, snapshot: Snapshot, wanted: Compaction, done: Compacted) -> list[list[Small]]:
         """Files to be joined: of one partition, one lane and one kind, in the order of their batches."""
         places: dict[object, list[Small]] = {}
         # With a change feed no row of another batch may be written anew, so that a replay could not take them apart.
         alone = protocol.has_change_feed(snapshot)
-        for file in sorted(_small(snapshot, wanted.target_bytes), key=lambda one: (one.shared.low, one.path)):
-            if alone and (file.shared.low != file.shared.high or file.number is None):
+        small = _small(self._files(snapshot), wanted.target_bytes)
+        for file in sorted(small, key=lambda one: (one.shared.low, one.path)):
+            if alone and (file.shared.low != file.shared.high or not file.is_own):
                 continue
             place = (tuple(sorted(file.partition.items())), file.shared.lane, file.shared.low if alone else None)
             places.setdefault(place, []).append(file)
@@ -140,11 +149,14 @@ class Compacting:
                 try:
                     if self._may_be_joined(file, snapshot, wanted, done):
                         weighed = (file, _weight(file, wanted.target_bytes))
-                        kinds.setdefault(self._joining.kind(self._root / file.path), []).append(weighed)
+                        kinds.setdefault(self._kind(file.path), []).append(weighed)
                 except (SinkError, OSError) as error:
                     done.leave(BatchKey(file.shared.lane, file.shared.low), str(error))
             groups += [group for found in kinds.values() for group in pack(found, wanted.target_bytes)]
         return groups
+
+    def _kind(self, path: str) -> Hashable:
+        return self._joining.kind_of(self._home.source(path), name=path)
 
     def _may_be_joined(self, file: Small, snapshot: Snapshot, wanted: Compaction, done: Compacted | None) -> bool:
         """:raises SinkError: if nobody can say whose its rows are."""
@@ -160,8 +172,11 @@ class Compacting:
 
     def _attempts(self, file: Small, snapshot: Snapshot) -> Iterator[tuple[BatchKey, int]]:
         """Batches of which the file may have rows, with the numbers of the manifests of these rows."""
-        if file.number is not None:
-            yield BatchKey(file.shared.lane, file.shared.low), file.number
+        if file.is_own:
+            attempt = "/".join(file.path.split("/")[:_BELOW])
+            if attempt not in self._numbers:
+                self._numbers[attempt] = self._number_of(file.path)
+            yield BatchKey(file.shared.lane, file.shared.low), self._numbers[attempt]
             return
         for id in range(file.shared.low, file.shared.high + 1):
             key = BatchKey(file.shared.lane, id)
@@ -173,36 +188,31 @@ class Compacting:
         return {key for file in files for key, _ in self._attempts(file, snapshot)}
 
     def _joined(self, files: Sequence[Small], snapshot: Snapshot, done: Compacted) -> Joined | None:
-        """The files as one file on disk, which no commit names yet; None if they cannot be joined."""
+        """The files as one file, which is durable, and no commit names yet; None if they cannot be joined."""
         shared = Shared(files[0].shared.lane, files[0].shared.low, max(one.shared.high for one in files))
-        numbers = {one.number for one in files}
         # A batch's own folder says for certain, to whoever looks for others' rows, that there are none.
-        is_own = shared.low == shared.high and None not in numbers
+        is_own = shared.low == shared.high and all(one.is_own for one in files)
         name = f"joined-{uuid.uuid4().hex}.parquet"
         if is_own:
             path = f"{files[0].path.rpartition('/')[0]}/{name}"
         else:
             # Below it the folders of the partition: who reads the files themselves takes its values from there.
             path = shared.folder + "/".join([*files[0].path.split("/")[_BELOW:-1], name])
-        target = self._root / path
-        check_no_link(self._root, target.parent)
-        make_folders(target.parent)
         try:
-            self._joining.join([self._root / one.path for one in files], target)
-            add = add_of(self._folder, path, files[0].partition, data_change=False)
+            with self._home.here([one.path for one in files]) as here, self._home.writing(path) as target:
+                self._joining.join(here, target)
+            add = add_of(self._home, path, files[0].partition, data_change=False)
             if add is None:
                 raise SinkError(f"{files[0].path} and those beside it have no rows")
-            sync(target)
-            sync(target.parent)
         except (SinkError, FileNotFoundError) as error:
-            _remove(target)
+            self._home.remove(path)
             for key in self._batches(files, snapshot):
                 done.leave(key, str(error))
             return None
         except BaseException:
-            _remove(target)
+            self._home.remove(path)
             raise
-        return Joined(path, target.stat().st_size, files, add)
+        return Joined(path, add.size, files, add)
 
     def _commit(self, joined: Sequence[Joined], wanted: Compaction, done: Compacted) -> None:
         """Put the joined files in place of the small ones, as far as all of these are still there.
@@ -212,9 +222,9 @@ class Compacting:
         since_ns, tried = time.time_ns(), False
         for snapshot in self._log.snapshots() if joined else ():
             if snapshot is None:
-                raise SinkError(f"the Delta table {self._root} is gone.")
+                raise SinkError(f"the Delta table {self._home.where} is gone.")
             self._check(snapshot)
-            there = {file.path for file in _files(snapshot)}
+            there = {file.path for file in self._files(snapshot)}
             if tried and any(one.path in there for one in joined):
                 self._count(joined, snapshot, done)  # the answer to a commit was lost, and not the commit
                 return
@@ -224,7 +234,7 @@ class Compacting:
                     for key in self._batches(one.files, snapshot):
                         done.leave(key, CHANGED)
                     if not tried:  # after a try a version may name it: it is left to VACUUM
-                        _remove(self._root / one.path)
+                        self._home.remove(one.path)
             joined = kept
             if not joined:
                 return
@@ -237,8 +247,8 @@ class Compacting:
                 return
         if joined:
             raise SinkError(
-                f"others commit to the Delta table {self._root} all the time, so that nothing could be committed in "
-                "place of its small files. Nothing was changed; compact it when less is going on."
+                f"others commit to the Delta table {self._home.where} all the time, so that nothing could be committed "
+                "in place of its small files. Nothing was changed; compact it when less is going on."
             )
 
     def _still(self, one: Joined, there: set[str], snapshot: Snapshot, wanted: Compaction) -> bool:
@@ -248,9 +258,20 @@ class Compacting:
         if not all(self._may_be_joined(file, snapshot, wanted, None) for file in one.files):
             return False
         try:
-            return (self._root / one.path).lstat().st_size == one.size
+            return self._home.size(one.path) == one.size
         except FileNotFoundError:
             return False  # a VACUUM that keeps less than this takes has removed it
+
+    def _files(self, snapshot: Snapshot) -> Iterator[Small]:
+        """The files of the version that hold rows of batches alone: their own files, and joined ones."""
+        for file in snapshot.files("path", "size_bytes", "partition"):
+            path = unquote(file["path"])
+            own, shared = self._batch_of(path), shared_by(path)
+            if own is not None:
+                shared = Shared(own.lane, own.id, own.id)
+            if shared is not None:
+                partition = partition_of(file.get("partition"))
+                yield Small(path, file["size_bytes"], partition, shared, is_own=own is not None)
 
     def _count(self, joined: Sequence[Joined], snapshot: Snapshot, done: Compacted) -> None:
         for one in joined:
@@ -267,8 +288,8 @@ def _actions(joined: Sequence[Joined]) -> Iterator[Any]:
         yield one.add
 
 
-def _small(snapshot: Snapshot, target_bytes: int) -> Iterator[Small]:
-    for file in _files(snapshot):
+def _small(files: Iterable[Small], target_bytes: int) -> Iterator[Small]:
+    for file in files:
         if NAMEABLE.fullmatch(file.path) and is_small(_weight(file, target_bytes), target_bytes):
             yield file
 
@@ -276,19 +297,6 @@ def _small(snapshot: Snapshot, target_bytes: int) -> Iterator[Small]:
 def _weight(file: Small, target_bytes: int) -> int:
     """The file's size, or, of one with rows of very many batches, what its batches count for."""
     return max(file.size, (file.shared.high - file.shared.low + 1) * target_bytes // _BATCHES)
-
-
-def _files(snapshot: Snapshot) -> Iterator[Small]:
-    """The files of the version that hold rows of batches alone: their own files, and joined ones."""
-    for file in snapshot.files("path", "size_bytes", "partition"):
-        path = unquote(file["path"])
-        own, shared = own_of(path), shared_by(path)
-        number = None
-        if own is not None:
-            key, number = own
-            shared = Shared(key.lane, key.id, key.id)
-        if shared is not None:
-            yield Small(path, file["size_bytes"], partition_of(file.get("partition")), shared, number)
 
 
 def _portions(groups: Sequence[list[Small]]) -> Iterator[list[list[Small]]]:
@@ -301,8 +309,3 @@ def _portions(groups: Sequence[list[Small]]) -> Iterator[list[list[Small]]]:
             portion, size = [], 0
     if portion:
         yield portion
-
-
-def _remove(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        path.unlink()

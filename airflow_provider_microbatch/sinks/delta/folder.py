@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from airflow_provider_microbatch.sinks.file.posix import sync
@@ -20,6 +22,10 @@ class Folder(FolderFiles):
     def uri(self) -> str:
         return self.root.as_uri()
 
+    @property
+    def in_python(self) -> str:
+        return f"DeltaTable({self.uri!r})"
+
     def options(self) -> dict[str, str]:
         return {}
 
@@ -36,6 +42,9 @@ class Folder(FolderFiles):
                     sync(Path(entry.path))
         sync(self._log)
         sync(self.root)  # the maker of the folder may have died before the folder was on disk
+
+    def here(self, paths: Sequence[str]) -> AbstractContextManager[Sequence[Path]]:
+        return nullcontext([self.root / path for path in paths])
 
     @property
     def _log(self) -> Path:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Protocol
 
 from airflow_provider_microbatch.sinks.placed.data_files import DataFiles
@@ -18,6 +21,10 @@ class Home(DataFiles, Protocol):
     def uri(self) -> str:
         """The table's address, as delta-rs takes it."""
 
+    @property
+    def in_python(self) -> str:
+        """An expression of Python that opens the table with delta-rs, for people. It names no secret."""
+
     def options(self) -> dict[str, str]:
         """Options by which delta-rs reaches the table. They may hold secrets, and stay in memory."""
 
@@ -29,3 +36,9 @@ class Home(DataFiles, Protocol):
 
     def sync_log(self, *, since_ns: int) -> None:
         """Bring the log's entries that were written since ``since_ns`` to disk, so that they survive a power cut."""
+
+    def here(self, paths: Sequence[str]) -> AbstractContextManager[Sequence[Path]]:
+        """Data files as files of this machine, in the same order, as long as the context lasts.
+
+        :raises FileNotFoundError: if one is gone.
+        """

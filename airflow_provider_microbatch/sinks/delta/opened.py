@@ -7,19 +7,15 @@ from contextlib import AbstractContextManager
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
-from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.sinks import Compacted, Compaction, ExpectedBatch, PublishedRows, Sink
-from airflow_provider_microbatch.sinks.delta import DeltaSink, protocol
-from airflow_provider_microbatch.sinks.delta.compacting import Compacting
+from airflow_provider_microbatch.sinks import ExpectedBatch, Sink
+from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.delta.folder import Folder
-from airflow_provider_microbatch.sinks.delta.intake import rules_of
-from airflow_provider_microbatch.sinks.delta.removing import files_of
 from airflow_provider_microbatch.sinks.delta.table import OpenDeltaTable, Ready
 from airflow_provider_microbatch.sinks.file.arguments import is_object
 from airflow_provider_microbatch.sinks.file.report import read_schema, reporting
 from airflow_provider_microbatch.sinks.placed import OpenPlaced
 from airflow_provider_microbatch.sinks.placed.logged import Published
-from airflow_provider_microbatch.sinks.placed.places import DATA, Place, in_place
+from airflow_provider_microbatch.sinks.placed.places import DATA, Place, in_place, own_of
 from airflow_provider_microbatch.sinks.table_folder import check_writable
 
 
@@ -39,27 +35,6 @@ class OpenDelta(OpenPlaced, OpenDeltaTable):
         check_writable(self._root)
         self._check_log()
 
-    def published_rows(self, batch: ExpectedBatch) -> PublishedRows:
-        with self._telling("read", batch.key):
-            snapshot = self._log.open()
-            if snapshot is None or self._published(snapshot, batch) is None:
-                raise SinkError(f"batch {batch.key} is not in the Delta table {self._root}.")
-            rules = rules_of(snapshot)
-            protocol.check(snapshot, partition_by=self._sink.partition_by, where=self._where, held=rules)
-            # From a file with a deletion vector, Spark would read rows that were deleted.
-            protocol.check_may_remove(snapshot, where=self._where)
-            base = f"file://{self._root}"
-            paths = tuple(f"{base}/{path}" for path in files_of(snapshot, batch.key))
-        return PublishedRows(format="parquet", base=base, paths=paths)
-
-    def compact(self, wanted: Compaction) -> Compacted:
-        with self._telling("compact files"):
-            if not self._is_here(wanted.tables):
-                return Compacted()
-            return Compacting(
-                self._log, Folder(self._root), self._records, partition_by=self._sink.partition_by
-            ).compact(wanted)
-
     def is_table_of(self, before: Sink, tables: KnownTables) -> bool:
         if not isinstance(before, DeltaSink) or is_object(before.path):
             return False
@@ -67,6 +42,15 @@ class OpenDelta(OpenPlaced, OpenDeltaTable):
 
     def _is_here(self, tables: KnownTables) -> bool:
         return self._folder.is_here(tables)
+
+    def _batch_of(self, path: str) -> BatchKey | None:
+        own = own_of(path)
+        return None if own is None else own[0]
+
+    def _number_of(self, path: str) -> int:
+        own = own_of(path)
+        assert own is not None
+        return own[1]
 
     def _ready(self, batch: ExpectedBatch, epoch: int) -> Ready:
         placed = self._place(batch, epoch)

@@ -13,15 +13,16 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.intake import Intake
-from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
+from airflow_provider_microbatch.sinks import Compacted, Compaction, ExpectedBatch, Manifest, PublishedRows
 from airflow_provider_microbatch.sinks.delta import DeltaSink, protocol
 from airflow_provider_microbatch.sinks.delta.adding import add_of, partition_values
 from airflow_provider_microbatch.sinks.delta.columns import Columns
+from airflow_provider_microbatch.sinks.delta.compacting import Compacting
 from airflow_provider_microbatch.sinks.delta.home import Home
 from airflow_provider_microbatch.sinks.delta.intake import intake_of, rules_of
 from airflow_provider_microbatch.sinks.delta.log import PATIENCE_SECONDS, WITHDRAWN, DeltaLog, Snapshot
 from airflow_provider_microbatch.sinks.delta.present import Present
-from airflow_provider_microbatch.sinks.delta.removing import Removal, removal_of
+from airflow_provider_microbatch.sinks.delta.removing import Removal, files_of, removal_of
 from airflow_provider_microbatch.sinks.placed.logged import OpenLogged, Published, rows_written
 
 log = logging.getLogger(__name__)
@@ -96,6 +97,17 @@ class OpenDeltaTable(OpenLogged):
         """
 
     @abstractmethod
+    def _batch_of(self, path: str) -> BatchKey | None:
+        """The batch whose own file has that path; None if it is another file's."""
+
+    @abstractmethod
+    def _number_of(self, path: str) -> int:
+        """The number of the manifest of the attempt that wrote a batch's own file.
+
+        :raises SinkError: if that manifest is gone.
+        """
+
+    @abstractmethod
     def _confirm(self, found: Published) -> None:
         """Make sure that the log's record of the output lasts: a commit entry is about to rely on it."""
 
@@ -145,6 +157,31 @@ class OpenDeltaTable(OpenLogged):
                     self._let_go(found, change)
                     return True
         raise self._outrun(key)
+
+    def published_rows(self, batch: ExpectedBatch) -> PublishedRows:
+        with self._telling("read", batch.key):
+            snapshot = self._log.open()
+            if snapshot is None or self._published(snapshot, batch) is None:
+                raise SinkError(f"batch {batch.key} is not in the Delta table {self._where}.")
+            rules = rules_of(snapshot)
+            protocol.check(snapshot, partition_by=self._sink.partition_by, where=self._where, held=rules)
+            # From a file with a deletion vector, Spark would read rows that were deleted.
+            protocol.check_may_remove(snapshot, where=self._where)
+            base = self.location()
+            paths = tuple(f"{base}/{path}" for path in files_of(snapshot, batch.key))
+        return PublishedRows(format="parquet", base=base, paths=paths)
+
+    def compact(self, wanted: Compaction) -> Compacted:
+        with self._telling("compact files"):
+            if not self._is_here(wanted.tables):
+                return Compacted()
+            return Compacting(
+                self._log,
+                self._records,
+                partition_by=self._sink.partition_by,
+                batch_of=self._batch_of,
+                number_of=self._number_of,
+            ).compact(wanted)
 
     def damage(self, batch: ExpectedBatch, found: Manifest) -> str | None:
         rows = rows_written(found)

@@ -120,7 +120,7 @@ def _written(files: DataFiles, pieces: Iterable[Any], schema: Any, name: Callabl
                 writer.write_table(group)
                 size += group.nbytes
                 group = next(groups, None)
-        made[path] = files.footer(path).size
+        made[path] = files.size(path)
     return made
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks import Manifest
 from airflow_provider_microbatch.sinks.merged.files import rows_with
 from airflow_provider_microbatch.sinks.merged.keys import Keys
 from airflow_provider_microbatch.sinks.placed import HIDDEN
@@ -24,11 +25,13 @@ class History:
     """:param files: of the table.
     :param records: manifests of its batches.
     :param where: the table, for messages.
+    :param folder_of: the folder of the changes that a manifest lists, relative to the table's; also takes its number.
     """
 
     files: DataFiles
     records: Records
     where: str
+    folder_of: Callable[[Manifest, int], str]
 
     def files_of(self, key: BatchKey, number: int) -> list[str]:
         """The files of a batch's changes.
@@ -37,10 +40,10 @@ class History:
         :raises SinkError: if a file is not as it was written.
         :raises FileNotFoundError: if one is gone.
         """
-        found = []
-        for _, now, size in names_in_place(self.records.get(key, number)):
-            path = f"{folder_of_batch(key, data=CHANGES)}{number:016x}/{now}"
-            if (there := self.files.footer(path).size) != size:
+        found, manifest = [], self.records.get(key, number)
+        for _, now, size in names_in_place(manifest):
+            path = f"{self.folder_of(manifest, number)}/{now}"
+            if (there := self.files.size(path)) != size:
                 raise SinkError(
                     f"{path} of {self.where} has {there} bytes, not {size}: somebody has changed "
                     f"what batch {key} wrote. Bring it back from a backup. Nothing was changed."
@@ -76,3 +79,8 @@ class History:
         for key, number in batches:
             if key != but:
                 yield from rows_with(self.files, self.files_of(key, number), keys, schema)
+
+
+def folder_of_changes(manifest: Manifest, number: int) -> str:
+    """The folder of a batch's changes on a file system, for :class:`History`."""
+    return f"{folder_of_batch(manifest.key, data=CHANGES)}{number:016x}"

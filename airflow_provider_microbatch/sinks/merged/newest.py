@@ -11,7 +11,8 @@ import contextlib
 import json
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -43,11 +44,8 @@ class Newest:
     files: Mapping[str, int]
 
 
-@dataclass(frozen=True)
-class NewestRecords:
-    """:param root: the table's folder."""
-
-    root: Path
+class NewestRecords(ABC):
+    """The records of a table, by names in :data:`FOLDER`, wherever the table lies."""
 
     def get(self, number: int) -> Newest:
         """The record of that number.
@@ -55,10 +53,12 @@ class NewestRecords:
         :raises FileNotFoundError: if it is gone, as a record is after the next publish.
         :raises SinkError: if it was changed.
         """
-        found = self._found(number)[-1]
-        data = read_regular(found)
+        name = self._found(number)[-1]
+        data = self._read(name)
         if number_of(data) != number:
-            raise SinkError(f"somebody has changed {found}. Bring it back from a backup. Nothing was published.")
+            raise SinkError(
+                f"somebody has changed {self._where(name)}. Bring it back from a backup. Nothing was published."
+            )
         return Newest(**json.loads(data))
 
     def version(self, number: int, *, up_to: int) -> int:
@@ -69,14 +69,14 @@ class NewestRecords:
         """
         found = [version for version in map(_version, self._found(number)) if version <= up_to]
         if not found:
-            raise FileNotFoundError(self._folder / f"*.{number:016x}.json")
+            raise FileNotFoundError(self._where(f"*.{number:016x}.json"))
         return found[-1]
 
     def put(self, newest: Newest, *, version: int) -> int:
         """Store a record durably, for the commit of that version. :return: its number."""
         data = json.dumps(asdict(newest), sort_keys=True).encode()
         number = number_of(data)
-        put_file(self.root, self._folder / f"{version}.{number:016x}.json", data)
+        self._write(f"{version}.{number:016x}.json", data)
         return number
 
     @staticmethod
@@ -91,28 +91,71 @@ class NewestRecords:
         """
         try:
             own = self._found(number)[0]
-            named = {own.name, *(path.rpartition("/")[2] for path in self.get(number).files)}
+            named = {own, *(path.rpartition("/")[2] for path in self.get(number).files)}
         except FileNotFoundError:
             return  # who has published after it has swept
-        for path in self._folder.iterdir():
-            found = _OURS.fullmatch(path.name)
-            if found is not None and int(found[1]) <= _version(own) and path.name not in named:
-                with contextlib.suppress(FileNotFoundError):
-                    path.unlink()
+        found = [match for name in self._names() if (match := _OURS.fullmatch(name)) is not None]
+        self._remove([one[0] for one in found if int(one[1]) <= _version(own) and one[0] not in named])
+
+    def _found(self, number: int) -> list[str]:
+        """The records of that number, by their versions, never none: a try that was outrun may have left one that says
+        the same, and anybody a copy."""
+        end = f".{number:016x}.json"
+        found = sorted((name for name in self._names() if name.endswith(end) and _RECORD.fullmatch(name)), key=_version)
+        if not found:
+            raise FileNotFoundError(self._where(f"*{end}"))
+        return found
+
+    @abstractmethod
+    def _where(self, name: str) -> str:
+        """The place of a record, for people."""
+
+    @abstractmethod
+    def _names(self) -> Iterable[str]:
+        """Names of all records and files, also of what a process that died has left."""
+
+    @abstractmethod
+    def _read(self, name: str) -> bytes:
+        """:raises FileNotFoundError: if it is gone."""
+
+    @abstractmethod
+    def _write(self, name: str, data: bytes) -> None:
+        """Store the bytes durably; they may be there."""
+
+    @abstractmethod
+    def _remove(self, names: Sequence[str]) -> None:
+        """Remove what may be gone."""
+
+
+@dataclass(frozen=True)
+class FolderNewest(NewestRecords):
+    """:param root: the table's folder."""
+
+    root: Path
+
+    def _where(self, name: str) -> str:
+        return str(self._folder / name)
+
+    def _names(self) -> Iterable[str]:
+        with contextlib.suppress(FileNotFoundError):
+            return [path.name for path in self._folder.iterdir()]
+        return ()
+
+    def _read(self, name: str) -> bytes:
+        return read_regular(self._folder / name)
+
+    def _write(self, name: str, data: bytes) -> None:
+        put_file(self.root, self._folder / name, data)
+
+    def _remove(self, names: Sequence[str]) -> None:
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                (self._folder / name).unlink()
 
     @property
     def _folder(self) -> Path:
         return self.root / FOLDER
 
-    def _found(self, number: int) -> list[Path]:
-        """The records of that number, by their versions, never none: a try that was outrun may have left one that says
-        the same, and anybody a copy."""
-        name = f"*.{number:016x}.json"
-        found = sorted((path for path in self._folder.glob(name) if _RECORD.fullmatch(path.name)), key=_version)
-        if not found:
-            raise FileNotFoundError(self._folder / name)
-        return found
 
-
-def _version(record: Path) -> int:
-    return int(record.name.partition(".")[0])
+def _version(record: str) -> int:
+    return int(record.partition(".")[0])

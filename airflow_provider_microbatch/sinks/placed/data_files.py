@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
-from airflow_provider_microbatch.sinks.file.posix import make_folders, sync
+from airflow_provider_microbatch.sinks.file.posix import check_no_link, make_folders, sync
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +32,18 @@ class DataFiles(Protocol):
     """The data files of a table. All paths are relative to the table's folder."""
 
     def source(self, path: str) -> Any:
-        """The data file, as Arrow takes it: a path or an open file."""
+        """The data file, as Arrow takes it: a path or an open file.
+
+        :raises FileNotFoundError: if it is gone; who reads an open file meets that, too.
+        """
+
+    def size(self, path: str) -> int:
+        """Bytes of a data file. :raises FileNotFoundError: if it is gone."""
 
     def footer(self, path: str) -> Footer:
-        """What is known of a data file without its rows."""
+        """What is known of a data file without its rows. :raises FileNotFoundError: if it is gone."""
 
-    def writing(self, path: str) -> AbstractContextManager[Any]:
+    def writing(self, path: str) -> AbstractContextManager[Path]:
         """A place for Arrow to write a new data file to. If the context ends without an error, the file is there
         durably."""
 
@@ -57,6 +63,9 @@ class FolderFiles:
     def source(self, path: str) -> Path:
         return self.root / path
 
+    def size(self, path: str) -> int:
+        return (self.root / path).stat().st_size
+
     def footer(self, path: str) -> Footer:
         from pyarrow import parquet
 
@@ -69,6 +78,7 @@ class FolderFiles:
     @contextlib.contextmanager
     def writing(self, path: str) -> Iterator[Path]:
         file = self.root / path
+        check_no_link(self.root, file.parent)
         make_folders(file.parent)
         yield file
         sync(file)

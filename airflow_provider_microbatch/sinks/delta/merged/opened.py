@@ -1,23 +1,22 @@
-"""A Delta table into which changes are merged, opened."""
+"""A Delta table into which changes are merged, opened, wherever it lies."""
 
 from __future__ import annotations
 
 import shlex
+from abc import abstractmethod
 from collections.abc import Collection, Sequence
 
-from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.changes import DELETED
 from airflow_provider_microbatch.runtime.intake import Intake
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.sinks import Compacted, Compaction, ExpectedBatch, Manifest, OpenSink, PublishedRows
-from airflow_provider_microbatch.sinks.delta import DeltaSink, protocol
+from airflow_provider_microbatch.sinks.delta import protocol
 from airflow_provider_microbatch.sinks.delta.columns import OURS, Columns
 from airflow_provider_microbatch.sinks.delta.log import MERGED, Snapshot, reporting
 from airflow_provider_microbatch.sinks.delta.merged.merging import Merging
 from airflow_provider_microbatch.sinks.delta.merged.put_back import put_back
-from airflow_provider_microbatch.sinks.delta.opened import OpenDelta
-from airflow_provider_microbatch.sinks.delta.table import Change, Ready
+from airflow_provider_microbatch.sinks.delta.table import Change, OpenDeltaTable, Ready
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.merged.checks import (
@@ -26,33 +25,38 @@ from airflow_provider_microbatch.sinks.merged.checks import (
     lacking,
     rows_there,
 )
-from airflow_provider_microbatch.sinks.merged.history import CHANGES, History
+from airflow_provider_microbatch.sinks.merged.history import History
 from airflow_provider_microbatch.sinks.merged.judging import Judging
 from airflow_provider_microbatch.sinks.merged.newest import NewestRecords
 from airflow_provider_microbatch.sinks.merged.stage import of_changes
 from airflow_provider_microbatch.sinks.placed.logged import Published
 
 
-class OpenMergedDelta(OpenDelta):
-    """The operations that the orchestrator calls.
+class OpenMerged(OpenDeltaTable):
+    """The operations that such tables share."""
 
-    :param sink: its definition.
-    :param merge: how its changes are merged.
-    """
-
-    def __init__(self, sink: DeltaSink, merge: Merge) -> None:
-        super().__init__(sink, data=CHANGES)
-        self._merge = merge
-        self._newest = NewestRecords(sink.root)
-        self._history = History(files=self._home, records=self._records, where=self._named)
+    _merge: Merge
+    """How changes are merged."""
+    _newest: NewestRecords
+    _history: History
 
     @property
     def _named(self) -> str:
         """The table, for messages."""
         return f"the Delta table {self._where}"
 
-    def stage(self, batch: BatchIdentity, epoch: int) -> Stage:
-        return of_changes(super().stage(batch, epoch), self._merge)
+    @abstractmethod
+    def _mark_out(self, found: Published) -> None:
+        """Record, durably, that the changes of an attempt that is in may go out: from the commit on that takes it out,
+        nothing but this mark tells that they are there. Whoever finds the mark, and the attempt in, removes nothing."""
+
+    @abstractmethod
+    def _remove_out(self, found: Published) -> None:
+        """Remove the changes of an attempt that is out for good, and their mark."""
+
+    def _as_changes(self, stage: Stage) -> Stage:
+        """A stage of rows as one of changes."""
+        return of_changes(stage, self._merge)
 
     def published_rows(self, batch: ExpectedBatch) -> PublishedRows:
         return OpenSink.published_rows(self, batch)
@@ -99,7 +103,7 @@ class OpenMergedDelta(OpenDelta):
             away = put_back(snapshot, since=since)
         if away is not None:
             beside = f" That takes out what others have committed since ({away.beside})." if away.beside else ""
-            code = f"from deltalake import DeltaTable; DeltaTable({self._home.uri!r}).restore({away.good})"
+            code = f"from deltalake import DeltaTable; {self._home.in_python}.restore({away.good})"
             raise SinkError(
                 f"somebody has put the rows of the Delta table {self._where} back as a whole ({away.by}), and not the "
                 "newest changes, by which the next change of a key is judged: keys would keep wrong rows. Nothing was "
@@ -145,8 +149,7 @@ class OpenMergedDelta(OpenDelta):
                 return None  # another publish has removed what it has replaced
             raise lacking(error, log="the log", where=self._named) from error
         if out is not None:
-            # From the commit on, nothing but this mark tells that the changes that go out are there.
-            self._places.mark(self._place_of(out))
+            self._mark_out(out)
         return change
 
     def _is_outdated(self, snapshot: Snapshot | None) -> bool:
@@ -158,6 +161,6 @@ class OpenMergedDelta(OpenDelta):
 
     def _let_go(self, out: Published | None, change: Change) -> None:
         if out is not None:
-            self._places.remove(self._place_of(out))
+            self._remove_out(out)
         if MERGED in change.transactions:
             self._newest.sweep(change.transactions[MERGED])

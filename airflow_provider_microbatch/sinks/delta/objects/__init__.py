@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -29,7 +30,7 @@ from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.runtime.layout import SCHEMA
-from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink, SinkContext
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, PublishedRows, Sink, SinkContext
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.delta.columns import Columns
 from airflow_provider_microbatch.sinks.delta.log import WITHDRAWN, Snapshot
@@ -73,10 +74,10 @@ class OpenDeltaInBucket(StagedInObjects, OpenDeltaTable):
             "options": dict(self._sink.options),
             "constants": constants_of(batch.key),
         }
-        return self._stage(InDelta.by(batch, epoch), WRITER, arguments)
+        return self._stage(self.layout.by(batch, epoch), WRITER, arguments)
 
     def drop_stage(self, batch: BatchIdentity, epoch: int) -> bool:
-        written = InDelta.by(batch, epoch)
+        written = self.layout.by(batch, epoch)
         with self._telling("drop a stage of", batch.key):
             if not self._stages.is_marked(written):
                 return self._remove_late(written)
@@ -103,6 +104,9 @@ class OpenDeltaInBucket(StagedInObjects, OpenDeltaTable):
                 if not self._is_in(snapshot, one) and (self._stages.is_marked(one) or not self._numbers_of(one))
             )
 
+    def published_rows(self, batch: ExpectedBatch) -> PublishedRows:
+        return replace(super().published_rows(batch), access=self._access, requires=self._requires)
+
     def _put(self, batch: ExpectedBatch, epoch: int, *, replaces: bool) -> Manifest:
         with self._telling("make ready for", batch.key):
             self._make_table(batch, epoch)
@@ -111,10 +115,10 @@ class OpenDeltaInBucket(StagedInObjects, OpenDeltaTable):
     def _make_table(self, batch: ExpectedBatch, epoch: int) -> None:
         """Make the table without a row, if it is not there. Only what is committed behind a version can be refused.
         The checkpoint knows it by its id before it has a batch there."""
-        written = InDelta.by(batch.staged, epoch)
+        written = self.layout.by(batch.staged, epoch)
         own, snapshot = self.manifest(batch.staged, epoch), self._log.open()
         if own is not None and snapshot is None:
-            columns = self._columns(next(self._lines(f"{written.folder}/{SCHEMA}"), None), own)
+            columns = self._shown(self._columns(next(self._lines(f"{written.folder}/{SCHEMA}"), None), own))
             self._log.create(
                 [],
                 schema=columns.schema,
@@ -145,13 +149,24 @@ class OpenDeltaInBucket(StagedInObjects, OpenDeltaTable):
 
     def _ready(self, batch: ExpectedBatch, epoch: int) -> Ready:
         own = self._complete_stage(batch, epoch)
-        below = InDelta.by(batch.staged, epoch).folder
+        below = self.layout.by(batch.staged, epoch).folder
         return Ready(
             manifest=own,
             number=self._records.put(own),
             below=below,
             schema=next(self._lines(f"{below}/{SCHEMA}"), None),
         )
+
+    def _batch_of(self, path: str) -> BatchKey | None:
+        written = InDelta.of_file(path)
+        return None if written is None else written.key
+
+    def _number_of(self, path: str) -> int:
+        written = InDelta.of_file(path)
+        numbers = [] if written is None else self._numbers_of(written)
+        if not numbers:
+            raise SinkError(f"nobody can say whose {path} of the Delta table {self._where} is: its manifest is gone")
+        return numbers[0]
 
     def _in_place(self, ready: Ready) -> Iterator[tuple[str, str]]:
         for number, file in enumerate(sorted(ready.manifest.files)):
@@ -169,8 +184,7 @@ class OpenDeltaInBucket(StagedInObjects, OpenDeltaTable):
         """Nothing: an object is durable when its put is answered."""
 
     def _settle(self, found: Published) -> None:
-        identity = found.manifest.identity or BatchIdentity.at(found.manifest.key)
-        self._stages.forget(InDelta.by(identity, found.manifest.epoch))
+        self._stages.forget(self._written_by(found.manifest))
 
     def _commit_ready(
         self, snapshot: Snapshot | None, ready: Ready, columns: Columns, change: Change, batch: ExpectedBatch
@@ -216,7 +230,7 @@ class OpenDeltaInBucket(StagedInObjects, OpenDeltaTable):
         number = None if snapshot is None else snapshot.number(written.key)
         if number is None:
             return False
-        return _is_by(self._records.get(written.key, number), written)
+        return self._written_by(self._records.get(written.key, number)) == written
 
     def _remove_late(self, written: Written) -> bool:
         """Remove what a driver that nobody could stop has written after the attempt's stage was dropped. Without a mark
@@ -228,8 +242,8 @@ class OpenDeltaInBucket(StagedInObjects, OpenDeltaTable):
     def _numbers_of(self, written: Written) -> list[int]:
         """Numbers of the attempt's manifest: one if the attempt is in, was in, or was about to be. Its own folder does
         not tell: VACUUM may have removed the manifest there."""
-        return [number for number, found in self._records.of(written.key) if _is_by(found, written)]
+        return [number for number, found in self._records.of(written.key) if self._written_by(found) == written]
 
-
-def _is_by(found: Manifest, written: Written) -> bool:
-    return InDelta.by(found.identity or BatchIdentity.at(found.key), found.epoch) == written
+    def _written_by(self, found: Manifest) -> Written:
+        """The output that a manifest lists."""
+        return self.layout.by(found.identity or BatchIdentity.at(found.key), found.epoch)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_microbatch.connections import Connect
-from airflow_provider_microbatch.exceptions import CheckpointError, SinkError
-from airflow_provider_microbatch.sinks.delta.objects.options import options_of, told
+from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.sinks.delta.objects.options import CONDITIONAL, options_of, told
 from airflow_provider_microbatch.sinks.placed.data_files import Footer
 from airflow_provider_microbatch.stores.object_store import ObjectStore
 from airflow_provider_microbatch.stores.object_store.address import Address
@@ -32,6 +33,8 @@ class BucketHome:
         self._bucket = bucket
         self._store = store
         self._connect = connect
+        # No file is written twice under one name: what is known of one holds as long as it is there.
+        self._sizes: dict[str, int] = {}
         self._footers: dict[str, Footer] = {}
 
     @property
@@ -41,6 +44,10 @@ class BucketHome:
     @property
     def uri(self) -> str:
         return f"s3://{self._address.place}"
+
+    @property
+    def in_python(self) -> str:
+        return f"DeltaTable({self.uri!r}, storage_options={CONDITIONAL!r})"
 
     def options(self) -> dict[str, str]:
         return options_of(self._address, self._connect)
@@ -55,13 +62,17 @@ class BucketHome:
         """Nothing: an object is durable when its put is answered."""
 
     def source(self, path: str) -> Any:
-        size = self._head(path)["size"]
-        return io.BufferedReader(_Object(self._store, path, size), _BUFFER)
+        if path not in self._sizes:
+            self._head(path)
+        return io.BufferedReader(_Object(self._store, path, self._sizes[path]), _BUFFER)
+
+    def size(self, path: str) -> int:
+        size: int = self._head(path)["size"]
+        return size
 
     def footer(self, path: str) -> Footer:
         from pyarrow import parquet
 
-        # No file is written twice under one name, so that a commit that is tried again asks for none again.
         if path not in self._footers:
             found = self._head(path)
             with io.BufferedReader(_Object(self._store, path, found["size"]), _BUFFER) as file:
@@ -71,6 +82,15 @@ class BucketHome:
                     metadata=parquet.read_metadata(file),
                 )
         return self._footers[path]
+
+    @contextlib.contextmanager
+    def here(self, paths: Sequence[str]) -> Iterator[Sequence[Path]]:
+        with tempfile.TemporaryDirectory(prefix="microbatch-") as folder:
+            found = [Path(folder, f"{number}.parquet") for number in range(len(paths))]
+            for path, file in zip(paths, found, strict=True):
+                with self.source(path) as data, file.open("xb") as copy:
+                    shutil.copyfileobj(data, copy, _BUFFER)
+            yield found
 
     @contextlib.contextmanager
     def writing(self, path: str) -> Iterator[Path]:
@@ -87,12 +107,11 @@ class BucketHome:
     def _head(self, path: str) -> Any:
         key = self._key(path)
         try:
-            return self._bucket.ask("look at", key, lambda client: library().head(client, key))
+            found = self._bucket.ask("look at", key, lambda client: library().head(client, key))
         except FileNotFoundError:
-            raise SinkError(
-                f"{path} of the Delta table {self.where} is gone: somebody removed what its log names, or is about to "
-                "(a clean-up of the table that keeps less than a day?). Nothing was changed."
-            ) from None
+            raise FileNotFoundError(_gone(path)) from None
+        self._sizes[path] = found["size"]
+        return found
 
     def _key(self, path: str) -> str:
         return f"{self._address.prefix}/{path}"
@@ -129,8 +148,17 @@ class _Object(io.RawIOBase):
         if wanted <= 0:
             return 0
         data = self._store.get_range(self._path, self._at, wanted)
-        if data is None or len(data) != wanted:
-            raise OSError(f"{self._path} is gone, or was changed")
+        if data is None:
+            raise FileNotFoundError(_gone(self._path))
+        if len(data) != wanted:
+            raise OSError(f"{self._path} was changed")
         buffer[:wanted] = data
         self._at += wanted
         return wanted
+
+
+def _gone(path: str) -> str:
+    return (
+        f"{path} is gone: somebody removed what the table needs, or is about to (a clean-up of the table that keeps "
+        "less than a day?)"
+    )

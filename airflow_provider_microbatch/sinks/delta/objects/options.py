@@ -13,9 +13,11 @@ from airflow_provider_microbatch.stores.object_store.aws import AwsAccess
 from airflow_provider_microbatch.stores.object_store.credentials import CONNECT_SECONDS, ENDPOINTS, REQUEST_SECONDS
 from airflow_provider_microbatch.stores.object_store.failures import Failure
 
+CONDITIONAL = {"aws_conditional_put": "etag"}
+"""Without it delta-rs may write a version over another writer's: both would believe that they have committed it."""
+
 _ALWAYS = {
-    # Without it delta-rs may write a version over another writer's: both would believe that they have committed it.
-    "aws_conditional_put": "etag",
+    **CONDITIONAL,
     # The same, if the environment says otherwise.
     "AWS_S3_ALLOW_UNSAFE_RENAME": "false",
     "AWS_S3_LOCKING_PROVIDER": "",

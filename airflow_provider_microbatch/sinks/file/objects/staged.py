@@ -15,7 +15,7 @@ from airflow_provider_microbatch.connections import Connect
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, SinkError
 from airflow_provider_microbatch.runtime.access import ACCESS
 from airflow_provider_microbatch.runtime.job import NOTHING as NO_REQUIREMENTS
-from airflow_provider_microbatch.runtime.job import Stage
+from airflow_provider_microbatch.runtime.job import Requirements, Stage
 from airflow_provider_microbatch.runtime.layout import ERROR, MANIFEST
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
@@ -101,18 +101,13 @@ class StagedInObjects(OpenSink):
 
     def _stage(self, written: Written, writer: str, arguments: Mapping[str, Any]) -> Stage:
         path = f"{self.location()}/{written.folder}"
-        try:
-            requires = connector(self._packages)
-        except DefinitionError:
-            requires = NO_REQUIREMENTS  # a host without pyspark writes nothing; `check` reports that pyspark is missing
-        access = self._secret if self._address.conn_id is not None else None
         return Stage(
             writer=writer,
-            arguments={"path": path, **arguments, ACCESS: access},
+            arguments={"path": path, **arguments, ACCESS: self._access},
             report=path,
             reserved_columns=RESERVED_COLUMNS,
             fence=f"{self.location()}/{written.fence_mark}",
-            requires=requires,
+            requires=self._requires,
         )
 
     def _complete_stage(self, batch: ExpectedBatch, epoch: int) -> Manifest:
@@ -166,6 +161,19 @@ class StagedInObjects(OpenSink):
     @property
     def _secret(self) -> str:
         return f"table {self.location()}"
+
+    @property
+    def _access(self) -> str | None:
+        """Name of the secret by which Spark reaches the table; None if the environment's credentials do."""
+        return self._secret if self._address.conn_id is not None else None
+
+    @property
+    def _requires(self) -> Requirements:
+        """What Spark needs to reach the table."""
+        try:
+            return connector(self._packages)
+        except DefinitionError:
+            return NO_REQUIREMENTS  # a host without pyspark runs no job; `check` reports that pyspark is missing
 
     @contextmanager
     def _telling(self, doing: str, key: BatchKey | None = None) -> Iterator[None]:

@@ -20,9 +20,9 @@ from airflow_provider_microbatch.sinks.iceberg.merged.merging import Merging
 from airflow_provider_microbatch.sinks.iceberg.opened import Change, OpenIceberg
 from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.merged.checks import check_like_before, check_order, lacking, rows_there
-from airflow_provider_microbatch.sinks.merged.history import CHANGES, History
+from airflow_provider_microbatch.sinks.merged.history import CHANGES, History, folder_of_changes
 from airflow_provider_microbatch.sinks.merged.judging import Judging
-from airflow_provider_microbatch.sinks.merged.newest import NewestRecords
+from airflow_provider_microbatch.sinks.merged.newest import FolderNewest
 from airflow_provider_microbatch.sinks.merged.stage import of_changes
 from airflow_provider_microbatch.sinks.placed import Placed
 from airflow_provider_microbatch.sinks.placed.data_files import FolderFiles
@@ -40,8 +40,10 @@ class OpenMergedIceberg(OpenIceberg):
     def __init__(self, sink: IcebergSink, context: SinkContext, merge: Merge) -> None:
         super().__init__(sink, replace(context, rows_are_judged=False), data=CHANGES)
         self._merge = merge
-        self._newest = NewestRecords(sink.root)
-        self._history = History(files=FolderFiles(sink.root), records=self._records, where=self._where)
+        self._newest = FolderNewest(sink.root)
+        self._history = History(
+            files=FolderFiles(sink.root), records=self._records, where=self._where, folder_of=folder_of_changes
+        )
 
     def stage(self, batch: BatchIdentity, epoch: int) -> Stage:
         return of_changes(super().stage(batch, epoch), self._merge)

@@ -51,10 +51,13 @@ class ShownFiles:
             return io.BytesIO(self._without_deleted(task))
         return self._table.io.new_input(path).open()
 
+    def size(self, path: str) -> int:
+        return self._new.size(path)
+
     def footer(self, path: str) -> Footer:
         return self._new.footer(path)
 
-    def writing(self, path: str) -> AbstractContextManager[Any]:
+    def writing(self, path: str) -> AbstractContextManager[Path]:
         return self._new.writing(path)
 
     def remove(self, path: str) -> None:
