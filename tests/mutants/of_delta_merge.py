@@ -163,4 +163,20 @@ MUTATIONS = [
         new="if False:",
         tests=VERSIONS,
     ),
+    Mutation(
+        name="the record of the newest changes stays that of before",
+        why="the next change of a key is judged by what no longer counts: a late one wins",
+        file="sinks/merged/judging.py",
+        old="        if number is not None and moved is None and ",
+        new="        if number is not None and ",
+        tests=MERGE,
+    ),
+    Mutation(
+        name="bounds of versions have the type of the last column that orders changes",
+        why="values of the first one do not fit them",
+        file="sinks/merged/columns.py",
+        old="merge.sequence_by[0]",
+        new="merge.sequence_by[-1]",
+        tests=VERSIONS,
+    ),
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
@@ -66,8 +66,10 @@ class Judging:
             return Newest(keys=merge.keys, sequence_by=merge.sequence_by, bounds=merge.bounds, files={})
         return self.records.get(number)
 
-    def moved(self, key: BatchKey, before: Newest, schema: Any, *, files: Sequence[str], out: int | None) -> Moved:
-        """The keys whose newest change becomes another one or none, and these changes.
+    def moved(
+        self, key: BatchKey, before: Newest, schema: Any, *, files: Sequence[str], out: int | None
+    ) -> Moved | None:
+        """The keys whose newest change becomes another one or none, and these changes; None if there is no such key.
 
         :param schema: the columns of all changes, as Arrow has them.
         :param files: files of the changes that come in.
@@ -78,7 +80,10 @@ class Judging:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        names, came = list(self.merge.keys), self._came(key, schema, files)
+        names = list(self.merge.keys)
+        if not set(names) <= set(schema.names):
+            return None  # no batch has had a frame yet
+        came = self._came(key, schema, files)
         of_keys = pa.schema([schema.field(name) for name in names])
         went = [] if out is None else self.history.files_of(key, out)
         theirs = (rows for path in went for rows in rows_of(self.files, path, of_keys))
@@ -91,13 +96,32 @@ class Judging:
             left = [*self.history.changes(self.batches(), Keys(lost, names), schema, but=key)]
         best = newest(pa.concat_tables([stays, *left, came]), self.merge)
         moved = Keys(pa.concat_tables([lost, best.filter(is_of(best, key))]), names)
-        return Moved(merge=self.merge, keys=moved, put=best.filter(moved.marks(best)))
+        return Moved(merge=self.merge, keys=moved, put=best.filter(moved.marks(best))) if moved else None
 
-    def written(self, before: Newest, moved: Moved, schema: Any, *, version: int) -> Mapping[str, int]:
-        """The files of the newest changes, with those of the moved keys replaced.
+    def recorded(
+        self,
+        before: Newest,
+        moved: Moved | None,
+        *,
+        number: int | None,
+        fields: Sequence[Mapping[str, Any]],
+        schema: Any,
+        version: int,
+    ) -> int:
+        """The number of the record of the newest changes of after: that of before, if nothing has become another.
 
+        :param number: of the record of before; None if there is none.
+        :param fields: the columns of all changes.
+        :param schema: the same, as Arrow has them.
         :param version: the version that they are to be committed with.
         """
+        if number is not None and moved is None and list(fields) == list(before.fields):
+            return number
+        files = before.files if moved is None else self._written(before, moved, schema, version=version)
+        return self.records.put(replace(before, fields=fields, files=files), version=version)
+
+    def _written(self, before: Newest, moved: Moved, schema: Any, *, version: int) -> Mapping[str, int]:
+        """The files of the newest changes, with those of the moved keys replaced."""
         done = rewritten(
             self.files,
             before.files,

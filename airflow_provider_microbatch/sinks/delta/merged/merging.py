@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
@@ -50,22 +50,18 @@ class Merging:
         :raises FileNotFoundError: if a file is gone, as one is after another publish.
         :raises SinkError: if the changes cannot be compared.
         """
-        merge = self.judging.merge
         number = None if self.snapshot is None else self.snapshot.merged
         before = self.judging.before(number)
         where = f"the changes that are merged into {self.judging.where}"
         new = columns.missing({"fields": before.fields}, policy="add_columns", where=where)
-        fields, files_now, actions = [*before.fields, *new], before.files, list[Any]()
+        fields = [*before.fields, *new]
         schema = arrow_schema({"type": "struct", "fields": fields})
-        if set(merge.keys) <= set(schema.names):  # else no batch has had a frame yet
-            moved = self.judging.moved(key, before, schema, files=files, out=out)
-            if moved.keys:
-                files_now = self.judging.written(before, moved, schema, version=self.version)
-                actions = list(self._actions(moved))
-        if number is not None and files_now is before.files and not new:
-            return Change(actions=actions)
-        now = replace(before, fields=fields, files=files_now)
-        return Change(actions=actions, transactions={MERGED: self.judging.records.put(now, version=self.version)})
+        moved = self.judging.moved(key, before, schema, files=files, out=out)
+        now = self.judging.recorded(before, moved, number=number, fields=fields, schema=schema, version=self.version)
+        return Change(
+            actions=[] if moved is None else list(self._actions(moved)),
+            transactions={} if now == number else {MERGED: now},
+        )
 
     def _actions(self, moved: Moved) -> Iterator[Any]:
         """What the commit does to the files that readers look at."""

@@ -7,7 +7,6 @@ from abc import abstractmethod
 from collections.abc import Collection, Sequence
 
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.runtime.changes import DELETED
 from airflow_provider_microbatch.runtime.intake import Intake
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.sinks import Compacted, Compaction, ExpectedBatch, Manifest, OpenSink, PublishedRows
@@ -25,6 +24,7 @@ from airflow_provider_microbatch.sinks.merged.checks import (
     lacking,
     rows_there,
 )
+from airflow_provider_microbatch.sinks.merged.columns import shown
 from airflow_provider_microbatch.sinks.merged.history import History
 from airflow_provider_microbatch.sinks.merged.judging import Judging
 from airflow_provider_microbatch.sinks.merged.newest import NewestRecords
@@ -116,11 +116,8 @@ class OpenMerged(OpenDeltaTable):
         kinds = {one["name"]: one["type"] if isinstance(one["type"], str) else None for one in columns.fields}
         if set(kinds) > set(RESERVED_COLUMNS):
             check_order(kinds, self._merge, where=self._named)
-        aside, sequence = (DELETED, *self._merge.leave_out), self._merge.sequence_by[0]
-        shown = [one for one in columns.fields if one["name"] not in aside]
-        # Without the sequence, no batch has had a frame yet.
-        ordering = [one for one in columns.fields if one["name"] == sequence]
-        return Columns([*shown, *({**one, "name": name} for one in ordering for name in self._merge.bounds)])
+        fields = {one["name"]: one for one in columns.fields}
+        return Columns([{**fields[of], "name": name} for name, of in shown(fields, self._merge).items()])
 
     def _change(
         self,

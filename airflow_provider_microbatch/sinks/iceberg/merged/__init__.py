@@ -1,4 +1,4 @@
-"""An Iceberg table on a file system into which changes are merged: it has the row of the newest change of each key.
+"""An Iceberg table on a file system into which changes are merged: the newest state of each key, or all versions.
 
 ::
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,7 +46,7 @@ class Merging:
         :raises SinkError: if they cannot be compared.
         """
         before = self.judging.before(None)
-        self._moved(key, before, self._known(before), out=None)
+        self.judging.moved(key, before, arrow_schema(self._known(before).schema), files=self.files, out=None)
 
     def change(self, key: BatchKey, look: Look, *, out: int | None) -> Change:
         """What the commit on top of the look does.
@@ -58,20 +58,13 @@ class Merging:
         number = None if look.merged is None else look.merged.number
         before = self.judging.before(number)
         known = self._known(before)
-        moved = self._moved(key, before, known, out=out)
+        schema = arrow_schema(known.schema)
+        moved = self.judging.moved(key, before, schema, files=self.files, out=out)
         # No two commits have a sequence number, also where the branch was put back between them.
         version = look.table.metadata.next_sequence_number()
-        files_now: Mapping[str, int] = before.files
-        added: list[DataFile] = []
-        removed: list[DataFile] = []
-        if moved is not None:
-            files_now = self.judging.written(before, moved, arrow_schema(known.schema), version=version)
-            added, removed = self._rows(look, moved)
-        fields = known.record
-        if number is None or files_now is not before.files or fields != before.fields:
-            now = replace(before, fields=fields, files=files_now)
-            number = self.judging.records.put(now, version=version)
-        return Change(added=added, removed=removed, newest=number)
+        now = self.judging.recorded(before, moved, number=number, fields=known.record, schema=schema, version=version)
+        added, removed = ([], []) if moved is None else self._rows(look, moved)
+        return Change(added=added, removed=removed, newest=now)
 
     def _known(self, before: Newest) -> Columns:
         """The columns of all changes, those that come in among them."""
@@ -79,13 +72,6 @@ class Merging:
         where = f"the changes that are merged into {self.judging.where}"
         new = self.columns.missing(columns.schema, policy="add_columns", where=where)
         return Columns({**columns.types, **new})
-
-    def _moved(self, key: BatchKey, before: Newest, known: Columns, *, out: int | None) -> Moved | None:
-        """The keys with another newest change; None if there are none."""
-        if not set(self.judging.merge.keys) <= set(known.types):
-            return None  # no batch has had a frame yet
-        moved = self.judging.moved(key, before, arrow_schema(known.schema), files=self.files, out=out)
-        return moved if moved.keys else None
 
     def _rows(self, look: Look, moved: Moved) -> tuple[list[DataFile], list[DataFile]]:
         """The files that readers look at from now on, and those that they look at no longer."""

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.exceptions import RolledBackError, SinkError
-from airflow_provider_microbatch.runtime.changes import DELETED
 from airflow_provider_microbatch.runtime.intake import Intake
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, SinkContext
@@ -20,6 +19,7 @@ from airflow_provider_microbatch.sinks.iceberg.merged.merging import Merging
 from airflow_provider_microbatch.sinks.iceberg.opened import Change, OpenIceberg
 from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.merged.checks import check_like_before, check_order, lacking, rows_there
+from airflow_provider_microbatch.sinks.merged.columns import shown
 from airflow_provider_microbatch.sinks.merged.history import CHANGES, History, folder_of_changes
 from airflow_provider_microbatch.sinks.merged.judging import Judging
 from airflow_provider_microbatch.sinks.merged.newest import FolderNewest
@@ -111,11 +111,7 @@ class OpenMergedIceberg(OpenIceberg):
         if set(types) > set(RESERVED_COLUMNS):
             kinds = {name: type_alone(kind) if kind.is_primitive else None for name, kind in types.items()}
             check_order(kinds, self._merge, where=self._where)
-        aside, sequence = (DELETED, *self._merge.leave_out), self._merge.sequence_by[0]
-        # Without the sequence, no batch has had a frame yet.
-        bounds = dict.fromkeys(self._merge.bounds, types[sequence]) if sequence in types else {}
-        shown = {name: kind for name, kind in types.items() if name not in aside}
-        return Columns({**shown, **bounds})
+        return Columns({name: types[of] for name, of in shown(types, self._merge).items()})
 
     def _change(
         self,
