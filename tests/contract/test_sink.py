@@ -132,6 +132,13 @@ SYSTEMS = {
         write_stage=write_changes_stage,
         keeps_replaced=0,  # as Delta's
     ),
+    "iceberg-versions": Kind(
+        make=lambda folder: iceberg_table.sink_in(
+            folder, merge=Merge(keys=("id",), sequence_by=("epoch",), scd_type=2), schema_policy="add_columns"
+        ),
+        write_stage=write_changes_stage,
+        keeps_replaced=0,  # as Delta's
+    ),
     "foreach": Kind(
         make=lambda folder: RowsInSqlite(str(folder / "stages"), str(folder / "rows.db"), format="json"),
         write_stage=write_stage,

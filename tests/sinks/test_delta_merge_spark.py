@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,10 @@ from tests.airflow_face.support import context
 from tests.environments import jars
 from tests.runtime.jobs import EXPECTED, land, make_job
 from tests.sinks.stages import batch_of, expect
+from tests.sinks.versions_by_spark import CHANGES, MERGE, SCHEMA, VERSIONED, check_versions_of_now_and_of_then
 from tests.support.local_spark import DELTA, local_spark
 
 pytestmark = pytest.mark.spark
-
-MERGE = Merge(keys=("id",), sequence_by=("at",), delete_when="op = 'D'", leave_out=("op",))
 
 
 @pytest.fixture(scope="module")
@@ -38,14 +36,6 @@ def spark() -> Iterator[Any]:
         yield session
 
 
-CHANGES = [
-    {"id": 1, "name": "Ada", "at": "2999-01-02T00:00:00Z", "op": "U"},
-    {"id": 1, "name": "late", "at": "2026-01-01T00:00:00Z", "op": "U"},
-    {"id": 2, "name": "Bob", "at": "2026-01-03T00:00:00Z", "op": "U"},
-    {"id": 2, "name": None, "at": "2026-01-03T00:00:00.000001Z", "op": "D"},
-]
-
-
 def test_changes_of_spark_submit_end_as_their_newest_and_spark_reads_them(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -53,11 +43,10 @@ def test_changes_of_spark_submit_end_as_their_newest_and_spark_reads_them(
     (tmp_path / "bundle").mkdir()
     lake, landing = tmp_path / "customers", tmp_path / "landing"
     land(landing, CHANGES)
-    schema = "id long, name string, at timestamp, op string"
     pipeline = Pipeline(
         "customers",
         checkpoint=str(tmp_path / "checkpoint"),
-        sources={"changes": FileSource(str(landing), format="json", schema=schema)},
+        sources={"changes": FileSource(str(landing), format="json", schema=SCHEMA)},
         sink=DeltaSink(str(lake), merge=MERGE),
     )
     operator = MicroBatchOperator(
@@ -71,18 +60,9 @@ def test_changes_of_spark_submit_end_as_their_newest_and_spark_reads_them(
 
 
 def test_spark_finds_the_versions_of_now_and_of_then(spark: Any, tmp_path: Path) -> None:
-    lake, schema = tmp_path / "history", "id long, name string, at timestamp, op string"
-    sink = DeltaSink(str(lake), merge=replace(MERGE, leave_out=("op", "at"), scd_type=2))
-    run_job(spark, make_job(sink, None, [land(tmp_path / "landing", CHANGES)], schema=schema))
-    sink.open(SinkContext()).publish(EXPECTED, 1)
-
-    def names(when: str) -> list[str]:
-        found = spark.sql(f"SELECT name FROM delta.`{lake}` WHERE {when} ORDER BY id").collect()
-        return [row.name for row in found]
-
-    assert names("valid_to IS NULL") == ["Ada"]
-    at = "TIMESTAMP'2026-01-03T00:00:00Z'"
-    assert names(f"valid_from <= {at} AND (valid_to > {at} OR valid_to IS NULL)") == ["late", "Bob"]
+    lake = tmp_path / "history"
+    sink = DeltaSink(str(lake), merge=VERSIONED).open(SinkContext())
+    check_versions_of_now_and_of_then(spark, sink, f"delta.`{lake}`", landing=tmp_path / "landing")
 
 
 def test_values_of_all_kinds_are_the_same_after_their_file_was_written_anew(spark: Any, tmp_path: Path) -> None:

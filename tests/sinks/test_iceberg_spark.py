@@ -24,6 +24,7 @@ from tests.sinks.changes import change
 from tests.sinks.delta_stages import write_delta_stage
 from tests.sinks.merged_iceberg import MergedInIceberg
 from tests.sinks.stages import batch_of, expect
+from tests.sinks.versions_by_spark import VERSIONED, check_versions_of_now_and_of_then
 from tests.support.iceberg_table import catalog_file, connection_of, opened_in, sink_in
 from tests.support.local_spark import local_spark
 
@@ -316,6 +317,11 @@ def test_a_deletion_is_remembered_whatever_spark_does_to_the_table(spark: Any, f
     assert table.rows() == [*newest, (5, "a", 1, 1, "x")]
     found = [tuple(row) for row in spark.table(name).select("id", "shop", "ts", "seq", "note").orderBy("id").collect()]
     assert found == table.rows()
+
+
+def test_spark_finds_the_versions_of_now_and_of_then(spark: Any, folder: Path) -> None:
+    sink = opened_in(folder, "history", merge=VERSIONED)
+    check_versions_of_now_and_of_then(spark, sink, f"{CATALOG}.shop.history", landing=folder / "history_landing")
 
 
 def test_changes_are_not_merged_beside_equality_deletes(spark: Any, folder: Path) -> None:

@@ -13,11 +13,14 @@ from hypothesis import given, settings
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.file.objects.stages import Stages
+from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.merged import files
 from airflow_provider_microbatch.sinks.merged.newest import NewestRecords
 from airflow_provider_microbatch.sinks.placed.places import Places
 from tests.sinks.changes import (
+    MERGE,
     PAIRS,
+    VERSIONED,
     WAYS,
     Change,
     Row,
@@ -312,7 +315,13 @@ def test_a_record_of_the_newest_changes_that_is_gone_or_changed_stops_publishes(
     assert table.rows() == [(1, "a", 2, 1, "x")]
 
 
-def test_a_batch_without_a_frame_is_in_and_later_ones_bring_the_columns(table: MergedInFiles) -> None:
+@pytest.mark.parametrize(
+    ("merge", "row"), [(MERGE, (1, "a", 1, 1, "x")), (VERSIONED, (1, "a", "x", 1, None))], ids=["newest", "versions"]
+)
+def test_a_batch_without_a_frame_is_in_and_later_ones_bring_the_columns(
+    lake: type[MergedInFiles], tmp_path: Path, merge: Merge, row: Row
+) -> None:
+    table = lake(tmp_path / "t", {"merge": merge})
     write_rows(table.sink, 1, [], {}, batch=batch_of(BatchKey("live", 1)))
     folder = table.sink.stage(batch_of(BatchKey("live", 1)), 1).arguments["path"].removeprefix("file://")
     for path in Path(folder, "_schema").iterdir():
@@ -320,7 +329,7 @@ def test_a_batch_without_a_frame_is_in_and_later_ones_bring_the_columns(table: M
     Path(folder, "_schema").rmdir()
     table.sink.publish(expect(BatchKey("live", 1)), 1)
     table.publish(2, change())
-    assert table.rows() == [(1, "a", 1, 1, "x")]
+    assert table.rows() == [row]
     assert table.withdraw(1)
     assert table.sink.batches("live", expect().tables) == [2]
 

@@ -95,6 +95,15 @@ def test_a_column_that_comes_later_parts_versions_from_where_it_has_a_value(
     assert [repr(tuple(row.values())) for row in found.to_pylist()] == ["(None, 1, 4)", "(nan, 4, None)"]
 
 
+def test_rows_that_a_table_had_before_are_versions_without_bounds_until_a_change_of_their_key(
+    lake: type[MergedInFiles], tmp_path: Path
+) -> None:
+    table = lake(tmp_path / "history", {"merge": VERSIONED, "schema_policy": "add_columns"})
+    table.append({"id": 1, "note": "before"}, {"id": 2, "note": "before"})
+    table.publish(1, change(ts=1), change(ts=5, deleted=True))
+    assert table.rows() == [(1, "a", "x", 1, 5), (2, "a", "before", None, None)]
+
+
 def test_another_type_of_merge_or_other_names_are_refused(lake: type[MergedInFiles], tmp_path: Path) -> None:
     named = replace(VERSIONED, valid_to="until")
     for has, wants, told in (
