@@ -30,6 +30,7 @@ from airflow_provider_microbatch.execution.identity import (
 from airflow_provider_microbatch.execution.letters_taken import taken
 from airflow_provider_microbatch.execution.newest import newest_published
 from airflow_provider_microbatch.execution.published_to import (
+    adopted_in,
     newest_published_to,
     published_as,
     published_to,
@@ -271,6 +272,13 @@ def check_not_elsewhere(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -
         since the other table is away: its rows would be in both. A table that was moved to the sink's address is no
         other table, and one that got the batch together with the sink's is to have it beside what the sink has lost.
     """
+    for other in adopted_in(checkpoint, key, beside=sink):
+        if _has(sink, other):
+            continue
+        if other.unread is None:
+            _check_not_in(checkpoint, other, sink, key)
+        elif not (_contains(checkpoint, sink, key) or has_lost_alone(checkpoint, sink, key, other)):
+            raise SinkError(_not_asked(sink, key, "another table", other.unread)) from other.unread
     planned = planned_identity(checkpoint, key)
     for name in _definitions(checkpoint, key, where=lambda one: _may_have_published(checkpoint, one, planned)):
         try:
@@ -279,12 +287,16 @@ def check_not_elsewhere(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -
             _check_of_no_attempt(checkpoint, sink, key, name, planned, error)
             continue
         for other in wrote:
-            if other.place is not None and any(one.definition.is_same_place(other.place) for one in sink.tables):
+            if _has(sink, other):
                 continue
             if other.unread is not None:
                 _check_of_no_attempt(checkpoint, sink, key, name, planned, other.unread, table=other)
             else:
                 _check_not_in(checkpoint, other, sink, key)
+
+
+def _has(sink: OpenSink, other: RecordedTable) -> bool:
+    return other.place is not None and any(one.definition.is_same_place(other.place) for one in sink.tables)
 
 
 def _check_of_no_attempt(

@@ -7,6 +7,7 @@ from tests.mutants.mutation import Mutation
 RECORDED = "tests/execution/test_recorded_sinks.py"
 BEHIND = "tests/execution/test_lost_behind_a_class.py"
 BRANCHES = "tests/execution/test_branches.py"
+ADOPTED = "tests/execution/test_adopted_elsewhere.py"
 
 MUTATIONS = [
     Mutation(
@@ -85,8 +86,8 @@ MUTATIONS = [
         name="what another version of its class wrote of the pipeline's table is of another one",
         why="the clear of what it has lost is refused, as if it were in both",
         file="execution/table_place.py",
-        old="            if other.place is not None and any(",
-        new="            if other.unread is None and any(",
+        old="    return other.place is not None and any(",
+        new="    return other.place is not None and other.unread is None and any(",
         tests=(BEHIND,),
     ),
     Mutation(
@@ -136,5 +137,37 @@ MUTATIONS = [
         old="                    self._check_in_no_other(look, batch, placed)\n",
         new="                    pass\n",
         tests=(BRANCHES,),
+    ),
+    Mutation(
+        name="adopted output is in no other table",
+        why="once the path is changed, the batch is made in the new table too: its rows are in both, in green",
+        file="execution/table_place.py",
+        old="    for other in adopted_in(checkpoint, key, beside=sink):\n",
+        new="    for other in ():\n",
+        tests=(ADOPTED,),
+    ),
+    Mutation(
+        name="adopted output is in no other table while that cannot be asked",
+        why="a class that nobody trusts any more has the batch made a second time",
+        file="execution/table_place.py",
+        old="        elif not (_contains(checkpoint, sink, key) or has_lost_alone(checkpoint, sink, key, other)):\n",
+        new="        elif False:\n",
+        tests=(ADOPTED,),
+    ),
+    Mutation(
+        name="adopted output was not in two tables together",
+        why="a rewind that is named for the one takes it out of the other, and nothing puts it back there",
+        file="execution/published_together.py",
+        old="        if is_planned or epoch == ADOPTED:\n",
+        new="        if is_planned:\n",
+        tests=(ADOPTED,),
+    ),
+    Mutation(
+        name="the refused clear of an adopted batch has published it",
+        why="each run is refused, since the new table, which nothing was published to, seems to be away",
+        file="execution/published_to.py",
+        old="    if not names and any(epoch != ADOPTED or not adopted for epoch in epochs):\n",
+        new="    if not names and epochs:\n",
+        tests=(ADOPTED,),
     ),
 ]

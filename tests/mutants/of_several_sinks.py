@@ -161,8 +161,8 @@ MUTATIONS = [
         name="what a replay is about to write to passes for a table of the published attempt",
         why="a table that was added is taken for one that is away, for good",
         file="execution/published_to.py",
-        old="    names = published_as(checkpoint, key)\n    if",
-        new="    names = _of_all_attempts(checkpoint, key)\n    if",
+        old="    names = _ran_by(checkpoint, key, epochs)\n",
+        new="    names = _of_all_attempts(checkpoint, key)\n",
         tests=(DEATHS,),
     ),
     Mutation(

@@ -53,8 +53,8 @@ MUTATIONS = [
         name="nobody misses in a table what it has lost of adopted output",
         why="no attempt tells that it was there: the next batch hides that it is gone, or has its rows once more",
         file="execution/published_to.py",
-        old="tables_in(adoption.sink, beside=beside))\n",
-        new="tables_in(None, beside=beside))\n",
+        old="else tables_in(adoption.sink, beside=beside)\n",
+        new="else tables_in(None, beside=beside)\n",
         tests=(LIVES,),
     ),
     Mutation(
