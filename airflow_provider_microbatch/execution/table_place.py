@@ -36,13 +36,14 @@ from airflow_provider_microbatch.execution.published_to import (
     published_to,
     was_published_to,
 )
-from airflow_provider_microbatch.execution.published_together import given_beside, has_lost_alone, published_beside
+from airflow_provider_microbatch.execution.published_together import given_beside, has_lost_alone
 from airflow_provider_microbatch.execution.recorded_sinks import (
     RecordedTable,
     check_may_be_asked,
     places_of,
     recorded_tables,
 )
+from airflow_provider_microbatch.execution.rewind_named import rewind_named
 from airflow_provider_microbatch.execution.table_gap import TableGap, gap_below, known_before, numbers
 from airflow_provider_microbatch.execution.table_shape import OTHERS, check_shape
 from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink, Sink, SinkContext
@@ -119,13 +120,8 @@ def _check_knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, besi
         if key == newest_published(checkpoint, key.lane):
             raise SinkError(f"batch {key} is committed. {left}")
         return
-    known, lane = max(known_before(checkpoint, table, key), default=-1), checkpoint.lane(key.lane)
-    # Such a rewind is refused for what stays in another table, and takes what is in one that the pipeline names no
-    # more out of there for good.
-    others = [one.definition for one in beside.tables if one is not table] + wrote
-    stays = any(one.keeps_for_good and not table.is_written_by(one, checkpoint.tables) for one in others)
-    can_rewind = lane.can_be_rewound_to(known) and not stays and not published_beside(checkpoint, beside, key)
-    rewind = command(lane, f"rewind --to {known} --drop-output") if can_rewind else None
+    known = max(known_before(checkpoint, table, key), default=-1)
+    rewind = rewind_named(checkpoint, beside, key.lane, known, lost=table)
     lost = numbers(known + 1, key.id)
     if unmerged is not None:
         again = f" {rewind} has {lost} run again here: first it takes them out of where they are."
@@ -366,7 +362,7 @@ def _check_not_in(checkpoint: Checkpoint, table: RecordedTable, sink: OpenSink, 
         )
     if other.is_gone() or not _contains(checkpoint, other, key):
         return
-    rewind = command(checkpoint.lane(key.lane), f"rewind --to {key.id - 1} --drop-output")
+    rewind = rewind_named(checkpoint, sink, key.lane, key.id - 1)
     if table.is_of_letters:
         raise SinkError(_letters_left(checkpoint, other, sink, key, rewind=rewind))
     told = (
@@ -374,26 +370,18 @@ def _check_not_in(checkpoint: Checkpoint, table: RecordedTable, sink: OpenSink, 
         "now: its rows would be in both."
     )
     together = given_beside(checkpoint, sink, key, table)
-    if not (before.keeps_for_good or _given_beside_since(checkpoint, sink, key, table)):
+    if rewind is not None:
         raise SinkError(
             f"{told} Name the old table for this batch, or move the old table's batches to the new one, or have "
             f"{rewind} take it and all later batches out and run them again."
         )
-    # A rewind would take it out of there for good, or be refused for what stays there; and moved to where it is
-    # already, its rows would be there twice.
+    # Moved to where it is already, its rows would be there twice.
     way = "Name the old table for this batch, alone or beside the new one"
     if together:
         named = " and ".join(one.location() for one in (other, *together))
         way = f"Name {named} for this batch, and no other table: they got it together"
     refused = before.not_replaceable()
     raise SinkError(f"{told} {way}{'' if refused is None else f': {refused}'}.")
-
-
-def _given_beside_since(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, other: RecordedTable) -> bool:
-    """Whether this batch, or one that a rewind to before it takes out too, was published to the other table and to one
-    of the sink's together."""
-    ids = checkpoint.lane(key.lane).offset_log.ids()
-    return any(given_beside(checkpoint, sink, BatchKey(key.lane, one), other) for one in ids if one >= key.id)
 
 
 def _not_asked(sink: OpenSink, key: BatchKey, before: str, error: Exception) -> str:
@@ -407,7 +395,9 @@ def _not_asked(sink: OpenSink, key: BatchKey, before: str, error: Exception) -> 
     )
 
 
-def _letters_left(checkpoint: Checkpoint, letters: OpenSink, sink: OpenSink, key: BatchKey, *, rewind: str) -> str:
+def _letters_left(
+    checkpoint: Checkpoint, letters: OpenSink, sink: OpenSink, key: BatchKey, *, rewind: str | None
+) -> str:
     """Why a batch is not replayed whose dead letters stay where the pipeline sends none any more, and the ways on, in
     the order in which they are accepted."""
     now = sink.definition.dead_letters
@@ -423,10 +413,9 @@ def _letters_left(checkpoint: Checkpoint, letters: OpenSink, sink: OpenSink, key
             "Dead letters of it, or of later batches, are planned to be run again, or were run again: first "
             f"{first} takes that out. Then: "
         )
-    return (
-        f"{told}Name {letters.location()} as dead_letters again, and clear it once more; or have {rewind} take it and "
-        "all later batches out, with their dead letters, and run them again as the pipeline is now."
-    )
+    out = "take it and all later batches out, with their dead letters, and run them again as the pipeline is now"
+    again = "" if rewind is None else f"; or have {rewind} {out}"
+    return f"{told}Name {letters.location()} as dead_letters again, and clear it once more{again}."
 
 
 def _contains(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> bool:

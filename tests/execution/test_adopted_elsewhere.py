@@ -77,12 +77,16 @@ def test_nor_while_nobody_can_ask_the_table_where_it_is(tmp_path: Path, monkeypa
     assert read(tmp_path / "moved") == {}
 
 
-def test_a_clear_that_is_refused_stops_not_the_next_runs(tmp_path: Path) -> None:
-    """No attempt has published the batch, and the refused one's table, which is not there yet, is not away."""
-    world = adopted(tmp_path)
+def test_a_run_that_was_refused_stops_not_the_next_ones(tmp_path: Path) -> None:
+    """Nothing was published by the refused attempt, whose table is not there yet: it is not away."""
+    world = adopting(tmp_path)
+    before, moved = FileSink(str(world.lake), format="json"), world.options["sink"]
     with pytest.raises(SinkError, match=r"batch live/1 was published to .*orders, and is there"):
-        world.run(2, clear_number=1)
+        world.run(2, try_number=2)
     expire_all(tmp_path)
+    world.options["sink"] = before
+    world.run(2, try_number=3)
+    world.options["sink"] = moved
     world.land(3)
     world.run(3)
     assert sorted(read(tmp_path / "moved")) == [2]
