@@ -65,8 +65,8 @@ def has_lost_alone(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, other:
     # Letters of several tables lie together: where there are none, a replay takes none of the other table's along.
     parts = [(table, found) for table in sink.tables if (found := found_in(table, asked)) is not None]
     epochs = [found.epoch for table, found in parts if table.definition is not letters or found.dead_letters]
-    if epochs:
-        tables = _tables(checkpoint, key, max(epochs), beside=sink)
+    # Of each: one table may have come back alone, while another has what came with the other table's output.
+    for tables in (_tables(checkpoint, key, epoch, beside=sink) for epoch in epochs):
         if not tables or any(map(other.is_same, tables)):
             return False
     others = (table for table in sink.tables if table not in together and table.definition is not letters)

@@ -357,4 +357,12 @@ MUTATIONS = [
         new="",
         tests=("tests/kafka/test_behind_a_topic.py",),
     ),
+    Mutation(
+        name="what came back in one table alone hides that another one has it together with a third",
+        why="a clear replaces the one while the third keeps its part: rows are there twice, or in neither",
+        file="execution/published_together.py",
+        old=" for epoch in epochs):\n",
+        new=" for epoch in sorted(epochs)[-1:]):\n",
+        tests=(BESIDE,),
+    ),
 ]
