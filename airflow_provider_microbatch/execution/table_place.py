@@ -80,9 +80,13 @@ def check_none_lost(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> No
     if not tables:
         return
     before = newest_published(checkpoint, key.lane, below=key.id)
-    for found in filter(None, [before, *_newest_of_others(checkpoint, key)]):
-        for table in tables:
+    live = newest_published(checkpoint, LIVE) if key.lane != LIVE else None
+    for table in tables:
+        for found in filter(None, (before, live)):
             _check_knows(checkpoint, table, found, beside=sink)
+        for found in _of_lanes_before(checkpoint, key):
+            if _check_knows(checkpoint, table, found, beside=sink):
+                break  # else the pipeline has left the table out for that interval: the one before it tells
     newest = newest_published(checkpoint, key.lane) if before is None and key.id > 0 else None
     if newest is not None:
         for table in tables:
@@ -93,33 +97,30 @@ def _may_be_asked(table: Sink) -> bool:
     return table.remembers_batches or (table.keeps_batches and table.is_cheap_to_ask)
 
 
-def _newest_of_others(checkpoint: Checkpoint, key: BatchKey) -> list[BatchKey | None]:
-    """The newest published batch of each other lane that is asked for."""
-    asked = list[BatchKey | None]()
+def _of_lanes_before(checkpoint: Checkpoint, key: BatchKey) -> Iterator[BatchKey]:
+    """The newest published batch of each interval before, the latest first, of a batch of an interval. Only of earlier
+    ones: of two lanes that are gone one has to be the first to come back."""
     if key.lane != LIVE:
-        asked.append(newest_published(checkpoint, LIVE))
-        # Only earlier ones: of two lanes that are gone one has to be the first to come back.
         others = (name for name in reversed(checkpoint.lanes()) if name not in (LIVE, LETTERS) and name < key.lane)
-        published = (newest_published(checkpoint, name) for name in islice(others, OTHERS))
-        asked.append(next(filter(None, published), None))
-    return asked
+        yield from filter(None, (newest_published(checkpoint, name) for name in islice(others, OTHERS)))
 
 
-def _check_knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, beside: OpenSink) -> None:
+def _check_knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, beside: OpenSink) -> bool:
+    """Check that the table knows the batch, or, if that was not published there, the one before it that was. False if
+    there is none: nothing of the lane is to be in the table."""
     if _knows(checkpoint, table, key, beside=beside) or not table.definition.remembers_batches:
-        return
+        return True
     wrote = published_to(checkpoint, key, beside=beside)
     unmerged = next(filter(None, (table.unmerged(_on_record(checkpoint, key), one) for one in wrote)), None)
     if unmerged is None and not any(table.is_written_by(one, checkpoint.tables) for one in wrote):
-        if (earlier := newest_published_to(checkpoint, key, table, beside=beside)) is not None:
-            _check_knows(checkpoint, table, earlier, beside=beside)
-        return
+        earlier = newest_published_to(checkpoint, key, table, beside=beside)
+        return earlier is not None and _check_knows(checkpoint, table, earlier, beside=beside)
     if (left := table.unrecorded(_on_record(checkpoint, key), wrote)) is not None:
         # Its rows are there, so nothing is lost. A clear before a later batch leaves that one as the newest, which the
         # next run asks for; on top of this one, a batch would hide it.
         if key == newest_published(checkpoint, key.lane):
             raise SinkError(f"batch {key} is committed. {left}")
-        return
+        return True
     known = max(known_before(checkpoint, table, key), default=-1)
     rewind = rewind_named(checkpoint, beside, key.lane, known, lost=table)
     lost = numbers(known + 1, key.id)
@@ -154,9 +155,14 @@ def _check_no_gap(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, bes
     with suppress(ForeignBatchError):  # whoever makes a batch after that one is told that
         if _knows(checkpoint, table, key, beside=beside):
             return
+        had: BatchKey | None = key
+        if not was_published_to(checkpoint, key, table, beside=beside):
+            had = newest_published_to(checkpoint, key, table, beside=beside)
+        if had is None or _knows(checkpoint, table, had, beside=beside):
+            return
         gap = gap_below(checkpoint, table, key.lane, beside=beside)
-        if gap is not None and gap.were_here and was_published_to(checkpoint, key, table, beside=beside):
-            raise SinkError(_gone(checkpoint, table, key, gap, beside=beside))
+        if gap is not None and gap.were_here:
+            raise SinkError(_gone(checkpoint, table, had, gap, beside=beside))
 
 
 def _gone(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, gap: TableGap, *, beside: OpenSink) -> str:

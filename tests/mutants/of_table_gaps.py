@@ -45,8 +45,8 @@ MUTATIONS = [
         name="nobody misses in a table what it has lost while the pipeline left it out",
         why="the newest batch is in another table alone, and the next one hides that those before are gone",
         file="execution/table_place.py",
-        old="            _check_knows(checkpoint, table, earlier, beside=beside)\n",
-        new="            pass\n",
+        old="        return earlier is not None and _check_knows(checkpoint, table, earlier, beside=beside)\n",
+        new="        return False\n",
         tests=(SINCE,),
     ),
     Mutation(
@@ -111,6 +111,22 @@ MUTATIONS = [
         file="upkeep/table_check.py",
         old="        if not had(key=key) or any(had(key=one) for one in before):\n",
         new="        if any(before):\n",
+        tests=(SINCE,),
+    ),
+    Mutation(
+        name="the oldest that is kept fills a gap in a table that the newest batch was not published to",
+        why="the pipeline left it out when it was put back: nobody misses what lies before",
+        file="execution/table_place.py",
+        old="            had = newest_published_to(checkpoint, key, table, beside=beside)\n",
+        new="            had = None\n",
+        tests=(SINCE,),
+    ),
+    Mutation(
+        name="a table that was left out for an interval is asked for nothing before that",
+        why="what it had lost of the intervals before stays lost, in green",
+        file="execution/table_place.py",
+        old="            if _check_knows(checkpoint, table, found, beside=sink):\n",
+        new="            if _check_knows(checkpoint, table, found, beside=sink) or True:\n",
         tests=(SINCE,),
     ),
 ]
