@@ -279,7 +279,11 @@ def check_not_elsewhere(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -
             continue
         if other.unread is None:
             _check_not_in(checkpoint, other, sink, key)
-        elif not (_contains(checkpoint, sink, key) or has_lost_alone(checkpoint, sink, key, other)):
+        elif not (
+            _was_moved(checkpoint, sink, other)
+            or _contains(checkpoint, sink, key)
+            or has_lost_alone(checkpoint, sink, key, other)
+        ):
             raise SinkError(_not_asked(sink, key, "another table", other.unread)) from other.unread
     planned = planned_identity(checkpoint, key)
     for name in _definitions(checkpoint, key, where=lambda one: _may_have_published(checkpoint, one, planned)):
@@ -291,14 +295,24 @@ def check_not_elsewhere(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -
         for other in wrote:
             if _has(sink, other):
                 continue
-            if other.unread is not None:
-                _check_of_no_attempt(checkpoint, sink, key, name, planned, other.unread, table=other)
-            else:
+            if other.unread is None:
                 _check_not_in(checkpoint, other, sink, key)
+            elif not _was_moved(checkpoint, sink, other):
+                _check_of_no_attempt(checkpoint, sink, key, name, planned, other.unread, table=other)
 
 
 def _has(sink: OpenSink, other: RecordedTable) -> bool:
     return other.place is not None and any(one.definition.is_same_place(other.place) for one in sink.tables)
+
+
+def _was_moved(checkpoint: Checkpoint, sink: OpenSink, other: RecordedTable) -> bool:
+    """Whether a table that cannot be loaded is one of the sink's, from another address where nothing is any more."""
+    place = other.place
+    if place is not None and any(one.is_table_of(place, checkpoint.tables) for one in sink.tables):
+        with suppress(DefinitionError):
+            check_may_be_asked(place, beside=sink)
+            return place.open(SinkContext()).seems_away(checkpoint.tables) is not None
+    return False
 
 
 def _check_of_no_attempt(
@@ -335,16 +349,24 @@ def _check_of_no_attempt(
 
 def _way_past(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, name: str, table: RecordedTable | None) -> str:
     """The way on beside that of having a definition read, in words; see :func:`_check_of_no_attempt`."""
-    places = [] if table is None else places_of(recorded_tables(checkpoint, name, beside=sink))
-    ours = [one for one in sink.tables if any(one.is_written_by(place, checkpoint.tables) for place in places)]
+    wrote = (
+        []
+        if table is None
+        else [one for one in recorded_tables(checkpoint, name, beside=sink) if not table.is_same(one)]
+    )
+    ours = [
+        one for one in sink.tables if any(one.is_written_by(place, checkpoint.tables) for place in places_of(wrote))
+    ]
     if table is None or not ours or name not in published_as(checkpoint, key):
         return (
             " If it is none of yours, or nothing that this pipeline made is in its table any more, remove "
             f"{checkpoint.definitions.where(name)}."
         )
-    if table.is_of_letters:
+    # What has lost nothing would change beside the other table; and rows that were refused then are no rows of a table.
+    lost = [one for one in given_beside(checkpoint, sink, key, table) if has_lost_alone(checkpoint, one, key, table)]
+    if not lost:
         return ""
-    where = " and ".join(one.location() for one in ours)
+    where = " and ".join(one.location() for one in lost)
     return f" Or name {where} alone for this batch, which was published there and to that table together."
 
 
@@ -385,7 +407,8 @@ def _check_not_in(checkpoint: Checkpoint, table: RecordedTable, sink: OpenSink, 
     way = "Name the old table for this batch, alone or beside the new one"
     if together:
         named = " and ".join(one.location() for one in (other, *together))
-        way = f"Name {named} for this batch, and no other table: they got it together"
+        letters = "" if sink.definition.dead_letters is None else " beside the dead letters'"
+        way = f"Name {named} for this batch, and no other table{letters}: they got it together"
     refused = before.not_replaceable()
     raise SinkError(f"{told} {way}{'' if refused is None else f': {refused}'}.")
 
