@@ -21,6 +21,7 @@ from airflow_provider_microbatch.exceptions import (
     ConcurrentPlanError,
     ForeignBatchError,
     ForeignCheckpointError,
+    SinkError,
     SourceCountError,
     SourceError,
 )
@@ -177,7 +178,8 @@ class Planner:
         :raises BatchPurgedError: if the run was cleared and retention may have removed its batch.
         :raises SourceError: if a source cannot be used; no batch is written then. The pipeline is on record, so that
             commands know its sources.
-        :raises SinkError: if the sink could only refuse the batch; nothing is written then.
+        :raises SinkError: if the sink could only refuse the batch; no batch is written then, and the pipeline is on
+            record.
         """
         self.begin()
         position = self.position()
@@ -207,9 +209,10 @@ class Planner:
             self.claim()
             self.check_place(BatchKey(self.lane.name, position.batch_id))
             return self._plan_next(position, run)
-        except (SourceError, ForeignBatchError):
+        except (SourceError, SinkError):
             # No attempt tells of a source that refuses: commands that say where to go on ask it as this plan did (a
-            # table that was renamed is only found under its new name), and so does `check`.
+            # table that was renamed is only found under its new name), and so does `check`. Nor does one tell to which
+            # tables the pipeline writes by now: a rewind is not to take out of the others what does not come back.
             with suppress(CheckpointError):  # what the source says is to be read, not what the store does
                 key = BatchKey(self.lane.name, position.batch_id)
                 record_refused(self.checkpoint, key, self.pipeline.to_dict())

@@ -30,17 +30,31 @@ def published_to(checkpoint: Checkpoint, key: BatchKey, *, beside: OpenSink) -> 
     """The tables that any attempt has published a committed batch to: one that was named after the commit has it by a
     clear, and one that was no longer named at a clear has it from before that. No table of an attempt that has not
     published, such as that of a clear that is on its way. If no published attempt is on record, the tables of all
-    attempts. Of adopted output, which no attempt has published, also the tables where it was found. To be compared by
-    where they are, see :class:`RecordedTable`: one that cannot be loaded and is of no class of the pipeline's tables of
-    now is none of these.
+    attempts. Of adopted output, which no attempt has published, also the tables where it was found; of what an older
+    version has adopted, those of all attempts. To be compared by where they are, see :class:`RecordedTable`: one that
+    cannot be loaded and is of no class of the pipeline's tables of now is none of these.
 
     :param beside: the pipeline's sink of now.
     :raises CorruptEntryError: if an entry cannot be read.
     """
-    names = published_as(checkpoint, key)
-    if not names and published_epochs(checkpoint, key):
+    epochs = published_epochs(checkpoint, key)
+    adopted = adopted_in(checkpoint, key, beside=beside) if ADOPTED in epochs else []
+    names = _ran_by(checkpoint, key, epochs)
+    # The attempts of a batch that was adopted may be those of a clear that was refused, for a table without the batch.
+    if not names and any(epoch != ADOPTED or not adopted for epoch in epochs):
         names = _of_all_attempts(checkpoint, key)
-    return _tables(checkpoint, names, beside=beside) + places_of(adopted_in(checkpoint, key, beside=beside))
+    return _tables(checkpoint, names, beside=beside) + places_of(adopted)
+
+
+def adopted_in(checkpoint: Checkpoint, key: BatchKey, *, beside: OpenSink) -> list[RecordedTable]:
+    """The tables where the output was found that the batch has adopted, whether or not a run has committed that yet;
+    none of what an older version has adopted.
+
+    :param beside: the pipeline's sink of now.
+    :raises CorruptEntryError: if the adoption cannot be read.
+    """
+    adoption = checkpoint.adoptions.get(key)
+    return [] if adoption is None else tables_in(adoption.sink, beside=beside)
 
 
 def first_published_to(checkpoint: Checkpoint, key: BatchKey, *, beside: OpenSink) -> list[Sink]:
@@ -72,16 +86,6 @@ def newest_published_to(checkpoint: Checkpoint, key: BatchKey, table: OpenSink, 
             return found
         key = found
     return None
-
-
-def adopted_in(checkpoint: Checkpoint, key: BatchKey, *, beside: OpenSink) -> list[RecordedTable]:
-    """The tables where adopted output was found, if that was committed; none of what an older version has adopted.
-
-    :param beside: the pipeline's sink of now.
-    :raises CorruptEntryError: if an entry cannot be read.
-    """
-    adoption = checkpoint.adoptions.get(key) if ADOPTED in published_epochs(checkpoint, key) else None
-    return [] if adoption is None else tables_in(adoption.sink, beside=beside)
 
 
 def _ran_by(checkpoint: Checkpoint, key: BatchKey, epochs: Sequence[int]) -> list[str]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError
 from airflow_provider_microbatch.execution.identity import (
@@ -17,32 +16,36 @@ from airflow_provider_microbatch.execution.identity import (
     planned_identity,
 )
 from airflow_provider_microbatch.execution.newest import published_epochs
+from airflow_provider_microbatch.execution.published_to import adopted_in
 from airflow_provider_microbatch.execution.recorded_sinks import RecordedTable, recorded_tables
 from airflow_provider_microbatch.sinks import OpenSink
+from airflow_provider_microbatch.sinks.manifest import ADOPTED
 
 
 def published_beside(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> bool:
-    """Whether an attempt has published the batch to one of the sink's tables, and to another one that the sink has not.
+    """Whether an attempt has published the batch to one of the sink's tables, and to another one that the sink has not,
+    or the batch has adopted output in both.
     One of dead letters does not count: what it has are rows that the others are not to have.
 
     :param sink: the pipeline's sink of now.
     :raises CorruptEntryError: if an entry cannot be read.
     """
-    for attempt in _published(checkpoint, key):
-        are_ours = {_is_ours(checkpoint, sink, one) for one in _tables(checkpoint, attempt, beside=sink)}
+    for tables in _given(checkpoint, sink, key):
+        are_ours = {_is_ours(checkpoint, sink, one) for one in tables}
         if len(are_ours) > 1:
             return True
     return False
 
 
 def given_beside(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, other: RecordedTable) -> list[OpenSink]:
-    """The sink's tables that an attempt has published the batch to which published it to another table, too.
+    """The sink's tables that an attempt has published the batch to which published it to another table, too, or that
+    have adopted output of it which was in both.
 
     :param other: a table that the sink has not.
     :raises CorruptEntryError: if an entry cannot be read.
     """
-    attempts = (_tables(checkpoint, attempt, beside=sink) for attempt in _published(checkpoint, key))
-    wrote = [one for tables in attempts if any(map(other.is_same, tables)) for one in tables if not other.is_same(one)]
+    given = [tables for tables in _given(checkpoint, sink, key) if any(map(other.is_same, tables))]
+    wrote = [one for tables in given for one in tables if not other.is_same(one)]
     return [table for table in sink.tables if any(_is_of(checkpoint, table, one) for one in wrote)]
 
 
@@ -62,27 +65,34 @@ def has_lost_alone(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, other:
     # Letters of several tables lie together: where there are none, a replay takes none of the other table's along.
     parts = [(table, found) for table in sink.tables if (found := found_in(table, asked)) is not None]
     epochs = [found.epoch for table, found in parts if table.definition is not letters or found.dead_letters]
-    if epochs:
-        made = checkpoint.attempts.made(key, max(epochs))
-        tables = () if made is None else _tables(checkpoint, made, beside=sink)
+    # Of each: one table may have come back alone, while another has what came with the other table's output.
+    for tables in (_tables(checkpoint, key, epoch, beside=sink) for epoch in epochs):
         if not tables or any(map(other.is_same, tables)):
             return False
     others = (table for table in sink.tables if table not in together and table.definition is not letters)
     return all(found_in(table, asked) is not None for table in others)
 
 
-def _published(checkpoint: Checkpoint, key: BatchKey) -> Iterator[Attempt]:
-    """The attempts that have published the batch as it is planned: answers to clears of before a rewind stay."""
+def _given(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> Iterator[list[RecordedTable]]:
+    """The tables of each attempt that has published the batch as it is planned: answers to clears of before a rewind
+    stay. And those of adopted output, also before a run commits it: whatever else makes the batch leaves it there."""
     planned = planned_identity(checkpoint, key)
-    made = (checkpoint.attempts.made(key, epoch) for epoch in published_epochs(checkpoint, key))
-    return (one for one in made if one is not None and planned is not None and not is_of_another_plan(one, planned))
+    for epoch in published_epochs(checkpoint, key) or [ADOPTED]:
+        made = None if epoch == ADOPTED else checkpoint.attempts.made(key, epoch)
+        is_planned = made is not None and planned is not None and not is_of_another_plan(made, planned)
+        if is_planned or epoch == ADOPTED:
+            yield _tables(checkpoint, key, epoch, beside=sink)
 
 
-def _tables(checkpoint: Checkpoint, attempt: Attempt, *, beside: OpenSink) -> list[RecordedTable]:
-    """The tables that the attempt wrote to, without that of dead letters; none if its definition is not on record."""
-    wrote = list[RecordedTable]()
+def _tables(checkpoint: Checkpoint, key: BatchKey, epoch: int, *, beside: OpenSink) -> list[RecordedTable]:
+    """The tables that have the output of the epoch, without that of dead letters; none if its attempt or the definition
+    of that is not on record."""
+    if epoch == ADOPTED:
+        return [one for one in adopted_in(checkpoint, key, beside=beside) if not one.is_of_letters]
+    made, wrote = checkpoint.attempts.made(key, epoch), list[RecordedTable]()
     with suppress(CheckpointError, DefinitionError):
-        wrote = [] if attempt.definition is None else recorded_tables(checkpoint, attempt.definition, beside=beside)
+        if made is not None and made.definition is not None:
+            wrote = recorded_tables(checkpoint, made.definition, beside=beside)
     return [one for one in wrote if not one.is_of_letters]
 
 

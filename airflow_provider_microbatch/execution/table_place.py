@@ -30,18 +30,20 @@ from airflow_provider_microbatch.execution.identity import (
 from airflow_provider_microbatch.execution.letters_taken import taken
 from airflow_provider_microbatch.execution.newest import newest_published
 from airflow_provider_microbatch.execution.published_to import (
+    adopted_in,
     newest_published_to,
     published_as,
     published_to,
     was_published_to,
 )
-from airflow_provider_microbatch.execution.published_together import given_beside, has_lost_alone, published_beside
+from airflow_provider_microbatch.execution.published_together import given_beside, has_lost_alone
 from airflow_provider_microbatch.execution.recorded_sinks import (
     RecordedTable,
     check_may_be_asked,
     places_of,
     recorded_tables,
 )
+from airflow_provider_microbatch.execution.rewind_named import rewind_named
 from airflow_provider_microbatch.execution.table_gap import TableGap, gap_below, known_before, numbers
 from airflow_provider_microbatch.execution.table_shape import OTHERS, check_shape
 from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink, Sink, SinkContext
@@ -78,9 +80,13 @@ def check_none_lost(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> No
     if not tables:
         return
     before = newest_published(checkpoint, key.lane, below=key.id)
-    for found in filter(None, [before, *_newest_of_others(checkpoint, key)]):
-        for table in tables:
+    live = newest_published(checkpoint, LIVE) if key.lane != LIVE else None
+    for table in tables:
+        for found in filter(None, (before, live)):
             _check_knows(checkpoint, table, found, beside=sink)
+        for found in _of_lanes_before(checkpoint, key):
+            if _check_knows(checkpoint, table, found, beside=sink):
+                break  # else the pipeline has left the table out for that interval: the one before it tells
     newest = newest_published(checkpoint, key.lane) if before is None and key.id > 0 else None
     if newest is not None:
         for table in tables:
@@ -91,40 +97,32 @@ def _may_be_asked(table: Sink) -> bool:
     return table.remembers_batches or (table.keeps_batches and table.is_cheap_to_ask)
 
 
-def _newest_of_others(checkpoint: Checkpoint, key: BatchKey) -> list[BatchKey | None]:
-    """The newest published batch of each other lane that is asked for."""
-    asked = list[BatchKey | None]()
+def _of_lanes_before(checkpoint: Checkpoint, key: BatchKey) -> Iterator[BatchKey]:
+    """The newest published batch of each interval before, the latest first, of a batch of an interval. Only of earlier
+    ones: of two lanes that are gone one has to be the first to come back."""
     if key.lane != LIVE:
-        asked.append(newest_published(checkpoint, LIVE))
-        # Only earlier ones: of two lanes that are gone one has to be the first to come back.
         others = (name for name in reversed(checkpoint.lanes()) if name not in (LIVE, LETTERS) and name < key.lane)
-        published = (newest_published(checkpoint, name) for name in islice(others, OTHERS))
-        asked.append(next(filter(None, published), None))
-    return asked
+        yield from filter(None, (newest_published(checkpoint, name) for name in islice(others, OTHERS)))
 
 
-def _check_knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, beside: OpenSink) -> None:
+def _check_knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, beside: OpenSink) -> bool:
+    """Check that the table knows the batch, or, if that was not published there, the one before it that was. False if
+    there is none: nothing of the lane is to be in the table."""
     if _knows(checkpoint, table, key, beside=beside) or not table.definition.remembers_batches:
-        return
+        return True
     wrote = published_to(checkpoint, key, beside=beside)
     unmerged = next(filter(None, (table.unmerged(_on_record(checkpoint, key), one) for one in wrote)), None)
     if unmerged is None and not any(table.is_written_by(one, checkpoint.tables) for one in wrote):
-        if (earlier := newest_published_to(checkpoint, key, table, beside=beside)) is not None:
-            _check_knows(checkpoint, table, earlier, beside=beside)
-        return
+        earlier = newest_published_to(checkpoint, key, table, beside=beside)
+        return earlier is not None and _check_knows(checkpoint, table, earlier, beside=beside)
     if (left := table.unrecorded(_on_record(checkpoint, key), wrote)) is not None:
         # Its rows are there, so nothing is lost. A clear before a later batch leaves that one as the newest, which the
         # next run asks for; on top of this one, a batch would hide it.
         if key == newest_published(checkpoint, key.lane):
             raise SinkError(f"batch {key} is committed. {left}")
-        return
-    known, lane = max(known_before(checkpoint, table, key), default=-1), checkpoint.lane(key.lane)
-    # Such a rewind is refused for what stays in another table, and takes what is in one that the pipeline names no
-    # more out of there for good.
-    others = [one.definition for one in beside.tables if one is not table] + wrote
-    stays = any(one.keeps_for_good and not table.is_written_by(one, checkpoint.tables) for one in others)
-    can_rewind = lane.can_be_rewound_to(known) and not stays and not published_beside(checkpoint, beside, key)
-    rewind = command(lane, f"rewind --to {known} --drop-output") if can_rewind else None
+        return True
+    known = max(known_before(checkpoint, table, key), default=-1)
+    rewind = rewind_named(checkpoint, beside, key.lane, known, lost=table)
     lost = numbers(known + 1, key.id)
     if unmerged is not None:
         again = f" {rewind} has {lost} run again here: first it takes them out of where they are."
@@ -157,9 +155,14 @@ def _check_no_gap(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, bes
     with suppress(ForeignBatchError):  # whoever makes a batch after that one is told that
         if _knows(checkpoint, table, key, beside=beside):
             return
+        had: BatchKey | None = key
+        if not was_published_to(checkpoint, key, table, beside=beside):
+            had = newest_published_to(checkpoint, key, table, beside=beside)
+        if had is None or _knows(checkpoint, table, had, beside=beside):
+            return
         gap = gap_below(checkpoint, table, key.lane, beside=beside)
-        if gap is not None and gap.were_here and was_published_to(checkpoint, key, table, beside=beside):
-            raise SinkError(_gone(checkpoint, table, key, gap, beside=beside))
+        if gap is not None and gap.were_here:
+            raise SinkError(_gone(checkpoint, table, had, gap, beside=beside))
 
 
 def _gone(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, gap: TableGap, *, beside: OpenSink) -> str:
@@ -271,6 +274,17 @@ def check_not_elsewhere(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -
         since the other table is away: its rows would be in both. A table that was moved to the sink's address is no
         other table, and one that got the batch together with the sink's is to have it beside what the sink has lost.
     """
+    for other in adopted_in(checkpoint, key, beside=sink):
+        if _has(sink, other):
+            continue
+        if other.unread is None:
+            _check_not_in(checkpoint, other, sink, key)
+        elif not (
+            _was_moved(checkpoint, sink, other)
+            or _contains(checkpoint, sink, key)
+            or has_lost_alone(checkpoint, sink, key, other)
+        ):
+            raise SinkError(_not_asked(sink, key, "another table", other.unread)) from other.unread
     planned = planned_identity(checkpoint, key)
     for name in _definitions(checkpoint, key, where=lambda one: _may_have_published(checkpoint, one, planned)):
         try:
@@ -279,12 +293,31 @@ def check_not_elsewhere(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -
             _check_of_no_attempt(checkpoint, sink, key, name, planned, error)
             continue
         for other in wrote:
-            if other.place is not None and any(one.definition.is_same_place(other.place) for one in sink.tables):
+            if _has(sink, other):
                 continue
-            if other.unread is not None:
-                _check_of_no_attempt(checkpoint, sink, key, name, planned, other.unread, table=other)
-            else:
+            if other.unread is None:
                 _check_not_in(checkpoint, other, sink, key)
+            elif not _was_moved(checkpoint, sink, other):
+                _check_of_no_attempt(checkpoint, sink, key, name, planned, other.unread, table=other)
+
+
+def _has(sink: OpenSink, other: RecordedTable) -> bool:
+    return other.place is not None and any(one.definition.is_same_place(other.place) for one in sink.tables)
+
+
+def _is_one_of(checkpoint: Checkpoint, sink: OpenSink, table: Sink) -> bool:
+    """Whether a table of before is one of the sink's, maybe at another address."""
+    return any(one.is_table_of(table, checkpoint.tables) for one in sink.tables)
+
+
+def _was_moved(checkpoint: Checkpoint, sink: OpenSink, other: RecordedTable) -> bool:
+    """Whether a table that cannot be loaded is one of the sink's, from another address where nothing is any more."""
+    place = other.place
+    if place is not None and _is_one_of(checkpoint, sink, place):
+        with suppress(DefinitionError):
+            check_may_be_asked(place, beside=sink)
+            return place.open(SinkContext()).seems_away(checkpoint.tables) is not None
+    return False
 
 
 def _check_of_no_attempt(
@@ -321,16 +354,24 @@ def _check_of_no_attempt(
 
 def _way_past(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, name: str, table: RecordedTable | None) -> str:
     """The way on beside that of having a definition read, in words; see :func:`_check_of_no_attempt`."""
-    places = [] if table is None else places_of(recorded_tables(checkpoint, name, beside=sink))
-    ours = [one for one in sink.tables if any(one.is_written_by(place, checkpoint.tables) for place in places)]
+    wrote = (
+        []
+        if table is None
+        else [one for one in recorded_tables(checkpoint, name, beside=sink) if not table.is_same(one)]
+    )
+    ours = [
+        one for one in sink.tables if any(one.is_written_by(place, checkpoint.tables) for place in places_of(wrote))
+    ]
     if table is None or not ours or name not in published_as(checkpoint, key):
         return (
             " If it is none of yours, or nothing that this pipeline made is in its table any more, remove "
             f"{checkpoint.definitions.where(name)}."
         )
-    if table.is_of_letters:
+    # What has lost nothing would change beside the other table; and rows that were refused then are no rows of a table.
+    lost = [one for one in given_beside(checkpoint, sink, key, table) if has_lost_alone(checkpoint, one, key, table)]
+    if not lost:
         return ""
-    where = " and ".join(one.location() for one in ours)
+    where = " and ".join(one.location() for one in lost)
     return f" Or name {where} alone for this batch, which was published there and to that table together."
 
 
@@ -345,7 +386,7 @@ def _check_not_in(checkpoint: Checkpoint, table: RecordedTable, sink: OpenSink, 
         raise SinkError(_not_asked(sink, key, before.location(), error)) from error
     away = other.seems_away(checkpoint.tables)
     if away is not None:
-        if _was_moved(checkpoint, before, sink) or _contains(checkpoint, sink, key):
+        if _is_one_of(checkpoint, sink, before) or _contains(checkpoint, sink, key):
             return
         raise SinkError(
             f"batch {key} was made for {other.location()}, and the pipeline writes to {sink.location()} now: if it "
@@ -355,10 +396,10 @@ def _check_not_in(checkpoint: Checkpoint, table: RecordedTable, sink: OpenSink, 
         if other.is_gone() or not _contains(checkpoint, other, key):
             return
     except (DefinitionError, SinkError):
-        if _was_moved(checkpoint, before, sink):
+        if _is_one_of(checkpoint, sink, before):
             return  # nobody reads the server of before any more, or its connection was removed
         raise
-    rewind = command(checkpoint.lane(key.lane), f"rewind --to {key.id - 1} --drop-output")
+    rewind = rewind_named(checkpoint, sink, key.lane, key.id - 1)
     if table.is_of_letters:
         raise SinkError(_letters_left(checkpoint, other, sink, key, rewind=rewind))
     told = (
@@ -366,30 +407,19 @@ def _check_not_in(checkpoint: Checkpoint, table: RecordedTable, sink: OpenSink, 
         "now: its rows would be in both."
     )
     together = given_beside(checkpoint, sink, key, table)
-    if not (before.keeps_for_good or _given_beside_since(checkpoint, sink, key, table)):
+    if rewind is not None:
         raise SinkError(
             f"{told} Name the old table for this batch, or move the old table's batches to the new one, or have "
             f"{rewind} take it and all later batches out and run them again."
         )
-    # A rewind would take it out of there for good, or be refused for what stays there; and moved to where it is
-    # already, its rows would be there twice.
+    # Moved to where it is already, its rows would be there twice.
     way = "Name the old table for this batch, alone or beside the new one"
     if together:
         named = " and ".join(one.location() for one in (other, *together))
-        way = f"Name {named} for this batch, and no other table: they got it together"
+        letters = "" if sink.definition.dead_letters is None else " beside the dead letters'"
+        way = f"Name {named} for this batch, and no other table{letters}: they got it together"
     refused = before.not_replaceable()
     raise SinkError(f"{told} {way}{'' if refused is None else f': {refused}'}.")
-
-
-def _was_moved(checkpoint: Checkpoint, before: Sink, sink: OpenSink) -> bool:
-    return any(one.is_table_of(before, checkpoint.tables) for one in sink.tables)
-
-
-def _given_beside_since(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, other: RecordedTable) -> bool:
-    """Whether this batch, or one that a rewind to before it takes out too, was published to the other table and to one
-    of the sink's together."""
-    ids = checkpoint.lane(key.lane).offset_log.ids()
-    return any(given_beside(checkpoint, sink, BatchKey(key.lane, one), other) for one in ids if one >= key.id)
 
 
 def _not_asked(sink: OpenSink, key: BatchKey, before: str, error: Exception) -> str:
@@ -403,7 +433,9 @@ def _not_asked(sink: OpenSink, key: BatchKey, before: str, error: Exception) -> 
     )
 
 
-def _letters_left(checkpoint: Checkpoint, letters: OpenSink, sink: OpenSink, key: BatchKey, *, rewind: str) -> str:
+def _letters_left(
+    checkpoint: Checkpoint, letters: OpenSink, sink: OpenSink, key: BatchKey, *, rewind: str | None
+) -> str:
     """Why a batch is not replayed whose dead letters stay where the pipeline sends none any more, and the ways on, in
     the order in which they are accepted."""
     now = sink.definition.dead_letters
@@ -419,10 +451,9 @@ def _letters_left(checkpoint: Checkpoint, letters: OpenSink, sink: OpenSink, key
             "Dead letters of it, or of later batches, are planned to be run again, or were run again: first "
             f"{first} takes that out. Then: "
         )
-    return (
-        f"{told}Name {letters.location()} as dead_letters again, and clear it once more; or have {rewind} take it and "
-        "all later batches out, with their dead letters, and run them again as the pipeline is now."
-    )
+    out = "take it and all later batches out, with their dead letters, and run them again as the pipeline is now"
+    again = "" if rewind is None else f"; or have {rewind} {out}"
+    return f"{told}Name {letters.location()} as dead_letters again, and clear it once more{again}."
 
 
 def _contains(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> bool:

@@ -33,11 +33,13 @@ from airflow_provider_microbatch.execution.letters_taken import replay_command
 from airflow_provider_microbatch.execution.liveness import Held, held_as
 from airflow_provider_microbatch.execution.other_lives import another_life, first_of_another_life
 from airflow_provider_microbatch.execution.published_to import was_published_to
+from airflow_provider_microbatch.execution.published_together import published_beside
 from airflow_provider_microbatch.execution.set_aside import is_aside
 from airflow_provider_microbatch.execution.table_gap import gap_below
 from airflow_provider_microbatch.execution.table_place import unrecorded
 from airflow_provider_microbatch.execution.unknown_batches import check_letters_known, check_none_unknown
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
+from airflow_provider_microbatch.upkeep.commands.for_good import written_from_now
 from airflow_provider_microbatch.upkeep.commands.site import Recorded, is_among, tables_of
 
 SAMPLE = 20
@@ -168,9 +170,9 @@ def _look(checkpoint: Checkpoint, recorded: Recorded, batch: BatchIdentity, *, i
                         is_of_one_attempt(sink, asked, found)
                         or _came_back_alone(checkpoint, recorded, sink, asked, latest)
                     ):
-                        yield _of_two_attempts(checkpoint, sink, asked)
+                        yield _of_two_attempts(checkpoint, recorded, sink, asked)
                     elif inside:
-                        yield from _look_inside(checkpoint, sink, asked, latest)
+                        yield from _look_inside(checkpoint, recorded, sink, asked, latest)
                     return
             except SinkError as error:
                 failed.append((sink, error))  # another sink may have the batch
@@ -188,7 +190,7 @@ def _look(checkpoint: Checkpoint, recorded: Recorded, batch: BatchIdentity, *, i
     missing = [table for table in asked_for if found_in(table, asked) is None]
     tables = " nor in ".join(table.location() for table in missing)
     message = str(told) if told else f"batch {key} is committed and not in {tables}: its rows are missing."
-    repair = _back(checkpoint, key)
+    repair = _back(checkpoint, recorded, key)
     if missing and any(len(sink.tables) > 1 for sink in wrote):
         repair += f" A clear writes to what the pipeline names by then: see that {tables} is among it."
     away = next(filter(None, (sink.seems_away(asked.tables) for sink in wrote)), None)
@@ -298,7 +300,7 @@ def _other_life(checkpoint: Checkpoint, table: OpenSink, key: BatchKey) -> int |
         return None
 
 
-def _of_two_attempts(checkpoint: Checkpoint, sink: OpenSink, asked: ExpectedBatch) -> Finding:
+def _of_two_attempts(checkpoint: Checkpoint, recorded: Recorded, sink: OpenSink, asked: ExpectedBatch) -> Finding:
     key = asked.identity.key
     parts = [(table, one) for table in sink.tables if (one := found_in(table, asked)) is not None]
     told = " and ".join(f"{table.location()} has it of attempt {one.epoch}" for table, one in parts)
@@ -307,7 +309,8 @@ def _of_two_attempts(checkpoint: Checkpoint, sink: OpenSink, asked: ExpectedBatc
         where=checkpoint.lane(key.lane).commit_log.where(key.id),
         message=f"batch {key} is to be of one attempt in all tables, and {told}: a replay was cut off between "
         "them, or one of them was not named then.",
-        repair=f"{_finished_by(checkpoint, key, max(one.epoch for _, one in parts))} Else: {_back(checkpoint, key)}",
+        repair=f"{_finished_by(checkpoint, key, max(one.epoch for _, one in parts))} Else: "
+        f"{_back(checkpoint, recorded, key)}",
     )
 
 
@@ -322,7 +325,9 @@ def _finished_by(checkpoint: Checkpoint, key: BatchKey, epoch: int) -> str:
     return f"`microbatch janitor {quote(checkpoint.location)}` finishes it while its stage is there."
 
 
-def _look_inside(checkpoint: Checkpoint, sink: OpenSink, asked: ExpectedBatch, found: Manifest) -> Iterator[Finding]:
+def _look_inside(
+    checkpoint: Checkpoint, recorded: Recorded, sink: OpenSink, asked: ExpectedBatch, found: Manifest
+) -> Iterator[Finding]:
     """Findings where the batch's files differ from those that its manifest names, or do not come from the attempt that
     was published last."""
     key, told = asked.key, list[str]()
@@ -344,7 +349,7 @@ def _look_inside(checkpoint: Checkpoint, sink: OpenSink, asked: ExpectedBatch, f
             kind="table",
             where=checkpoint.lane(key.lane).commit_log.where(key.id),
             message=message,
-            repair=_back(checkpoint, key),
+            repair=_back(checkpoint, recorded, key),
         )
 
 
@@ -415,11 +420,11 @@ def _ask_planned(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> None:
         sink.contains(expected(checkpoint, batch))
 
 
-def _back(checkpoint: Checkpoint, key: BatchKey) -> str:
+def _back(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) -> str:
     lane = checkpoint.lane(key.lane)
     entry = lane.offset_log.get(key.id)
     run = entry.run if entry is not None else None
-    can_be_rewound = lane.can_be_rewound_to(key.id - 1)
+    can_be_rewound = lane.can_be_rewound_to(key.id - 1) and not _is_beside(checkpoint, recorded, key)
     rewind = command(lane, f"rewind --to {key.id - 1} --drop-output")
     restored = "bring the table, or this batch of it, back from a backup that has it."
     if key.lane == LETTERS:  # whom no task of Airflow's has run
@@ -442,6 +447,14 @@ def _back(checkpoint: Checkpoint, key: BatchKey) -> str:
         f"{clear}: that reads its recorded range again and puts the batch back, whatever came after it. {again} a "
         f"source cannot be read again, {restored}"
     )
+
+
+def _is_beside(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) -> bool:
+    """Whether the batch went to a table of the pipeline's and to one that it names no more. A rewind over it is refused
+    then; one over later batches that did tells so itself, since a look at all of them by each finding is dear."""
+    with suppress(CheckpointError):
+        return any(published_beside(checkpoint, sink, key) for sink in written_from_now(checkpoint, recorded, key.lane))
+    return False
 
 
 def _unasked(checkpoint: Checkpoint, error: Exception) -> Finding:

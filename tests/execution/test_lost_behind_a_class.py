@@ -121,6 +121,47 @@ def test_nor_where_it_is_the_class_of_the_dead_letters(tmp_path: Path) -> None:
     assert not {"remove", "name"} & set(str(refused.value).split())
 
 
+def test_nor_is_what_has_lost_nothing_named_alone(tmp_path: Path) -> None:
+    """It would change there, beside what the other table keeps."""
+    both = beside_ours(tmp_path)
+    world = two_batches(World(tmp_path, sink=both))
+    world.options["sink"] = Sinks(
+        {"lake": both.sinks["lake"], "moved": FileSink(str(tmp_path / "moved"), format="json")}
+    )
+    with pytest.raises(SinkError, match="Nobody has looked") as refused:
+        world.run(1, clear_number=1)
+    assert not {"alone", "remove"} & set(str(refused.value).split())
+
+
+def test_nor_is_the_table_of_the_dead_letters(tmp_path: Path) -> None:
+    ours, letters = Ours(str(tmp_path / "ours"), format="json"), FileSink(str(tmp_path / "letters"), format="json")
+    world = World(tmp_path, sink=ours, dead_letters=letters, expect={"version = 1": "dead_letter"})
+    world.land(0)
+    world.run(0, refusing({0: None}))
+    world.options["sink"] = DeltaSink(str(tmp_path / "lake"))
+    with pytest.raises(SinkError, match="Nobody has looked") as refused:
+        world.run(0, refusing({0: None}), clear_number=1)
+    assert not {"alone", "remove"} & set(str(refused.value).split())
+
+
+def test_what_a_backup_lacks_comes_back_at_the_path_that_it_was_put_to_though_the_class_has_changed(
+    tmp_path: Path,
+) -> None:
+    world = two_batches(World(tmp_path, sink=our_lake("owner")(str(tmp_path / "lake"))), backup=True)
+    shutil.rmtree(world.lake)
+    world.lake = tmp_path / "backup"
+    world.options["sink"] = our_lake()(str(world.lake))
+    _comes_back(world)
+
+
+def test_but_not_while_the_table_itself_has_more(tmp_path: Path) -> None:
+    world = two_batches(World(tmp_path, sink=our_lake("owner")(str(tmp_path / "lake"))), backup=True)
+    world.lake = tmp_path / "backup"
+    world.options["sink"] = our_lake()(str(world.lake))
+    with pytest.raises(SinkError, match=r"Nobody has looked: .* remove /\S+/pipelines/"):
+        world.run(1, clear_number=1)
+
+
 @pytest.mark.parametrize("where", ["another class", "another place"])
 def test_nothing_is_missed_in_a_table_that_a_class_of_before_did_not_write(tmp_path: Path, where: str) -> None:
     """It cannot be loaded either."""

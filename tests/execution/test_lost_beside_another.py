@@ -140,7 +140,8 @@ def test_it_comes_back_beside_a_table_of_dead_letters(tmp_path: Path, some: bool
     with pytest.raises(SinkError, match=f"{LOST}.* clear their tasks"):
         world.run(2, engine)
     if some:
-        with pytest.raises(SinkError, match=r"published to .*orders, and is there.* Name .*orders and .*lake for this"):
+        told = r"published to .*orders, and is there.* Name .*orders and .*lake for this .* beside the dead letters'"
+        with pytest.raises(SinkError, match=told):
             world.run(1, engine, clear_number=1)
         world.options["sink"] = both
     world.run(1, engine, clear_number=2)
@@ -148,6 +149,21 @@ def test_it_comes_back_beside_a_table_of_dead_letters(tmp_path: Path, some: bool
     world.run(2, engine, try_number=2)
     assert table(world) == {0: [0, 2], 1: [1] if some else [1, 3], 2: [4]}
     assert sorted(read(tmp_path / "orders")) == [0, 1]
+
+
+def test_what_came_back_alone_hides_not_that_another_one_has_it_together_with_a_third(tmp_path: Path) -> None:
+    """The third one's output would stay as it was, beside what the replay makes of the others'."""
+    lake, orders, third = (
+        DeltaSink(str(tmp_path / "lake")),
+        *(FileSink(str(tmp_path / one), format="json") for one in ("orders", "third")),
+    )
+    world = two_batches(World(tmp_path, sink=Sinks({"lake": lake, "orders": orders, "third": third})), backup=True)
+    restore(world)
+    world.options["sink"] = lake
+    world.run(1, clear_number=1)
+    world.options["sink"] = Sinks({"lake": lake, "orders": orders})
+    with pytest.raises(SinkError, match=r"batch live/1 was published to .*third, and is there"):
+        world.run(1, clear_number=2)
 
 
 @pytest.mark.parametrize("first", ["lake", "orders"])

@@ -13,6 +13,7 @@ from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.several import Sinks
 from tests.checkpoint.test_golden import GOLDEN
+from tests.execution.intervals import IntervalWorld, hour
 from tests.execution.kept_tables import start_behind
 from tests.execution.maintaining import applied, filled
 from tests.execution.test_lost_in_table import restore, table
@@ -74,6 +75,39 @@ def test_what_a_table_lost_while_it_was_left_out_is_missed_when_it_is_named_agai
     world.run(1, clear_number=1)
     world.run(8, try_number=2)
     assert table(world) == {0: [0], 1: [1], 2 + others: [2 + others]}
+
+
+def test_nor_is_the_oldest_that_is_kept_put_back_there_behind_what_no_log_tells_any_more(tmp_path: Path) -> None:
+    lake, orders = DeltaSink(str(tmp_path / "lake")), FileSink(str(tmp_path / "orders"), format="json")
+    both, world = Sinks({"orders": orders, "lake": lake}), World(tmp_path, min_batches_to_retain=2)
+    for number in range(6):
+        world.options["sink"] = orders if number == 5 else both
+        world.land(number)
+        world.run(number)
+        if number == 0:
+            shutil.copytree(world.lake, tmp_path / "backup")
+    restore(world)
+    world.options["sink"] = both
+    with pytest.raises(SinkError, match=r"batch live/4 is committed, .* Of batches 1 to 3 no log tells any more"):
+        world.run(4, clear_number=1)
+    assert table(world) == {0: [0]}
+
+
+def test_what_it_lost_while_it_was_left_out_for_an_interval_is_missed_by_the_next_one(tmp_path: Path) -> None:
+    lake, orders = DeltaSink(str(tmp_path / "lake")), FileSink(str(tmp_path / "orders"), format="json")
+    both = Sinks({"orders": orders, "lake": lake})
+    world = IntervalWorld(tmp_path, sink=both, plan="interval")
+    for number in range(4):
+        world.land_at(number + 0.5, number)
+    world.backfill(hour(0), 0)
+    shutil.copytree(world.lake, tmp_path / "backup")
+    world.backfill(hour(1), 1)
+    restore(world)
+    world.options["sink"] = orders
+    world.backfill(hour(2), 2)
+    world.options["sink"] = both
+    with pytest.raises(SinkError, match="does not know it"):
+        world.backfill(hour(3), 3)
 
 
 def test_what_a_backup_lacks_is_missed_at_the_path_that_it_was_put_to(tmp_path: Path) -> None:

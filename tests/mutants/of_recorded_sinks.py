@@ -7,6 +7,7 @@ from tests.mutants.mutation import Mutation
 RECORDED = "tests/execution/test_recorded_sinks.py"
 BEHIND = "tests/execution/test_lost_behind_a_class.py"
 BRANCHES = "tests/execution/test_branches.py"
+ADOPTED = "tests/execution/test_adopted_elsewhere.py"
 
 MUTATIONS = [
     Mutation(
@@ -85,8 +86,8 @@ MUTATIONS = [
         name="what another version of its class wrote of the pipeline's table is of another one",
         why="the clear of what it has lost is refused, as if it were in both",
         file="execution/table_place.py",
-        old="            if other.place is not None and any(",
-        new="            if other.unread is None and any(",
+        old="    return other.place is not None and any(",
+        new="    return other.place is not None and other.unread is None and any(",
         tests=(BEHIND,),
     ),
     Mutation(
@@ -109,7 +110,7 @@ MUTATIONS = [
         name="a table is to be named without the dead letters of a class that cannot be loaded",
         why="who does so is refused again",
         file="execution/table_place.py",
-        old="    if table.is_of_letters:\n        return",
+        old="    if not lost:\n        return",
         new="    if False:\n        return",
         tests=(BEHIND,),
     ),
@@ -136,5 +137,61 @@ MUTATIONS = [
         old="                    self._check_in_no_other(look, batch, placed)\n",
         new="                    pass\n",
         tests=(BRANCHES,),
+    ),
+    Mutation(
+        name="adopted output is in no other table",
+        why="once the path is changed, the batch is made in the new table too: its rows are in both, in green",
+        file="execution/table_place.py",
+        old="    for other in adopted_in(checkpoint, key, beside=sink):\n",
+        new="    for other in ():\n",
+        tests=(ADOPTED,),
+    ),
+    Mutation(
+        name="adopted output is in no other table while that cannot be asked",
+        why="a class that nobody trusts any more has the batch made a second time",
+        file="execution/table_place.py",
+        old="        elif not (\n            _was_moved(checkpoint, sink, other)\n            or _contains(",
+        new="        elif not (\n            True\n            or _contains(",
+        tests=(ADOPTED,),
+    ),
+    Mutation(
+        name="adopted output was not in two tables together",
+        why="a rewind that is named for the one takes it out of the other, and nothing puts it back there",
+        file="execution/published_together.py",
+        old="        if is_planned or epoch == ADOPTED:\n",
+        new="        if is_planned:\n",
+        tests=(ADOPTED,),
+    ),
+    Mutation(
+        name="the refused clear of an adopted batch has published it",
+        why="each run is refused, since the new table, which nothing was published to, seems to be away",
+        file="execution/published_to.py",
+        old="    if not names and any(epoch != ADOPTED or not adopted for epoch in epochs):\n",
+        new="    if not names and epochs:\n",
+        tests=(ADOPTED,),
+    ),
+    Mutation(
+        name="a table whose class has changed is another one at another path",
+        why="what its backup lacks there comes back by no way that is named",
+        file="execution/table_place.py",
+        old="            elif not _was_moved(checkpoint, sink, other):\n",
+        new="            else:\n",
+        tests=(BEHIND,),
+    ),
+    Mutation(
+        name="a backup at another path is the table, while that is where it was",
+        why="a clear puts into the backup what the table itself still has",
+        file="execution/table_place.py",
+        old="            return place.open(SinkContext()).seems_away(checkpoint.tables) is not None\n",
+        new="            return True\n",
+        tests=(BEHIND,),
+    ),
+    Mutation(
+        name="a table that has lost nothing is named alone for a batch",
+        why="the clear changes it there, while the other table, whose class cannot be loaded, stays as it was",
+        file="execution/table_place.py",
+        old=" if has_lost_alone(checkpoint, one, key, table)]\n",
+        new="]\n",
+        tests=(BEHIND,),
     ),
 ]

@@ -7,6 +7,7 @@ from tests.mutants.mutation import Mutation
 LATE = "tests/execution/test_late_processes.py"
 LATE_COMMANDS = "tests/execution/test_late_commands.py"
 CLEAN_LATE = "tests/execution/test_clean_late.py"
+NAMED = "tests/execution/test_rewinds_named.py"
 
 MUTATIONS = [
     Mutation(
@@ -129,5 +130,37 @@ MUTATIONS = [
         old="        if first < kept[-1]:\n",
         new="        if first <= kept[-1]:\n",
         tests=("tests/execution/test_rewind.py",),
+    ),
+    Mutation(
+        name="a rewind takes out of one of several tables what its run puts back into the others alone",
+        why="the pipeline names that table no more: the rows are gone there for good, and nobody misses them",
+        file="upkeep/commands/for_good.py",
+        old="    if away and (",
+        new="    if False and (",
+        tests=(NAMED,),
+    ),
+    Mutation(
+        name="a rewind goes by the attempts alone for what the pipeline writes to",
+        why="one that was refused has left none: what is taken out is promised to come back, and does not",
+        file="upkeep/commands/for_good.py",
+        old="        return recorded.today(lane) if sink is None else [sink]\n",
+        new="        return recorded.today(lane)\n",
+        tests=(NAMED,),
+    ),
+    Mutation(
+        name="a plan that a table has refused leaves no pipeline on record",
+        why="a rewind takes out of a table what the pipeline, as it is now, does not put back there",
+        file="execution/plan.py",
+        old="        except (SourceError, SinkError):\n",
+        new="        except (SourceError, ForeignBatchError):\n",
+        tests=(NAMED,),
+    ),
+    Mutation(
+        name="check names a rewind over a batch that is in a table that is named no more",
+        why="it is refused, where the run's error has named another way",
+        file="upkeep/table_check.py",
+        old=" and not _is_beside(checkpoint, recorded, key)\n",
+        new="\n",
+        tests=(NAMED,),
     ),
 ]

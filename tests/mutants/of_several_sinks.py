@@ -13,8 +13,8 @@ MUTATIONS = [
         name="a rewind promises the rows of a table that the pipeline had once",
         why="who agrees takes rows out of a table to which nothing puts them back",
         file="upkeep/commands/rewind.py",
-        old="            comes_back = self._recorded.is_written_to(found.sink, lane=self._name)\n",
-        new="            comes_back = True\n",
+        old="        away = not_put_back(sinks, [found for _, found in taken])\n",
+        new="        away: list[str] = []\n",
         tests=(DEATHS,),
     ),
     Mutation(
@@ -161,8 +161,8 @@ MUTATIONS = [
         name="what a replay is about to write to passes for a table of the published attempt",
         why="a table that was added is taken for one that is away, for good",
         file="execution/published_to.py",
-        old="    names = published_as(checkpoint, key)\n    if",
-        new="    names = _of_all_attempts(checkpoint, key)\n    if",
+        old="    names = _ran_by(checkpoint, key, epochs)\n",
+        new="    names = _of_all_attempts(checkpoint, key)\n",
         tests=(DEATHS,),
     ),
     Mutation(
@@ -312,9 +312,9 @@ MUTATIONS = [
     Mutation(
         name="a rewind is named that takes a lost batch out of a table that is named no more",
         why="who follows it takes out what nothing puts back there",
-        file="execution/table_place.py",
-        old=" and not published_beside(checkpoint, beside, key)\n",
-        new="\n",
+        file="execution/rewind_named.py",
+        old="published_beside(checkpoint, sink, key) or ",
+        new="",
         tests=(BESIDE,),
     ),
     Mutation(
@@ -328,9 +328,9 @@ MUTATIONS = [
     Mutation(
         name="a refused clear names a rewind that takes later batches out of a table for good",
         why="they got there together with a table of now, and nothing puts them back",
-        file="execution/table_place.py",
-        old="for one in ids if one >= key.id)",
-        new="for one in ids if one == key.id)",
+        file="execution/rewind_named.py",
+        old=" if number > to]\n",
+        new=" if number == to + 1]\n",
         tests=(BESIDE,),
     ),
     Mutation(
@@ -356,5 +356,13 @@ MUTATIONS = [
         old="                    self._check_held_beside(sink, batch, epoch)\n",
         new="",
         tests=("tests/kafka/test_behind_a_topic.py",),
+    ),
+    Mutation(
+        name="what came back in one table alone hides that another one has it together with a third",
+        why="a clear replaces the one while the third keeps its part: rows are there twice, or in neither",
+        file="execution/published_together.py",
+        old=" for epoch in epochs):\n",
+        new=" for epoch in sorted(epochs)[-1:]):\n",
+        tests=(BESIDE,),
     ),
 ]

@@ -7,6 +7,7 @@ from tests.mutants.mutation import Mutation
 LOST = "tests/kafka/test_lost_marks.py"
 RESTORED = "tests/kafka/test_restored.py"
 BEHIND = "tests/kafka/test_behind_a_topic.py"
+NAMED = "tests/execution/test_rewinds_named.py"
 LETTERS = "tests/kafka/test_letters.py"
 REPLACEABLE = "tests/execution/test_not_replaceable.py"
 
@@ -38,17 +39,17 @@ MUTATIONS = [
     Mutation(
         name="a rewind is named for what a table beside a topic has lost",
         why="each way that the error names is refused",
-        file="execution/table_place.py",
-        old="lane.can_be_rewound_to(known) and not stays and",
-        new="lane.can_be_rewound_to(known) and",
-        tests=(BEHIND,),
+        file="execution/rewind_named.py",
+        old="    return any(lost is None or not lost.is_written_by(",
+        new="    return any(lost is None and not lost.is_written_by(",
+        tests=(NAMED, BEHIND),
     ),
     Mutation(
         name="a rewind is named that takes out of a topic what the pipeline wrote to it before",
         why="it is refused, and no way on is named",
-        file="execution/table_place.py",
-        old="    if not (before.keeps_for_good or _given_beside_since(",
-        new="    if not (_given_beside_since(",
+        file="execution/rewind_named.py",
+        old="published_beside(checkpoint, sink, key) or _stays(checkpoint, sink, key, lost=lost) for",
+        new="published_beside(checkpoint, sink, key) for",
         tests=(BEHIND,),
     ),
     Mutation(

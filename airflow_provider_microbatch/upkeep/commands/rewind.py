@@ -14,6 +14,7 @@ from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceE
 from airflow_provider_microbatch.execution.position import starts_of
 from airflow_provider_microbatch.sinks import OpenSink, for_good_first
 from airflow_provider_microbatch.sources import OpenSource, Source
+from airflow_provider_microbatch.upkeep.commands.for_good import check_put_back, not_put_back, written_from_now
 from airflow_provider_microbatch.upkeep.commands.letters_out import check_letters
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.rename_source import check_not_half_renamed
@@ -39,7 +40,7 @@ def plan_rewind(drafting: Drafting, *, lane: str, to: int, drop_output: bool, al
     :param allow_skip: read again the data that still exists, and lose the data that does not: where a source's own log
         is damaged, where the source is set to go on without missing data, where the table does not have the batch
         either, or where the checkpoint was restored and the source gives up committed data. The plan's notes name all
-        that would be refused without it.
+        that would be refused without it, as what is taken out of one of several tables for good.
     :raises MaintenanceError: if a row would be lost or doubled, if there is no such lane, or if there is nothing to do
         and a table on record cannot tell whether there is.
     :raises SinkError: if a table cannot tell whose a batch of the lane is.
@@ -431,29 +432,30 @@ class _Rewind:
             if self._drop_output:
                 raise MaintenanceError(f"{told} Nothing was done.")
             self._drafting.note(told)
+        sinks = written_from_now(self._checkpoint, self._recorded, self._name)
+        for key in () if self._allow_skip else (BatchKey(self._name, number) for number in present):
+            check_put_back(self._checkpoint, self._recorded, sinks, key, published[key.id])
         taken = [(number, found) for number in reversed(present) for found in reversed(published[number])]
-        for_good = dict[str, None]()
+        away = not_put_back(sinks, [found for _, found in taken])
         for number, found in taken:
+            where = found.sink.location()
             if not found.sink.definition.can_withdraw:
                 raise MaintenanceError(
-                    f"batch {number} is in {found.sink.location()}, which no batch can be taken out of: each makes it "
+                    f"batch {number} is in {where}, which no batch can be taken out of: each makes it "
                     "whole, or its sink has no way to. Take it out there (drop the table, say), and run this again; or "
                     "clear the task of each batch that is to be made again."
                 )
-            comes_back = self._recorded.is_written_to(found.sink, lane=self._name)
-            if not comes_back:
-                for_good[found.sink.location()] = None
             adopted = self._checkpoint.adoptions.get(BatchKey(self._name, number)) if not found.manifest.epoch else None
             step = DropOutput(
                 key=str(BatchKey(self._name, number)),
                 epoch=adopted.epoch if adopted is not None else found.manifest.epoch,
                 identity=found.manifest.identity.to_dict() if found.manifest.identity else None,
                 sink=found.sink.definition.to_dict(),
-                where=found.sink.location(),
-                why="it is read and published again" if comes_back else "nothing writes to this table any more",
+                where=where,
+                why="nothing writes to this table any more" if where in away else "it is read and published again",
             )
             self._drafting.elsewhere(step)
-        for where in for_good:
+        for where in dict.fromkeys(away):
             self._drafting.note(
                 f"the pipeline, as it ran last, does not write to {where}: what is taken out there does not come back. "
                 "To have it there again, name that sink and let a batch run first."

@@ -239,14 +239,6 @@ class Recorded:
         found = [self._usable[name] for name in names if name in self._usable]
         return found or self.sinks()[:1]
 
-    def is_written_to(self, table: OpenSink, *, lane: str) -> bool:
-        """Whether what a lane reads again is published to the table, as far as is known from here: the pipeline may
-        have had the table at another time only."""
-        try:
-            return is_among(table, tables_of(self.today(lane)))
-        except MaintenanceError:
-            return True
-
     def never_written(self) -> tuple[list[OpenSink], list[str]]:
         """The sinks that no attempt on record wrote to, each once: a plan that was refused has left its pipeline on
         record, or retention has removed the attempts. And the reasons, in words, of those that cannot be used from
@@ -268,9 +260,12 @@ class Recorded:
 
         :raises MaintenanceError: if the sink cannot be used from here.
         """
-        name = attempt.definition or ""
-        self._check_usable(self._unusable.keys() & {name})
-        return self._usable.get(name)
+        return self.named(attempt.definition or "")
+
+    def named(self, definition: str) -> OpenSink | None:
+        """The sink of the definition; None if it is not on record. Raises as :meth:`sink_of`."""
+        self._check_usable(self._unusable.keys() & {definition})
+        return self._usable.get(definition)
 
     @property
     def _usable(self) -> Mapping[str, OpenSink]:

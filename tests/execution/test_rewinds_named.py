@@ -1,0 +1,159 @@
+"""A rewind takes no batch that several tables got together out of one that the pipeline names no more: nothing would
+put it back there. So no message names such a rewind, and one that somebody types all the same is refused."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.exceptions import BatchSetAsideError, MaintenanceError, SinkError
+from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.sinks.delta import DeltaSink
+from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.several import Sinks
+from tests.execution.maintaining import applied, expire_all, planned, rewind
+from tests.execution.test_dead_letters import refusing
+from tests.execution.test_lost_in_table import restore, table
+from tests.execution.two_tables import read
+from tests.execution.typed_commands import advised, said
+from tests.execution.world import World
+from tests.support.inline_engine import InlineEngine
+
+pytestmark = pytest.mark.slow  # the tables are made by libraries of their own
+
+
+@dataclass(frozen=True)
+class Kept(FileSink):
+    """Files out of which no batch can be taken, as out of a topic."""
+
+    can_withdraw = False
+
+
+def sink_of(root: Path, names: str) -> Sink:
+    """The sink of these tables; that of the lake is a Delta table, which remembers what it had."""
+    sinks: dict[str, Sink] = {"lake": DeltaSink(str(root / "lake")), "kept": Kept(str(root / "kept"), format="json")}
+    chosen = {one: sinks.get(one) or FileSink(str(root / one), format="json") for one in names.split()}
+    return Sinks(chosen) if len(chosen) > 1 else chosen[names]
+
+
+def run(world: World, number: int, names: str) -> None:
+    world.options["sink"] = sink_of(world.root, names)
+    world.land(number)
+    world.run(number)
+
+
+def lost(root: Path, *named: str) -> World:
+    """A pipeline that named these tables, one batch after the other. The lake was put back to after the first."""
+    world = World(root)
+    for number, names in enumerate(named):
+        run(world, number, names)
+        if number == 0:
+            shutil.copytree(world.lake, root / "backup")
+    restore(world)
+    return world
+
+
+@pytest.mark.parametrize(
+    "named",
+    [("lake", "lake orders", "lake", "lake"), ("lake", "lake", "third orders", "lake orders")],
+    ids=["of a batch between", "of a later one, to which the table was left out"],
+)
+def test_none_is_named_for_what_is_lost(tmp_path: Path, named: tuple[str, ...]) -> None:
+    world = lost(tmp_path, *named[:-1])
+    with pytest.raises(SinkError, match="does not know it") as told:
+        run(world, 3, named[-1])
+    assert advised(str(told.value), world) == []
+    with pytest.raises(MaintenanceError, match=r"is in .*, and was published together .*--allow-skip"):
+        planned(world, rewind(0))
+
+
+def test_nor_where_one_between_stays_in_its_table(tmp_path: Path) -> None:
+    world = lost(tmp_path, "lake", "kept", "lake")
+    with pytest.raises(SinkError, match="does not know it") as told:
+        run(world, 3, "lake kept")
+    assert advised(str(told.value), world) == []
+
+
+def test_nor_by_a_clear_that_is_refused_for_a_third_table(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    run(world, 0, "orders")
+    run(world, 1, "lake third")
+    world.options["sink"] = sink_of(tmp_path, "lake")
+    with pytest.raises(SinkError, match=r"batch live/0 was published to .*orders, and is there") as told:
+        world.run(0, clear_number=1)
+    assert advised(str(told.value), world) == []
+
+
+def test_nor_for_dead_letters_that_are_sent_nowhere_any_more(tmp_path: Path) -> None:
+    world = World(tmp_path, sink=sink_of(tmp_path, "lake orders"), dead_letters=sink_of(tmp_path, "letters"))
+    for number in (0, 1):
+        world.land(number, number + 2)
+        world.run(number, refusing({0: None, 1: None, 2: None, 3: "dead_letter"}))
+        if number == 0:
+            shutil.copytree(world.lake, tmp_path / "backup")
+    world.options |= {"dead_letters": None, "sink": sink_of(tmp_path, "lake")}
+    restore(world)
+    with pytest.raises(SinkError, match="batch live/1 has its dead letters in ") as told:
+        world.run(1, clear_number=1)
+    assert advised(str(told.value), world) == []
+
+
+def test_nor_by_check(tmp_path: Path) -> None:
+    world = lost(tmp_path, "lake orders", "lake orders")
+    with pytest.raises(SinkError, match="does not know it"):
+        run(world, 2, "lake")
+    world.expire_leases()
+    status, told = said(["check", world.pipeline.checkpoint, "--table"])
+    assert (status, advised(told, world)) == (1, [])
+
+
+def test_once_both_are_named_again_it_is_taken_out_of_both(tmp_path: Path) -> None:
+    """The checkpoint was put back to before a batch that both have, and the pipeline names one of them."""
+    world = World(tmp_path)
+    run(world, 0, "lake orders")
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "kept")
+    run(world, 1, "lake orders")
+    shutil.rmtree(tmp_path / "checkpoint")
+    (tmp_path / "kept").rename(tmp_path / "checkpoint")
+    expire_all(tmp_path)
+    with pytest.raises(SinkError, match="is another one than"):
+        run(world, 2, "lake")
+    with pytest.raises(MaintenanceError, match=r"batch live/1 is in .*orders, and was published together"):
+        planned(world, rewind(0))
+    with pytest.raises(SinkError, match="is another one than"):
+        run(world, 3, "lake orders")
+    applied(world, rewind(0))
+    run(world, 4, "lake orders")
+    for rows in (table(world), read(tmp_path / "orders")):
+        assert [len(rows[number]) for number in sorted(rows)] == [1, 4]
+
+
+def test_or_is_given_up_there_by_word(tmp_path: Path) -> None:
+    """One that was set aside before it is to run again, and its run is gone."""
+    world = World(tmp_path, on_failure="set_aside", set_aside_after=1)
+    run(world, 0, "lake")
+    world.land(1)
+    with pytest.raises(BatchSetAsideError):
+        world.run(1, InlineEngine(transform=lambda sources: 1 / 0))  # type: ignore[arg-type, return-value]
+    run(world, 2, "lake orders")
+    run(world, 3, "lake")
+    expire_all(tmp_path)
+    with pytest.raises(MaintenanceError, match=r"batch live/2 is in .*orders, and was published together"):
+        planned(world, rewind(0))
+    notes = applied(world, rewind(0, allow_skip=True)).notes
+    assert any("what is taken out there does not come back" in note for note in notes)
+
+
+def test_what_was_in_the_other_table_alone_moves(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    run(world, 0, "lake")
+    run(world, 1, "orders")
+    run(world, 2, "lake")
+    expire_all(tmp_path)
+    applied(world, rewind(0))
+    for number in (3, 4):
+        world.run(number)
+    assert (table(world), read(tmp_path / "orders")) == ({0: [0], 1: [1], 2: [2]}, {})
