@@ -245,12 +245,13 @@ def test_a_joined_file_that_a_clean_up_has_taken_is_not_committed(
 KILL = """
 import os, sys
 from pathlib import Path
-from airflow_provider_microbatch.sinks.delta import compacting, folder
+from airflow_provider_microbatch.sinks.delta import compacting
 from airflow_provider_microbatch.sinks.delta.log import DeltaLog
+from airflow_provider_microbatch.sinks.placed import data_files
 from tests.sinks.delta_world import opened
 from tests.sinks.test_delta_compaction import wanted
 name, after = sys.argv[2], sys.argv[3] == "after"
-owner = {"rearrange": DeltaLog, "make_folders": folder, "add_of": compacting}[name]
+owner = {"rearrange": DeltaLog, "make_folders": data_files, "add_of": compacting}[name]
 real = getattr(owner, name)
 def changed(*given, **named):
     if after:
