@@ -30,7 +30,7 @@ MUTATIONS = [
         name="a server of before that is gone stops the clears of what its backup lacks",
         why="what was lost comes back by no way that is named",
         file="execution/table_place.py",
-        old="        if _was_moved(checkpoint, before, sink):\n            return  #",
+        old="        if _is_one_of(checkpoint, sink, before):\n            return  #",
         new="        if False:\n            return  #",
         tests=(RESTORED,),
     ),

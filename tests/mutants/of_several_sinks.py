@@ -224,9 +224,9 @@ MUTATIONS = [
     Mutation(
         name="a rewind drops no stage if one of the tables cannot be reached",
         why="an attempt that sleeps publishes to the others what the rewind took out",
-        file="upkeep/commands/rewind.py",
-        old="            tables = () if sink is None else sink.tables\n",
-        new="            tables = () if sink is None or not sink.definition.is_cheap_to_ask else sink.tables\n",
+        file="upkeep/commands/staying.py",
+        old="        tables = () if sink is None else sink.tables\n",
+        new="        tables = () if sink is None or not sink.definition.is_cheap_to_ask else sink.tables\n",
         tests=(COMMANDS,),
     ),
     Mutation(

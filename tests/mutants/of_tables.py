@@ -154,7 +154,7 @@ MUTATIONS = [
         name="a batch is replayed while the table that it may be in is away",
         why="its rows are in both as soon as that one is back",
         file="execution/table_place.py",
-        old="        if _was_moved(checkpoint, before, sink) or _contains(checkpoint, sink, key):",
+        old="        if _is_one_of(checkpoint, sink, before) or _contains(checkpoint, sink, key):",
         new="        if True:",
         tests=(PLACE,),
     ),

@@ -143,7 +143,7 @@ MUTATIONS = [
     Mutation(
         name="a rewind drops all stages before it looks whether a topic has the batch",
         why="if it has, the tables behind it never get the batch, and each next attempt is refused by the topic",
-        file="upkeep/commands/rewind.py",
+        file="upkeep/commands/staying.py",
         old="for table in for_good_first(tables):",
         new="for table in reversed(for_good_first(tables)):",
         tests=(BEHIND,),

@@ -19,11 +19,16 @@ from deltalake import DeltaTable, write_deltalake
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks.delta import DeltaSink
+from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.merged.newest import FolderNewest, Newest
+from tests.execution.typed_commands import said
+from tests.execution.world import World
 from tests.sinks.changes import change
 from tests.sinks.merged_delta import MergedInDelta
 from tests.sinks.merged_lakes import IN_BUCKET, in_bucket
 from tests.sinks.stages import expect
+from tests.support.inline_engine import InlineEngine
 
 NEWEST = [(1, "a", 3, 1, "x"), (3, "a", 2, 1, "x")]
 """The rows of all three batches."""
@@ -198,3 +203,22 @@ def test_what_others_have_committed_since_is_named_beside_the_command_that_takes
     write_deltalake(table.table(), table.table().to_pyarrow_table().slice(0, 1), mode="append")
     with pytest.raises(SinkError, match=r"takes out what others have committed since \(version 4: WRITE by"):
         table.sink.check()
+
+
+def test_a_rewind_over_it_is_refused_before_its_first_step(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    world = World(tmp_path, sink=DeltaSink(str(lake), merge=Merge(keys=["id"], sequence_by=["version"])))
+    engine = InlineEngine(
+        transform=lambda sources: [
+            {**row, "version": 1, "_deleted": False} for rows in sources.values() for row in rows
+        ]
+    )
+    for number in range(3):
+        world.land(number)
+        world.run(number, engine)
+    world.expire_leases()
+    DeltaTable(str(lake)).restore(1)
+    status, text = said(["rewind", world.pipeline.checkpoint, "--to", "0", "--drop-output"])
+    assert status == 2
+    assert "put the rows of the Delta table" in text
+    assert world.checkpoint.maintenance.unfinished() is None

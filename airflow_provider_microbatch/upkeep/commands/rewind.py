@@ -12,7 +12,7 @@ from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey, 
 from airflow_provider_microbatch.checkpoint.set_offset_command import set_offset_command
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
 from airflow_provider_microbatch.execution.position import starts_of
-from airflow_provider_microbatch.sinks import OpenSink, for_good_first
+from airflow_provider_microbatch.sinks import OpenSink
 from airflow_provider_microbatch.sources import OpenSource, Source
 from airflow_provider_microbatch.upkeep.commands.for_good import check_put_back, not_put_back, written_from_now
 from airflow_provider_microbatch.upkeep.commands.letters_out import check_letters
@@ -20,8 +20,14 @@ from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.rename_source import check_not_half_renamed
 from airflow_provider_microbatch.upkeep.commands.repair_epochs import fence_attempts, fence_unknown, withdraw_requests
 from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded
-from airflow_provider_microbatch.upkeep.commands.staying import kept_in, not_in, taken_out, told_of, without_record
-from airflow_provider_microbatch.upkeep.commands.steps import DropOutput, DropStage, Keep
+from airflow_provider_microbatch.upkeep.commands.staying import (
+    drop_stages,
+    kept_in,
+    taken_out,
+    told_of,
+    without_record,
+)
+from airflow_provider_microbatch.upkeep.commands.steps import DropOutput, Keep
 from airflow_provider_microbatch.upkeep.commands.told import Told
 
 _NAMED = 20
@@ -93,7 +99,7 @@ class _Rewind:
         # First of all: an attempt that sleeps could otherwise publish after its batch was taken out.
         for number in reversed(later):
             fence_attempts(self._drafting, BatchKey(self._name, number), why="its batch was rewound", also_ended=True)
-            self._drop_stages(unfinished[number])
+            drop_stages(self._drafting, self._recorded, unfinished[number])
         for number, made in self._lost.items():
             fence_unknown(self._drafting, BatchKey(self._name, number), made, why="made after the backup")
         self._drop(later)
@@ -436,6 +442,8 @@ class _Rewind:
         for key in () if self._allow_skip else (BatchKey(self._name, number) for number in present):
             check_put_back(self._checkpoint, self._recorded, sinks, key, published[key.id])
         taken = [(number, found) for number in reversed(present) for found in reversed(published[number])]
+        for table in {found.sink.location(): found.sink for _, found in taken}.values():
+            table.check_whole()  # a removal that is refused in the middle would be left half done
         away = not_put_back(sinks, [found for _, found in taken])
         for number, found in taken:
             where = found.sink.location()
@@ -476,27 +484,3 @@ class _Rewind:
             except CheckpointError:
                 continue  # torn: the attempt's process could not publish either
         return [attempt for attempt in found if attempt is not None]
-
-    def _drop_stages(self, fenced: list[Attempt]) -> None:
-        """Plan to drop the stages of attempts that have passed the fence and sleep before their publish. Such a publish
-        would put a batch that no log knows at the batch's place, and no batch of this number could ever be
-        published. Where such a publish was faster, in a table that no batch can be taken out of, the plan ends with the
-        look there, and the stages of the tables behind it are left for the next run."""
-        for attempt in fenced:
-            sink = self._recorded.sink_of(attempt)
-            tables = () if sink is None else sink.tables
-            for table in for_good_first(tables):
-                if table.definition.is_cheap_to_ask:
-                    self._drafting.elsewhere(
-                        DropStage(
-                            key=str(attempt.key),
-                            epoch=attempt.epoch,
-                            checkpoint=attempt.batch.checkpoint,
-                            sink=table.definition.to_dict(),
-                            where=table.location(),
-                            why="a publish that comes late finds nothing",
-                        )
-                    )
-                look = not_in(attempt, table)
-                if look is not None and sink is not None and not self._recorded.is_gone(sink):
-                    self._drafting.elsewhere(look)

@@ -10,10 +10,12 @@ from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import MaintenanceError
 from airflow_provider_microbatch.execution.identity import expected_on_record
 from airflow_provider_microbatch.execution.table_place import unrecorded
-from airflow_provider_microbatch.sinks import OpenSink
+from airflow_provider_microbatch.sinks import OpenSink, for_good_first
 from airflow_provider_microbatch.sinks.manifest import counted_over
 from airflow_provider_microbatch.upkeep.commands.not_in import NotIn
+from airflow_provider_microbatch.upkeep.commands.plan import Drafting
 from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded
+from airflow_provider_microbatch.upkeep.commands.steps import DropStage
 
 
 def kept_in(found: Mapping[int, Sequence[Published]]) -> dict[int, list[OpenSink]]:
@@ -97,3 +99,28 @@ def not_in(attempt: Attempt, table: OpenSink) -> NotIn | None:
         where=table.location(),
         why="its attempt may have gone on while the command began",
     )
+
+
+def drop_stages(drafting: Drafting, recorded: Recorded, fenced: Sequence[Attempt]) -> None:
+    """Plan to drop the stages of attempts that have passed the fence and sleep before their publish. Such a publish
+    would put a batch that no log knows at the batch's place, and no batch of this number could ever be published. Where
+    such a publish was faster, in a table that no batch can be taken out of, the plan ends with the look there, and the
+    stages of the tables behind it are left for the next run."""
+    for attempt in fenced:
+        sink = recorded.sink_of(attempt)
+        tables = () if sink is None else sink.tables
+        for table in for_good_first(tables):
+            if table.definition.is_cheap_to_ask:
+                drafting.elsewhere(
+                    DropStage(
+                        key=str(attempt.key),
+                        epoch=attempt.epoch,
+                        checkpoint=attempt.batch.checkpoint,
+                        sink=table.definition.to_dict(),
+                        where=table.location(),
+                        why="a publish that comes late finds nothing",
+                    )
+                )
+            look = not_in(attempt, table)
+            if look is not None and sink is not None and not recorded.is_gone(sink):
+                drafting.elsewhere(look)
