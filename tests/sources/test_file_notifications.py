@@ -17,10 +17,11 @@ from airflow_provider_microbatch.checkpoint.known_tables import TABLE_MARK
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import DefinitionError, SourceError
 from airflow_provider_microbatch.lifetime import lifetime
-from airflow_provider_microbatch.sources import Late, OpenSource
+from airflow_provider_microbatch.sources import Late, OpenSource, SourceContext
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.log import SourceLog
 from airflow_provider_microbatch.sources.file.notifications import events, hints, queue
+from airflow_provider_microbatch.upkeep.commands.draft import Draft
 from tests.sources.support import World, paths
 from tests.support import object_store
 from tests.support.faulty_proxy import Asked, FaultyProxy, error
@@ -199,6 +200,7 @@ def test_a_plan_that_dies_before_its_entry_leaves_its_messages_to_the_next(
     monkeypatch.setattr(queue, "HIDDEN_SECONDS", 1)
     with monkeypatch.context() as dies:
         dies.setattr(SourceLog, "add", _dies)
+        dies.setattr(hints.Hints, "give_back", _dies)
         with pytest.raises(_DiedError):
             told.plan()
     assert told.waiting() == 1
@@ -307,6 +309,7 @@ def test_names_that_no_source_may_ask_for_are_not_asked_for(told: Notified) -> N
     told.land("a.json")
     assert told.plan() == ["a.json"]
     told.say("../../secrets.json", "x/../y.json", "", "/", "gone.json", ".hidden", "deep/er.json")
+    told.say("a\nb.json", "\ud800.json", "a//b.json")
     told.asked()
     assert told.plan() == []
     heads = {one.key for one in told.proxy.asked if one.kind == "head"}
@@ -314,12 +317,99 @@ def test_names_that_no_source_may_ask_for_are_not_asked_for(told: Notified) -> N
     assert told.waiting() == 0
 
 
-def test_a_table_is_told_by_its_message(told: Notified) -> None:
+def test_a_table_is_looked_for_as_soon_as_a_message_names_its_mark(told: Notified) -> None:
+    told.switch_on()
+    told.land("a.json")
+    assert told.plan(recursive=True) == ["a.json"]
+    told.say(f"table/{TABLE_MARK}")
+    told.land("b.json")
+    assert told.plan(recursive=True) == ["b.json"]
+    told.land("table/c.json")
+    told.land(f"table/{TABLE_MARK}")
+    for _ in range(2):
+        with pytest.raises(SourceError, match="is a table that a pipeline of this package writes"):
+            told.plan(recursive=True)
+    told.remove(f"table/{TABLE_MARK}")
+    assert told.plan(recursive=True) == ["table/c.json"]
+    assert told.waiting() == 0
+
+
+def test_what_only_looks_takes_no_message(told: Notified) -> None:
+    """`microbatch peek` plans on a draft, which is thrown away."""
+    told.switch_on()
     told.land("a.json")
     assert told.plan() == ["a.json"]
-    told.say(f"table/{TABLE_MARK}")
-    with pytest.raises(SourceError, match="is a table that a pipeline of this package writes"):
-        told.plan(recursive=True)
+    told.land("b.json")
+    draft = Draft(told.world.state)
+    context = SourceContext(name="orders", log=Draft(told.world.log), state=draft, clock_ms=lambda: told.world.now_ms)
+    looked = FileSource(f"s3://lake@{told.name}/landing", schema="id long", packages=[], notifications=told.address)
+    assert looked.open(context).latest_offset(told.position) == '{"logOffset":1}'
+    assert told.waiting() == 1
+    assert told.plan() == ["b.json"]
+
+
+def test_a_sensor_takes_no_new_message_for_an_old_one(told: Notified) -> None:
+    told.switch_on()
+    told.land("a.json")
+    assert told.plan() == ["a.json"]
+    told.say("a.json")
+    assert not told.sees()
+    told.land("b.json")
+    assert told.plan() == ["b.json"], "by its schedule, without a sensor"
+    told.land("c.json")
+    assert told.sees(), "one message waits, as then"
+
+
+def test_a_message_that_went_while_another_came_hides_nothing(told: Notified) -> None:
+    told.switch_on()
+    told.land("a.json")
+    assert told.plan() == ["a.json"]
+    told.say("a.json")
+    assert not told.sees()
+    told.lose()
+    assert not told.sees()
+    told.land("b.json")
+    assert told.sees()
+
+
+def test_a_plan_that_fails_gives_its_messages_back(told: Notified, monkeypatch: pytest.MonkeyPatch) -> None:
+    told.switch_on()
+    told.land("a.json")
+    assert told.plan() == ["a.json"]
+    told.land("b.json")
+    with monkeypatch.context() as fails:
+        fails.setattr(SourceLog, "add", _dies)
+        with pytest.raises(_DiedError):
+            told.plan()
+    assert told.plan() == ["b.json"]
+
+
+def test_where_more_messages_wait_than_are_received_the_oldest_files_go_first(
+    told: Notified, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hints, "_MOST", 2)
+    told.switch_on()
+    told.land("0.json")
+    assert told.plan(max_files=1) == ["0.json"]
+    names = [f"{number}.json" for number in range(1, 5)]
+    for name in names:
+        told.land(name)
+    told.lose()
+    told.say("4.json")
+    told.say("3.json")
+    told.say("2.json")
+    assert told.plan(max_files=1) == ["1.json"]
+
+
+def test_what_a_listing_has_left_is_in_the_next_batches(told: Notified) -> None:
+    told.switch_on()
+    told.land("a.json")
+    assert told.plan(max_files=1) == ["a.json"]
+    for name in ("b.json", "c.json", "d.json"):
+        told.land(name)
+    told.lose()
+    told.say("a.json")
+    assert [told.plan(max_files=1) for _ in range(3)] == [["b.json"], ["c.json"], ["d.json"]]
 
 
 def test_while_the_queue_is_away_all_is_listed(told: Notified, caplog: pytest.LogCaptureFixture) -> None:
@@ -374,6 +464,8 @@ def test_whatever_becomes_of_messages_each_file_is_planned_once(told: Notified, 
             told.world.now_ms += HOUR_MS
         elif move == 3:
             told.say("never.json")
+        elif move == 4:
+            told.send("hello")
         fires = told.sees(max_files=3)
         batch = told.plan(max_files=3) if fires or chance.random() < 0.3 else []
         assert batch or not fires, "what fires can be planned"
@@ -439,6 +531,7 @@ def test_notifications_in_each_form(body: object, keys: list[str] | None) -> Non
         ({"notifications": "sqs://lake/q", "ordered": True}, "ordered goes with no notifications"),
         ({"notifications": "sqs://lake/q", "bounded": True}, "bounded goes with no notifications"),
         ({"notifications": "sqs://lake/q", "min_file_age": 5}, "min_file_age goes with no notifications"),
+        ({"notifications": "sqs://lake/q", "max_file_age": 5}, "max_file_age goes with no notifications"),
         ({"notifications": "sqs://lake/q", "path": "/data/landing"}, "path is a folder"),
     ],
 )
@@ -447,12 +540,13 @@ def test_what_means_nothing_is_refused_at_parse(arguments: dict[str, Any], said:
         FileSource(**{"path": "s3://lake@bucket/landing", "schema": "id long", **arguments})
 
 
-def test_a_record_of_another_kind_costs_a_listing(told: Notified) -> None:
+@pytest.mark.parametrize("data", ["[]", '{"full_ms": "0", "log_id": 0, "seal": "", "selects": {}}', "[" * 100_000])
+def test_a_record_of_another_kind_costs_a_listing(told: Notified, data: str) -> None:
     told.switch_on()
     told.land("a.json")
     assert told.plan() == ["a.json"]
     for name in told.world.state.list(hints.NOTIFIED):
         told.world.state.delete(f"{hints.NOTIFIED}/{name}")
-        assert told.world.state.put_if_absent(f"{hints.NOTIFIED}/{name}", b"[]")
+        assert told.world.state.put_if_absent(f"{hints.NOTIFIED}/{name}", data.encode())
     told.land("b.json")
     assert told.plan() == ["b.json"]

@@ -87,7 +87,8 @@ class FileSource(Source):
     :param notifications: ``sqs://conn_id/queue``: the queue to which the bucket's service tells of new objects, and no
         other source's. Plans look at what it names, and sensors list where it has messages, so that a bucket in which
         nothing lands is not listed. Without ``conn_id`` the environment's credentials. Not with ``ordered``,
-        ``bounded`` or ``min_file_age``: an object is whole as soon as it is there.
+        ``bounded``, ``min_file_age`` (an object is whole as soon as it is there) or ``max_file_age``: a file whose
+        message was lost is found by a listing, however old it is by then.
     :param full_listing_seconds: with ``ordered``, or ``notifications``, the interval in seconds at which all paths are
         listed again, for files that came out of order (the log names these), or of which no message came. None: an
         hour.
@@ -300,7 +301,7 @@ class FileSource(Source):
         QueueAddress.parse(self.notifications)
         if not is_object(self.path):
             raise DefinitionError(f"FileSource({self.path!r}): notifications come from a bucket, and path is a folder.")
-        for name in ("ordered", "bounded", "min_file_age"):
+        for name in ("ordered", "bounded", "min_file_age", "max_file_age"):
             if getattr(self, name):
                 raise DefinitionError(f"FileSource({self.path!r}): {name} goes with no notifications. Leave out one.")
 

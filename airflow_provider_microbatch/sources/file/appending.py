@@ -69,12 +69,18 @@ class Appender:
         """List, or look at what notifications name, and append the files of the next batch. False if there are none.
         True if the log has grown, by this entry or by an entry of another planner: if that entry belongs to another
         lane, the eligible files have changed, and the caller must try again."""
-        named = None if self._hints is None else self._hints.named(self.limits(limit).files)
-        # Without a message there is nothing. With messages by which nothing is found all are listed: a sensor that
-        # listed may have found a file of which no message came.
-        if named is not None and (not named or self._append(limit, named)):
-            return bool(named)
-        return self._append(limit, None)
+        if self._hints is None:
+            return self._append(limit, None)
+        try:
+            named = self._hints.named()
+            # Without a message there is nothing. With messages by which nothing is found all are listed: a sensor that
+            # listed may have found a file of which no message came.
+            if named is not None and (not named or self._append(limit, named)):
+                return bool(named)
+            return self._append(limit, None)
+        except BaseException:
+            self._hints.give_back()  # else its retry would see none of them for a while, and say that nothing is new
+            raise
 
     def _append(self, limit: ReadLimit, named: Sequence[str] | None) -> bool:
         order, began_ms, settled = self._order, self._clock_ms(), self._candidates.settled()

@@ -23,7 +23,7 @@ from airflow_provider_microbatch.sources.file.path import (
     literal_prefix,
     unescape,
 )
-from airflow_provider_microbatch.sources.file.tables import check_no_table, is_sign_of_table, why_not
+from airflow_provider_microbatch.sources.file.tables import is_sign_of_table, table_at, why_not
 
 _AT_A_TIME = 1_000
 
@@ -128,15 +128,10 @@ class Listing:
             return False
         return not is_hidden(name) and self.is_named(name)
 
-    def check_no_table(self, path: str) -> None:
-        """Check that a path tells of no table, unless tables may be read.
-
-        :raises SourceError: if it does.
-        """
-        for pattern in () if self.allow_table else expand_braces(self.path):
-            base, _ = below(pattern)
-            if path.startswith(f"{base}/"):
-                check_no_table(base, path.removeprefix(f"{base}/").split("/"))
+    def tells_table(self, path: str) -> bool:
+        """Whether a path below the source is of what only a table has, if tables must not be read."""
+        bases = () if self.allow_table else (below(pattern)[0] for pattern in expand_braces(self.path))
+        return any(table_at(base, path.removeprefix(f"{base}/").split("/")) for base in bases if path.startswith(base))
 
     def files(self, unseen: Unseen, *, start: str | None = None) -> Iterator[FoundFile]:
         """Yield each regular file whose path is ``unseen``, once, in no order. Only these files are stat'ed.

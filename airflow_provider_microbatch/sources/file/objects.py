@@ -22,7 +22,7 @@ from airflow_provider_microbatch.sources.file.log import PlannedFile
 from airflow_provider_microbatch.sources.file.path import expand_braces, is_glob, literal_prefix, object_path
 from airflow_provider_microbatch.sources.file.place import Look, Place
 from airflow_provider_microbatch.sources.file.present import archived_path
-from airflow_provider_microbatch.sources.file.tables import check_no_table
+from airflow_provider_microbatch.sources.file.tables import table_at, why_not
 from airflow_provider_microbatch.stores.object_store.address import Address
 from airflow_provider_microbatch.stores.object_store.bucket import Bucket
 from airflow_provider_microbatch.stores.object_store.forks import library
@@ -109,9 +109,13 @@ class ObjectPlace(Place):
             return
         for found in self._keys(base, start if start is not None and start > f"{base}/" else None):
             if not listing.allow_table:
-                check_no_table(base, found.path.removeprefix(f"{base}/").split("/"))
+                self._check_no_table(base, found.path)
             if (start is None or found.path >= start) and found.size and listing.takes(pattern, found.path):
                 yield found
+
+    def _check_no_table(self, base: str, path: str) -> None:
+        if (table := table_at(base, path.removeprefix(f"{base}/").split("/"))) is not None:
+            raise SourceError(why_not(table))
 
     def _keys(self, base: str, start: str | None, *, size: int = _PAGE) -> Iterator[FoundFile]:
         """Yield the objects below a folder, ascending.

@@ -443,14 +443,15 @@ class OpenFileSource(OpenSource):
 
     def _hints_of(self, context: SourceContext) -> Hints | None:
         source = self._source
-        if source.notifications is None:
+        # Who plans on a draft throws the plan away: the messages would be gone with it.
+        if source.notifications is None or self._state.is_draft:
             return None
         return Hints(
             Queue(QueueAddress.parse(source.notifications), connect=context.connect),
             name=self._name,
             top=self._place.top,
             listing=self._listing,
-            unseen=self._seen.unseen,
+            seen=self._seen,
             source_log=self._log,
             state=self._state,
             selects={name: getattr(source, name) for name in (*_SELECTS, "notifications")},

@@ -55,6 +55,10 @@ class Record:
     newest: str
     full_ms: int
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.start, str | None) or not isinstance(self.newest, str) or type(self.full_ms) is not int:
+            raise TypeError("start and newest are texts, full_ms is a number")
+
 
 class Walk:
     """One listing of a plan: its start, and the paths that it meets.

@@ -1,9 +1,9 @@
 """Records that a plan leaves for the next one, beside the source log.
 
 ``<folder>/<n>`` in the source's state; the highest n counts. A record counts only for the log beside which it was
-written (the digest of its entry proves that) and for a source that still selects the same files: after a restored
-backup, a rewind or another pattern nobody goes by it. So nothing depends on a record: one that is lost, or cannot be
-written, costs a listing and no file.
+written (the digest of its entry proves that) and for a source that still selects the same files: after a rewind, or
+with another pattern, nobody goes by it. So nothing depends on a record: one that is lost, or cannot be written, costs a
+listing and no file.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ class SealedRecords(Generic[R]):
             found = dict(json.loads(data))
             log_id, sealed, selects = (found.pop(name) for name in ("log_id", "seal", "selects"))
             record = self._kind(**found)
-        except (ValueError, TypeError, KeyError) as error:
+            if not isinstance(log_id, int):
+                raise TypeError(f"log_id is {log_id!r:.40}")
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             log.warning("%s cannot be read: %r. All is listed.", self._named(number), error)
             return number, None
         seal = self._log.seal(log_id)

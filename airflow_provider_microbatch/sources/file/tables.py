@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from airflow_provider_microbatch.checkpoint.known_tables import TABLE_BATCHES, TABLE_ID, TABLE_MARK
-from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.runtime.layout import MANIFEST
 
 _BATCH = re.compile(r"(batch_id|attempt)=\d+")
@@ -25,16 +24,16 @@ def is_sign_of_table(folder: str, name: str) -> bool:
     return name == MANIFEST and _BATCH.fullmatch(os.path.basename(folder)) is not None  # noqa: PTH119 a text
 
 
-def check_no_table(base: str, names: Sequence[str]) -> None:
-    """Check that a path tells of no table.
+def table_at(base: str, names: Sequence[str]) -> str | None:
+    """The folder that a path shows to be a table; None if it shows none.
 
     :param names: its components below ``base``.
-    :raises SourceError: if it does.
     """
     for depth, name in enumerate(names):
         folder = "/".join([base, *names[:depth]])
         if name[:1] == "_" and is_sign_of_table(folder, name):
-            raise SourceError(why_not(folder))
+            return folder
+    return None
 
 
 def table_around(folder: Path) -> Path | None:

@@ -1,26 +1,29 @@
 """Chooses whether a plan lists, or looks at what notifications name alone.
 
 * A plan receives messages before it looks at anything, and deletes a message only when each file that it names is in
-  the source log, or is none to be planned. One that dies before that has the messages come again.
+  the source log, or is none to be planned. One that fails before that gives the messages back; one that dies has them
+  come again.
 * A sensor receives nothing: it asks how many messages there are, and lists where there are some. So it fires for what a
   plan finds.
 * A plan lists where a full listing is due, and where messages came by which nothing is found: a sensor may have found a
-  file of which no message came.
+  file of which no message came. Also where more messages wait than one plan receives, since the oldest files go first.
+* No error comes out of what a message says: a listing tells what is really there.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.exceptions import DefinitionError, SourceError
 from airflow_provider_microbatch.sources.file.listing import Listing
 from airflow_provider_microbatch.sources.file.log import SourceLog
 from airflow_provider_microbatch.sources.file.notifications.events import created
 from airflow_provider_microbatch.sources.file.notifications.queue import Message, Queue, QueueAwayError
 from airflow_provider_microbatch.sources.file.sealed import SealedRecords
+from airflow_provider_microbatch.sources.file.seen import SeenFiles
 from airflow_provider_microbatch.stores import Store
 
 log = logging.getLogger(__name__)
@@ -28,22 +31,34 @@ log = logging.getLogger(__name__)
 NOTIFIED = "notified"
 """Folder of the records in the source's state."""
 
-_MOST = 10_000
-"""The most messages that a plan receives, unless its batch may have fewer files."""
+_MOST = 1_000
+"""The most messages that a plan receives. To look at more objects takes more requests than to list them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """:param full_ms: time of the last listing of all files that left none for later, milliseconds since the epoch."""
+    """:param full_ms: time of the last listing of all files, milliseconds since the epoch; 0 if it left files for
+    later: then the next plan lists, too.
+    """
 
     full_ms: int
+
+    def __post_init__(self) -> None:
+        if type(self.full_ms) is not int:
+            raise TypeError(f"full_ms is {self.full_ms!r:.40}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Listed:
-    """A listing in vain by a sensor of this process."""
+    """A listing in vain by a sensor of this process.
+
+    :param number: of the record that it followed.
+    :param latest: the highest log id then. A plan that deletes messages moves one of the two.
+    :param waiting: the number of messages that it was for; -1 once that number has changed.
+    """
 
     number: int
+    latest: int
     at_ms: int
     waiting: int
 
@@ -60,7 +75,7 @@ class Hints:
     :param name: name of the source in the pipeline.
     :param top: the beginning of all paths of the source's bucket.
     :param listing: which files the source takes.
-    :param unseen: those of some paths that the source log does not have.
+    :param seen: what the source log has.
     :param source_log: the planned files.
     :param state: the source's own state.
     :param selects: the arguments of the source that decide which files it reads, as JSON values.
@@ -75,7 +90,7 @@ class Hints:
         name: str,
         top: str,
         listing: Listing,
-        unseen: Callable[[list[str]], Collection[str]],
+        seen: SeenFiles,
         source_log: SourceLog,
         state: Store,
         selects: Mapping[str, Any],
@@ -86,7 +101,7 @@ class Hints:
         self._name = name
         self._top = top
         self._listing = listing
-        self._unseen = unseen
+        self._seen = seen
         self._location = state.location
         self._records = SealedRecords(Record, NOTIFIED, source_log, state, selects=selects)
         self._full_ms = int(full_listing_seconds * 1000)
@@ -95,31 +110,32 @@ class Hints:
 
     def starts(self) -> Iterator[str | None]:
         """Yield where a sensor starts its listing: at the first path, or nowhere. Takes and writes nothing."""
-        number, record = self._records.read()
+        (number, record), latest = self._records.read(), self._seen.latest
         listed = _LISTED.get(self._location)
-        if listed is not None and listed.number != number:
+        if listed is not None and (listed.number, listed.latest) != (number, latest):
             listed = None
         is_due = self._is_due(None if record is None else record.full_ms)
         is_due = is_due and self._is_due(None if listed is None else listed.at_ms)
         waiting = self._told(self._queue.waiting)
+        if listed is not None and waiting is not None and waiting != listed.waiting:
+            # One may have gone and another come: from here on the number that was listed for tells nothing.
+            _LISTED[self._location] = listed = replace(listed, waiting=-1)
         if not is_due and (waiting == 0 or (listed is not None and listed.waiting == waiting)):
             return
         now_ms = self._clock_ms()
         yield None
         if waiting is not None:
-            _LISTED[self._location] = _Listed(number=number, at_ms=now_ms, waiting=waiting)
+            _LISTED[self._location] = _Listed(number=number, latest=latest, at_ms=now_ms, waiting=waiting)
 
-    def named(self, most: int | None) -> list[str] | None:
-        """Receive messages, and return the paths of the files that they name; None: list all files.
-
-        :param most: the largest number of files in the batch; None: no limit.
-        """
+    def named(self) -> list[str] | None:
+        """Receive messages, and return the paths of the files that they name; None: list all files."""
         _, record = self._records.read()
-        came = self._told(lambda: self._queue.receive(_MOST if most is None else min(most, _MOST)))
-        self._hold(came or [])
-        if came is None or self._is_due(None if record is None else record.full_ms):
+        came = self._told(lambda: self._queue.receive(_MOST + 1))
+        tells_table = self._hold(came or [])
+        is_due = self._is_due(None if record is None else record.full_ms)
+        if came is None or len(came) > _MOST or is_due or tells_table:
             return None
-        if not self._held:
+        if not came and not self._held:
             return []
         return sorted(frozenset().union(*self._held.values())) or None
 
@@ -132,30 +148,31 @@ class Hints:
         """
         if listed_ms is not None:
             # A file that the listing did not show, though the message came before the listing began, is looked at.
-            left = {*left, *self._unseen(sorted(frozenset().union(*self._held.values())))}
+            left = {*left, *self._seen.unseen(sorted(frozenset().union(*self._held.values())))}
         is_left = {message: not paths.isdisjoint(left) for message, paths in self._held.items()}
         self._queue.delete([message for message, is_kept in is_left.items() if not is_kept])
         self._queue.give_back([message for message, is_kept in is_left.items() if is_kept])
         self._held.clear()
-        if listed_ms is not None and is_whole:
+        if listed_ms is not None:
             number, _ = self._records.read()
-            self._records.write(number + 1, Record(full_ms=listed_ms), latest=latest)
+            self._records.write(number + 1, Record(full_ms=listed_ms if is_whole else 0), latest=latest)
 
     def give_back(self) -> None:
-        """A plan has appended nothing, since another one came first: who plans next has its messages."""
+        """A plan has appended nothing, since it failed or another one came first: who plans next has its messages."""
         self._queue.give_back(list(self._held))
         self._held.clear()
 
-    def _hold(self, messages: list[Message]) -> None:
-        strange = 0
+    def _hold(self, messages: list[Message]) -> bool:
+        """Note what messages name. Returns whether one names what only a table has: then a listing looks whether there
+        is one, and refuses it."""
+        strange, tells_table = 0, False
         for message in messages:
             keys = created(message.body, self._top.removeprefix("s3a://").rstrip("/"))
             if keys is None:
                 strange += 1
                 continue
-            paths = [f"{self._top}{key}" for key in keys]
-            for path in paths:
-                self._listing.check_no_table(path)
+            paths = [f"{self._top}{key}" for key in keys if _is_askable(key)]
+            tells_table = tells_table or any(map(self._listing.tells_table, paths))
             self._held[message] = frozenset(filter(self._listing.selects, paths))
         if strange:
             log.warning(
@@ -163,6 +180,7 @@ class Hints:
                 "be this source's own: whoever takes its messages, or sends others, costs listings.",
                 self._name, self._queue.address, strange, self._top,
             )  # fmt: skip
+        return tells_table
 
     def _told(self, ask: Callable[[], Any]) -> Any:
         """The queue's answer; None if there is none for now."""
@@ -173,9 +191,14 @@ class Hints:
                 "source %r: %s does not answer, so all files are listed: %s", self._name, self._queue.address, error
             )
             return None
-        except SourceError as error:
+        except (SourceError, DefinitionError) as error:
             raise SourceError(f"source {self._name!r}: {error}") from error
 
     def _is_due(self, last_ms: int | None) -> bool:
         # A clock that was set back makes the listing due, too.
         return last_ms is None or not 0 <= self._clock_ms() - last_ms < self._full_ms
+
+
+def _is_askable(key: str) -> bool:
+    """Whether the client can ask for a key; a listing tells of those that it cannot."""
+    return "//" not in key and not any(ord(sign) < 0x20 or 0xD800 <= ord(sign) <= 0xDFFF for sign in key)
