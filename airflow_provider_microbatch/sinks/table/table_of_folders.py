@@ -52,14 +52,27 @@ class TableOfFolders(Continuous):
         """Ids of the lane for which there are folders."""
         return self.files.published_ids(lane)
 
-    def settle(self, batch: ExpectedBatch) -> None:
-        """Bring to its end what a process that died has left. Output in the folder that no reader sees is the batch's,
-        since it was whole before it came there; another batch's is set aside."""
-        key, found = batch.key, self._manifest(batch.key)
-        if found is not None and self.folder(key) is None and batch.find(found) is None:
+    def unseen(self, key: BatchKey) -> Manifest | None:
+        """Output in the batch's folder that no reader sees, since who has put it there died before the metastore named
+        it, or the metastore has refused its values."""
+        found = self._manifest(key)
+        return found if found is not None and self.folder(key) is None else None
+
+    def settle(self, batch: ExpectedBatch, *, goes_on: bool) -> None:
+        """Bring to its end what a process that died has left. Unseen output is a stage still, its attempt's alone: any
+        other attempt takes its place, since its values may be refused and its rows forgotten; another batch's is set
+        aside.
+
+        :param goes_on: whether the attempt that has left it is the one that publishes.
+        """
+        key, found = batch.key, self.unseen(batch.key)
+        if found is not None and batch.find(found) is None:
             hidden = only(found, checkpoint=batch.identity.checkpoint, tables=batch.tables)
             self.files.withdraw(hidden, found.epoch)
-        self._tell(key)
+        if found is None or goes_on:
+            self._tell(key)
+        else:
+            self._forget(key)
 
     def put(self, stage: StageTable, folder: Path, batch: ExpectedBatch, names: Names, info: TableInfo) -> None:
         """Put the stage into the batch's place, in one step, and have the metastore name what is there."""

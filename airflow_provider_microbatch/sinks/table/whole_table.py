@@ -66,7 +66,7 @@ class WholeTable:
         owner = self._owner(self.store.table(self.table.base_name))
         return [owner.key.id] if owner is not None and owner.key.lane == lane else []
 
-    def settle(self, batch: ExpectedBatch) -> None:
+    def settle(self, batch: ExpectedBatch, *, goes_on: bool) -> None:
         """Nothing to do: a table is the batch's, or it is not."""
 
     def put(self, stage: StageTable, folder: Path, batch: ExpectedBatch, names: Names, info: TableInfo) -> None:
