@@ -55,4 +55,20 @@ MUTATIONS = [
         new="        return found if is_own else None\n",
         tests=(PARTITIONS,),
     ),
+    Mutation(
+        name="a value is read as a variable of Spark",
+        why="a stranger's rows are in no partition, and the metastore is told of the server's environment",
+        file="sinks/table/statements.py",
+        old='.replace("$", "\\\\u0024")\n',
+        new="\n",
+        tests=(PARTITIONS,),
+    ),
+    Mutation(
+        name="what the metastore spells otherwise is taken for named",
+        why="the batch is in, and readers do not find all of its rows",
+        file="sinks/table/table_of_folders.py",
+        old="        if otherwise:\n",
+        new="        if False:\n",
+        tests=(PARTITIONS,),
+    ),
 ]

@@ -122,3 +122,29 @@ def test_values_that_the_metastore_refuses_are_those_of_their_attempt_alone(tmp_
     write_partitions(sink, 2)
     assert sink.publish(EXPECTED, 2).epoch == 2
     assert {row["epoch"] for row in metastore.rows("`orders`")} == {2}
+
+
+def test_a_value_that_looks_like_a_variable_of_spark_is_that_value(tmp_path: Path) -> None:
+    """Values are data: a stranger may choose them."""
+    metastore = InMemory()
+    sink = sink_in(tmp_path, metastore, "orders")
+    write_partitions(sink, 1, rows=2, below=("of=a", "of=$%7Benv:HOME}"))
+    sink.publish(EXPECTED, 1)
+    assert [name.rpartition("/")[2] for name in metastore.partitions["`orders`"]] == ["of=${env:HOME}", "of=a"]
+    assert len(metastore.rows("`orders`")) == 4
+
+
+def test_partitions_that_the_metastore_spells_otherwise_are_an_error_before_any_row_is_seen(tmp_path: Path) -> None:
+    class Small(InMemory):
+        def _run(self, statement: str) -> Rows:
+            return super()._run(statement.replace("= 'A'", "= 'a'"))
+
+    metastore = Small()
+    sink = sink_in(tmp_path, metastore, "orders")
+    write_partitions(sink, 1)
+    sink.publish(EXPECTED, 1)
+    for epoch in 2, 3:
+        write_partitions(sink, epoch, below=("of=A", "of=b"))
+        with pytest.raises(SinkError, match="has not named of='A' of batch live/7"):
+            sink.replace(EXPECTED, epoch)
+        assert {row["epoch"] for row in metastore.rows("`orders`")} == {1}

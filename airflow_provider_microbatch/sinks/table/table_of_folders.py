@@ -14,7 +14,7 @@ what is in its folder; all of that is named in one call.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,12 +122,25 @@ class TableOfFolders(Continuous):
         added = {values: path for values, path in partitions.items() if values not in named}
         for path in added.values():
             make_folders(path)  # else the metastore makes it, as its own user
-        if added:
-            self.store.add_partitions(self.table.base_name, key, added)
+        if not added:
+            return
+        self.store.add_partitions(self.table.base_name, key, added)
+        now = self._named(key)
+        otherwise = sorted(added.keys() - now, key=str)
+        if otherwise:
+            # A batch is taken for in as soon as any of it is named: the rest of it would be lost.
+            self._drop(key, now - named)
+            told = ", ".join(f"{column}={value!r}" for column, value in otherwise[0])
+            raise SinkError(
+                f"table {self.table.name}: the metastore has not named {told} of batch {key} as it was told to, and "
+                "readers would not find its rows. Nothing of it was added; have the transform write another value."
+            )
 
     def _forget(self, key: BatchKey) -> None:
         """Have the metastore forget what is not in the batch's folder."""
-        gone = self._named(key) - self._inside(key, self._manifest(key)).keys()
+        self._drop(key, self._named(key) - self._inside(key, self._manifest(key)).keys())
+
+    def _drop(self, key: BatchKey, gone: Set[Values]) -> None:
         if gone:
             self.store.drop_partitions(self.table.base_name, key, sorted(gone, key=str))
 
