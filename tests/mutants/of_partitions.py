@@ -71,4 +71,12 @@ MUTATIONS = [
         new="        if False:\n",
         tests=(PARTITIONS,),
     ),
+    Mutation(
+        name="what a replay that died has replaced stays in its stage",
+        why="nothing finds it there any more: rows that were to be erased stay for good",
+        file="sinks/table/spark_catalog.py",
+        old="                    kind.files.drop_stage(stage.batch, stage.epoch)\n",
+        new="                    pass\n",
+        tests=(PARTITIONS,),
+    ),
 ]

@@ -115,4 +115,6 @@ def dies(one: Life, doing: str, *, at: int) -> bool:
         one.sink.as_table.base_name, KEY, ["of"]
     )
     assert named == ({(("of", str(then)),), (("of", "each"),)} if then else set())
+    left = one.sink.catalog.files(one.sink.as_table).root.glob(f"_staging/*/*/*/attempt={then}")
+    assert not list(left), "the janitor keeps and removes what was replaced, and finds no stage of a committed attempt"
     return steps.number == at

@@ -165,6 +165,9 @@ class SparkCatalog(Catalog):
             if found is None:
                 raise SinkError(f"table {stage.table.name} does not show batch {stage.key} after its publish.")
             if found.epoch == stage.epoch:
+                if isinstance(kind, TableOfFolders):
+                    # Who died behind its exchange has left there what it replaced, which only the stage table tells.
+                    kind.files.drop_stage(stage.batch, stage.epoch)
                 store.drop(names.ready, names.stage)
         return found
 
