@@ -79,4 +79,12 @@ MUTATIONS = [
         new="                    pass\n",
         tests=(PARTITIONS,),
     ),
+    Mutation(
+        name="a batch of partitions is in before its folder is on disk",
+        why="a power cut takes it out again, and the log says that it is in",
+        file="sinks/table/table_of_folders.py",
+        old="        sync(folder.parent)\n",
+        new="",
+        tests=(PARTITIONS,),
+    ),
 ]

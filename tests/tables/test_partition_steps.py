@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks import Sink
-from airflow_provider_microbatch.sinks.table import TableSink
+from airflow_provider_microbatch.sinks.table import TableSink, table_of_folders
 from airflow_provider_microbatch.sinks.table.statements import Rows, StatementError
 from tests.contract.test_sink import (  # noqa: F401
     Kind,
@@ -31,7 +31,7 @@ from tests.contract.test_sink import (  # noqa: F401
     test_what_is_at_a_batchs_place_and_not_the_batch_is_an_error,
     test_what_was_withdrawn_is_kept_and_goes_as_replaced_output_does,
 )
-from tests.sinks.stages import BATCH, EXPECTED
+from tests.sinks.stages import BATCH, EXPECTED, KEY
 from tests.tables.metastore_in_memory import InMemory
 from tests.tables.partition_lives import Life, die_unseen, dies, sink_in
 from tests.tables.stages import write_partitions
@@ -148,3 +148,15 @@ def test_partitions_that_the_metastore_spells_otherwise_are_an_error_before_any_
         with pytest.raises(SinkError, match="has not named of='A' of batch live/7"):
             sink.replace(EXPECTED, epoch)
         assert {row["epoch"] for row in metastore.rows("`orders`")} == {1}
+
+
+def test_whoever_says_that_a_batch_is_in_has_it_on_disk(
+    kind: Kind, sink: TableSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its publisher may have died right behind its rename, which a power cut would undo."""
+    kind.write_stage(sink, 1)
+    sink.publish(EXPECTED, 1)
+    synced = list[Path]()
+    monkeypatch.setattr(table_of_folders, "sync", synced.append)
+    assert sink.contains(EXPECTED) is not None
+    assert synced == [sink.catalog.files(sink.as_table).published_path(KEY).parent]

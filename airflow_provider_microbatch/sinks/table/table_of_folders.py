@@ -21,7 +21,7 @@ from pathlib import Path
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
-from airflow_provider_microbatch.sinks.file.posix import make_folders
+from airflow_provider_microbatch.sinks.file.posix import make_folders, sync
 from airflow_provider_microbatch.sinks.file.report import read_manifest
 from airflow_provider_microbatch.sinks.manifest import only
 from airflow_provider_microbatch.sinks.table.continuous import Continuous
@@ -41,6 +41,9 @@ class TableOfFolders(Continuous):
         folder = self.files.published_path(key)
         if not os.path.lexists(folder):
             return None
+        # Of a publisher that died behind its rename or exchange: a commit entry, and the metastore's partitions, rely
+        # on what is there, and only this makes it survive a power cut.
+        sync(folder.parent)
         inside = self._inside(key, self._manifest(key))
         return folder if not inside or inside.keys() & self._named(key) else None
 
