@@ -87,4 +87,12 @@ MUTATIONS = [
         new="",
         tests=(PARTITIONS,),
     ),
+    Mutation(
+        name="a table whose partitions the metastore names is replaced in one call",
+        why="they stay at the replaced files: other engines read old rows, and after an hour none",
+        file="sinks/table/whole_table.py",
+        old="        is_fit = is_own and not before.names_partitions\n",
+        new="        is_fit = is_own\n",
+        tests=("tests/tables/test_spark_replace.py",),
+    ),
 ]
