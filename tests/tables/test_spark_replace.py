@@ -87,7 +87,18 @@ def test_a_table_whose_partitions_the_metastore_names_is_replaced_with_them(shop
 
 
 def test_an_address_of_a_metastore_is_checked_where_it_is_written() -> None:
-    for uri in ("localhost:9083", "http://localhost", "thrift://", "thrift://me:secret@host", "thrift://host/db"):
+    for uri in (
+        "localhost:9083",
+        "http://localhost",
+        "thrift://",
+        "thrift://me:secret@host",
+        "thrift://host/db",
+        "thrift://host:hive",
+        "thrift://host:99999",
+        "thrift://[::1",
+        "thrift://host?db=x",
+        "thrift://host#db",
+    ):
         with pytest.raises(DefinitionError, match="thrift://host:port"):
             SparkCatalog(ConnectStatements("sc://localhost"), "/lake", metastore=uri)
 
