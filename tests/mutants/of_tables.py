@@ -10,7 +10,6 @@ FORMER = "tests/execution/test_former_tables.py"
 NEWEST = "tests/execution/test_newest.py"
 BRANCHES = "tests/execution/test_branches.py"
 LOST = "tests/execution/test_lost_in_table.py"
-PARTITIONS = "tests/tables/test_partition_steps.py"
 SINCE = "tests/execution/test_lost_since_a_change.py"
 
 MUTATIONS = [
@@ -245,30 +244,6 @@ MUTATIONS = [
         old="        if self._mark.exists():\n            raise SinkError(",
         new="        if False:\n            raise SinkError(",
         tests=("tests/tables/test_spark_tables.py",),
-    ),
-    Mutation(
-        name="a batch of partitions is in as soon as its folder is",
-        why="it is committed by who finds it there, and no reader finds it: the metastore names none of its partitions",
-        file="sinks/table/table_of_folders.py",
-        old="        return folder if not inside or inside.keys() & self._named(key) else None\n",
-        new="        return folder\n",
-        tests=(PARTITIONS,),
-    ),
-    Mutation(
-        name="the partitions of a replay are named behind its exchange",
-        why="readers find the partitions that the old output had too, and none of the others",
-        file="sinks/table/table_of_folders.py",
-        old="            self._add(batch.key, self._inside(batch.key, read_manifest(folder, batch.key)))\n",
-        new="            pass\n",
-        tests=(PARTITIONS,),
-    ),
-    Mutation(
-        name="partitions that a withdrawal has left are there when the batch comes again",
-        why="readers find those of its partitions that it had before, and none of the others",
-        file="sinks/table/table_of_folders.py",
-        old="            self.files.withdraw(hidden, found.epoch)\n        self._tell(key)\n",
-        new="            self.files.withdraw(hidden, found.epoch)\n",
-        tests=(PARTITIONS,),
     ),
     Mutation(
         name="a call to a metastore that may still arrive is taken for ended",

@@ -45,6 +45,8 @@ class InMemory(Statements):
         return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
     def _run(self, statement: str) -> Rows:
+        # As Spark does it: what is in braces behind a dollar is a variable, and a literal knows the sign by its number.
+        statement = re.sub(r"\$\{.*?\}", "of the server", statement).replace("\\u0024", "$")
         if statement.startswith(("SET ", "SELECT typeof")):
             return [{"of": "string"}]
         if created := _CREATE.fullmatch(statement):

@@ -58,6 +58,12 @@ def dying(*, at: int, after: Callable[[], None]) -> Iterator[Steps]:
         yield Steps(patch, dies_at=at, after=after)
 
 
+def die_unseen(sink: TableSink) -> None:
+    """Attempt 1 dies when its folder is in its place, and the metastore does not name it."""
+    with dying(at=1, after=lambda: None), pytest.raises(Killed):
+        sink.publish(EXPECTED, 1)
+
+
 @dataclass(frozen=True)
 class Life:
     """A table of its own, and the attempts whose rows a reader of it finds."""
@@ -74,7 +80,7 @@ def of_epochs(*epochs: int) -> list[int]:
 def dies(one: Life, doing: str, *, at: int) -> bool:
     """Whether the process dies at so many steps of what it does. What it did is done again then.
 
-    :param doing: publish, replace, withdraw, or publish behind a withdrawal.
+    :param doing: publish, replace, withdraw, publish behind a withdrawal, or publish behind an unseen attempt.
     """
     before, then = {"replace": (of_epochs(1), 2), "withdraw": (of_epochs(1), None)}.get(doing, ([], 2))
 
@@ -89,7 +95,9 @@ def dies(one: Life, doing: str, *, at: int) -> bool:
 
     for epoch in {1, then or 1}:
         write_partitions(one.sink, epoch, rows=2, below=(f"of={epoch}", "of=each"))
-    if doing != "publish":
+    if doing == "publish behind an unseen attempt":
+        die_unseen(one.sink)
+    elif doing != "publish":
         one.sink.publish(EXPECTED, 1)
     if doing == "publish behind a withdrawal":
         with dying(at=1, after=check), pytest.raises(Killed):
@@ -107,4 +115,6 @@ def dies(one: Life, doing: str, *, at: int) -> bool:
         one.sink.as_table.base_name, KEY, ["of"]
     )
     assert named == ({(("of", str(then)),), (("of", "each"),)} if then else set())
+    left = one.sink.catalog.files(one.sink.as_table).root.glob(f"_staging/*/*/*/attempt={then}")
+    assert not list(left), "the janitor keeps and removes what was replaced, and finds no stage of a committed attempt"
     return steps.number == at

@@ -25,7 +25,7 @@ def with_everything(batch: Batch) -> DataFrame:
     )
 
 
-LANDS = ("a=b/c %", "ü 'q' \\", None, "a", "A", " x ")
+LANDS = ("a=b/c %", "ü 'q' \\", None, "a", "A", " ${env:HOME} $")
 
 
 def in_lands(batch: Batch) -> DataFrame:

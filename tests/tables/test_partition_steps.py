@@ -11,7 +11,8 @@ import pytest
 
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks import Sink
-from airflow_provider_microbatch.sinks.table import TableSink
+from airflow_provider_microbatch.sinks.table import TableSink, table_of_folders
+from airflow_provider_microbatch.sinks.table.statements import Rows, StatementError
 from tests.contract.test_sink import (  # noqa: F401
     Kind,
     foreign,
@@ -30,9 +31,9 @@ from tests.contract.test_sink import (  # noqa: F401
     test_what_is_at_a_batchs_place_and_not_the_batch_is_an_error,
     test_what_was_withdrawn_is_kept_and_goes_as_replaced_output_does,
 )
-from tests.sinks.stages import BATCH, EXPECTED
+from tests.sinks.stages import BATCH, EXPECTED, KEY
 from tests.tables.metastore_in_memory import InMemory
-from tests.tables.partition_lives import Life, dies, sink_in
+from tests.tables.partition_lives import Life, die_unseen, dies, sink_in
 from tests.tables.stages import write_partitions
 
 
@@ -47,7 +48,9 @@ def sink(kind: Kind, tmp_path: Path) -> Sink:
     return kind.make(tmp_path)
 
 
-@pytest.mark.parametrize("doing", ["publish", "publish behind a withdrawal", "replace", "withdraw"])
+@pytest.mark.parametrize(
+    "doing", ["publish", "publish behind a withdrawal", "publish behind an unseen attempt", "replace", "withdraw"]
+)
 def test_a_crash_between_any_two_steps_loses_and_doubles_nothing(doing: str, tmp_path: Path) -> None:
     def life(number: int) -> Life:
         metastore = InMemory()
@@ -70,3 +73,90 @@ def test_output_of_other_partition_columns_is_an_error(kind: Kind, sink: TableSi
     kind.write_stage(sink, 1, below=("of=a/and=b",))
     with pytest.raises(SinkError, match="is no partition by of"):
         sink.publish(EXPECTED, 1)
+
+
+def test_what_an_attempt_has_left_unseen_is_its_stage_still(kind: Kind, sink: TableSink) -> None:
+    """A topic may have that attempt for good: then no other one can follow."""
+    kind.write_stage(sink, 1)
+    die_unseen(sink)
+    assert sink.contains(EXPECTED) is None
+    staged = sink.manifest(BATCH, 1)
+    assert staged is not None
+    assert staged.epoch == 1
+    assert sink.manifest(BATCH, 2) is None
+    assert sink.publish(EXPECTED, 1) == staged == sink.contains(EXPECTED)
+
+
+@pytest.mark.parametrize("is_dropped", [True, False])
+def test_what_a_dead_attempt_has_left_unseen_gives_way_to_the_next(
+    kind: Kind, sink: TableSink, is_dropped: bool
+) -> None:
+    """It may have rows that were forgotten since, which the next attempt has not."""
+    kind.write_stage(sink, 1)
+    die_unseen(sink)
+    if is_dropped:
+        assert sink.drop_stage(BATCH, 1) is True
+        assert sink.manifest(BATCH, 1) is None
+        with pytest.raises(SinkError, match="no complete stage"):
+            sink.publish(EXPECTED, 1)
+    kind.write_stage(sink, 2)
+    assert sink.publish(EXPECTED, 2).epoch == 2
+    assert len(sink.drop_replaced(BATCH.checkpoint, older_seconds=0)) == 1
+
+
+def test_values_that_the_metastore_refuses_are_those_of_their_attempt_alone(tmp_path: Path) -> None:
+    """Those of a corrected transform get through."""
+
+    class Refusing(InMemory):
+        def _run(self, statement: str) -> Rows:
+            if "ADD IF NOT EXISTS" in statement and "'too long'" in statement:
+                raise StatementError("INVALID", "value refused")
+            return super()._run(statement)
+
+    metastore = Refusing()
+    sink = sink_in(tmp_path, metastore, "orders")
+    write_partitions(sink, 1, below=("of=too long",))
+    for _ in "try", "retry":
+        with pytest.raises(SinkError, match="value refused"):
+            sink.publish(EXPECTED, 1)
+    write_partitions(sink, 2)
+    assert sink.publish(EXPECTED, 2).epoch == 2
+    assert {row["epoch"] for row in metastore.rows("`orders`")} == {2}
+
+
+def test_a_value_that_looks_like_a_variable_of_spark_is_that_value(tmp_path: Path) -> None:
+    """Values are data: a stranger may choose them."""
+    metastore = InMemory()
+    sink = sink_in(tmp_path, metastore, "orders")
+    write_partitions(sink, 1, rows=2, below=("of=a", "of=$%7Benv:HOME}"))
+    sink.publish(EXPECTED, 1)
+    assert [name.rpartition("/")[2] for name in metastore.partitions["`orders`"]] == ["of=${env:HOME}", "of=a"]
+    assert len(metastore.rows("`orders`")) == 4
+
+
+def test_partitions_that_the_metastore_spells_otherwise_are_an_error_before_any_row_is_seen(tmp_path: Path) -> None:
+    class Small(InMemory):
+        def _run(self, statement: str) -> Rows:
+            return super()._run(statement.replace("= 'A'", "= 'a'"))
+
+    metastore = Small()
+    sink = sink_in(tmp_path, metastore, "orders")
+    write_partitions(sink, 1)
+    sink.publish(EXPECTED, 1)
+    for epoch in 2, 3:
+        write_partitions(sink, epoch, below=("of=A", "of=b"))
+        with pytest.raises(SinkError, match="has not named of='A' of batch live/7"):
+            sink.replace(EXPECTED, epoch)
+        assert {row["epoch"] for row in metastore.rows("`orders`")} == {1}
+
+
+def test_whoever_says_that_a_batch_is_in_has_it_on_disk(
+    kind: Kind, sink: TableSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its publisher may have died right behind its rename, which a power cut would undo."""
+    kind.write_stage(sink, 1)
+    sink.publish(EXPECTED, 1)
+    synced = list[Path]()
+    monkeypatch.setattr(table_of_folders, "sync", synced.append)
+    assert sink.contains(EXPECTED) is not None
+    assert synced == [sink.catalog.files(sink.as_table).published_path(KEY).parent]

@@ -20,7 +20,7 @@ from tests.contract.test_sink import (  # noqa: F401
     test_a_batch_that_is_withdrawn_is_out_and_can_come_back,
 )
 from tests.sinks.stages import EXPECTED, KEY, batch_of, expect
-from tests.tables.partition_lives import Killed, Life, dies, dying, sink_in
+from tests.tables.partition_lives import Killed, Life, die_unseen, dies, sink_in
 from tests.tables.shop import LANDS
 from tests.tables.spark_shop import Make
 from tests.tables.stages import write_partitions, write_stage_table
@@ -54,8 +54,7 @@ def test_what_a_dead_attempt_has_left_unseen_is_no_batch_of_the_next_plan(
 ) -> None:
     """Its files are in their place, and the metastore does not name them: a rewind has nothing to take out."""
     write_partitions(sink, 1)
-    with dying(at=1, after=lambda: None), pytest.raises(Killed):
-        sink.publish(EXPECTED, 1)
+    die_unseen(sink)
     assert sink.contains(EXPECTED) is None
     assert sink.withdraw(EXPECTED, 1) is False
     planned_again = batch_of(digest="d2")

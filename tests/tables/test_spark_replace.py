@@ -74,8 +74,31 @@ def test_a_call_that_arrives_late_does_nothing(shop: Make, hive: str, monkeypatc
     assert made.ids() == [3]
 
 
+def test_a_table_whose_partitions_the_metastore_names_is_replaced_with_them(shop: Make, hive: str) -> None:
+    """The call would leave them at the folders of before, where other engines read."""
+    made = shop("create_or_replace", schema=None, format="parquet", partition_by=("day",), metastore=hive)
+    made.run(0, function="by_day")
+    made.server.run([f"MSCK REPAIR TABLE {made.name}"])
+    assert made.partitions() == ["day=2026-01-01", "day=2026-01-02"]
+    made.world.land(3)
+    made.run(1, function="by_day")
+    assert made.ids() == [3]
+    assert len(made.tables()) == 1, "the one that was replaced"
+
+
 def test_an_address_of_a_metastore_is_checked_where_it_is_written() -> None:
-    for uri in ("localhost:9083", "http://localhost", "thrift://", "thrift://me:secret@host", "thrift://host/db"):
+    for uri in (
+        "localhost:9083",
+        "http://localhost",
+        "thrift://",
+        "thrift://me:secret@host",
+        "thrift://host/db",
+        "thrift://host:hive",
+        "thrift://host:99999",
+        "thrift://[::1",
+        "thrift://host?db=x",
+        "thrift://host#db",
+    ):
         with pytest.raises(DefinitionError, match="thrift://host:port"):
             SparkCatalog(ConnectStatements("sc://localhost"), "/lake", metastore=uri)
 

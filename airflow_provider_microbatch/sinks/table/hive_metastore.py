@@ -26,9 +26,18 @@ _NEVER = "no table has this version"
 
 def check_uri(uri: object) -> None:
     """:raises DefinitionError: if ``uri`` is no address of a metastore."""
-    address = urlsplit(uri) if isinstance(uri, str) else None
-    if address is None or address.scheme != "thrift" or not address.hostname or address.path or "@" in address.netloc:
+    if not isinstance(uri, str) or not _is_address(uri):
         raise DefinitionError(f"SparkCatalog: metastore {uri!r} is not of the form 'thrift://host:port'.")
+
+
+def _is_address(uri: str) -> bool:
+    try:
+        address = urlsplit(uri)
+        host, _ = address.hostname, address.port
+    except ValueError:  # a port that is none, a bracket that is not closed
+        return False
+    is_more = address.path or address.query or address.fragment or "@" in address.netloc
+    return address.scheme == "thrift" and bool(host) and not is_more
 
 
 def check_client() -> None:

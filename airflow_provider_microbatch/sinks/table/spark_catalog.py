@@ -147,7 +147,7 @@ class SparkCatalog(Catalog):
         names, folder = self._names(stage), self.folder(stage)
         with reporting(f"publish {stage}"), self._changing(stage.table) as store:
             kind = self._kind(stage.table, store)
-            kind.settle(batch)
+            kind.settle(batch, goes_on=self._left_unseen(stage, store) is not None)
             found = self._published(kind, batch)
             if found is not None and found.epoch > stage.epoch and replay:
                 raise PublishConflictError(
@@ -165,8 +165,15 @@ class SparkCatalog(Catalog):
             if found is None:
                 raise SinkError(f"table {stage.table.name} does not show batch {stage.key} after its publish.")
             if found.epoch == stage.epoch:
+                if isinstance(kind, TableOfFolders):
+                    # Who died behind its exchange has left there what it replaced, which only the stage table tells.
+                    kind.files.drop_stage(stage.batch, stage.epoch)
                 store.drop(names.ready, names.stage)
         return found
+
+    def manifest(self, stage: StageTable) -> Manifest | None:
+        with reporting(f"look for {stage}"):
+            return super().manifest(stage) or self._left_unseen(stage, self._store(stage.table))
 
     def published(self, table: Table, batch: ExpectedBatch) -> Manifest | None:
         with reporting(f"look for batch {batch.key}"):
@@ -254,6 +261,14 @@ class SparkCatalog(Catalog):
                 "package did not publish it. Look at it, and drop the partition or table."
             )
         return kind.find(batch, found)
+
+    def _left_unseen(self, stage: StageTable, store: Metastore) -> Manifest | None:
+        """What the attempt has put in its place, where no reader sees it yet. It is the attempt's stage still, and is
+        dropped with the stage table: what is not in by then never will be."""
+        kind = self._kind(stage.table, store)
+        found = kind.unseen(stage.key) if isinstance(kind, TableOfFolders) else None
+        is_own = found is not None and found.is_of(stage.batch, stage.epoch)
+        return found if is_own and self._made(stage, store) is not None else None
 
     def _made(self, stage: StageTable, store: Metastore) -> TableInfo | None:
         """The stage table in the metastore, if it is this attempt's."""

@@ -110,8 +110,9 @@ def _is_uuid(text: object) -> bool:
 
 
 def literal(text: str) -> str:
-    """A string literal of Spark SQL."""
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    """A string literal of Spark SQL. Before it reads a statement, Spark puts variables in place of ``${…}``, also those
+    of the server's environment: text from data must not name one."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024")
     return f"'{escaped}'"
 
 

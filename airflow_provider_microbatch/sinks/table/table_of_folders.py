@@ -14,14 +14,14 @@ what is in its folder; all of that is named in one call.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
-from airflow_provider_microbatch.sinks.file.posix import make_folders
+from airflow_provider_microbatch.sinks.file.posix import make_folders, sync
 from airflow_provider_microbatch.sinks.file.report import read_manifest
 from airflow_provider_microbatch.sinks.manifest import only
 from airflow_provider_microbatch.sinks.table.continuous import Continuous
@@ -41,6 +41,9 @@ class TableOfFolders(Continuous):
         folder = self.files.published_path(key)
         if not os.path.lexists(folder):
             return None
+        # Of a publisher that died behind its rename or exchange: a commit entry, and the metastore's partitions, rely
+        # on what is there, and only this makes it survive a power cut.
+        sync(folder.parent)
         inside = self._inside(key, self._manifest(key))
         return folder if not inside or inside.keys() & self._named(key) else None
 
@@ -52,14 +55,27 @@ class TableOfFolders(Continuous):
         """Ids of the lane for which there are folders."""
         return self.files.published_ids(lane)
 
-    def settle(self, batch: ExpectedBatch) -> None:
-        """Bring to its end what a process that died has left. Output in the folder that no reader sees is the batch's,
-        since it was whole before it came there; another batch's is set aside."""
-        key, found = batch.key, self._manifest(batch.key)
-        if found is not None and self.folder(key) is None and batch.find(found) is None:
+    def unseen(self, key: BatchKey) -> Manifest | None:
+        """Output in the batch's folder that no reader sees, since who has put it there died before the metastore named
+        it, or the metastore has refused its values."""
+        found = self._manifest(key)
+        return found if found is not None and self.folder(key) is None else None
+
+    def settle(self, batch: ExpectedBatch, *, goes_on: bool) -> None:
+        """Bring to its end what a process that died has left. Unseen output is a stage still, its attempt's alone: any
+        other attempt takes its place, since its values may be refused and its rows forgotten; another batch's is set
+        aside.
+
+        :param goes_on: whether the attempt that has left it is the one that publishes.
+        """
+        key, found = batch.key, self.unseen(batch.key)
+        if found is not None and batch.find(found) is None:
             hidden = only(found, checkpoint=batch.identity.checkpoint, tables=batch.tables)
             self.files.withdraw(hidden, found.epoch)
-        self._tell(key)
+        if found is None or goes_on:
+            self._tell(key)
+        else:
+            self._forget(key)
 
     def put(self, stage: StageTable, folder: Path, batch: ExpectedBatch, names: Names, info: TableInfo) -> None:
         """Put the stage into the batch's place, in one step, and have the metastore name what is there."""
@@ -109,12 +125,25 @@ class TableOfFolders(Continuous):
         added = {values: path for values, path in partitions.items() if values not in named}
         for path in added.values():
             make_folders(path)  # else the metastore makes it, as its own user
-        if added:
-            self.store.add_partitions(self.table.base_name, key, added)
+        if not added:
+            return
+        self.store.add_partitions(self.table.base_name, key, added)
+        now = self._named(key)
+        otherwise = sorted(added.keys() - now, key=str)
+        if otherwise:
+            # A batch is taken for in as soon as any of it is named: the rest of it would be lost.
+            self._drop(key, now - named)
+            told = ", ".join(f"{column}={value!r}" for column, value in otherwise[0])
+            raise SinkError(
+                f"table {self.table.name}: the metastore has not named {told} of batch {key} as it was told to, and "
+                "readers would not find its rows. Nothing of it was added; have the transform write another value."
+            )
 
     def _forget(self, key: BatchKey) -> None:
         """Have the metastore forget what is not in the batch's folder."""
-        gone = self._named(key) - self._inside(key, self._manifest(key)).keys()
+        self._drop(key, self._named(key) - self._inside(key, self._manifest(key)).keys())
+
+    def _drop(self, key: BatchKey, gone: Set[Values]) -> None:
         if gone:
             self.store.drop_partitions(self.table.base_name, key, sorted(gone, key=str))
 

@@ -33,7 +33,7 @@ class TableOfPartitions(Continuous):
         """Ids of the lane for which there are partitions."""
         return self.store.batches(self.table.base_name, lane)
 
-    def settle(self, batch: ExpectedBatch) -> None:
+    def settle(self, batch: ExpectedBatch, *, goes_on: bool) -> None:
         """Nothing to do: a partition is in, or it is not."""
 
     def put(self, stage: StageTable, folder: Path, batch: ExpectedBatch, names: Names, info: TableInfo) -> None:

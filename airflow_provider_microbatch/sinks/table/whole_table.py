@@ -66,7 +66,7 @@ class WholeTable:
         owner = self._owner(self.store.table(self.table.base_name))
         return [owner.key.id] if owner is not None and owner.key.lane == lane else []
 
-    def settle(self, batch: ExpectedBatch) -> None:
+    def settle(self, batch: ExpectedBatch, *, goes_on: bool) -> None:
         """Nothing to do: a table is the batch's, or it is not."""
 
     def put(self, stage: StageTable, folder: Path, batch: ExpectedBatch, names: Names, info: TableInfo) -> None:
@@ -84,8 +84,10 @@ class WholeTable:
             self.store.move(table, folder)
             return
         # Of a table that this sink has not made, its owner may want the old one back: it is kept under another name.
+        # Partitions that the metastore names (MSCK REPAIR TABLE) would stay where they are, for other engines to read.
         version, is_own = before.properties.get(VERSION), self._owner(before) is not None
-        if is_own and version is not None and self.store.replace_at_once(table, made, version=version):
+        is_fit = is_own and not before.names_partitions
+        if is_fit and version is not None and self.store.replace_at_once(table, made, version=version):
             return
         # No statement swaps two tables: for a moment there is no table of that name.
         put_mark(self.files.root / "_replaced" / names.replaced, stage.owner.to_dict())
