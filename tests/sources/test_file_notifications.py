@@ -3,10 +3,7 @@ lost, late, doubled, or of another object, and its receiver may die: each object
 
 from __future__ import annotations
 
-import json
 import random
-import uuid
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,103 +11,19 @@ import pytest
 
 from airflow_provider_microbatch import connections
 from airflow_provider_microbatch.checkpoint.known_tables import TABLE_MARK
-from airflow_provider_microbatch.connections import Connection
-from airflow_provider_microbatch.exceptions import DefinitionError, SourceError
+from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.lifetime import lifetime
-from airflow_provider_microbatch.sources import Late, OpenSource, SourceContext
+from airflow_provider_microbatch.sources import SourceContext
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.log import SourceLog
-from airflow_provider_microbatch.sources.file.notifications import events, hints, queue
+from airflow_provider_microbatch.sources.file.notifications import hints, queue
 from airflow_provider_microbatch.upkeep.commands.draft import Draft
-from tests.sources.support import World, paths
-from tests.support import object_store
-from tests.support.faulty_proxy import Asked, FaultyProxy, error
+from tests.sources.notified import Notified, call_of
+from tests.sources.support import World
+from tests.support.faulty_proxy import error
 from tests.support.waiting import wait_until
 
 HOUR_MS = 3_600_000
-
-
-class Notified:
-    """A bucket, its queue, and a source that is told by it; a proxy counts what is asked."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.proxy = FaultyProxy(object_store.endpoint())
-        self._s3, self._sqs = object_store.client(), object_store.client("sqs")
-        self.name = f"told-{uuid.uuid4().hex}"
-        self._s3.create_bucket(Bucket=self.name)
-        self.url = self._sqs.create_queue(QueueName=self.name)["QueueUrl"]
-        self.position: str | None = None
-
-    @property
-    def address(self) -> str:
-        return f"sqs://lake/{self.name}"
-
-    def switch_on(self) -> None:
-        """Have the bucket tell the queue from now on."""
-        arn = self._sqs.get_queue_attributes(QueueUrl=self.url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
-        told = {"QueueConfigurations": [{"QueueArn": arn, "Events": ["s3:ObjectCreated:*"]}]}
-        self._s3.put_bucket_notification_configuration(Bucket=self.name, NotificationConfiguration=told)
-
-    def connection(self, conn_id: str) -> Connection:
-        assert conn_id == "lake"
-        extra = {"endpoint_url": self.proxy.url, "region_name": "us-east-1"}
-        return Connection(conn_id=conn_id, conn_type="aws", login="AKIATOLD", password="secret", extra=extra)
-
-    def land(self, name: str) -> None:
-        self._s3.put_object(Bucket=self.name, Key=f"landing/{name}", Body=b'{"id": 1}\n')
-
-    def remove(self, name: str) -> None:
-        self._s3.delete_object(Bucket=self.name, Key=f"landing/{name}")
-
-    def waiting(self) -> int:
-        """Messages, whether somebody has them or not."""
-        names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
-        found = self._sqs.get_queue_attributes(QueueUrl=self.url, AttributeNames=names)["Attributes"]
-        return sum(int(found[name]) for name in names)
-
-    def lose(self) -> None:
-        """Somebody else takes all messages."""
-        while found := self._sqs.receive_message(QueueUrl=self.url, MaxNumberOfMessages=10).get("Messages"):
-            for one in found:
-                self._sqs.delete_message(QueueUrl=self.url, ReceiptHandle=one["ReceiptHandle"])
-
-    def send(self, body: str) -> None:
-        self._sqs.send_message(QueueUrl=self.url, MessageBody=body)
-
-    def say(self, *names: str, bucket: str | None = None) -> None:
-        """Send a message as the bucket does."""
-        one = [
-            {"eventName": "ObjectCreated:Put", "s3": {"bucket": {"name": bucket or self.name}, "object": {"key": key}}}
-            for key in (f"landing/{name}" for name in names)
-        ]
-        self.send(json.dumps({"Records": one}))
-
-    def open(self, **arguments: Any) -> OpenSource:
-        given = {"packages": [], "notifications": self.address, **arguments}
-        return self.world.open(f"s3://lake@{self.name}/landing", **given)
-
-    def plan(self, **arguments: Any) -> list[str]:
-        """The names of the next batch; the position moves on behind it."""
-        start, source = self.position, self.open(**arguments)
-        end = source.latest_offset(start)
-        assert not isinstance(end, Late)
-        self.position = end
-        read = self.open(**arguments).read(start, end)
-        return [] if start == end else [path.partition("/landing/")[2] for path in paths(read)]
-
-    def sees(self, **arguments: Any) -> bool:
-        return self.open(**arguments).has_new(self.position)
-
-    def asked(self) -> Counter[str]:
-        """What was asked of the bucket and of the queue since the last time."""
-        found = Counter(_call(one) for one in self.proxy.asked)
-        self.proxy.asked.clear()
-        return found
-
-
-def _call(asked: Asked) -> str:
-    return asked.headers.get("x-amz-target", asked.kind).removeprefix("AmazonSQS.")
 
 
 @pytest.fixture
@@ -418,7 +331,7 @@ def test_while_the_queue_is_away_all_is_listed(told: Notified, caplog: pytest.Lo
     assert told.plan() == ["a.json"]
     told.land("b.json")
     down = error(503, "ServiceUnavailable")
-    told.proxy.fail(lambda asked: _call(asked) in ("GetQueueUrl", "GetQueueAttributes"), lambda *_: down, times=99)
+    told.proxy.fail(lambda asked: call_of(asked) in ("GetQueueUrl", "GetQueueAttributes"), lambda *_: down, times=99)
     assert told.sees()
     assert told.plan() == ["b.json"]
     assert "does not answer, so all files are listed" in caplog.text
@@ -474,70 +387,6 @@ def test_whatever_becomes_of_messages_each_file_is_planned_once(told: Notified, 
     while batch := told.plan(max_files=3):
         planned += batch
     assert sorted(planned) == sorted(landed)
-
-
-@pytest.mark.parametrize(
-    ("body", "keys"),
-    [
-        ({"Event": "s3:TestEvent", "Bucket": "b"}, []),
-        ({"Event": "s3:TestEvent", "Bucket": "c"}, None),
-        ({"Type": "Notification", "Message": json.dumps({"Event": "s3:TestEvent", "Bucket": "b"})}, []),
-        (
-            {
-                "source": "aws.s3",
-                "detail-type": "Object Created",
-                "detail": {"bucket": {"name": "b"}, "object": {"key": "a+b%20c"}},
-            },
-            ["a+b%20c"],
-        ),
-        (
-            {
-                "source": "aws.s3",
-                "detail-type": "Object Deleted",
-                "detail": {"bucket": {"name": "b"}, "object": {"key": "a"}},
-            },
-            [],
-        ),
-        (
-            {
-                "Records": [
-                    {"eventName": name, "s3": {"bucket": {"name": "b"}, "object": {"key": "a+b%2Bc"}}}
-                    for name in (
-                        "ObjectCreated:CompleteMultipartUpload",
-                        "s3:ObjectCreated:Copy",
-                        "ObjectRemoved:Delete",
-                    )
-                ]
-            },
-            ["a b+c", "a b+c"],
-        ),
-        (
-            {"Records": [{"eventName": "ObjectCreated:Put", "s3": {"bucket": {"name": "b"}, "object": {"key": 5}}}]},
-            None,
-        ),
-    ],
-)
-def test_notifications_in_each_form(body: object, keys: list[str] | None) -> None:
-    assert events.created(json.dumps(body), "b") == keys
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"notifications": "https://sqs.eu-west-1.amazonaws.com/1/q"}, "sqs://conn_id/queue"),
-        ({"notifications": "sqs://key:secret@lake/q"}, "no key or password"),
-        ({"notifications": "sqs://lake/q.fifo"}, "standard queue"),
-        ({"notifications": 5}, "notifications must be an address"),
-        ({"notifications": "sqs://lake/q", "ordered": True}, "ordered goes with no notifications"),
-        ({"notifications": "sqs://lake/q", "bounded": True}, "bounded goes with no notifications"),
-        ({"notifications": "sqs://lake/q", "min_file_age": 5}, "min_file_age goes with no notifications"),
-        ({"notifications": "sqs://lake/q", "max_file_age": 5}, "max_file_age goes with no notifications"),
-        ({"notifications": "sqs://lake/q", "path": "/data/landing"}, "path is a folder"),
-    ],
-)
-def test_what_means_nothing_is_refused_at_parse(arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(DefinitionError, match=said):
-        FileSource(**{"path": "s3://lake@bucket/landing", "schema": "id long", **arguments})
 
 
 @pytest.mark.parametrize("data", ["[]", '{"full_ms": "0", "log_id": 0, "seal": "", "selects": {}}', "[" * 100_000])
