@@ -31,7 +31,7 @@ def check_order(kinds: Mapping[str, str | None], merge: Merge, *, where: str) ->
             )
 
 
-def check_like_before(before: Newest, merge: Merge, *, where: str) -> None:
+def check_like_before(before: Newest | Merge, merge: Merge, *, where: str) -> None:
     """:raises SinkError: if the changes of before were merged by other keys, in another order, or into other rows."""
     had, has = (before.keys, before.sequence_by), (merge.keys, merge.sequence_by)
     if tuple(map(list, had)) != tuple(map(list, has)):
