@@ -179,4 +179,28 @@ MUTATIONS = [
         new="merge.sequence_by[-1]",
         tests=VERSIONS,
     ),
+    Mutation(
+        name="a time that Python has not fails each publish into a Delta table",
+        why="no batch goes on, since the bounds of a column that keeps none cannot be told",
+        file="sinks/delta/adding.py",
+        old="        except (OverflowError, ValueError):",
+        new="        except ZeroDivisionError:",
+        tests=("tests/sinks/test_delta_sink.py",),
+    ),
+    Mutation(
+        name="versions are told apart by values of Python",
+        why="a time behind the year 9999 is none of them, and no batch with its key goes on",
+        file="sinks/merged/versions.py",
+        old="    rows = in_numbers(told).to_pylist()\n",
+        new="    rows = told.to_pylist()\n",
+        tests=VERSIONS,
+    ),
+    Mutation(
+        name="what decides between changes depends on what else is decided",
+        why="a replay of one batch changes the rows of another",
+        file="sinks/placed/arrow_types.py",
+        old="            found = [row for at in range(table.num_rows) for row in values_of(table.slice(at, 1))]\n",
+        new="            found = in_numbers(table).to_pylist()\n",
+        tests=MERGE,
+    ),
 ]

@@ -58,6 +58,20 @@ def test_of_two_changes_the_same_one_wins_in_whatever_order_they_come(
     check_one_wins(table, one, other, left, how=how)
 
 
+@pytest.mark.parametrize("how", [1, -1])
+def test_of_two_changes_with_a_time_that_python_has_not_the_same_one_wins(
+    lake: type[MergedInFiles], tmp_path: Path, how: int
+) -> None:
+    table = lake(tmp_path / "t", {"merge": Merge(keys=("day", "shop"), sequence_by=("ts",))})
+    columns = {**COLUMNS, "day": "date", "until": "timestamp"}
+    for id, until in [*enumerate([253402300800000000, 0, 253402300800000001])][::how]:
+        key, row = BatchKey("live", id), {**row_of(change()), "day": 2932897, "until": until}
+        others = [{**row, "day": 7, "until": until} for until in (10, 5)]
+        write_rows(table.sink, 1, [[row, *others], [{**row, "until": 1}]], columns, batch=batch_of(key))
+        table.sink.publish(expect(key), 1)
+    assert sorted(table.read().column("until").cast("int64").to_pylist()) == [10, 253402300800000001]
+
+
 def test_readers_find_the_columns_but_those_left_out_and_whose_the_newest_change_is(table: MergedInFiles) -> None:
     table.publish(1, change(), change(id=2))
     table.publish(2, change(ts=2))
