@@ -211,6 +211,14 @@ MUTATIONS = [
         tests=VERSIONS,
     ),
     Mutation(
+        name="a table of rows passes for one of changes",
+        why="each publish fails after its Spark job, since a change has no value for the columns of a batch",
+        file="sinks/postgres/columns.py",
+        old="            if column.name in OWN and column.is_needed and not column.has_default\n",
+        new="            if False\n",
+        tests=VERSIONS,
+    ),
+    Mutation(
         name="versions that go stay until others have taken their place",
         why="a unique constraint over the open ones refuses a replay that is right",
         file="sinks/postgres/versions.py",

@@ -203,6 +203,26 @@ def test_a_table_that_has_rows_of_others_gets_no_versions(tmp_path: Path) -> Non
     assert table.rows() == [(1, "a", "old", 3, None)]
 
 
+def test_a_table_of_rows_is_refused_for_changes_before_anything_runs(tmp_path: Path) -> None:
+    """A row of changes has no batch, and the columns that say it take no null."""
+    for merge in (MERGE, VERSIONED):
+        table = MergedInPostgres(tmp_path / str(next(worlds)), merge)
+        make(
+            table,
+            "id bigint, shop text, ts bigint, seq int, note text, valid_from bigint, valid_to bigint, "
+            "_batch_lane text NOT NULL, _batch_id bigint NOT NULL, UNIQUE (id, shop), UNIQUE (id, shop, valid_from)",
+        )
+        told = r"'_batch_lane' takes no null, has no default, and gets no value.*DROP COLUMN \"_batch_id\""
+        with pytest.raises(SinkError, match=told):
+            table.sink.check()
+        with database.connect() as connection:
+            for name in ("_batch_lane", "_batch_id"):
+                connection.execute(f"ALTER TABLE {table.table} DROP COLUMN {name}".encode())
+        table.sink.check()
+        table.publish(1, change())
+        assert len(table.rows()) == 1
+
+
 def test_a_pipeline_that_changes_the_type_of_its_merge_is_told_so() -> None:
     one, other = (PostgresSink("w", "t", stages="/s", merge=merge) for merge in (MERGE, VERSIONED))
     told = other.unlike(one)

@@ -102,6 +102,13 @@ def check_table(
         problems.append("it is a view, or another thing that is no table")
     if merge is not None:
         problems += _wrong_bounds(has, merge)
+        # A row of changes is of no batch. Without a word each INSERT would fail, after Spark's job.
+        problems += [
+            f"its column {column.name!r} takes no null, has no default, and gets no value where changes are merged; "
+            f"ALTER TABLE {table.text} DROP COLUMN {quoted(column.name)}"
+            for column in found
+            if column.name in OWN and column.is_needed and not column.has_default
+        ]
         unique = [set(names) for (names,) in execute(connection, _UNIQUE, table.text)]
         if set(_primary(merge)) not in unique:
             of_what = "its keys" if not merge.bounds else f"its keys and {merge.valid_from!r}"
