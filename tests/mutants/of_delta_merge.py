@@ -188,6 +188,22 @@ MUTATIONS = [
         tests=("tests/sinks/test_delta_sink.py",),
     ),
     Mutation(
+        name="readers go on getting a column that is left out since",
+        why="what was to be hidden is written anew with each change of its key",
+        file="sinks/merged/judging.py",
+        old="fitted(made.select([name for name in made.column_names if name not in merge.leave_out]), schema)",
+        new="fitted(made, schema)",
+        tests=VERSIONS,
+    ),
+    Mutation(
+        name="a column that is left out since begins versions as before",
+        why="each change is a version, although the docs say how that ends",
+        file="sinks/merged/judging.py",
+        old="[name for name in schema.names if name not in merge.leave_out]",
+        new="schema.names",
+        tests=VERSIONS,
+    ),
+    Mutation(
         name="versions are told apart by values of Python",
         why="a time behind the year 9999 is none of them, and no batch with its key goes on",
         file="sinks/merged/versions.py",

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
+from airflow_provider_microbatch.sinks.merge import Merge
 from tests.sinks.changes import (
     MERGE,
     VERSIONED,
@@ -93,6 +94,18 @@ def test_a_column_that_comes_later_parts_versions_from_where_it_has_a_value(
     table.sink.publish(expect(key), 1)
     found = table.read().sort_by("valid_from").select(["more", "valid_from", "valid_to"])
     assert [repr(tuple(row.values())) for row in found.to_pylist()] == ["(None, 1, 4)", "(nan, 4, None)"]
+
+
+@pytest.mark.parametrize("kind", [MERGE, VERSIONED], ids=["the newest", "all versions"])
+def test_a_column_that_is_left_out_from_now_on_is_null_and_begins_no_version(
+    lake: type[MergedInFiles], tmp_path: Path, kind: Merge
+) -> None:
+    table = lake(tmp_path / "t", {"merge": replace(kind, leave_out=("op",))})
+    table.publish(1, change(ts=1), change(ts=5), change(id=2))
+    table = table.again(merge=replace(kind, leave_out=("op", "ts", "seq")), schema_policy="add_columns")
+    table.publish(2, change(ts=7))
+    found = table.read().sort_by("id").select(["id", "ts", "seq"]).to_pylist()
+    assert found == [{"id": 1, "ts": None, "seq": None}, {"id": 2, "ts": 1, "seq": 1}]
 
 
 def test_times_that_python_has_not_begin_and_end_versions_like_others(
