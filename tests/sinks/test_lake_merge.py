@@ -81,6 +81,27 @@ def test_readers_find_the_columns_but_those_left_out_and_whose_the_newest_change
 
 
 @anywhere
+def test_files_of_the_newest_changes_that_are_gone_or_cut_short_are_found_before_they_are_needed(
+    lake: type[MergedInFiles], tmp_path: Path
+) -> None:
+    """Else the next publish finds it, after its Spark job; and a rewind, in its middle."""
+    table = lake(tmp_path / lake.name)
+    table.publish(1, change())
+    table.sink.check_whole()
+    (name,) = (name for name in table.newest_files() if name.endswith(".parquet"))
+    file = f"_microbatch/newest/{name}"
+    data = table.get(file)
+    table.put(file, data[:-9])
+    with pytest.raises(SinkError, match=rf"{name}.* has {len(data) - 9} bytes, not {len(data)}.*from a backup"):
+        table.again().sink.check_whole()
+    table.remove(file)
+    with pytest.raises(SinkError, match=rf"a file is gone .*{name}"):
+        table.again().sink.check_whole()
+    table.put(file, data)
+    table.again().sink.check_whole()
+
+
+@anywhere
 def test_a_deletion_is_remembered_whatever_others_do_to_small_and_old_files(table: MergedInFiles) -> None:
     table.publish(1, change(ts=1), change(id=2))
     table.publish(2, change(ts=5, deleted=True), change(id=3))
