@@ -235,6 +235,7 @@ def test_a_pipeline_that_changes_the_type_of_its_merge_is_told_so() -> None:
     ("wrong", "match"),
     [
         ({"scd_type": 3}, "scd_type must be 1 or 2"),
+        ({"scd_type": 2.0}, "scd_type must be 1 or 2"),
         ({"valid_to": "end"}, "valid_to is a column of scd_type=2"),
         ({"scd_type": 2, "valid_to": "Valid_From"}, "are one column"),
         ({"scd_type": 2, "valid_to": None}, "valid_to must be the name of a column"),
