@@ -38,9 +38,10 @@ def _check_table(checkpoint: Checkpoint, table: OpenSink, *, lane: str, beside: 
         why = table.definition.unlike(before)
         if why is not None:
             rewind = command(checkpoint.lane(name), "rewind --to -1 --drop-output")
+            anew = f"; or have {rewind} take all batches out, to run them again in the new form"
             raise SinkError(
-                f"{why} Readers of {table.location()} could not read both. Go on as before; or write to another table; "
-                f"or have {rewind} take all batches out, to run them again in the new form."
+                f"{why} Readers of {table.location()} could not read both. Go on as before; or write to another table"
+                f"{'' if table.definition.keeps_form else anew}."
             )
         return
 

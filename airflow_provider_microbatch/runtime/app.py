@@ -412,8 +412,8 @@ def _check_columns(job: Job, results: Mapping[str, DataFrame]) -> None:
         if taken:
             raise BatchFailure(
                 "transform",
-                f"{_what_wrote(job, name)} returned the column {', '.join(taken)}, which this package adds by the "
-                "table's folders; rename or drop it",
+                f"{_what_wrote(job, name)} returned the column {', '.join(taken)}, which this package adds; rename or "
+                "drop it (a bound of versions gets another name by Merge(valid_from=…, valid_to=…))",
             )
 
 

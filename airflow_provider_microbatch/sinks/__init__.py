@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
@@ -84,6 +84,9 @@ class PublishedRows:
 
 class Sink(Definition, ABC):
     """Definition of a sink: its properties that are known without its table. The constructor touches nothing."""
+
+    keeps_form: ClassVar[bool] = False
+    """Whether the table keeps the form by which :meth:`unlike` goes, also when all of its batches are out."""
 
     @abstractmethod
     def open(self, context: SinkContext) -> OpenSink:
@@ -174,8 +177,7 @@ class Sink(Definition, ABC):
         return self.location() == other.location()
 
     def would_show(self, location: str) -> bool:
-        """Whether files written at an address would disturb readers of the table: the readers would take the files for
-        rows, or fail to read the table at all."""
+        """Whether files written at an address would disturb readers: be taken for rows, or fail the reading at all."""
         return False
 
     def unlike(self, before: Sink) -> str | None:

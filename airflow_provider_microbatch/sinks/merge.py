@@ -58,7 +58,7 @@ class Merge(Definition):
         kept_out = [key for key in self.keys if key in self.leave_out]
         if kept_out:
             raise DefinitionError(f"Merge: leave_out names {', '.join(kept_out)}, by which the table's rows are known.")
-        if isinstance(self.scd_type, bool) or self.scd_type not in (1, 2):
+        if type(self.scd_type) is not int or self.scd_type not in (1, 2):
             raise DefinitionError(f"Merge: scd_type must be 1 or 2, not {self.scd_type!r:.100}.")
         self._check_bounds()
 

@@ -12,7 +12,10 @@ from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import BatchSetAsideError, DefinitionError, SinkError
 from airflow_provider_microbatch.execution.intervals import lane_of
 from airflow_provider_microbatch.execution.table_shape import OTHERS, check_shape
+from airflow_provider_microbatch.sinks import SinkContext
+from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.several import Sinks
 from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.execution.intervals import IntervalWorld, hour
@@ -206,6 +209,23 @@ def test_the_ways_on_that_the_error_names_lead_on(tmp_path: Path) -> None:
     assert main(["rewind", str(world.root / "checkpoint"), "--to", "-1", "--drop-output"]) == 0
     assert world.run(2) is not None
     assert world.published() is not None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"merge": Merge(keys=("id",), sequence_by=("id",))}, {"partition_by": ("id",)}],
+    ids=["changes", "partitions"],
+)
+def test_no_rewind_is_named_for_a_table_that_would_be_of_the_old_form_without_a_batch(
+    tmp_path: Path, given: dict[str, Any]
+) -> None:
+    """Readers would find it empty, and no batch would ever go in again."""
+    world = World(tmp_path, sink=DeltaSink(str(tmp_path / "lake")))
+    world.land(0)
+    world.run(0)
+    sink = DeltaSink(str(tmp_path / "lake"), **given).open(SinkContext())
+    with pytest.raises(SinkError, match=r"could not read both\. Go on as before; or write to another table\.$"):
+        check_shape(world.checkpoint, sink, lane="live")
 
 
 def test_a_partition_column_whose_folders_spark_hides_is_refused() -> None:

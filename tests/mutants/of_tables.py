@@ -174,6 +174,14 @@ MUTATIONS = [
         tests=("tests/execution/test_table_shape.py",),
     ),
     Mutation(
+        name="a rewind is named for a table that keeps its form without a batch",
+        why="who follows it has an empty table, into which no batch ever goes again",
+        file="execution/table_shape.py",
+        old="{'' if table.definition.keeps_form else anew}",
+        new="{anew}",
+        tests=("tests/execution/test_table_shape.py",),
+    ),
+    Mutation(
         name="a torn id is left while any table is away",
         why="one that was dropped for good keeps it torn, and the pipeline stands",
         file="upkeep/commands/repair.py",

@@ -147,6 +147,82 @@ def test_a_table_of_another_type_of_merge_is_refused(tmp_path: Path) -> None:
         assert len(table.rows()) == 1
 
 
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (
+            replace(VERSIONED, sequence_by=("lsn",), leave_out=("op", "ts", "seq", "lsn")),
+            r"sequence_by=\['ts', 'seq'\]",
+        ),
+        (replace(VERSIONED, keys=("id",)), r"keys=\['id', 'shop'\]"),
+        (replace(VERSIONED, valid_to="until"), r"the sink says all versions of each key, from 'valid_from' to 'until'"),
+    ],
+    ids=["sequence", "keys", "bounds"],
+)
+def test_another_order_or_other_keys_than_those_of_the_versions_are_refused(
+    tmp_path: Path, other: Merge, told: str
+) -> None:
+    """Old versions would be taken for versions of the new order: a key would lose all that it has had."""
+    MergedInPostgres(tmp_path, VERSIONED).publish(1, change(ts=1000), change(ts=2000, note="y"))
+    with database.connect() as connection:
+        connection.execute(f"ALTER TABLE {database.table_in(tmp_path)} ADD COLUMN until bigint".encode())
+    sink = database.sink_in(tmp_path, merge=other)
+    with pytest.raises(SinkError, match=rf"Orders.*{told}.*Nothing was written"):
+        sink.check()
+    columns = {"id": "bigint", "shop": "string", "lsn": "bigint", "ts": "bigint", "seq": "int", "note": "string"}
+    write_lines(sink, 1, columns, [("1", "a", "7", "7", "1", "z")], batch=batch_of(BatchKey("live", 2)))
+    with pytest.raises(SinkError, match=told):
+        sink.publish(expect(BatchKey("live", 2)), 1)
+    assert len(MergedInPostgres(tmp_path, VERSIONED).rows()) == 2
+
+
+@pytest.mark.parametrize("said", [None, "the history of our customers", '{"keys": 5}', "[]"])
+def test_changes_of_which_no_order_is_on_record_go_on(tmp_path: Path, said: str | None) -> None:
+    """Those of before it was recorded, or what somebody has written in its place."""
+    table = MergedInPostgres(tmp_path, VERSIONED)
+    table.publish(1, change())
+    with database.connect() as connection:
+        history = database.table_in(tmp_path, "microbatch_history_Orders")
+        literal = "NULL" if said is None else f"'{said}'"
+        connection.execute(f"COMMENT ON TABLE {history} IS {literal}".encode())
+    table.sink.check()
+    table.publish(2, change(ts=5, note="y"))
+    assert len(table.rows()) == 2
+
+
+def test_a_table_that_has_rows_of_others_gets_no_versions(tmp_path: Path) -> None:
+    """The first change of a key would take the version that it has away: no change that is kept has made it."""
+    table = guarded(tmp_path)
+    with database.connect() as connection:
+        connection.execute(f"INSERT INTO {table.table} VALUES (1, 'a', 'old', 3, NULL)".encode())
+    told = "has rows, and no changes that have made them.*Write to another table"
+    with pytest.raises(SinkError, match=told):
+        table.sink.check()
+    with pytest.raises(SinkError, match=told):
+        table.publish(1, change(ts=9))
+    assert table.rows() == [(1, "a", "old", 3, None)]
+
+
+def test_a_table_of_rows_is_refused_for_changes_before_anything_runs(tmp_path: Path) -> None:
+    """A row of changes has no batch, and the columns that say it take no null."""
+    for merge in (MERGE, VERSIONED):
+        table = MergedInPostgres(tmp_path / str(next(worlds)), merge)
+        make(
+            table,
+            "id bigint, shop text, ts bigint, seq int, note text, valid_from bigint, valid_to bigint, "
+            "_batch_lane text NOT NULL, _batch_id bigint NOT NULL, UNIQUE (id, shop), UNIQUE (id, shop, valid_from)",
+        )
+        told = r"'_batch_lane' takes no null, has no default, and gets no value.*DROP COLUMN \"_batch_id\""
+        with pytest.raises(SinkError, match=told):
+            table.sink.check()
+        with database.connect() as connection:
+            for name in ("_batch_lane", "_batch_id"):
+                connection.execute(f"ALTER TABLE {table.table} DROP COLUMN {name}".encode())
+        table.sink.check()
+        table.publish(1, change())
+        assert len(table.rows()) == 1
+
+
 def test_a_pipeline_that_changes_the_type_of_its_merge_is_told_so() -> None:
     one, other = (PostgresSink("w", "t", stages="/s", merge=merge) for merge in (MERGE, VERSIONED))
     told = other.unlike(one)
@@ -159,6 +235,7 @@ def test_a_pipeline_that_changes_the_type_of_its_merge_is_told_so() -> None:
     ("wrong", "match"),
     [
         ({"scd_type": 3}, "scd_type must be 1 or 2"),
+        ({"scd_type": 2.0}, "scd_type must be 1 or 2"),
         ({"valid_to": "end"}, "valid_to is a column of scd_type=2"),
         ({"scd_type": 2, "valid_to": "Valid_From"}, "are one column"),
         ({"scd_type": 2, "valid_to": None}, "valid_to must be the name of a column"),

@@ -100,6 +100,15 @@ def test_who_filters_by_a_column_finds_its_rows(sink: OpenSink, root: Path, kind
     assert dataset.to_table(filter=compute.field("value").is_null()).num_rows == values.count(None)
 
 
+@pytest.mark.parametrize(("kind", "after"), [("timestamp", 253402300800000000), ("date", 2932897)])
+def test_a_time_behind_the_year_9999_is_one_like_any_other(sink: OpenSink, root: Path, kind: str, after: int) -> None:
+    """As 9999-12-31 becomes in a session west of UTC; Python has no value for it."""
+    write_rows(sink, 1, [[{"id": 1, "value": after}, {"id": 2, "value": 0}]], {"id": "long", "value": kind})
+    sink.publish(EXPECTED, 1)
+    found = table(root).to_pyarrow_dataset().to_table(filter=compute.field("id") == 1)
+    assert found.column("value").cast(pa.int64() if kind == "timestamp" else pa.int32()).to_pylist() == [after]
+
+
 def test_a_replay_of_an_older_batch_is_not_skipped(sink: OpenSink, root: Path) -> None:
     """As Delta's own idempotent writes would: by a version that is not above the newest."""
     for number in range(6, 12):

@@ -58,12 +58,47 @@ def test_of_two_changes_the_same_one_wins_in_whatever_order_they_come(
     check_one_wins(table, one, other, left, how=how)
 
 
+@pytest.mark.parametrize("how", [1, -1])
+def test_of_two_changes_with_a_time_that_python_has_not_the_same_one_wins(
+    lake: type[MergedInFiles], tmp_path: Path, how: int
+) -> None:
+    table = lake(tmp_path / "t", {"merge": Merge(keys=("day", "shop"), sequence_by=("ts",))})
+    columns = {**COLUMNS, "day": "date", "until": "timestamp"}
+    for id, until in [*enumerate([253402300800000000, 0, 253402300800000001])][::how]:
+        key, row = BatchKey("live", id), {**row_of(change()), "day": 2932897, "until": until}
+        others = [{**row, "day": 7, "until": until} for until in (10, 5)]
+        write_rows(table.sink, 1, [[row, *others], [{**row, "until": 1}]], columns, batch=batch_of(key))
+        table.sink.publish(expect(key), 1)
+    assert sorted(table.read().column("until").cast("int64").to_pylist()) == [10, 253402300800000001]
+
+
 def test_readers_find_the_columns_but_those_left_out_and_whose_the_newest_change_is(table: MergedInFiles) -> None:
     table.publish(1, change(), change(id=2))
     table.publish(2, change(ts=2))
     found = table.read().sort_by("id")
     assert found.column_names == ["id", "shop", "ts", "seq", "note", "lane", "batch_id"]
     assert [(row["lane"], row["batch_id"]) for row in found.to_pylist()] == [("live", 2), ("live", 1)]
+
+
+@anywhere
+def test_files_of_the_newest_changes_that_are_gone_or_cut_short_are_found_before_they_are_needed(
+    lake: type[MergedInFiles], tmp_path: Path
+) -> None:
+    """Else the next publish finds it, after its Spark job; and a rewind, in its middle."""
+    table = lake(tmp_path / lake.name)
+    table.publish(1, change())
+    table.sink.check_whole()
+    (name,) = (name for name in table.newest_files() if name.endswith(".parquet"))
+    file = f"_microbatch/newest/{name}"
+    data = table.get(file)
+    table.put(file, data[:-9])
+    with pytest.raises(SinkError, match=rf"{name}.* has {len(data) - 9} bytes, not {len(data)}.*from a backup"):
+        table.again().sink.check_whole()
+    table.remove(file)
+    with pytest.raises(SinkError, match=rf"a file is gone .*{name}"):
+        table.again().sink.check_whole()
+    table.put(file, data)
+    table.again().sink.check_whole()
 
 
 @anywhere

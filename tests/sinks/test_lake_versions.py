@@ -13,6 +13,7 @@ from hypothesis import given, settings
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
+from airflow_provider_microbatch.sinks.merge import Merge
 from tests.sinks.changes import (
     MERGE,
     VERSIONED,
@@ -93,6 +94,37 @@ def test_a_column_that_comes_later_parts_versions_from_where_it_has_a_value(
     table.sink.publish(expect(key), 1)
     found = table.read().sort_by("valid_from").select(["more", "valid_from", "valid_to"])
     assert [repr(tuple(row.values())) for row in found.to_pylist()] == ["(None, 1, 4)", "(nan, 4, None)"]
+
+
+@pytest.mark.parametrize("kind", [MERGE, VERSIONED], ids=["the newest", "all versions"])
+def test_a_column_that_is_left_out_from_now_on_is_null_and_begins_no_version(
+    lake: type[MergedInFiles], tmp_path: Path, kind: Merge
+) -> None:
+    table = lake(tmp_path / "t", {"merge": replace(kind, leave_out=("op",))})
+    table.publish(1, change(ts=1), change(ts=5), change(id=2))
+    table = table.again(merge=replace(kind, leave_out=("op", "ts", "seq")), schema_policy="add_columns")
+    table.publish(2, change(ts=7))
+    found = table.read().sort_by("id").select(["id", "ts", "seq"]).to_pylist()
+    assert found == [{"id": 1, "ts": None, "seq": None}, {"id": 2, "ts": 1, "seq": 1}]
+
+
+def test_times_that_python_has_not_begin_and_end_versions_like_others(
+    lake: type[MergedInFiles], tmp_path: Path
+) -> None:
+    """As 9999-12-31 becomes in a session west of UTC, and 0001-01-01 in one east of it."""
+    table = lake(tmp_path / "t", {"merge": replace(VERSIONED, leave_out=("op", "seq"), sequence_by=("at", "seq"))})
+    columns = {**COLUMNS, "at": "timestamp", "until": "date"}
+    for id, (at, until) in enumerate([(-62135596800000001, 7), (5, 2932897), (253402300800000000, 2932897)]):
+        key, row = BatchKey("live", id), {**row_of(change()), "at": at, "until": until}
+        write_rows(table.sink, 1, [[row]], columns, batch=batch_of(key))
+        table.sink.publish(expect(key), 1)
+    assert table.read().num_rows == 3
+    assert table.withdraw(0)
+    bounds = table.read().sort_by("valid_from").select(["valid_from", "valid_to"])
+    assert [part.cast("int64").to_pylist() for part in bounds.columns] == [
+        [5, 253402300800000000],
+        [253402300800000000, None],
+    ]
 
 
 def test_rows_that_a_table_had_before_are_versions_without_bounds_until_a_change_of_their_key(

@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from typing import ClassVar
 
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.sinks import OpenSink, Sink, SinkContext
@@ -62,6 +63,8 @@ class DeltaSink(Sink):
         the connector that belongs to the installed PySpark; empty: Spark already has a connector.
     :raises DefinitionError: for a wrong type or value, naming the field.
     """
+
+    keeps_form: ClassVar[bool] = True
 
     path: str
     _: KW_ONLY

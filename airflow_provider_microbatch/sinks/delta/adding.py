@@ -75,7 +75,10 @@ def _stats(metadata: Any) -> dict[str, Any]:
             continue
         if not bounds or len(bounds) < len(full):
             return rows
-        least, most = (_value(bound, with_floats=with_floats) for bound in _ends(bounds))
+        try:
+            least, most = (_value(bound, with_floats=with_floats) for bound in _ends(bounds))
+        except (OverflowError, ValueError):  # a time for which Python has no value: a year of five digits, or year 0
+            return rows
         if least is None or most is None:
             return rows
         low[name], high[name] = least, most

@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from typing import ClassVar
 
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.sinks import OpenSink, Sink, SinkContext
@@ -54,6 +55,8 @@ class IcebergSink(Sink):
     :param options: options of Spark's Parquet writer, such as ``{"compression": "zstd"}``.
     :raises DefinitionError: for a wrong type or value, naming the field.
     """
+
+    keeps_form: ClassVar[bool] = True
 
     conn_id: str
     table: str

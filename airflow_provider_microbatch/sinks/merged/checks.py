@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.merged.newest import Newest
+from airflow_provider_microbatch.sinks.placed.data_files import DataFiles
 
 
 def check_order(kinds: Mapping[str, str | None], merge: Merge, *, where: str) -> None:
@@ -31,7 +32,7 @@ def check_order(kinds: Mapping[str, str | None], merge: Merge, *, where: str) ->
             )
 
 
-def check_like_before(before: Newest, merge: Merge, *, where: str) -> None:
+def check_like_before(before: Newest | Merge, merge: Merge, *, where: str) -> None:
     """:raises SinkError: if the changes of before were merged by other keys, in another order, or into other rows."""
     had, has = (before.keys, before.sequence_by), (merge.keys, merge.sequence_by)
     if tuple(map(list, had)) != tuple(map(list, has)):
@@ -46,6 +47,18 @@ def check_like_before(before: Newest, merge: Merge, *, where: str) -> None:
             f"{where} has {_in_words(before.bounds)}, and the sink says {_in_words(merge.bounds)} (merge=…). Nothing "
             "was written; go on as before, or write to another table."
         )
+
+
+def check_files(before: Newest, files: DataFiles, *, where: str) -> None:
+    """:raises SinkError: if a file of the newest changes is not as it was written.
+    :raises FileNotFoundError: if one is gone.
+    """
+    for path, size in before.files.items():
+        if (there := files.size(path)) != size:
+            raise SinkError(
+                f"{path} of {where} has {there} bytes, not {size}: somebody has changed the newest changes, by which "
+                "the next change of a key is judged. Bring it back from a backup. Nothing was changed."
+            )
 
 
 def _in_words(bounds: Sequence[str]) -> str:

@@ -35,9 +35,13 @@ class Moved:
         """What readers of the table get of them."""
         import pyarrow.compute as pc
 
-        if self.merge.bounds:
-            return fitted(versions(self.put, self.merge, schema.names), schema)
-        return fitted(self.put.filter(pc.invert(self.put.column(DELETED))), schema)
+        merge = self.merge
+        if merge.bounds:
+            made = versions(self.put, merge, [name for name in schema.names if name not in merge.leave_out])
+        else:
+            made = self.put.filter(pc.invert(self.put.column(DELETED)))
+        # The table may have a column that is left out: from before, or somebody else's of that name.
+        return fitted(made.select([name for name in made.column_names if name not in merge.leave_out]), schema)
 
 
 @dataclass(frozen=True, kw_only=True)

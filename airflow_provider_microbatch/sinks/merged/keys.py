@@ -47,18 +47,26 @@ class Keys:
         index = names.index(self.names[0])
         for group in range(metadata.num_row_groups):
             bounds = metadata.row_group(group).column(index).statistics
-            if bounds is None or not bounds.has_min_max or type(bounds.min) is not type(low):
+            if bounds is None or not bounds.has_min_max:
                 return True
-            if low is None or (bounds.min <= high and low <= bounds.max):
+            try:
+                least, most = bounds.min, bounds.max
+            except OverflowError:  # a day that Python has not
+                return True
+            if low is None or type(least) is not type(low) or (least <= high and low <= most):
                 return True
         return False
 
     @cached_property
     def _ends(self) -> tuple[Any, Any]:
-        """The least and the greatest value of the first column; None: of a type whose bounds not all writers tell."""
+        """The least and the greatest value of the first column; None: of a type whose bounds not all writers tell,
+        or not to be told in Python."""
         import pyarrow.compute as pc
 
-        found = pc.min_max(self._rows.column(self.names[0])).as_py()
+        try:
+            found = pc.min_max(self._rows.column(self.names[0])).as_py()
+        except OverflowError:  # a day that Python has not
+            return None, None
         low, high = found["min"], found["max"]
         is_told = isinstance(low, (int, str, dt.date)) and not isinstance(low, (bool, dt.datetime))
         return (low, high) if is_told else (None, None)

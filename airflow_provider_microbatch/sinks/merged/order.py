@@ -9,6 +9,7 @@ from typing import Any
 from airflow_provider_microbatch.runtime.changes import DELETED
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.merge import Merge
+from airflow_provider_microbatch.sinks.placed.arrow_types import values_of
 
 
 def newest(changes: Any, merge: Merge) -> Any:
@@ -58,7 +59,7 @@ def _by_text(changes: Any, tied: Sequence[Sequence[int]]) -> Iterator[int]:
     if not tied:
         return
     rest = sorted(name for name in changes.column_names if name not in (*RESERVED_COLUMNS, DELETED))
-    rows = iter(changes.select(rest).take([place for group in tied for place in group]).to_pylist())
+    rows = iter(values_of(changes.select(rest).take([place for group in tied for place in group])))
     for group in tied:
         texts = [text_of(next(rows)) for _ in group]
         yield group[texts.index(max(texts))]

@@ -9,6 +9,7 @@ from airflow_provider_microbatch.runtime.changes import DELETED
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.merged.order import is_like_next, text_of
+from airflow_provider_microbatch.sinks.placed.arrow_types import in_numbers
 
 
 def versions(changes: Any, merge: Merge, names: Sequence[str]) -> Any:
@@ -23,7 +24,8 @@ def versions(changes: Any, merge: Merge, names: Sequence[str]) -> Any:
     order = pc.sort_indices(changes, sort_keys=[(name, "ascending") for name in merge.distinct_by])
     ordered = changes.take(order).combine_chunks()
     aside = (*merge.keys, *merge.bounds, *RESERVED_COLUMNS)
-    rows = ordered.select([name for name in ordered.column_names if name in names and name not in aside]).to_pylist()
+    told = ordered.select([name for name in ordered.column_names if name in names and name not in aside])
+    rows = in_numbers(told).to_pylist()
     # What readers see of a change: nothing of a deletion.
     states = [
         None if is_deleted else text_of(row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
@@ -10,7 +11,7 @@ def plain(schema: Any) -> Any:
     filters no views, and takes no large text for a text."""
     import pyarrow as pa
 
-    return pa.schema([field.with_type(_plain_type(field.type)) for field in schema])
+    return pa.schema([field.with_type(_made_of(field.type, _plain_type)) for field in schema])
 
 
 def fitted(table: Any, schema: Any) -> Any:
@@ -33,6 +34,25 @@ def fitted(table: Any, schema: Any) -> Any:
     )
 
 
+def in_numbers(table: Any) -> Any:
+    """The rows with times and days as numbers: a column may have a year that no value of Python has, such as 10000."""
+    import pyarrow as pa
+
+    return table.cast(pa.schema([field.with_type(_made_of(field.type, _number_type)) for field in table.schema]))
+
+
+def values_of(table: Any) -> list[Mapping[str, Any]]:
+    """The rows as values of Python; of one with a time or a day that Python has not, all of these as numbers."""
+    try:
+        found: list[Mapping[str, Any]] = table.to_pylist()
+    except OverflowError:
+        if table.num_rows == 1:
+            found = in_numbers(table).to_pylist()
+        else:  # by the row alone: what is told of one must not depend on others
+            found = [row for at in range(table.num_rows) for row in values_of(table.slice(at, 1))]
+    return found
+
+
 def _plain_type(kind: Any) -> Any:
     import pyarrow as pa
 
@@ -40,12 +60,26 @@ def _plain_type(kind: Any) -> Any:
         return pa.string()
     if pa.types.is_binary_view(kind) or pa.types.is_large_binary(kind):
         return pa.binary()
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_plain_type(field.type)) for field in kind])
-    if pa.types.is_map(kind):
-        return pa.map_(
-            kind.key_field.with_type(_plain_type(kind.key_type)), kind.item_field.with_type(_plain_type(kind.item_type))
-        )
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.list_(kind.value_field.with_type(_plain_type(kind.value_type)))
     return kind
+
+
+def _number_type(kind: Any) -> Any:
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(kind) or pa.types.is_date64(kind):
+        return pa.int64()
+    return pa.int32() if pa.types.is_date32(kind) else kind
+
+
+def _made_of(kind: Any, leaf: Callable[[Any], Any]) -> Any:
+    """The type with other types of single values, also of those within it."""
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_made_of(field.type, leaf)) for field in kind])
+    if pa.types.is_map(kind):
+        key, item = kind.key_field, kind.item_field
+        return pa.map_(key.with_type(_made_of(key.type, leaf)), item.with_type(_made_of(item.type, leaf)))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(kind.value_field.with_type(_made_of(kind.value_type, leaf)))
+    return leaf(kind)

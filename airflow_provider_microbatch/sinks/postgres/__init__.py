@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import quote
 
 from airflow_provider_microbatch.exceptions import DefinitionError
@@ -49,6 +49,8 @@ class PostgresSink(Sink):
     :param patience_seconds: how long to retry after temporary errors: a server that restarts, a deadlock, a lock.
     :raises DefinitionError: for a wrong type or value, naming the field.
     """
+
+    keeps_form: ClassVar[bool] = True
 
     conn_id: str
     table: str

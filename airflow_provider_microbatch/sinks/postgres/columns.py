@@ -11,6 +11,7 @@ from airflow_provider_microbatch.runtime.changes import DELETED
 from airflow_provider_microbatch.runtime.intake import narrows
 from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.postgres.database import Row, execute
+from airflow_provider_microbatch.sinks.postgres.known_merge import check_merge
 from airflow_provider_microbatch.sinks.postgres.names import BATCH, LANE, TableName, listed, quoted
 from airflow_provider_microbatch.sinks.postgres.types import StagedColumn
 
@@ -88,6 +89,9 @@ def check_table(
                 f"changes are merged into the table {table} by scd_type={scd_type}: {table.changes(scd_type)} keeps "
                 "them. Give the sink its merge=… again, or write to another table."
             )
+    if merge is not None and merge.bounds:
+        check_merge(connection, table, merge)
+        _check_made_by_changes(connection, table, table.changes(merge.scd_type))
     problems = [
         f"it has no column {name!r}; ALTER TABLE {table.text} ADD COLUMN {quoted(name)} {type}"
         for name, type in (OWN if merge is None else {}).items()
@@ -98,6 +102,13 @@ def check_table(
         problems.append("it is a view, or another thing that is no table")
     if merge is not None:
         problems += _wrong_bounds(has, merge)
+        # A row of changes is of no batch. Without a word each INSERT would fail, after Spark's job.
+        problems += [
+            f"its column {column.name!r} takes no null, has no default, and gets no value where changes are merged; "
+            f"ALTER TABLE {table.text} DROP COLUMN {quoted(column.name)}"
+            for column in found
+            if column.name in OWN and column.is_needed and not column.has_default
+        ]
         unique = [set(names) for (names,) in execute(connection, _UNIQUE, table.text)]
         if set(_primary(merge)) not in unique:
             of_what = "its keys" if not merge.bounds else f"its keys and {merge.valid_from!r}"
@@ -116,6 +127,16 @@ def check_table(
     problems += _left_alone(found, declared, merge=merge) if declared else []
     if problems:
         raise SinkError(f"the table {table} cannot be written: {'; '.join(problems)}.")
+
+
+def _check_made_by_changes(connection: psycopg.Connection[Row], table: TableName, place: TableName) -> None:
+    """A version goes if no change that is kept makes it: the first change of a key would take away what it has."""
+    if not columns_of(connection, place) and execute(connection, f"SELECT 1 FROM {table.sql} LIMIT 1").fetchone():
+        raise SinkError(
+            f"the table {table} has rows, and no changes that have made them: there is no {place}. The first change of "
+            "a key would take away the versions that it has. Write to another table; or, if changes were merged into "
+            f"this one, bring {place} back from a backup."
+        )
 
 
 def of_stage(

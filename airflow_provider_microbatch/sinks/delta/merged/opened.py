@@ -19,6 +19,7 @@ from airflow_provider_microbatch.sinks.delta.table import Change, OpenDeltaTable
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.merged.checks import (
+    check_files,
     check_like_before,
     check_order,
     lacking,
@@ -86,14 +87,17 @@ class OpenMerged(OpenDeltaTable):
         with self._telling("check the rows"):
             snapshot = self._log.open()
             if snapshot is not None:
-                self._check_kept(snapshot)
+                self._check_kept(snapshot, files=True)
 
-    def _check_kept(self, snapshot: Snapshot) -> None:
+    def _check_kept(self, snapshot: Snapshot, *, files: bool = False) -> None:
+        """:param files: whether each file of the newest changes is looked for too, which a publish does as it reads."""
         if snapshot.merged is None:
             return
         try:
             before = self._newest.get(snapshot.merged)
             since = self._newest.version(snapshot.merged, up_to=snapshot.version)
+            if files:
+                check_files(before, self._home, where=self._named)
         except FileNotFoundError as error:
             if self._is_outdated(snapshot):
                 return  # the publish that has replaced it was checked

@@ -18,7 +18,13 @@ from airflow_provider_microbatch.sinks.iceberg.look import Look
 from airflow_provider_microbatch.sinks.iceberg.merged.merging import Merging
 from airflow_provider_microbatch.sinks.iceberg.opened import Change, OpenIceberg
 from airflow_provider_microbatch.sinks.merge import Merge
-from airflow_provider_microbatch.sinks.merged.checks import check_like_before, check_order, lacking, rows_there
+from airflow_provider_microbatch.sinks.merged.checks import (
+    check_files,
+    check_like_before,
+    check_order,
+    lacking,
+    rows_there,
+)
 from airflow_provider_microbatch.sinks.merged.columns import shown
 from airflow_provider_microbatch.sinks.merged.history import CHANGES, History, folder_of_changes
 from airflow_provider_microbatch.sinks.merged.judging import Judging
@@ -60,7 +66,7 @@ class OpenMergedIceberg(OpenIceberg):
         with reporting("check the rows of", self._root):
             look = self._log.look()
             if look is not None:
-                self._check_kept(look)
+                self._check_kept(look, files=True)
 
     def _check(self, look: Look, *, held: Collection[str]) -> None:
         protocol.check_may_merge(look.table, where=self._where)
@@ -69,13 +75,17 @@ class OpenMergedIceberg(OpenIceberg):
             raise rows_there(self._where)
         self._check_kept(look)
 
-    def _check_kept(self, look: Look) -> None:
-        """:raises SinkError: if the newest changes are not those of the table's rows, or not this sink's."""
+    def _check_kept(self, look: Look, *, files: bool = False) -> None:
+        """:param files: whether each file of the newest changes is looked for too, which a publish does as it reads.
+        :raises SinkError: if the newest changes are not those of the table's rows, or not this sink's.
+        """
         self._check_not_rolled_back(look)
         if look.merged is None:
             return
         try:
             before = self._newest.get(look.merged.number)
+            if files:
+                check_files(before, FolderFiles(self._root), where=self._where)
         except FileNotFoundError as error:
             if self._is_outdated(look):
                 return  # the publish that has replaced it was checked
