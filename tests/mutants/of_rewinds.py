@@ -156,6 +156,14 @@ MUTATIONS = [
         tests=(NAMED,),
     ),
     Mutation(
+        name="a rewind asks what the pipeline writes to by what it has fenced itself",
+        why="the plan that was refused last counts as made since, and its table gets nothing back that is taken out",
+        file="upkeep/commands/rewind.py",
+        old="        self._drop(later, sinks)\n",
+        new="        self._drop(later, written_from_now(self._checkpoint, self._recorded, self._name))\n",
+        tests=(NAMED,),
+    ),
+    Mutation(
         name="a plan that a table has refused leaves no pipeline on record",
         why="a rewind takes out of a table what the pipeline, as it is now, does not put back there",
         file="execution/plan.py",
