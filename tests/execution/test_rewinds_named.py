@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_microbatch.exceptions import BatchSetAsideError, MaintenanceError, SinkError
+from airflow_provider_microbatch.execution.intervals import lane_of
 from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.several import Sinks
+from tests.execution.intervals import IntervalWorld, hour
 from tests.execution.maintaining import applied, expire_all, planned, rewind
 from tests.execution.test_dead_letters import refusing
 from tests.execution.test_lost_in_table import restore, table
@@ -157,3 +159,24 @@ def test_what_was_in_the_other_table_alone_moves(tmp_path: Path) -> None:
     for number in (3, 4):
         world.run(number)
     assert (table(world), read(tmp_path / "orders")) == ({0: [0], 1: [1], 2: [2]}, {})
+
+
+@pytest.mark.parametrize("since", ["in the live lane", "in another interval"])
+def test_of_an_interval_it_is_asked_what_the_pipeline_writes_to_since(tmp_path: Path, since: str) -> None:
+    """Its own attempt named both: what its next run writes to, the pipeline's later runs tell."""
+    world = IntervalWorld(tmp_path, sink=sink_of(tmp_path, "third orders"))
+
+    def go(number: int, names: str) -> None:
+        world.options["sink"] = sink_of(tmp_path, names)
+        world.land_at(number + 0.5, number)
+        world.run(number) if number and since == "in the live lane" else world.backfill(hour(number), number)
+
+    go(0, "third orders")
+    go(1, "third")
+    expire_all(tmp_path)
+    lane = lane_of(hour(0))
+    with pytest.raises(MaintenanceError, match=rf"batch {lane}/0 is in .*orders, and was published together"):
+        planned(world, rewind(-1, lane=lane))
+    go(2, "third orders")
+    expire_all(tmp_path)
+    assert not any("does not come back" in note for note in applied(world, rewind(-1, lane=lane)).notes)

@@ -151,8 +151,8 @@ MUTATIONS = [
         name="a rewind goes by the attempts alone for what the pipeline writes to",
         why="one that was refused has left none: what is taken out is promised to come back, and does not",
         file="upkeep/commands/for_good.py",
-        old="        return recorded.today(lane) if sink is None else [sink]\n",
-        new="        return recorded.today(lane)\n",
+        old="refused.definition if refused is not None else recorded.ran_last",
+        new="recorded.ran_last",
         tests=(NAMED,),
     ),
     Mutation(
@@ -161,6 +161,22 @@ MUTATIONS = [
         file="upkeep/commands/rewind.py",
         old="        self._drop(later, sinks)\n",
         new="        self._drop(later, written_from_now(self._checkpoint, self._recorded, self._name))\n",
+        tests=(NAMED,),
+    ),
+    Mutation(
+        name="what comes back is asked of the plan of an interval that ran long ago",
+        why="the pipeline has left a table out since: what is taken out there is promised to come back, and does not",
+        file="upkeep/commands/for_good.py",
+        old="(lane, LIVE, lane if newest is None else newest.key.lane)",
+        new="(lane,)",
+        tests=(NAMED,),
+    ),
+    Mutation(
+        name="one of the plans that a lane may run by is enough for a batch to come back",
+        why="it is the other one that runs: what is taken out is promised to come back, and does not",
+        file="upkeep/commands/for_good.py",
+        old="if not all(is_among(",
+        new="if not any(is_among(",
         tests=(NAMED,),
     ),
     Mutation(

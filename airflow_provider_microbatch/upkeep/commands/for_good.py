@@ -6,32 +6,36 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import CorruptEntryError, MaintenanceError
 from airflow_provider_microbatch.execution.published_together import published_beside
 from airflow_provider_microbatch.execution.refused_plan import refused_plan
 from airflow_provider_microbatch.sinks import OpenSink
-from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded, is_among, tables_of
+from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded, is_among
 
 
 def written_from_now(checkpoint: Checkpoint, recorded: Recorded, lane: str) -> list[OpenSink]:
-    """The sinks that what a lane reads again is published to, as far as is known from here: that of the plan that was
-    refused last, if none has been made since; else :meth:`Recorded.today`. Empty if one cannot be used from here.
+    """The sinks that what a lane reads again may be published to, as far as is known from here: of the lane itself, of
+    the live one, and of the one that ran last, that of the plan that was refused last, or of the newest attempt if one
+    has been made since. The lane of an interval that ran once tells of the pipeline of that time alone, and between
+    lanes only clocks would tell. Empty if one cannot be used from here.
     """
+    newest, found = recorded.newest, list[OpenSink]()
     with suppress(MaintenanceError, CorruptEntryError):
-        refused = refused_plan(checkpoint, lane)
-        sink = None if refused is None else recorded.named(refused.definition)
-        return recorded.today(lane) if sink is None else [sink]
+        for name in dict.fromkeys((lane, LIVE, lane if newest is None else newest.key.lane)):
+            refused = refused_plan(checkpoint, name)
+            sink = recorded.named(refused.definition if refused is not None else recorded.ran_last(name) or "")
+            found += [sink] if sink is not None else []
+        return found or recorded.sinks()[:1]
     return []
 
 
 def not_put_back(sinks: Sequence[OpenSink], found: Sequence[Published]) -> list[str]:
-    """The tables, of those that have a batch, into which its next run does not put it.
+    """The tables, of those that have a batch, into which its next run may not put it: one of the sinks lacks them.
 
     :param sinks: as :func:`written_from_now` has them; where that is not known, the pipeline may write to any table.
     """
-    named = tables_of(sinks)
-    return [one.sink.location() for one in found if sinks and not is_among(one.sink, named)]
+    return [one.sink.location() for one in found if not all(is_among(one.sink, sink.tables) for sink in sinks)]
 
 
 def check_put_back(

@@ -232,9 +232,7 @@ class Recorded:
 
         :raises MaintenanceError: if no sink is on record, or one of these cannot be used from here.
         """
-        epochs = self._checkpoint.attempts.epochs
-        attempts = [self._newest_attempt(name, epochs.ids(name)) for name in dict.fromkeys((lane, LIVE))]
-        names = dict.fromkeys(attempt.definition or "" for attempt in attempts if attempt is not None)
+        names = dict.fromkeys(filter(None, (self.ran_last(name) for name in dict.fromkeys((lane, LIVE)))))
         self._check_usable(self._unusable.keys() & names.keys())
         found = [self._usable[name] for name in names if name in self._usable]
         return found or self.sinks()[:1]
@@ -280,7 +278,8 @@ class Recorded:
         """The usable sinks, and the reasons why the others cannot be used, by the names of their definitions."""
         found: dict[str, OpenSink] = {}
         refused: dict[str, str] = {}
-        definitions, newest = self._checkpoint.definitions, self._newest_definition()
+        definitions = self._checkpoint.definitions
+        newest = None if self.newest is None else self.newest.definition
         for name in sorted(definitions.names(), key=lambda name: name != newest):
             try:
                 recorded = definitions.sink(name)
@@ -290,13 +289,18 @@ class Recorded:
                 refused[name] = f"The sink of {definitions.where(name)} cannot be used from here: {error}"
         return found, refused
 
-    def _newest_definition(self) -> str | None:
-        """The definition that the attempt that began last ran, of all lanes; None if none is on record."""
+    @cached_property
+    def newest(self) -> Attempt | None:
+        """The attempt that began last, of all lanes, by the clocks of workers; None if none is on record."""
         attempts = self._checkpoint.attempts
         lanes = ((lane, attempts.epochs.ids(lane)) for lane in attempts.epochs.lanes())
         begun = [found for lane, ids in lanes if (found := self._newest_attempt(lane, ids)) is not None]
-        newest = max(begun, key=lambda attempt: attempt.started_ms, default=None)
-        return None if newest is None else newest.definition
+        return max(begun, key=lambda attempt: attempt.started_ms, default=None)
+
+    def ran_last(self, lane: str) -> str | None:
+        """The definition that the lane's newest attempt ran; None if none is on record."""
+        found = self._newest_attempt(lane, self._checkpoint.attempts.epochs.ids(lane))
+        return None if found is None else found.definition
 
     def _newest_attempt(self, lane: str, ids: Sequence[int]) -> Attempt | None:
         attempts = self._checkpoint.attempts
