@@ -9,15 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_microbatch.exceptions import BatchSetAsideError, MaintenanceError, SinkError
+from airflow_provider_microbatch import settings
+from airflow_provider_microbatch.exceptions import BatchSetAsideError, MaintenanceError, SinkError, SourceError
 from airflow_provider_microbatch.execution.intervals import lane_of
+from airflow_provider_microbatch.settings import Settings
 from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.several import Sinks
+from airflow_provider_microbatch.upkeep.commands.steps import DropOutput
 from tests.execution.intervals import IntervalWorld, hour
 from tests.execution.maintaining import applied, expire_all, planned, rewind
 from tests.execution.test_dead_letters import refusing
+from tests.execution.test_lost_behind_a_class import Ours
 from tests.execution.test_lost_in_table import restore, table
 from tests.execution.two_tables import read
 from tests.execution.typed_commands import advised, said
@@ -180,3 +184,24 @@ def test_of_an_interval_it_is_asked_what_the_pipeline_writes_to_since(tmp_path: 
     go(2, "third orders")
     expire_all(tmp_path)
     assert not any("does not come back" in note for note in applied(world, rewind(-1, lane=lane)).notes)
+
+
+def test_what_the_pipeline_writes_to_beside_a_class_that_is_not_here_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    for number in (0, 1):
+        run(world, number, "third orders")
+    world.options["sink"] = Sinks(
+        {"third": sink_of(tmp_path, "third"), "ours": Ours(str(tmp_path / "ours"), format="json")}
+    )
+    shutil.move(world.landing(), tmp_path / "moved")
+    with pytest.raises(SourceError):
+        world.run(2)
+    (tmp_path / "moved").rename(tmp_path / "landing" / "orders")
+    expire_all(tmp_path)
+    monkeypatch.setattr(settings, "_given", Settings)  # the shell of the command trusts no class
+    with pytest.raises(MaintenanceError, match=r"batch live/1 is in .*orders, and was published together"):
+        planned(world, rewind(0))
+    drops = [step for step in planned(world, rewind(0, allow_skip=True)).steps if isinstance(step, DropOutput)]
+    assert [step.why for step in drops] == ["nothing writes to this table any more", "it is read and published again"]
