@@ -38,9 +38,18 @@ class Kept(FileSink):
     can_withdraw = False
 
 
+@dataclass(frozen=True)
+class Replaced(FileSink):
+    """Files that each batch replaces, as it does in a table of ``mode="create_or_replace"``."""
+
+    can_withdraw = False
+    keeps_batches = False
+
+
 def sink_of(root: Path, names: str) -> Sink:
     """The sink of these tables; that of the lake is a Delta table, which remembers what it had."""
-    sinks: dict[str, Sink] = {"lake": DeltaSink(str(root / "lake")), "kept": Kept(str(root / "kept"), format="json")}
+    sinks: dict[str, Sink] = {"lake": DeltaSink(str(root / "lake"))}
+    sinks |= {one.__name__.lower(): one(str(root / one.__name__), format="json") for one in (Kept, Replaced)}
     chosen = {one: sinks.get(one) or FileSink(str(root / one), format="json") for one in names.split()}
     return Sinks(chosen) if len(chosen) > 1 else chosen[names]
 
@@ -76,11 +85,19 @@ def test_none_is_named_for_what_is_lost(tmp_path: Path, named: tuple[str, ...]) 
         planned(world, rewind(0))
 
 
-def test_nor_where_one_between_stays_in_its_table(tmp_path: Path) -> None:
-    world = lost(tmp_path, "lake", "kept", "lake")
+@pytest.mark.parametrize(
+    "named", [("lake", "kept", "lake", "lake kept"), ("lake replaced",) * 4], ids=["of one between", "of the newest"]
+)
+def test_nor_where_one_stays_in_its_table(
+    tmp_path: Path, named: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "_given", lambda: Settings(trusted_modules=(__name__,)))
+    world = lost(tmp_path, *named[:-1])
     with pytest.raises(SinkError, match="does not know it") as told:
-        run(world, 3, "lake kept")
+        run(world, 3, named[-1])
     assert advised(str(told.value), world) == []
+    with pytest.raises(MaintenanceError, match="which no batch can be taken out of"):
+        planned(world, rewind(0))
 
 
 def test_nor_by_a_clear_that_is_refused_for_a_third_table(tmp_path: Path) -> None:

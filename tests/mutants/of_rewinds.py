@@ -188,6 +188,14 @@ MUTATIONS = [
         tests=(NAMED,),
     ),
     Mutation(
+        name="a rewind is named that takes a batch out of a table that each batch replaces",
+        why="it is refused, since no batch can be taken out there, and who pastes it has no way on",
+        file="execution/rewind_named.py",
+        old=" if not one.can_withdraw)",
+        new=" if one.keeps_for_good)",
+        tests=(NAMED,),
+    ),
+    Mutation(
         name="a plan that a table has refused leaves no pipeline on record",
         why="a rewind takes out of a table what the pipeline, as it is now, does not put back there",
         file="execution/plan.py",
