@@ -124,6 +124,16 @@ def test_nor_for_dead_letters_that_are_sent_nowhere_any_more(tmp_path: Path) -> 
     assert advised(str(told.value), world) == []
 
 
+def test_nor_by_a_change_of_form(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    run(world, 0, "orders")
+    run(world, 1, "lake orders")
+    world.options["sink"] = FileSink(str(tmp_path / "orders"), format="csv")
+    with pytest.raises(SinkError, match=r"Readers of .*orders could not read both") as told:
+        world.run(2)
+    assert advised(str(told.value), world) == []
+
+
 def test_nor_by_check(tmp_path: Path) -> None:
     world = lost(tmp_path, "lake orders", "lake orders")
     with pytest.raises(SinkError, match="does not know it"):

@@ -196,6 +196,14 @@ MUTATIONS = [
         tests=(NAMED,),
     ),
     Mutation(
+        name="a table in another form names a rewind without a look at the tables beside it",
+        why="who pastes it takes out of a table that is named no more what nothing puts back there",
+        file="execution/table_shape.py",
+        old="            rewind = rewind_named(checkpoint, beside, name, -1)\n",
+        new='            rewind = f"`microbatch rewind {checkpoint.location} --to -1 --drop-output`"\n',
+        tests=(NAMED,),
+    ),
+    Mutation(
         name="a plan that a table has refused leaves no pipeline on record",
         why="a rewind takes out of a table what the pipeline, as it is now, does not put back there",
         file="execution/plan.py",
