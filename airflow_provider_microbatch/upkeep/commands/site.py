@@ -1,9 +1,7 @@
-"""The pipeline as its checkpoint records it, for commands without the DAG file: sources, sinks, and attempts that are
-alive."""
+"""The pipeline as its checkpoint records it, for commands without the DAG file: sources and sinks."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -24,7 +22,6 @@ from airflow_provider_microbatch.exceptions import (
     SinkError,
 )
 from airflow_provider_microbatch.execution.identity import expected_on_record, found_in, is_of_one_attempt
-from airflow_provider_microbatch.execution.liveness import EngineOf, sign_of_life
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.refused_plan import refused_plan
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink, Sink, SinkContext
@@ -457,36 +454,3 @@ def tables_of(sinks: Sequence[OpenSink]) -> list[OpenSink]:
     """The tables of the sinks, each once."""
     found = {str(table.definition.to_dict()): table for sink in sinks for table in sink.tables}
     return list(found.values())
-
-
-def alive(checkpoint: Checkpoint, engine_of: EngineOf, *, parked: bool = True) -> list[str]:
-    """All attempts that are alive, in words: their lease runs, or their engine reports that they run.
-
-    :param parked: count a stage that waits for its audits.
-    :raises EngineError: if an engine cannot be asked.
-    """
-    suspects = set(checkpoint.leases.unfinished())
-    for name in checkpoint.lanes():
-        lane = checkpoint.lane(name)
-        for number in {lane.offset_log.latest_id(), lane.commit_log.latest_id()} - {None}:
-            assert number is not None
-            key = BatchKey(name, number)
-            suspects.update({(key, epoch) for epoch in [checkpoint.attempts.latest_epoch(key)] if epoch})
-    found = []
-    for key, epoch in sorted(suspects):
-        sign = _sign(checkpoint, key, epoch, engine_of, parked=parked)
-        if sign is not None:
-            found.append(f"{key} attempt {epoch} ({sign})")
-    return found
-
-
-def _sign(checkpoint: Checkpoint, key: BatchKey, epoch: int, engine_of: EngineOf, *, parked: bool) -> str | None:
-    try:
-        attempt = checkpoint.attempts.get(key, epoch)
-        if attempt is not None:
-            # However long the attempt has been an orphan: a command fences it, and stops nothing.
-            return sign_of_life(checkpoint, attempt, engine_of, parked=parked, orphan_seconds=math.inf)
-        seconds = checkpoint.leases.remaining_seconds(key, epoch, parked=parked)
-    except CheckpointError:
-        return None  # torn: `repair` mends unreadable entries, and the holder could not read its entry either
-    return f"it is being opened, its lease runs for another {seconds:.0f} s" if seconds > 0 else None
