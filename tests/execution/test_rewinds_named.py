@@ -13,7 +13,7 @@ from airflow_provider_microbatch import settings
 from airflow_provider_microbatch.exceptions import BatchSetAsideError, MaintenanceError, SinkError, SourceError
 from airflow_provider_microbatch.execution.intervals import lane_of
 from airflow_provider_microbatch.settings import Settings
-from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.several import Sinks
@@ -44,6 +44,14 @@ class Replaced(FileSink):
 
     can_withdraw = False
     keeps_batches = False
+
+
+@dataclass(frozen=True)
+class Mistyped(FileSink):
+    """Files on a server that does not answer."""
+
+    def contains(self, batch: ExpectedBatch) -> Manifest | None:
+        raise SinkError(f"{self.location()} cannot be reached")
 
 
 def sink_of(root: Path, names: str) -> Sink:
@@ -232,3 +240,29 @@ def test_what_the_pipeline_writes_to_beside_a_class_that_is_not_here_is_known(
         planned(world, rewind(0))
     drops = [step for step in planned(world, rewind(0, allow_skip=True)).steps if isinstance(step, DropOutput)]
     assert [step.why for step in drops] == ["nothing writes to this table any more", "it is read and published again"]
+
+
+def test_a_table_that_was_named_by_mistake_stands_in_no_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "_given", lambda: Settings(trusted_modules=(__name__,)))
+    world = World(tmp_path)
+    run(world, 0, "lake")
+    shutil.copytree(world.lake, tmp_path / "backup")
+    run(world, 1, "lake")
+    mistyped = Mistyped(str(tmp_path / "mistyped"), format="json")
+    for number in (2, 3):
+        world.options["sink"] = mistyped
+        with pytest.raises(SinkError, match="cannot be reached"):
+            world.run(number)
+        if number == 2:
+            run(world, 2, "lake")
+            restore(world)
+    expire_all(tmp_path)
+    with pytest.raises(SinkError, match="cannot be reached"):  # what is to come may have been moved there
+        planned(world, rewind(0))
+    with pytest.raises(SinkError, match="does not know it") as told:
+        run(world, 3, "lake")
+    assert [command[0] for command in advised(str(told.value), world)] == ["rewind"]
+    applied(world, rewind(0))
+    for number in (4, 5, 6):
+        world.run(number)
+    assert table(world) == {number: [number] for number in range(4)}

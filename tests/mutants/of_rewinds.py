@@ -204,6 +204,22 @@ MUTATIONS = [
         tests=(NAMED,),
     ),
     Mutation(
+        name="a table that was named by mistake once has to be asked for each batch",
+        why="it cannot be: a rewind or a repair is refused for good, though the mistake is mended",
+        file="upkeep/commands/site.py",
+        old="            if not self._is_in_vain(of, batch.key):\n",
+        new="            if True:\n",
+        tests=(NAMED,),
+    ),
+    Mutation(
+        name="a table that the plan to come names is passed over while it cannot be asked",
+        why="the old one may have been moved there: what it has is not taken out, and is there twice",
+        file="upkeep/commands/site.py",
+        old="            if is_known and not any(",
+        new="            if is_known or any(",
+        tests=(NAMED,),
+    ),
+    Mutation(
         name="a plan that a table has refused leaves no pipeline on record",
         why="a rewind takes out of a table what the pipeline, as it is now, does not put back there",
         file="execution/plan.py",

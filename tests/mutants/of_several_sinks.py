@@ -109,8 +109,8 @@ MUTATIONS = [
         name="a rewind takes a batch out of one of its tables",
         why="it is read again, and its place in the other is taken by the plan of before",
         file="upkeep/commands/site.py",
-        old="            for table in sink.tables:\n                manifest = None if is_among",
-        new="            for table in sink.tables[:1]:\n                manifest = None if is_among",
+        old="            for table in sink.tables:\n                is_known = is_among",
+        new="            for table in sink.tables[:1]:\n                is_known = is_among",
         tests=(DEATHS,),
     ),
     Mutation(

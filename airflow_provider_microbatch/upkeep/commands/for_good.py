@@ -10,7 +10,6 @@ from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import CorruptEntryError, DefinitionError, MaintenanceError
 from airflow_provider_microbatch.execution.published_together import published_beside
 from airflow_provider_microbatch.execution.recorded_sinks import forms_in
-from airflow_provider_microbatch.execution.refused_plan import refused_plan
 from airflow_provider_microbatch.sinks import OpenSink, Sink, SinkContext
 from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded, is_among, tables_of
 
@@ -24,7 +23,7 @@ def written_from_now(checkpoint: Checkpoint, recorded: Recorded, lane: str) -> l
     newest, found = recorded.newest, list[Sequence[OpenSink]]()
     with suppress(MaintenanceError, CorruptEntryError):
         for name in dict.fromkeys((lane, LIVE, lane if newest is None else newest.key.lane)):
-            refused = refused_plan(checkpoint, name)
+            refused = recorded.refused(name)
             definition = refused.definition if refused is not None else recorded.ran_last(name)
             sinks = None if definition is None else _sinks_of(checkpoint, recorded, definition)
             found += [sinks] if sinks is not None else []

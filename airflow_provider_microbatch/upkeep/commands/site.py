@@ -13,6 +13,7 @@ from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
+from airflow_provider_microbatch.checkpoint.refused_plans import RefusedPlan
 from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.exceptions import (
     CheckpointError,
@@ -52,6 +53,7 @@ class Recorded:
         self._checkpoint = checkpoint
         self._tables = checkpoint.tables.following_moves
         self._gone: dict[str, bool] = {}
+        self._refused: dict[str, RefusedPlan | None] = {}
 
     def published(self, key: BatchKey) -> Published | None:
         """The batch in the table, or None: no sink that any attempt has ever written to has the batch, or only some of
@@ -67,7 +69,7 @@ class Recorded:
         unknown: SinkError | CorruptEntryError | None = None
         for sink in self.usable():
             try:
-                manifest = found_in(sink, batch)
+                manifest = self._found_in(sink, batch, of=sink)
             except (SinkError, CorruptEntryError) as error:
                 unknown = error  # another sink may have the batch
                 continue
@@ -109,10 +111,41 @@ class Recorded:
             if found and not any(is_among(table, [one.sink for one in found]) for table in sink.tables):
                 continue
             for table in sink.tables:
-                manifest = None if is_among(table, [one.sink for one in found]) else found_in(table, batch)
+                is_known = is_among(table, [one.sink for one in found])
+                manifest = None if is_known else self._found_in(table, batch, of=sink)
                 if manifest is not None:
                     found.append(Published(manifest=manifest, sink=table))
         return found
+
+    def _found_in(self, table: OpenSink, batch: ExpectedBatch, *, of: OpenSink) -> Manifest | None:
+        """The batch in a table of a sink; None, too, if a table that was named by mistake cannot tell."""
+        try:
+            return found_in(table, batch)
+        except (SinkError, CorruptEntryError):
+            if not self._is_in_vain(of, batch.key):
+                raise
+            return None
+
+    def _is_in_vain(self, sink: OpenSink, key: BatchKey) -> bool:
+        """Whether only plans that were refused have named the sink, and the pipeline, as it planned last, does not: it
+        has nothing of the batch. Where what a batch was published by is unknown, any sink may have it."""
+        with suppress(CorruptEntryError):
+            is_known = self._definitions_of(key) is not None and self._checkpoint.adoptions.get(key) is None
+            to_come = [self.refused(lane) for lane in dict.fromkeys((key.lane, LIVE))]
+            named = [self._usable.get(plan.definition) for plan in to_come if plan is not None]
+            if is_known and not any(one is not None and one.definition == sink.definition for one in named):
+                return sink in self.never_written[0]
+        return False
+
+    def refused(self, lane: str) -> RefusedPlan | None:
+        """The plan of the lane that was refused last, as :func:`refused_plan` has it. Looked up once: a fence that a
+        command drafts meanwhile would count as an attempt of a plan since.
+
+        :raises CorruptEntryError: if an entry that tells cannot be read.
+        """
+        if lane not in self._refused:
+            self._refused[lane] = refused_plan(self._checkpoint, lane)
+        return self._refused[lane]
 
     def whatever_is_at(self, key: BatchKey) -> list[Published]:
         """The batches in the sinks under this number, of any checkpoint.
@@ -234,6 +267,7 @@ class Recorded:
         found = [self._usable[name] for name in names if name in self._usable]
         return found or self.sinks()[:1]
 
+    @cached_property
     def never_written(self) -> tuple[list[OpenSink], list[str]]:
         """The sinks that no attempt on record wrote to, each once: a plan that was refused has left its pipeline on
         record, or retention has removed the attempts. And the reasons, in words, of those that cannot be used from
