@@ -159,8 +159,12 @@ MUTATIONS = [
         name="a rewind asks what the pipeline writes to by what it has fenced itself",
         why="the plan that was refused last counts as made since, and its table gets nothing back that is taken out",
         file="upkeep/commands/rewind.py",
-        old="        self._drop(later, pipelines)\n",
-        new="        self._drop(later, written_from_now(self._checkpoint, self._recorded, self._name))\n",
+        old="        pipelines = written_from_now(",
+        new=(
+            "        for number, made in self._lost.items():\n"
+            '            fence_unknown(self._drafting, BatchKey(self._name, number), made, why="")\n'
+            "        pipelines = written_from_now("
+        ),
         tests=(NAMED,),
     ),
     Mutation(
