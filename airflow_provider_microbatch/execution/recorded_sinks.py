@@ -85,14 +85,23 @@ def tables_in(recorded: Any, *, beside: OpenSink) -> list[RecordedTable]:
     :param recorded: the sink's plain form, whoever wrote it.
     :param beside: the pipeline's sink of now.
     """
-    if recorded is None:
-        return []
+    letters = (
+        LETTERS if isinstance(recorded, Mapping) and recorded.get("class") == class_path(WithDeadLetters) else None
+    )
+    return [_table(form, beside=beside, is_of_letters=one == letters) for one, form in forms_in(recorded).items()]
+
+
+def forms_in(recorded: Any) -> Mapping[str, Any]:
+    """By name, the plain forms of the tables of a sink on record; none of None. That of a single table has no name.
+
+    :param recorded: as :func:`tables_in` takes it.
+    """
     given = recorded if isinstance(recorded, Mapping) else {}
     arguments = given.get("arguments") if given.get("class") in _OF_SEVERAL else None
     several = arguments.get("sinks") if isinstance(arguments, Mapping) else None
-    forms = several if isinstance(several, Mapping) else {"": recorded}
-    letters = LETTERS if given.get("class") == class_path(WithDeadLetters) else None
-    return [_table(form, beside=beside, is_of_letters=one == letters) for one, form in forms.items()]
+    if isinstance(several, Mapping):
+        return several
+    return {} if recorded is None else {"": recorded}
 
 
 def places_of(tables: Iterable[RecordedTable]) -> list[Sink]:

@@ -36,5 +36,5 @@ def rewind_named(
 
 
 def _stays(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, *, lost: OpenSink | None) -> bool:
-    wrote = (one for one in published_to(checkpoint, key, beside=sink) if one.keeps_for_good)
+    wrote = (one for one in published_to(checkpoint, key, beside=sink) if not one.can_withdraw)
     return any(lost is None or not lost.is_written_by(one, checkpoint.tables) for one in wrote)

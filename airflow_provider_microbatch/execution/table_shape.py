@@ -8,11 +8,11 @@ from itertools import chain
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE
-from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, SinkError
 from airflow_provider_microbatch.execution.newest import newest_published
 from airflow_provider_microbatch.execution.published_to import adopted_in, published_as
 from airflow_provider_microbatch.execution.recorded_sinks import RecordedTable, recorded_tables
+from airflow_provider_microbatch.execution.rewind_named import rewind_named
 from airflow_provider_microbatch.sinks import OpenSink, Sink
 
 OTHERS = 20
@@ -37,11 +37,11 @@ def _check_table(checkpoint: Checkpoint, table: OpenSink, *, lane: str, beside: 
             continue
         why = table.definition.unlike(before)
         if why is not None:
-            rewind = command(checkpoint.lane(name), "rewind --to -1 --drop-output")
-            anew = f"; or have {rewind} take all batches out, to run them again in the new form"
+            rewind = rewind_named(checkpoint, beside, name, -1)
+            again = f"; or have {rewind} take all batches out, to run them again in the new form"
             raise SinkError(
                 f"{why} Readers of {table.location()} could not read both. Go on as before; or write to another table"
-                f"{'' if table.definition.keeps_form else anew}."
+                f"{again if rewind and not table.definition.keeps_form else ''}."
             )
         return
 

@@ -453,7 +453,8 @@ def _is_beside(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) -> boo
     """Whether the batch went to a table of the pipeline's and to one that it names no more. A rewind over it is refused
     then; one over later batches that did tells so itself, since a look at all of them by each finding is dear."""
     with suppress(CheckpointError):
-        return any(published_beside(checkpoint, sink, key) for sink in written_from_now(checkpoint, recorded, key.lane))
+        pipelines = written_from_now(checkpoint, recorded, key.lane)
+        return any(published_beside(checkpoint, sink, key) for sinks in pipelines for sink in sinks)
     return False
 
 

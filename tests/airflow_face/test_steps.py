@@ -35,7 +35,7 @@ from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.several import Sinks
 from airflow_provider_microbatch.task_context.run_context import identity_of
-from airflow_provider_microbatch.upkeep.commands.site import alive
+from airflow_provider_microbatch.upkeep.commands.alive import alive
 from airflow_provider_microbatch.upkeep.table_check import check_table
 from tests.airflow_face.support import InlineSubmit, context, transform_file
 from tests.execution.test_clears import committed_two

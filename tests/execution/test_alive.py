@@ -25,7 +25,7 @@ from airflow_provider_microbatch.execution.engine import EngineState, Handle
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.liveness import ORPHAN_SECONDS, no_engine
 from airflow_provider_microbatch.execution.table_place import make_ready
-from airflow_provider_microbatch.upkeep.commands.site import alive
+from airflow_provider_microbatch.upkeep.commands.alive import alive
 from tests.execution.world import CODE, World, run_identity
 from tests.support.inline_engine import InlineEngine, local
 from tests.support.leases import expire_leases

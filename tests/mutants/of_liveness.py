@@ -29,7 +29,7 @@ MUTATIONS = [
     Mutation(
         name="despite audits a command passes over whoever is alive",
         why="the log changes under an attempt that is at it",
-        file="upkeep/commands/site.py",
+        file="upkeep/commands/alive.py",
         old="    found = []\n    for key, epoch in sorted(suspects):\n",
         new="    found = []\n    for key, epoch in sorted(suspects) if parked else ():\n",
         tests=("tests/airflow_face/test_steps.py",),

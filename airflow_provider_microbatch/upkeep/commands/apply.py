@@ -14,12 +14,12 @@ from airflow_provider_microbatch.checkpoint.maintenance import APPLIED, HOLD_SEC
 from airflow_provider_microbatch.exceptions import CorruptEntryError, MaintenanceError, MicroBatchError
 from airflow_provider_microbatch.execution.liveness import EngineOf
 from airflow_provider_microbatch.stores import Store
+from airflow_provider_microbatch.upkeep.commands.alive import alive
 from airflow_provider_microbatch.upkeep.commands.draft import Draft
 from airflow_provider_microbatch.upkeep.commands.moving import MovingStep
 from airflow_provider_microbatch.upkeep.commands.not_in import NotIn
 from airflow_provider_microbatch.upkeep.commands.plan import Plan
 from airflow_provider_microbatch.upkeep.commands.rename_source import say_begun
-from airflow_provider_microbatch.upkeep.commands.site import alive
 from airflow_provider_microbatch.upkeep.commands.steps import (
     AskingStep,
     Copy,

@@ -9,10 +9,10 @@ from airflow_provider_microbatch.exceptions import MaintenanceError
 from airflow_provider_microbatch.execution.liveness import EngineOf
 from airflow_provider_microbatch.stores import Store
 from airflow_provider_microbatch.stores.location import open_store
+from airflow_provider_microbatch.upkeep.commands.alive import alive
 from airflow_provider_microbatch.upkeep.commands.moving import CopyTo, Leave, Open, is_open
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.repair_epochs import fence_ahead
-from airflow_provider_microbatch.upkeep.commands.site import alive
 from airflow_provider_microbatch.upkeep.commands.stateless import check_no_state
 
 

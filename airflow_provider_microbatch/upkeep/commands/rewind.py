@@ -95,6 +95,7 @@ class _Rewind:
             self._check_files(later[0])
         self._check_readable(later, commit_ids)
         self._keep(later)
+        pipelines = written_from_now(self._checkpoint, self._recorded, self._name)  # fences count as later
         unfinished = {number: self._unfinished(BatchKey(self._name, number)) for number in later}
         # First of all: an attempt that sleeps could otherwise publish after its batch was taken out.
         for number in reversed(later):
@@ -102,7 +103,7 @@ class _Rewind:
             drop_stages(self._drafting, self._recorded, unfinished[number])
         for number, made in self._lost.items():
             fence_unknown(self._drafting, BatchKey(self._name, number), made, why="made after the backup")
-        self._drop(later)
+        self._drop(later, pipelines)
         why = f"later than batch {self._to}" if self._to >= 0 else "everything is read again"
         # Commits first, from the newest on: if the command is killed in between, no batch is committed that the offset
         # log lacks.
@@ -421,7 +422,7 @@ class _Rewind:
                         )
                     )
 
-    def _drop(self, later: list[int]) -> None:
+    def _drop(self, later: list[int], pipelines: Sequence[Sequence[OpenSink]]) -> None:
         published = {
             number: self._lost.get(number) or self._recorded.everywhere(BatchKey(self._name, number))
             for number in later
@@ -438,13 +439,12 @@ class _Rewind:
             if self._drop_output:
                 raise MaintenanceError(f"{told} Nothing was done.")
             self._drafting.note(told)
-        sinks = written_from_now(self._checkpoint, self._recorded, self._name)
         for key in () if self._allow_skip else (BatchKey(self._name, number) for number in present):
-            check_put_back(self._checkpoint, self._recorded, sinks, key, published[key.id])
+            check_put_back(self._checkpoint, self._recorded, pipelines, key, published[key.id])
         taken = [(number, found) for number in reversed(present) for found in reversed(published[number])]
         for table in {found.sink.location(): found.sink for _, found in taken}.values():
             table.check_whole()  # a removal that is refused in the middle would be left half done
-        away = not_put_back(sinks, [found for _, found in taken])
+        away = not_put_back(pipelines, [found for _, found in taken])
         for number, found in taken:
             where = found.sink.location()
             if not found.sink.definition.can_withdraw:

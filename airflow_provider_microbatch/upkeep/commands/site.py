@@ -1,9 +1,7 @@
-"""The pipeline as its checkpoint records it, for commands without the DAG file: sources, sinks, and attempts that are
-alive."""
+"""The pipeline as its checkpoint records it, for commands without the DAG file: sources and sinks."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,6 +13,7 @@ from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
+from airflow_provider_microbatch.checkpoint.refused_plans import RefusedPlan
 from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.exceptions import (
     CheckpointError,
@@ -24,7 +23,6 @@ from airflow_provider_microbatch.exceptions import (
     SinkError,
 )
 from airflow_provider_microbatch.execution.identity import expected_on_record, found_in, is_of_one_attempt
-from airflow_provider_microbatch.execution.liveness import EngineOf, sign_of_life
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.refused_plan import refused_plan
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink, Sink, SinkContext
@@ -55,6 +53,7 @@ class Recorded:
         self._checkpoint = checkpoint
         self._tables = checkpoint.tables.following_moves
         self._gone: dict[str, bool] = {}
+        self._refused: dict[str, RefusedPlan | None] = {}
 
     def published(self, key: BatchKey) -> Published | None:
         """The batch in the table, or None: no sink that any attempt has ever written to has the batch, or only some of
@@ -70,7 +69,7 @@ class Recorded:
         unknown: SinkError | CorruptEntryError | None = None
         for sink in self.usable():
             try:
-                manifest = found_in(sink, batch)
+                manifest = self._found_in(sink, batch, of=sink)
             except (SinkError, CorruptEntryError) as error:
                 unknown = error  # another sink may have the batch
                 continue
@@ -112,10 +111,41 @@ class Recorded:
             if found and not any(is_among(table, [one.sink for one in found]) for table in sink.tables):
                 continue
             for table in sink.tables:
-                manifest = None if is_among(table, [one.sink for one in found]) else found_in(table, batch)
+                is_known = is_among(table, [one.sink for one in found])
+                manifest = None if is_known else self._found_in(table, batch, of=sink)
                 if manifest is not None:
                     found.append(Published(manifest=manifest, sink=table))
         return found
+
+    def _found_in(self, table: OpenSink, batch: ExpectedBatch, *, of: OpenSink) -> Manifest | None:
+        """The batch in a table of a sink; None, too, if a table that was named by mistake cannot tell."""
+        try:
+            return found_in(table, batch)
+        except (SinkError, CorruptEntryError):
+            if not self._is_in_vain(of, batch.key):
+                raise
+            return None
+
+    def _is_in_vain(self, sink: OpenSink, key: BatchKey) -> bool:
+        """Whether only plans that were refused have named the sink, and the pipeline, as it planned last, does not: it
+        has nothing of the batch. Where what a batch was published by is unknown, any sink may have it."""
+        with suppress(CorruptEntryError):
+            is_known = self._definitions_of(key) is not None and self._checkpoint.adoptions.get(key) is None
+            to_come = [self.refused(lane) for lane in dict.fromkeys((key.lane, LIVE))]
+            named = [self._usable.get(plan.definition) for plan in to_come if plan is not None]
+            if is_known and not any(one is not None and one.definition == sink.definition for one in named):
+                return sink in self.never_written[0]
+        return False
+
+    def refused(self, lane: str) -> RefusedPlan | None:
+        """The plan of the lane that was refused last, as :func:`refused_plan` has it. Looked up once: a fence that a
+        command drafts meanwhile would count as an attempt of a plan since.
+
+        :raises CorruptEntryError: if an entry that tells cannot be read.
+        """
+        if lane not in self._refused:
+            self._refused[lane] = refused_plan(self._checkpoint, lane)
+        return self._refused[lane]
 
     def whatever_is_at(self, key: BatchKey) -> list[Published]:
         """The batches in the sinks under this number, of any checkpoint.
@@ -232,13 +262,12 @@ class Recorded:
 
         :raises MaintenanceError: if no sink is on record, or one of these cannot be used from here.
         """
-        epochs = self._checkpoint.attempts.epochs
-        attempts = [self._newest_attempt(name, epochs.ids(name)) for name in dict.fromkeys((lane, LIVE))]
-        names = dict.fromkeys(attempt.definition or "" for attempt in attempts if attempt is not None)
+        names = dict.fromkeys(filter(None, (self.ran_last(name) for name in dict.fromkeys((lane, LIVE)))))
         self._check_usable(self._unusable.keys() & names.keys())
         found = [self._usable[name] for name in names if name in self._usable]
         return found or self.sinks()[:1]
 
+    @cached_property
     def never_written(self) -> tuple[list[OpenSink], list[str]]:
         """The sinks that no attempt on record wrote to, each once: a plan that was refused has left its pipeline on
         record, or retention has removed the attempts. And the reasons, in words, of those that cannot be used from
@@ -280,7 +309,8 @@ class Recorded:
         """The usable sinks, and the reasons why the others cannot be used, by the names of their definitions."""
         found: dict[str, OpenSink] = {}
         refused: dict[str, str] = {}
-        definitions, newest = self._checkpoint.definitions, self._newest_definition()
+        definitions = self._checkpoint.definitions
+        newest = None if self.newest is None else self.newest.definition
         for name in sorted(definitions.names(), key=lambda name: name != newest):
             try:
                 recorded = definitions.sink(name)
@@ -290,13 +320,18 @@ class Recorded:
                 refused[name] = f"The sink of {definitions.where(name)} cannot be used from here: {error}"
         return found, refused
 
-    def _newest_definition(self) -> str | None:
-        """The definition that the attempt that began last ran, of all lanes; None if none is on record."""
+    @cached_property
+    def newest(self) -> Attempt | None:
+        """The attempt that began last, of all lanes, by the clocks of workers; None if none is on record."""
         attempts = self._checkpoint.attempts
         lanes = ((lane, attempts.epochs.ids(lane)) for lane in attempts.epochs.lanes())
         begun = [found for lane, ids in lanes if (found := self._newest_attempt(lane, ids)) is not None]
-        newest = max(begun, key=lambda attempt: attempt.started_ms, default=None)
-        return None if newest is None else newest.definition
+        return max(begun, key=lambda attempt: attempt.started_ms, default=None)
+
+    def ran_last(self, lane: str) -> str | None:
+        """The definition that the lane's newest attempt ran; None if none is on record."""
+        found = self._newest_attempt(lane, self._checkpoint.attempts.epochs.ids(lane))
+        return None if found is None else found.definition
 
     def _newest_attempt(self, lane: str, ids: Sequence[int]) -> Attempt | None:
         attempts = self._checkpoint.attempts
@@ -453,36 +488,3 @@ def tables_of(sinks: Sequence[OpenSink]) -> list[OpenSink]:
     """The tables of the sinks, each once."""
     found = {str(table.definition.to_dict()): table for sink in sinks for table in sink.tables}
     return list(found.values())
-
-
-def alive(checkpoint: Checkpoint, engine_of: EngineOf, *, parked: bool = True) -> list[str]:
-    """All attempts that are alive, in words: their lease runs, or their engine reports that they run.
-
-    :param parked: count a stage that waits for its audits.
-    :raises EngineError: if an engine cannot be asked.
-    """
-    suspects = set(checkpoint.leases.unfinished())
-    for name in checkpoint.lanes():
-        lane = checkpoint.lane(name)
-        for number in {lane.offset_log.latest_id(), lane.commit_log.latest_id()} - {None}:
-            assert number is not None
-            key = BatchKey(name, number)
-            suspects.update({(key, epoch) for epoch in [checkpoint.attempts.latest_epoch(key)] if epoch})
-    found = []
-    for key, epoch in sorted(suspects):
-        sign = _sign(checkpoint, key, epoch, engine_of, parked=parked)
-        if sign is not None:
-            found.append(f"{key} attempt {epoch} ({sign})")
-    return found
-
-
-def _sign(checkpoint: Checkpoint, key: BatchKey, epoch: int, engine_of: EngineOf, *, parked: bool) -> str | None:
-    try:
-        attempt = checkpoint.attempts.get(key, epoch)
-        if attempt is not None:
-            # However long the attempt has been an orphan: a command fences it, and stops nothing.
-            return sign_of_life(checkpoint, attempt, engine_of, parked=parked, orphan_seconds=math.inf)
-        seconds = checkpoint.leases.remaining_seconds(key, epoch, parked=parked)
-    except CheckpointError:
-        return None  # torn: `repair` mends unreadable entries, and the holder could not read its entry either
-    return f"it is being opened, its lease runs for another {seconds:.0f} s" if seconds > 0 else None
