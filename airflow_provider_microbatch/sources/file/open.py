@@ -13,7 +13,7 @@ from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceChan
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.runtime.streaming_job import Stream
 from airflow_provider_microbatch.sources import UNLIMITED, Figures, OpenSource, ReadLimit, SourceContext, Split
-from airflow_provider_microbatch.sources.file import PARSED, FileSource, notifications
+from airflow_provider_microbatch.sources.file import PARSED, FileSource
 from airflow_provider_microbatch.sources.file.appending import Appender
 from airflow_provider_microbatch.sources.file.batch import total
 from airflow_provider_microbatch.sources.file.candidates import Candidates
@@ -455,7 +455,7 @@ class OpenFileSource(OpenSource):
             source_log=self._log,
             state=self._state,
             selects={name: getattr(source, name) for name in (*_SELECTS, "notifications")},
-            full_listing_seconds=source.full_listing_seconds or notifications.FULL_LISTING_SECONDS,
+            full_listing_seconds=source.full_listing_seconds or FULL_LISTING_SECONDS,
             clock_ms=context.clock_ms,
         )
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from airflow_provider_microbatch.sources.file.listing import Unseen
 from airflow_provider_microbatch.sources.file.log import NOTHING, SourceLog
-from airflow_provider_microbatch.sources.file.sealed import SealedRecords
+from airflow_provider_microbatch.sources.file.sealed import SealedRecords, is_due
 from airflow_provider_microbatch.stores import Store
 
 FULL_LISTING_SECONDS = 3_600
@@ -180,5 +180,4 @@ class ListingOrder:
             self._records.write(walk.number + 1, record, latest=latest)
 
     def _is_due(self, last_ms: int) -> bool:
-        # A clock that was set back makes the listing due, too.
-        return not 0 <= self._clock_ms() - last_ms < self._full_ms
+        return is_due(last_ms, now_ms=self._clock_ms(), every_ms=self._full_ms)

@@ -23,6 +23,11 @@ log = logging.getLogger(__name__)
 R = TypeVar("R")
 
 
+def is_due(last_ms: int, *, now_ms: int, every_ms: int) -> bool:
+    """Whether a listing of all files is due that was last done then. A clock that was set back makes it due, too."""
+    return not 0 <= now_ms - last_ms < every_ms
+
+
 class SealedRecords(Generic[R]):
     """The records of one kind.
 

@@ -12,9 +12,6 @@ from typing import Self
 
 from airflow_provider_microbatch.exceptions import DefinitionError
 
-FULL_LISTING_SECONDS = 3_600
-"""Seconds after which all objects are listed, unless the source sets another number."""
-
 _ADDRESS = re.compile(r"sqs://(?P<conn_id>[A-Za-z0-9_.#-]*)/(?:(?P<account>[0-9]{12})/)?(?P<name>[A-Za-z0-9_-]{1,80})")
 
 

@@ -22,7 +22,7 @@ from airflow_provider_microbatch.sources.file.listing import Listing
 from airflow_provider_microbatch.sources.file.log import SourceLog
 from airflow_provider_microbatch.sources.file.notifications.events import created
 from airflow_provider_microbatch.sources.file.notifications.queue import Message, Queue, QueueAwayError
-from airflow_provider_microbatch.sources.file.sealed import SealedRecords
+from airflow_provider_microbatch.sources.file.sealed import SealedRecords, is_due
 from airflow_provider_microbatch.sources.file.seen import SeenFiles
 from airflow_provider_microbatch.stores import Store
 
@@ -114,13 +114,13 @@ class Hints:
         listed = _LISTED.get(self._location)
         if listed is not None and (listed.number, listed.latest) != (number, latest):
             listed = None
-        is_due = self._is_due(None if record is None else record.full_ms)
-        is_due = is_due and self._is_due(None if listed is None else listed.at_ms)
+        must_list = self._is_due(None if record is None else record.full_ms)
+        must_list = must_list and self._is_due(None if listed is None else listed.at_ms)
         waiting = self._told(self._queue.waiting)
         if listed is not None and waiting is not None and waiting != listed.waiting:
             # One may have gone and another come: from here on the number that was listed for tells nothing.
             _LISTED[self._location] = listed = replace(listed, waiting=-1)
-        if not is_due and (waiting == 0 or (listed is not None and listed.waiting == waiting)):
+        if not must_list and (waiting == 0 or (listed is not None and listed.waiting == waiting)):
             return
         now_ms = self._clock_ms()
         yield None
@@ -132,8 +132,8 @@ class Hints:
         _, record = self._records.read()
         came = self._told(lambda: self._queue.receive(_MOST + 1))
         tells_table = self._hold(came or [])
-        is_due = self._is_due(None if record is None else record.full_ms)
-        if came is None or len(came) > _MOST or is_due or tells_table:
+        must_list = tells_table or self._is_due(None if record is None else record.full_ms)
+        if came is None or len(came) > _MOST or must_list:
             return None
         if not came and not self._held:
             return []
@@ -195,8 +195,7 @@ class Hints:
             raise SourceError(f"source {self._name!r}: {error}") from error
 
     def _is_due(self, last_ms: int | None) -> bool:
-        # A clock that was set back makes the listing due, too.
-        return last_ms is None or not 0 <= self._clock_ms() - last_ms < self._full_ms
+        return last_ms is None or is_due(last_ms, now_ms=self._clock_ms(), every_ms=self._full_ms)
 
 
 def _is_askable(key: str) -> bool:
