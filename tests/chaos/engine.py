@@ -51,7 +51,7 @@ class ProcessEngine:
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(plan))
         # What is not JSON is written by a package.
-        bare = [] if any(stage.arguments["format"] == "parquet" for stage in job.stages.values()) else ["-S"]
+        bare = [] if any(stage.arguments.get("format") == "parquet" for stage in job.stages.values()) else ["-S"]
         self._started[tag] = subprocess.Popen(
             [sys.executable, *bare, "-m", "tests.chaos.engine_process", str(path)],
             cwd=TOP,
