@@ -4,6 +4,7 @@ and sinks of Iceberg tables share this module."""
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ class OpenCatalog:
     :param busy: class of the error that is raised if the catalog could not be asked, or if its answer was lost: the
         catalog may have done what it was told.
     :param defaults: properties of the catalog where the connection does not say otherwise.
+    :param prepare: is given the catalog when it has been opened.
     """
 
     def __init__(
@@ -45,12 +47,14 @@ class OpenCatalog:
         failed: type[MicroBatchError],
         busy: type[MicroBatchError],
         defaults: Mapping[str, str] | None = None,
+        prepare: Callable[[Catalog], None] | None = None,
     ) -> None:
         self._conn_id = conn_id
         self._connect = connect
         self._at_end = at_end
         self._failed, self._busy = failed, busy
         self._defaults = dict(defaults or {})
+        self._prepare = prepare
         self._catalog: Catalog | None = None
         self._secrets: tuple[str, ...] = ()
         self.table = table
@@ -83,6 +87,8 @@ class OpenCatalog:
                     f"connection {self._conn_id!r} is none of an Iceberg catalog: {self._without_secrets(error)}"
                 ) from None
             self._at_end(catalog.close)
+            if self._prepare is not None:
+                self._prepare(catalog)
             self._catalog = catalog
         return self._catalog
 
@@ -109,18 +115,29 @@ class OpenCatalog:
         except (MicroBatchError, CommitFailedException):
             raise
         except (RequestException, SQLAlchemyError, RESTError, CommitStateUnknownException) as error:
-            what = f"cannot {doing} the Iceberg table {self.table} of connection {self._conn_id!r}"
-            raise self._busy(f"{what}: {type(error).__name__}: {self._without_secrets(error)}") from None
+            raise self._unanswered(doing, error) from None
+        except _of_metastores() as error:
+            raise self._unanswered(doing, error) from None
         except OSError as error:
             raise self._failed(
                 f"cannot {doing} the Iceberg table {self.table}: {self._without_secrets(error)}"
             ) from None
+
+    def _unanswered(self, doing: str, error: Exception) -> MicroBatchError:
+        what = f"cannot {doing} the Iceberg table {self.table} of connection {self._conn_id!r}"
+        return self._busy(f"{what}: {type(error).__name__}: {self._without_secrets(error)}")
 
     def _without_secrets(self, error: Exception) -> str:
         text = str(error)
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return text
+
+
+def _of_metastores() -> tuple[type[Exception], ...]:
+    """Errors of a Hive metastore's client, which is loaded where a catalog is one."""
+    client = sys.modules.get("thrift.Thrift")
+    return () if client is None else (client.TException,)
 
 
 def properties_of(connection: Connection) -> tuple[str, dict[str, str]]:

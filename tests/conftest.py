@@ -86,12 +86,19 @@ METASTORE_SCOPE = "metastore"
 """Tests that share a metastore, which is a server of its own."""
 
 
+CATALOGS_SCOPE = "catalogs"
+"""Tests that share the catalogs of Iceberg tables, which are servers of their own."""
+_IN_CATALOGS = ("tests/contract/test_sink.py", "tests/sinks/test_iceberg_hive.py")
+
+
 def scope_of(nodeid: str) -> str:
     """What runs in one worker: a file, so that its Spark session is started once; or all tests that run DAGs, or that
-    ask the metastore."""
+    ask the same servers."""
     path = nodeid.partition("::")[0]
     if path.startswith("tests/tables/test_spark_"):
         return METASTORE_SCOPE
+    if path in _IN_CATALOGS:
+        return CATALOGS_SCOPE
     return AIRFLOW_SCOPE if path.startswith(("tests/scheduler/", "tests/demo/test_demo")) else path
 
 

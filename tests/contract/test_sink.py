@@ -29,7 +29,7 @@ from tests.contract.registered import registered
 from tests.postgres import database, stages
 from tests.sinks.delta_stages import write_changes_stage, write_delta_stage
 from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, KEY, NOTHING_KNOWN, batch_of, expect, write_stage
-from tests.support import iceberg_table, kafka, kafka_stages, object_stages, object_store
+from tests.support import iceberg_catalogs, iceberg_table, kafka, kafka_stages, object_stages, object_store
 from tests.support.foreach_sinks import RowsInSqlite
 from tests.tables.stages import write_stage_table
 
@@ -39,6 +39,7 @@ class Kind:
     """:param tables: of so many the sink consists.
     :param keeps_replaced: so many of them keep what was replaced until it is asked to go.
     :param needs: a fixture that it is made with.
+    :param catalog: finds the address of the catalog that it is in, if that is a server.
     """
 
     make: Callable[[Path], Sink]
@@ -46,6 +47,7 @@ class Kind:
     tables: int = 1
     keeps_replaced: int | None = None
     needs: str | None = None
+    catalog: Callable[[], str] | None = None
 
     @property
     def kept(self) -> int:
@@ -125,6 +127,18 @@ SYSTEMS = {
         write_stage=write_delta_stage,
         keeps_replaced=0,  # it belongs to the table's history, and expiry removes it
     ),
+    "iceberg-rest": Kind(
+        make=lambda folder: iceberg_table.sink_in(folder, namespace=iceberg_catalogs.namespace_of(folder)),
+        write_stage=write_delta_stage,
+        keeps_replaced=0,  # as above
+        catalog=iceberg_catalogs.rest,
+    ),
+    "iceberg-hive": Kind(
+        make=lambda folder: iceberg_table.sink_in(folder, namespace=iceberg_catalogs.namespace_of(folder)),
+        write_stage=write_delta_stage,
+        keeps_replaced=0,  # as above
+        catalog=iceberg_catalogs.hive,
+    ),
     "iceberg-merged": Kind(
         make=lambda folder: iceberg_table.sink_in(
             folder, merge=Merge(keys=("id",), sequence_by=("epoch",)), schema_policy="add_columns"
@@ -169,7 +183,7 @@ SYSTEMS = {
 }
 
 
-system_name = registered(SYSTEMS, slow=("kafka-sink",))
+system_name = registered(SYSTEMS, slow=("kafka-sink", "iceberg-rest", "iceberg-hive"))
 
 
 @pytest.fixture
@@ -189,7 +203,7 @@ def sink(kind: Kind, tmp_path: Path, request: pytest.FixtureRequest) -> OpenSink
 
     def connect(conn_id: str) -> Connection:
         if conn_id == iceberg_table.CONN_ID:
-            return iceberg_table.connection_of(tmp_path)
+            return iceberg_table.connection_of(tmp_path, uri=kind.catalog and kind.catalog())
         if conn_id == "kafka":
             return kafka.connection()
         if conn_id == database.CONN_ID:

@@ -7,6 +7,7 @@ from tests.mutants.mutation import Mutation
 SINK = "tests/sinks/test_iceberg_sink.py"
 HISTORY = "tests/sinks/test_iceberg_history.py"
 MERGE = "tests/sinks/test_iceberg_merge.py"
+HIVE = "tests/sinks/test_iceberg_hive.py"
 BRANCHES = "tests/execution/test_branches.py"
 
 MUTATIONS = [
@@ -217,5 +218,29 @@ MUTATIONS = [
         old="if len(names[id]) > 1 or id in mapped}",
         new="if False}",
         tests=(MERGE,),
+    ),
+    Mutation(
+        name="a commit to a metastore is on no condition",
+        why="a call that outlives its task puts the table back: what was published since is gone",
+        file="sinks/iceberg/catalog.py",
+        old="        prepare=on_condition,\n",
+        new="",
+        tests=(HIVE,),
+    ),
+    Mutation(
+        name="a metastore that heeds no condition is published to",
+        why="a task that slept puts the table back behind what was published since",
+        file="sinks/iceberg/hive.py",
+        old="        self._by.check_heeded(self._client, dbname, tbl_name)\n",
+        new="",
+        tests=(HIVE,),
+    ),
+    Mutation(
+        name="no table of a metastore is locked",
+        why="a writer of others that goes by the lock looks at the table, and overwrites what was published meanwhile",
+        file="sinks/iceberg/hive.py",
+        old="        return self._client.lock(request)\n",
+        new="        return LockResponse(lockid=_NO_LOCK, state=LockState.ACQUIRED)\n",
+        tests=(HIVE,),
     ),
 ]

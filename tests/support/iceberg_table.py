@@ -26,15 +26,15 @@ def catalog_file(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}-catalog.db")
 
 
-def connection_of(folder: Path) -> Connection:
-    """Of that catalog."""
-    extra = {"type": "sql", "uri": f"sqlite:///{catalog_file(folder)}", "catalog_name": "tests"}
-    return Connection(conn_id=CONN_ID, conn_type="iceberg", extra=extra)
+def connection_of(folder: Path, *, uri: str | None = None) -> Connection:
+    """Of that catalog, or of one that is a server."""
+    in_sqlite = {"type": "sql", "uri": f"sqlite:///{catalog_file(folder)}", "catalog_name": "tests"}
+    return Connection(conn_id=CONN_ID, conn_type="iceberg", extra=in_sqlite if uri is None else {"uri": uri})
 
 
-def sink_in(folder: Path, name: str = "orders", **given: Any) -> IcebergSink:
+def sink_in(folder: Path, name: str = "orders", *, namespace: str = NAMESPACE, **given: Any) -> IcebergSink:
     """Of a table in a folder."""
-    return IcebergSink(CONN_ID, f"{NAMESPACE}.{name}", path=str(folder / name), **given)
+    return IcebergSink(CONN_ID, f"{namespace}.{name}", path=str(folder / name), **given)
 
 
 def opened_in(folder: Path, name: str = "orders", **given: Any) -> OpenIceberg:

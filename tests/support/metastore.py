@@ -13,6 +13,8 @@ import pyspark
 
 from tests.support.connect_server import connect_server, free_port, listening
 
+_WITH_LOCKS = Path(__file__).parent / "java" / "Metastore.java"
+
 
 def metastore(folder: Path, *, thrift: str | None = None) -> AbstractContextManager[str]:
     """:param folder: metastore and warehouse go below it.
@@ -34,9 +36,10 @@ def metastore(folder: Path, *, thrift: str | None = None) -> AbstractContextMana
 
 
 @contextmanager
-def hive_metastore(folder: Path) -> Iterator[str]:
+def hive_metastore(folder: Path, *, locks: bool = False) -> Iterator[str]:
     """The metastore that is in Spark's own jars, as a server.
 
+    :param locks: whether it gives locks of tables, which Spark asks none for.
     :return: its address.
     """
     port, jars = free_port(), Path(pyspark.__path__[0]) / "jars" / "*"
@@ -46,10 +49,12 @@ def hive_metastore(folder: Path) -> Iterator[str]:
         "hive.metastore.schema.verification": "false",
         "hive.metastore.warehouse.dir": folder / "warehouse",
         "hive.async.log.enabled": "false",
+        "datanucleus.connectionPoolingType": "none",
     }
     command = ["java", "-Xmx384m", "-XX:TieredStopAtLevel=1", "-cp", str(jars)]
     command += [f"-D{key}={value}" for key, value in settings.items()]
-    command += ["org.apache.hadoop.hive.metastore.HiveMetaStore", "-p", str(port)]
+    main = str(_WITH_LOCKS) if locks else "org.apache.hadoop.hive.metastore.HiveMetaStore"
+    command += [main, "-p", str(port)]
     with (folder / "metastore.log").open("wb") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, cwd=folder

@@ -1,4 +1,5 @@
-"""The catalog as the sink opens it: a file that a commit is about to name must be on disk before the commit."""
+"""The catalog as the sink opens it: a file that a commit is about to name must be on disk before the commit, and a
+commit is for the table as it was looked at."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.iceberg_catalog import OpenCatalog
 from airflow_provider_microbatch.sinks import SinkContext
 from airflow_provider_microbatch.sinks.iceberg import IcebergSink
+from airflow_provider_microbatch.sinks.iceberg.hive import on_condition
 
 _DURABLE = {"py-io-impl": "airflow_provider_microbatch.sinks.iceberg.durable.DurableFileIO"}
 
@@ -24,4 +26,5 @@ def catalog_of(sink: IcebergSink, context: SinkContext) -> OpenCatalog:
         failed=SinkError,
         busy=CatalogBusyError,
         defaults=_DURABLE,
+        prepare=on_condition,
     )

@@ -11,6 +11,7 @@ import psutil
 from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.engines import processes
 from airflow_provider_microbatch.runtime.layout import MANIFEST
+from airflow_provider_microbatch.sinks import SinkContext
 from tests.chaos.checks import published
 from tests.chaos.setting import Setting
 from tests.support.whose import published as published_as_asked
@@ -107,7 +108,7 @@ class Watched:
 
     def stage(self, attempt: Attempt) -> Path:
         """Where the attempt writes."""
-        stage = self.setting.pipeline().sink.stage(attempt.batch, attempt.epoch)
+        stage = self.setting.pipeline().sink.open(SinkContext()).stage(attempt.batch, attempt.epoch)
         return Path(stage.report.removeprefix("file://"))
 
     def spark(self) -> psutil.Process | None:
