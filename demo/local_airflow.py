@@ -201,9 +201,11 @@ class LocalAirflow(RunningAirflow):
             "api_auth": {"jwt_secret": secrets.token_hex(32)},
             # A second of idling between two loops is most of a micro-batch's overhead.
             "scheduler": {"scheduler_idle_sleep_time": "0.1"},
+            # A file that comes or changes is parsed within seconds. To parse all others as often takes a core, and one
+            # whose parse was not in time, on a busy machine, waits for so long.
             "dag_processor": {
                 "refresh_interval": "5",
-                "min_file_process_interval": "5",
+                "min_file_process_interval": "60",
                 "parsing_processes": "1",
                 "dag_processor_child_process_log_directory": str(self.home / "logs" / "dag_processor"),
             },

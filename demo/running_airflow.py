@@ -135,7 +135,7 @@ class RunningAirflow(ABC):
             self._token = self._call("GET", "/auth/token", None, token="")["access_token"]
         return self._call(method, where, body, token=self._token)
 
-    def unpause(self, dag_id: str, *, timeout: float = 60.0) -> None:
+    def unpause(self, dag_id: str, *, timeout: float = 180.0) -> None:
         """Wait until the DAG was found, then let it run."""
         self.wait_for(lambda: self._known(dag_id), timeout=timeout, what=f"DAG {dag_id}")
         self.api("PATCH", f"dags/{dag_id}", {"is_paused": False})

@@ -102,9 +102,14 @@ def scope_of(nodeid: str) -> str:
     return AIRFLOW_SCOPE if path.startswith(("tests/scheduler/", "tests/demo/test_demo")) else path
 
 
+LONGEST_FIRST = (AIRFLOW_SCOPE, METASTORE_SCOPE)
+"""Scopes that take minutes. One that begins when the others are done keeps one worker busy, while the others idle."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest scope begins first."""
-    items.sort(key=lambda item: scope_of(item.nodeid) != AIRFLOW_SCOPE)
+    """The longest scopes begin first."""
+    turns = {scope: turn for turn, scope in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: turns.get(scope_of(item.nodeid), len(turns)))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:

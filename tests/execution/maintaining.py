@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
@@ -93,6 +94,17 @@ def expire_all(root: Path) -> None:
         expire_leases(folder.parent)
     for path in root.rglob("maintenance/leases/*/*"):
         path.unlink(missing_ok=True)
+
+
+def moments(root: Path, *, first: int = 1, step: int = 2) -> Iterator[int]:
+    """Moments for :func:`killed_at` and :func:`at_change`; at each of them the folder is as it was at the beginning."""
+    kept = root.with_name(f"{root.name}-kept")
+    shutil.copytree(root, kept, symlinks=True)
+    for moment in range(first, 400, step):
+        yield moment
+        shutil.rmtree(root)
+        shutil.copytree(kept, root, symlinks=True)
+    raise AssertionError("it does not come to an end")
 
 
 def killed_at(moment: int, action: Callable[[], object], *, signs: bool = True) -> bool:

@@ -3,7 +3,6 @@ for dead, or a run that had begun before. Nothing is lost or doubled, and there 
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_microbatch.exceptions import MicroBatchError
-from tests.execution.maintaining import at_change, expire_all
+from tests.execution.maintaining import at_change, expire_all, moments
 from tests.execution.typed_commands import COMMANDS, Typed, checked, goes_on, is_sound, said, same
 from tests.execution.world import World
 
@@ -57,10 +56,7 @@ def test_whoever_comes_at_any_change_of_it_nothing_is_lost_or_doubled_and_there_
 ) -> None:
     """Each comes at every third change; between them they leave none out."""
     original = given.prepared(tmp_path / "world")
-    shutil.copytree(tmp_path / "world", tmp_path / "kept", symlinks=True)
-    for moment in range(first, 400, 3):
-        shutil.rmtree(tmp_path / "world")
-        shutil.copytree(tmp_path / "kept", tmp_path / "world", symlinks=True)
+    for moment in moments(tmp_path / "world", first=first, step=3):
         world = same(original)
         came = at_change(
             moment,
@@ -78,4 +74,3 @@ def test_whoever_comes_at_any_change_of_it_nothing_is_lost_or_doubled_and_there_
         if not came:
             assert moment > first, "it changes nothing"
             return
-    raise AssertionError("it does not come to an end")

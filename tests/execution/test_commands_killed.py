@@ -3,13 +3,12 @@ and there is a way on."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.execution.maintaining import expire_all, killed_at
+from tests.execution.maintaining import expire_all, killed_at, moments
 from tests.execution.typed_commands import COMMANDS, Typed, checked, goes_on, is_sound, said, same
 from tests.execution.world import World
 
@@ -61,10 +60,7 @@ def test_killed_at_any_change_nothing_is_lost_or_doubled_and_there_is_a_way_on(
 ) -> None:
     """Each way on is tried behind every third change; between them they leave none out."""
     original = given.prepared(tmp_path / "world")
-    shutil.copytree(tmp_path / "world", tmp_path / "kept", symlinks=True)
-    for moment in range(first, 400, 3):
-        shutil.rmtree(tmp_path / "world")
-        shutil.copytree(tmp_path / "kept", tmp_path / "world", symlinks=True)
+    for moment in moments(tmp_path / "world", first=first, step=3):
         world = same(original)
         killed = killed_at(moment, lambda world=world: said(given.words(world)), signs=False)  # type: ignore[misc]
         expire_all(tmp_path)
@@ -78,4 +74,3 @@ def test_killed_at_any_change_nothing_is_lost_or_doubled_and_there_is_a_way_on(
         if not killed:
             assert moment > first, "it changes nothing"
             return
-    raise AssertionError("it was killed each time")

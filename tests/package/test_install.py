@@ -11,6 +11,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Mapping
+from importlib.metadata import files
 from pathlib import Path
 
 import pyarrow.dataset as ds
@@ -142,28 +143,44 @@ def test_the_command_of_the_message_mends_the_environment_and_nothing_else_in_it
     assert run(python, "-c", show).stdout.split() == [NEWEST, NEWEST, NEWEST, "2.3.3"]
 
 
-def by_pip(folder: Path) -> Path:
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with PySpark as `make setup` has built it: a registry has it as source alone, and each installer would
+    fetch and build those 400 megabytes anew. Which version is installed, the registry's list says all the same."""
+    folder = tmp_path_factory.mktemp("built")
+    programs = f"pyspark-{NEWEST}.data/scripts"
+    with zipfile.ZipFile(folder / f"pyspark-{NEWEST}-py2.py3-none-any.whl", "w") as archive:
+        for path in files("pyspark") or ():
+            if path.suffix != ".pyc":
+                archive.write(path.locate(), f"{programs}/{path.name}" if ".." in path.parts else path)
+    return folder
+
+
+def by_pip(folder: Path, built: Path) -> Path:
     """The README's first command, in an empty environment."""
     python = new_environment(folder, has_pip=True)
-    asked(python, "-m", "pip", "install", ROOT, PIP_NO_COMPILE="1")  # of which the DAG imports a part
+    # Without bytecode: the DAG imports a part of what is installed.
+    asked(python, "-m", "pip", "install", ROOT, PIP_NO_COMPILE="1", PIP_FIND_LINKS=str(built))
     return python
 
 
-def by_uv_beside_airflow(folder: Path) -> Path:
+def by_uv_beside_airflow(folder: Path, built: Path) -> Path:
     """The README's other command, in an environment that Airflow's constraints have filled."""
     assert AIRFLOW is not None
     python = new_environment(folder, has_pip=False)
-    # A registry that lets nothing be kept makes uv build PySpark anew each time, and its cache a gigabyte larger.
-    cache = str(folder.with_name("uv-cache"))
+    # Of a registry that lets nothing be kept uv's own cache would grow by as much each time.
+    where = {"UV_CACHE_DIR": str(folder.with_name("uv-cache")), "UV_FIND_LINKS": str(built)}
     filled = [f"{name}=={version}" for name, version in IN_AIRFLOWS_CONSTRAINTS.items()]
-    resolved("install", "--python", python, *filled, UV_CACHE_DIR=cache)
-    resolved("install", "--python", python, f"apache-airflow=={AIRFLOW[1]}", ROOT, UV_CACHE_DIR=cache)
+    resolved("install", "--python", python, *filled, **where)
+    resolved("install", "--python", python, f"apache-airflow=={AIRFLOW[1]}", ROOT, **where)
     return python
 
 
 @pytest.mark.parametrize("install", [by_pip, by_uv_beside_airflow])
-def test_the_readmes_dag_runs_in_what_was_installed(install: Callable[[Path], Path], tmp_path: Path) -> None:
-    python = install(tmp_path / "environment")
+def test_the_readmes_dag_runs_in_what_was_installed(
+    install: Callable[[Path, Path], Path], built: Path, tmp_path: Path
+) -> None:
+    python = install(tmp_path / "environment", built)
     readme = next(documented(tmp_path, api=""))
     dags = tmp_path / "airflow" / "dags"
     (dags / "jobs").mkdir(parents=True)
