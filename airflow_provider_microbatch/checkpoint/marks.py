@@ -6,7 +6,7 @@ import hashlib
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 
-from airflow_provider_microbatch.checkpoint.entries import Attempt
+from airflow_provider_microbatch.checkpoint.entries import Attempt, RunIdentity
 from airflow_provider_microbatch.checkpoint.records import decode_record, encode_record, to_bytes, to_json
 from airflow_provider_microbatch.exceptions import CorruptEntryError
 from airflow_provider_microbatch.stores import Store
@@ -37,6 +37,21 @@ class Mark:
     status: str
     reason: str
     marked_ms: int
+
+    @classmethod
+    def of_stop(cls, run: RunIdentity, *, reason: str, marked_ms: int) -> Mark:
+        """The mark of a try that was told to stop."""
+        return cls(
+            dag_id=run.dag_id,
+            run_id=run.run_id,
+            task_id=run.task_id,
+            map_index=run.map_index,
+            ti_id=run.ti_id,
+            try_number=run.try_number,
+            status="canceled",
+            reason=reason,
+            marked_ms=marked_ms,
+        )
 
     def concerns(self, attempt: Attempt) -> bool:
         """Whether the mark is about the task that made the attempt."""

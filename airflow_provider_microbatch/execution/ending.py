@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import DEAD, Attempt, AttemptEnd
+from airflow_provider_microbatch.checkpoint.marks import Mark
 from airflow_provider_microbatch.exceptions import (
     AttemptFencedError,
     CheckpointError,
@@ -82,6 +83,18 @@ class Ending:
             self.end(attempt, AttemptEnd(state=state, error=str(error), ended_ms=self._clock_ms(), cause=cause))
         except (MicroBatchError, OSError) as cleanup:
             log.warning("batch %s attempt %s could not be cleaned up: %s", attempt.key, attempt.epoch, cleanup)
+            if state == "canceled":
+                self._note_stop(attempt, sink or self._sink, error=error)
+
+    def _note_stop(self, attempt: Attempt, sink: OpenSink, *, error: BaseException) -> None:
+        """Put on record that an attempt was stopped which could not be cleaned up: its Spark, which could not be asked,
+        ends by the fence mark, and whoever cleans up after it does not take it for one that died."""
+        try:
+            sink.fence(attempt.batch, attempt.epoch, by=str(error))
+            if attempt.run is not None:
+                self._checkpoint.marks.put(Mark.of_stop(attempt.run, reason=str(error), marked_ms=self._clock_ms()))
+        except (MicroBatchError, OSError) as failed:
+            log.warning("batch %s attempt %s: its stop is not on record: %s", attempt.key, attempt.epoch, failed)
 
     def outrun(self, attempt: Attempt, *, by: Attempt | None) -> None:
         """End an attempt whose batch is in by another one."""

@@ -135,8 +135,8 @@ class PlanMicroBatchOperator(BaseOperator):
         made them, and the run was cleared; with the steps in green these batches would pass for replayed."""
         if before and planned is not None:
             log.warning(
-                "This run has made %s too. A run of these steps has one batch, %s: the others stay as they are. To "
-                "replay them, clear the run of a DAG with a MicroBatchOperator in place of the steps.",
+                "This run has made %s too. Its tasks hand one batch on, %s: the others stay as they are. To replay "
+                "all, put a MicroBatchOperator in the place of the steps, and clear the run again.",
                 names_of([BatchKey(planned.key.lane, number) for number in before]),
                 planned.key,
             )

@@ -11,6 +11,7 @@ The id moves with the table: a table that was moved, or restored from a backup, 
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 import uuid
@@ -22,6 +23,9 @@ from airflow_provider_microbatch.checkpoint.known_tables import TABLE_ID, KnownT
 from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
 from airflow_provider_microbatch.sinks.file.arguments import local_path
 from airflow_provider_microbatch.sinks.file.posix import check_no_link, make_folders, sync, write_mark
+from airflow_provider_microbatch.stores.posix.file_system import caching_type
+
+log = logging.getLogger(__name__)
 
 _TOLD = "by the name of this file pipelines know that this folder is their table\n"
 
@@ -29,7 +33,7 @@ _TOLD = "by the name of this file pipelines know that this folder is their table
 def check_writable(root: Path) -> None:
     """Check that a table's folder can be read and written, or made. Nothing stays behind.
 
-    :raises SinkError: if it cannot.
+    :raises SinkError: if it cannot, or if a table would be begun where other hosts' files are seen late.
     """
     where = f"the table {root} cannot be written"
     nearest = next(folder for folder in (root, *root.parents) if os.path.lexists(folder))
@@ -37,6 +41,7 @@ def check_writable(root: Path) -> None:
         raise SinkError(f"{where}: {nearest} is not a folder.")
     if not os.access(nearest, os.R_OK | os.W_OK | os.X_OK):
         raise SinkError(f"{where}: no permission to read and write {nearest}.")
+    _check_file_system(root)
     if nearest == root:
         return
     # Only an attempt to make a folder tells whether one can be made (root may write everywhere, and not in /proc).
@@ -44,6 +49,21 @@ def check_writable(root: Path) -> None:
         Path(tempfile.mkdtemp(prefix=".microbatch-", dir=nearest)).rmdir()
     except OSError as error:
         raise SinkError(f"{where}: no folder can be made in {nearest}: {error.strerror}.") from error
+
+
+def _check_file_system(root: Path) -> None:
+    """A table that is there goes on, since its batches would have to be moved; each plan says so."""
+    kind = caching_type(root)
+    if kind is None:
+        return
+    why = (
+        f"on a file system of type {kind!r}, which answers from a cache of its client's: what another host has "
+        "published may be absent for seconds, two folders cannot be exchanged, and no table was tried there"
+    )
+    elsewhere = "a local disk, a file system that shows every host the same at once, or a bucket"
+    if TableFolder(root).is_empty():
+        raise SinkError(f"the table {root} cannot be begun: it would be {why}. Its place is {elsewhere}.")
+    log.warning("The table %s is %s. The table should be moved to %s.", root, why, elsewhere)
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import logging
+import threading
+import time
+
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import AttemptCanceledError
+from airflow_provider_microbatch.exceptions import AttemptCanceledError, EngineError
 from airflow_provider_microbatch.execution.engine import Code, Engine, EngineState, Handle
 from airflow_provider_microbatch.runtime.job import Job
+
+log = logging.getLogger(__name__)
+
+CANCEL_SECONDS = 3.0
+"""How long a stop waits for the engine's answer. Airflow kills a task five seconds after it has told it to stop, and
+what is put on record of the stop comes after the answer, or in place of it."""
+
+_AGAIN_SECONDS = 0.5
+"""How long ``execute`` waits when it cancels once more what was stopped: its Spark may have been launched since."""
 
 
 class StoppableEngine:
     """An engine that passes all calls on to another engine, and remembers the handle that was started.
 
     ``on_kill`` runs in a signal handler while ``execute`` waits in :meth:`result`, and does not end ``execute``. The
-    batch stops because ``execute`` asks :attr:`stopped` before publish.
+    batch stops because ``execute`` asks :attr:`stopped` before publish. An engine ends first what runs on this host,
+    which ends :meth:`result`; a server or a cluster that does not answer is waited for no longer than
+    ``CANCEL_SECONDS``.
 
     :param engine: the engine that runs the job.
     """
@@ -21,6 +36,7 @@ class StoppableEngine:
         self.stopped = False
         self._engine = engine
         self._started: Handle | None = None
+        self._asked: _Cancel | None = None
 
     @property
     def name(self) -> str:
@@ -42,10 +58,57 @@ class StoppableEngine:
         return self._engine.poll(handle)
 
     def cancel(self, handle: Handle) -> bool:
-        return self._engine.cancel(handle)
+        """Stop the step. Once the task was told to stop there is no time to wait: see :meth:`stop`.
+
+        :raises EngineError: if the task was told to stop, and the engine has not answered in time.
+        """
+        if not self.stopped or handle != self._started:
+            return self._engine.cancel(handle)
+        if self._asked is None or not self._asked.is_alive():
+            self._asked = _Cancel(self._engine, handle)
+            self._asked.wait(_AGAIN_SECONDS)
+        return self._asked.answer()
 
     def stop(self) -> None:
-        """Start nothing from here on, and cancel the job that runs."""
+        """Start nothing from here on, and cancel the job that runs. Never raises, and returns in time: whoever raised
+        from a signal handler would break off whatever ``execute`` does at this moment."""
         self.stopped = True
-        if self._started is not None:
-            self._engine.cancel(self._started)
+        if self._started is not None and self._asked is None:
+            self._asked = _Cancel(self._engine, self._started)
+            self._asked.wait(CANCEL_SECONDS)
+
+
+class _Cancel(threading.Thread):
+    """One call of an engine's ``cancel``, which may take longer than its caller has."""
+
+    def __init__(self, engine: Engine, handle: Handle) -> None:
+        super().__init__(name="microbatch cancel", daemon=True)
+        self._engine = engine
+        self._handle = handle
+        self._stopped = False
+        self._error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._stopped = self._engine.cancel(self._handle)
+        except Exception as error:
+            self._error = error
+            log.warning("%s could not be stopped: %s", self._handle.get("application", "the job"), error)
+
+    def wait(self, seconds: float) -> None:
+        """Wait for the answer, in slices, so that a further signal's handler can run meanwhile."""
+        until = time.monotonic() + seconds
+        while self.is_alive() and (left := until - time.monotonic()) > 0:
+            self.join(timeout=min(left, 0.1))
+
+    def answer(self) -> bool:
+        """:raises EngineError: if there is none yet; else what ``cancel`` has raised."""
+        if self.is_alive():
+            raise EngineError(
+                f"{self._handle.get('application', 'the job')} was told to end, and nobody has answered in time; it is "
+                "left to the batch's next attempt, or to the janitor."
+            )
+        if self._error is not None:
+            raise self._error
+        return self._stopped

@@ -37,7 +37,7 @@ from airflow_provider_microbatch.sinks.several import Sinks
 from airflow_provider_microbatch.task_context.run_context import identity_of
 from airflow_provider_microbatch.upkeep.commands.alive import alive
 from airflow_provider_microbatch.upkeep.table_check import check_table
-from tests.airflow_face.support import InlineSubmit, context, transform_file
+from tests.airflow_face.support import InlineOperator, InlineSubmit, context, transform_file
 from tests.execution.test_clears import committed_two
 from tests.execution.world import CODE, World
 from tests.support.inline_engine import InlineEngine
@@ -312,6 +312,12 @@ def test_of_a_run_that_has_made_several_the_steps_replay_the_last_and_name_the_o
     with caplog.at_level("WARNING"):
         assert plan(world, number=0, clear_number=1) == "live/2"
     assert "This run has made batch live/0 too" in caplog.text
+    assert "put a MicroBatchOperator in the place of the steps, and clear the run again" in caplog.text
+    engine = InlineEngine()
+    InlineOperator(task_id="micro_batch", pipeline=world.pipeline, inline=engine).execute(
+        context(world.root / "bundle", number=0, clear_number=2)
+    )
+    assert [job.batch_id for job in engine.jobs] == [0, 2]
 
 
 def test_commit_without_a_stage_publishes_nothing(world: World) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import socket
+import uuid
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,11 +14,18 @@ from typing import Any
 import psutil
 import pytest
 
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.engines import processes
+from airflow_provider_microbatch.engines.spark_connect import SparkConnectEngine
+from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
+from airflow_provider_microbatch.exceptions import AttemptCanceledError
+from airflow_provider_microbatch.execution.engine import Code, Engine, Handle
 from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator
 from airflow_provider_microbatch.operators.steps import SubmitMicroBatchOperator
+from airflow_provider_microbatch.task_context import stoppable
 from airflow_provider_microbatch.task_context.stoppable import StoppableEngine
-from tests.execution.world import World
+from tests.execution.world import World, run_identity
+from tests.support.inline_engine import InlineEngine
 
 
 class Deaf:
@@ -65,3 +76,83 @@ def test_its_spark_is_killed_within_four_seconds_though_it_does_not_hear(
     assert driver.killed
     assert engine.stopped
     assert 0 < clock.now < 4, "Airflow's five seconds, less what execute has to do then"
+
+
+KEY = BatchKey(LIVE, 0)
+TAG = "microbatch-5a2b7c9d-6f5e-4d38-9c6c-3f1a0b54e5a1"
+HERE = {"host": socket.gethostname(), "tag": TAG, "application": "orders batch live/0 attempt 1"}
+
+
+class Mute(InlineEngine):
+    """Jobs run here; their handles lead to a server, or a cluster, that takes questions and answers none."""
+
+    def __init__(self, engine: Engine, **handle: Any) -> None:
+        super().__init__(after_stage=lambda job: self.told_to_stop())
+        self.name = engine.name
+        self.stoppable = StoppableEngine(self)
+        self._engine = engine
+        self._handle = {**HERE, "engine": engine.name, **handle}
+
+    def handle(self, *, pipeline: str, key: BatchKey, epoch: int) -> Handle:
+        return self._handle
+
+    def cancel(self, handle: Handle) -> bool:
+        return self._engine.cancel(handle)
+
+    def told_to_stop(self) -> None:
+        """As ``on_kill`` does while Spark is at work."""
+        self.stoppable.stop()
+
+
+@pytest.fixture
+def warm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mute]:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        port = server.getsockname()[1]
+        given = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": port}
+        monkeypatch.setenv("AIRFLOW_CONN_WARM", json.dumps(given))
+        session: Mapping[str, Any] = {"user": "me", "session": str(uuid.uuid4()), "pid": os.getpid(), "started": 1.0}
+        yield Mute(SparkConnectEngine(conn_id="warm"), url=f"sc://127.0.0.1:{port}", conn_id="warm", **session)
+        processes.end_all(TAG, grace=0)
+
+
+@pytest.fixture
+def yarn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mute]:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    # The tag is in its arguments, by which its process is found.
+    (folder / "yarn").write_text("#!/bin/sh\nwhile :; do sleep 1; done\n")
+    (folder / "yarn").chmod(0o700)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    # Its driver would be here, and is ended first: this host has none.
+    cluster = {"master": "yarn", "deploy_mode": "cluster", "namespace": None, "host": "elsewhere"}
+    yield Mute(SparkSubmitEngine(), **cluster)
+    processes.end_all(TAG, grace=0)
+
+
+@pytest.mark.parametrize("kind", ["warm", "yarn"])
+def test_who_does_not_answer_is_not_waited_for_and_the_stop_is_on_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, request: pytest.FixtureRequest
+) -> None:
+    engine: Mute = request.getfixturevalue(kind)
+    assert 0 < stoppable.CANCEL_SECONDS < 3.5, "Airflow's five seconds, less what execute has to do then"
+    monkeypatch.setattr(stoppable, "CANCEL_SECONDS", 0.2)
+    world = World(tmp_path)
+    world.land(1)
+    stopped = engine.stoppable
+    with pytest.raises(AttemptCanceledError):
+        world.execution.run(
+            run=run_identity(1), engine=stopped, code=Code(), transform=None, should_stop=lambda: stopped.stopped
+        )
+    assert stopped._asked is not None
+    assert stopped._asked.is_alive()
+    # What it runs there learns by itself that it is over; its end is another's to record, who can ask again.
+    assert list((world.lake / "_fenced").rglob("lane=live/batch_id=0.attempt=1"))
+    assert world.checkpoint.leases.unfinished() == [(KEY, 1)]
+    world.expire_leases()
+    world.janitor(InlineEngine())
+    end = world.checkpoint.attempts.ended(KEY, 1)
+    assert end is not None
+    assert end.state == "canceled", "a stopped attempt is none that died"
+    assert not world.stages()

@@ -1,15 +1,19 @@
-"""A checkpoint is refused where other hosts' writes are seen late. The machine of the tests cannot mount such a file
-system, so its table of mounts says that it has."""
+"""No checkpoint lies, and no table is begun, where other hosts' writes are seen late. The machine of the tests cannot
+mount such a file system, so its table of mounts says that it has."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from airflow_provider_microbatch.cli.main import main
-from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.exceptions import CheckpointError, SinkError
+from airflow_provider_microbatch.sinks import Sink, SinkContext
+from airflow_provider_microbatch.sinks.delta import DeltaSink
+from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.stores.posix import file_system as file_system
 from airflow_provider_microbatch.stores.posix.file_system import type_of, unfit
 from tests.execution.world import World, run_identity
@@ -60,7 +64,7 @@ def test_a_new_checkpoint_is_refused_before_anything_is_written(
 ) -> None:
     world = World(tmp_path / "world")
     world.land(1)
-    mounted(monkeypatch, tmp_path / "world", kind)
+    mounted(monkeypatch, tmp_path / "world" / "checkpoint", kind)
     with pytest.raises(CheckpointError, match=f"type '{kind}'.*local disk"):
         world.execution.plan(run_identity(0))
     assert world.files() == {}
@@ -84,3 +88,28 @@ def test_one_that_is_there_already_goes_on_with_a_warning_and_check_names_it(
     assert "the checkpoint should be moved" in caplog.text
     assert main(["check", world.pipeline.checkpoint]) == 1
     assert "type 'nfs4'" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("sink", [FileSink, DeltaSink])
+def test_no_table_is_begun_there_and_one_that_is_there_goes_on_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, sink: Callable[[str], Sink]
+) -> None:
+    lake = tmp_path / "lake"
+    opened = sink(str(lake)).open(SinkContext())
+    mounted(monkeypatch, lake, "nfs4")
+    with pytest.raises(SinkError, match=r"lake cannot be begun: .* of type 'nfs4'.*local disk"):
+        opened.check()
+    assert not lake.exists()
+    (lake / "lane=live").mkdir(parents=True)
+    with caplog.at_level(logging.WARNING):
+        opened.check()
+    assert "The table should be moved" in caplog.text
+
+
+def test_a_new_pipeline_plans_nothing_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path / "world")
+    world.land(1)
+    mounted(monkeypatch, world.lake, "nfs4")
+    with pytest.raises(SinkError, match="cannot be begun"):
+        world.run(0)
+    assert world.files() == {}

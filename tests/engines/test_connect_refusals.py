@@ -17,7 +17,7 @@ import pytest
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.engines import server
-from airflow_provider_microbatch.engines.spark_connect import SparkConnectEngine, check_version
+from airflow_provider_microbatch.engines.spark_connect import SparkConnectEngine, check_version, wire
 from airflow_provider_microbatch.engines.spark_connect.wire import Hello, Wire, call, is_own
 from airflow_provider_microbatch.exceptions import EngineError
 from tests.support.waiting import wait_until
@@ -102,6 +102,10 @@ def test_a_folder_behind_a_link_and_a_process_of_another_user_are_not_trusted(
             assert is_own(accepted)
             monkeypatch.setattr(os, "getuid", lambda: 65_000)
             assert not is_own(accepted)
+        monkeypatch.undo()
+        # Whoever took the socket's name first in a folder that is private.
+        monkeypatch.setattr(wire, "is_own", lambda end: False)
+        assert call(folder) is None
     monkeypatch.undo()
     assert main(["engine", "start", "--dir", str(link)]) == 2
     assert "this user's alone" in capsys.readouterr().err

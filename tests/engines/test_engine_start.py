@@ -16,14 +16,21 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
+AT_A_TERMINAL = """
+import signal, sys
+from airflow_provider_microbatch.cli.main import main
+signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts the tests in the background has it ignored
+sys.exit(main())
+"""
 
-@pytest.mark.parametrize("signal_", [signal.SIGTERM, signal.SIGKILL])
+
+@pytest.mark.parametrize("signal_", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_start_leaves_nothing_for_ever_and_the_next_one_keeps_the_address(
     tmp_path: Path, signal_: signal.Signals, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "e"
     folder.mkdir(mode=0o700)
-    command = [sys.executable, "-m", "airflow_provider_microbatch.cli.main", "engine", "start", "--dir", str(folder)]
+    command = [sys.executable, "-c", AT_A_TERMINAL, "engine", "start", "--dir", str(folder)]
     record = folder / "engine.json"
     with subprocess.Popen(command) as starting:
         wait_until(lambda: record.exists() or starting.poll() is not None)
@@ -35,7 +42,7 @@ def test_an_interrupted_start_leaves_nothing_for_ever_and_the_next_one_keeps_the
         assert server.status(folder).running is None
         assert main(["engine", "stop", "--dir", str(folder)]) == 0
         assert not processes.find(tag)
-        if signal_ is signal.SIGTERM:
+        if signal_ is not signal.SIGKILL:
             return
         started = [main(["engine", "start", "--dir", str(folder), "--master", "local[1]"])]
         connection = (folder / server.CONNECTION).read_text()

@@ -12,9 +12,35 @@ ALIVE = "tests/execution/test_alive.py"
 SET_ASIDE = "tests/execution/test_set_aside.py"
 JANITOR = "tests/execution/test_janitor.py"
 HOOKS = "tests/execution/test_hooks.py"
+STOP = "tests/airflow_face/test_stop.py"
 LATE_COMMITS = "tests/execution/test_late_commits.py"
 
 MUTATIONS = [
+    Mutation(
+        name="an attempt has ended before its stage is dropped",
+        why="who dies between the two leaves a stage that no lease names",
+        file="execution/ending.py",
+        old="            dropped = drop_stage(self._checkpoint, sink or self._sink, attempt)\n",
+        new="            self.end(attempt, AttemptEnd(state=state, error=str(error), ended_ms=self._clock_ms()))\n"
+        "            dropped = drop_stage(self._checkpoint, sink or self._sink, attempt)\n",
+        tests=(CRASH,),
+    ),
+    Mutation(
+        name="a stop waits for an answer as long as the engine does",
+        why="Airflow kills the task first, and nothing of the stop is on record",
+        file="task_context/stoppable.py",
+        old="self._asked.wait(CANCEL_SECONDS)",
+        new="self._asked.join()",
+        tests=(STOP,),
+    ),
+    Mutation(
+        name="a stop that had no answer is not on record",
+        why="the attempt counts as one that died, and its Spark, which nobody can ask, writes on",
+        file="execution/ending.py",
+        old='            if state == "canceled":\n                self._note_stop',
+        new="            if False:\n                self._note_stop",
+        tests=(STOP,),
+    ),
     Mutation(
         name="two tries of one clear ask twice",
         why="the one that is slower dies, and its request holds retention until somebody withdraws it",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from airflow_provider_microbatch.runtime import fence
 from airflow_provider_microbatch.runtime.app import run_job
-from airflow_provider_microbatch.runtime.fence import FencedFailure
+from airflow_provider_microbatch.runtime.fence import Fence, FencedFailure
 from airflow_provider_microbatch.sinks.file import FileSink
 from tests.runtime.jobs import BATCH, EXPECTED, land, make_job
 from tests.sinks.stages import make_ready
@@ -37,6 +38,32 @@ def elsewhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 @pytest.fixture
 def sink(tmp_path: Path) -> FileSink:
     return FileSink(str(tmp_path / "my lake ü%20"), format="json")
+
+
+@contextmanager
+def log_of(spark: Any) -> Iterator[Any]:
+    """What the driver's Java logs in the block, as a writer of Java's."""
+    log4j, writer = spark._jvm.org.apache.logging.log4j, spark._jvm.java.io.StringWriter()
+    layout = log4j.core.layout.PatternLayout.createDefaultLayout()
+    appender = log4j.core.appender.WriterAppender.createAppender(layout, None, writer, "told", False, True)
+    appender.start()
+    root = log4j.LogManager.getContext(False).getRootLogger()
+    root.addAppender(appender)
+    try:
+        yield writer
+    finally:
+        root.removeAppender(appender)
+
+
+def test_a_look_for_a_mark_that_is_not_there_leaves_no_word_in_the_log(spark: Any, tmp_path: Path) -> None:
+    from pyspark.errors import PySparkException
+
+    with log_of(spark) as log:
+        Fence(spark, f"file://{tmp_path}/_staging/attempt=1.fence").check()
+        assert log.toString() == ""
+        with pytest.raises(PySparkException):
+            spark.read.text(f"file://{tmp_path}/asked for alone")
+        assert "asked for alone" in log.toString(), "this is how it would be told"
 
 
 def test_an_attempt_that_is_fenced_mid_job_stops_its_spark(

@@ -156,6 +156,8 @@ class DiskStore(Store):
             raise CheckpointError(f"no answer to the removal of {full}")
         found = self._world.disk.entries.get(full)
         done = (data is None or (found is not None and found.data == data)) and self._world.disk.remove(full)
+        if "/leases/" in full:
+            self._world.touched = True  # with it a stage may lose its owner
         if lost:
             raise CheckpointError(f"no answer to the removal of {full}")
         return done

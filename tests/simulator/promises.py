@@ -20,6 +20,7 @@ from tests.simulator.airflow import SUCCESS
 from tests.simulator.commands import is_half_renamed
 from tests.simulator.expected import most, note_jumps, wanted
 from tests.simulator.hooks import Told
+from tests.simulator.promises_of_stages import look_at_stages
 from tests.simulator.promises_of_topics import look_at_topic
 from tests.simulator.subject import HOOKS, Subject
 from tests.simulator.world import Broken
@@ -60,6 +61,8 @@ def look(world: World) -> None:
                 _look_at_commits(subject, table)
         if subject.intrudes_on is None:
             look_at_topic(world, subject)
+        if subject.kept is None:
+            look_at_stages(world, subject)
     _look_at_processes(world, ever=True)
 
 

@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from airflow_provider_microbatch.stores import Store
@@ -19,6 +19,9 @@ from tests.simulator.processes import Process, Processes
 from tests.simulator.subject import Options, Subject
 from tests.simulator.systems import SYSTEMS
 from tests.support.system import System
+
+if TYPE_CHECKING:
+    from tests.simulator.promises_of_stages import Owners
 
 BEGINS_MS = 4_000_000_000_000
 """Later than any time that the real file system gives what the sink renames: to the janitor, all of it is old."""
@@ -69,6 +72,8 @@ class World:
         self.recorded: set[Any] = set()
         """Tags of all jobs that were ever on record."""
         self.told: dict[Any, list[str]] = {}
+        self.owners: dict[str, Owners] = {}
+        """By pipeline: whose stages there were."""
         self.lost_answer: str | None = None
         self.story: list[str] = []
         self.counts: Counter[str] = Counter()

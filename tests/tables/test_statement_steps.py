@@ -17,7 +17,13 @@ from airflow_provider_microbatch.sinks.table import TableSink
 from airflow_provider_microbatch.sinks.table.metastore import Metastore
 from airflow_provider_microbatch.sinks.table.spark_catalog import SparkCatalog
 from airflow_provider_microbatch.sinks.table.statement_steps import StatementSteps
-from airflow_provider_microbatch.sinks.table.statements import ConnectStatements, Rows, StatementError, Statements
+from airflow_provider_microbatch.sinks.table.statements import (
+    ConnectStatements,
+    Rows,
+    StatementError,
+    Statements,
+    quoted,
+)
 from tests.sinks.stages import BATCH, EXPECTED
 
 
@@ -154,3 +160,9 @@ def test_the_name_of_statements_by_spark_submit_leads_to_what_to_use_instead() -
         from airflow_provider_microbatch.engines.submit_statements import SubmitStatements  # noqa: F401
     with pytest.raises(DefinitionError, match="Use ConnectStatements"):
         load_stored_class("airflow_provider_microbatch.engines.submit_statements:SubmitStatements")
+
+
+def test_a_name_that_spark_would_put_a_variable_into_is_refused() -> None:
+    assert quoted("shop", "price in $", "a`b") == "`shop`.`price in $`.`a``b`"
+    with pytest.raises(SinkError, match=r"the name 'a\$\{env:HOME\}' cannot be written.*another name"):
+        quoted("shop", "a${env:HOME}")

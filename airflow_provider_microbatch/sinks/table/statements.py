@@ -117,5 +117,14 @@ def literal(text: str) -> str:
 
 
 def quoted(*parts: str | None) -> str:
-    """A name of one or two parts, each in backticks; None is left out."""
+    """A name of one or two parts, each in backticks; None is left out.
+
+    :raises SinkError: if Spark would put a variable in place of a part of the name, which nothing escapes in a name.
+    """
+    named = next((part for part in parts if part and "${" in part), None)
+    if named is not None:
+        raise SinkError(
+            f"the name {named!r} cannot be written in a statement: Spark puts a variable in place of ${{…}}. Have the "
+            "transform give the column, or the pipeline the table, another name."
+        )
     return ".".join("`" + part.replace("`", "``") + "`" for part in parts if part)

@@ -1,4 +1,4 @@
-"""Detects file systems on which a checkpoint must not lie."""
+"""Detects file systems on which no checkpoint must lie, and no table be begun."""
 
 from __future__ import annotations
 
@@ -37,10 +37,16 @@ def type_of(path: Path, *, mounts: Iterable[str] | None = None) -> str | None:
     return found
 
 
+def caching_type(path: Path) -> str | None:
+    """Type of the file system on which ``path`` lies, if it answers from a cache of the client's; else None."""
+    kind = type_of(path)
+    return None if kind is None or not _CACHING.fullmatch(kind) else kind
+
+
 def unfit(path: Path) -> str | None:
     """The reason why a checkpoint must not lie at ``path``; None if none is known."""
-    kind = type_of(path)
-    if kind is None or not _CACHING.fullmatch(kind):
+    kind = caching_type(path)
+    if kind is None:
         return None
     return (
         f"{path} is on a file system of type {kind!r}, which answers from a cache of its client's: what another host "

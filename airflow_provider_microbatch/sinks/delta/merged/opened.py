@@ -112,7 +112,8 @@ class OpenMerged(OpenDeltaTable):
                 f"somebody has put the rows of the Delta table {self._where} back as a whole ({away.by}), and not the "
                 "newest changes, by which the next change of a key is judged: keys would keep wrong rows. Nothing was "
                 f"changed. Bring version {away.good} back: python -c {shlex.quote(code)} (where VACUUM has removed its "
-                f"files, have another table made by all batches again).{beside} To take batches out, use `microbatch "
+                "files, give the pipeline another table and another checkpoint: all that its sources have is read "
+                f"again).{beside} To take batches out, use `microbatch "
                 "rewind … --drop-output` after that."
             )
 

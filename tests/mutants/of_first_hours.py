@@ -1,0 +1,67 @@
+"""Mutations of what a new user meets: what is refused before anything is planned, and a warm engine."""
+
+from __future__ import annotations
+
+from tests.mutants.mutation import Mutation
+
+CONNECT = "tests/engines/test_connect.py"
+REFUSALS = "tests/engines/test_connect_refusals.py"
+
+MUTATIONS = [
+    Mutation(
+        name="a table is begun on any file system",
+        why="what another host has published is absent there for seconds, and a replay is refused for good",
+        file="sinks/table_folder.py",
+        old="    if TableFolder(root).is_empty():\n        raise",
+        new="    if False:\n        raise",
+        tests=("tests/checkpoint/test_file_system.py",),
+    ),
+    Mutation(
+        name="a checkpoint may be relative",
+        why="each worker has another one, in the folder that it happens to run in",
+        file="stores/posix/__init__.py",
+        old='        if not path.startswith("/"):\n',
+        new="        if False:\n",
+        tests=("tests/execution/test_pipeline.py",),
+    ),
+    Mutation(
+        name="a connection of any type is one of spark-submit",
+        why="Spark is told a master such as http://example.com, once the attempt is on record",
+        file="engines/masters.py",
+        old="    if connection.conn_type not in _TYPES:\n",
+        new="    if False:\n",
+        tests=("tests/engines/test_masters.py",),
+    ),
+    Mutation(
+        name="a token goes to whoever listens at the runner's socket",
+        why="a process of another user that was there first is told the server's token",
+        file="engines/spark_connect/wire.py",
+        old="    if not is_own(end):\n",
+        new="    if False:\n",
+        tests=(REFUSALS,),
+    ),
+    Mutation(
+        name="each start has a new port and token",
+        why="no task runs until somebody imports the connection once more",
+        file="engines/server.py",
+        old="    if before is not None and _is_free(before[0]):\n",
+        new="    if False:\n",
+        tests=(REFUSALS,),
+    ),
+    Mutation(
+        name="a cached frame answers any attempt",
+        why="two pipelines publish yesterday's rows of a dimension that one of them has cached",
+        file="engines/spark_connect/session.py",
+        old="                frame._plan = frame.where(F.lit(mark) == F.lit(mark))._plan\n",
+        new="",
+        tests=(CONNECT,),
+    ),
+    Mutation(
+        name="what an attempt has cached stays in the server",
+        why="its memory grows with each batch, until it ends by itself",
+        file="engines/spark_connect/session.py",
+        old="            frame.unpersist()\n",
+        new="            pass\n",
+        tests=(CONNECT,),
+    ),
+]
