@@ -52,6 +52,14 @@ MUTATIONS = [
         tests=MERGE,
     ),
     Mutation(
+        name="a publish by what another one has replaced fails when a janitor has removed that",
+        why="a publish fails with an advice to bring a backup back, and nothing is wrong",
+        file="sinks/merged/checks.py",
+        old="    except (FileNotFoundError, SinkError) as error:\n        if is_outdated",
+        new="    except FileNotFoundError as error:\n        if is_outdated",
+        tests=MERGE,
+    ),
+    Mutation(
         name="newest changes that are about to be committed are swept as old ones",
         why="the next publish finds no record, and none goes on",
         file="sinks/merged/newest.py",

@@ -15,6 +15,7 @@ from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.file.objects.stages import Stages
 from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.merged import files
+from airflow_provider_microbatch.sinks.merged.history import History
 from airflow_provider_microbatch.sinks.merged.newest import NewestRecords
 from airflow_provider_microbatch.sinks.placed.places import Places
 from tests.sinks.changes import (
@@ -285,6 +286,11 @@ def check_who_dies(
     assert len(again.newest_files()) <= 4
 
 
+def removal_in(table: MergedInFiles) -> Any:
+    """Who removes the changes of an attempt that is out."""
+    return Stages if isinstance(table, MergedInBucket) else Places
+
+
 @in_bucket
 def test_who_sleeps_does_not_publish_what_was_taken_out_while_its_changes_go(
     table: MergedInFiles, monkeypatch: pytest.MonkeyPatch
@@ -311,6 +317,28 @@ def test_who_sleeps_does_not_publish_what_was_taken_out_while_its_changes_go(
     table.write(key, 2, [change(ts=3)])
     table.sink.publish(expect(key), 2)
     assert table.rows() == [(1, "a", 3, 1, "x")]
+
+
+@anywhere
+def test_a_replay_goes_on_where_a_janitor_has_removed_what_another_one_has_replaced(
+    table: MergedInFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.publish(7, change(ts=1))
+    table.publish(8, change(ts=2))
+
+    def replace_and_die() -> None:
+        their = table.again()
+        with monkeypatch.context() as dying:
+            Other(dying, removal_in(table), "remove", die)
+            with pytest.raises(Died):
+                their.replace(7, change(ts=3))
+        for key, epoch in their.sink.stages(CHECKPOINT):
+            if key.id == 7:
+                their.sink.drop_stage(batch_of(key), epoch)
+
+    Other(monkeypatch, History, "changes", replace_and_die)
+    table.replace(8, change(id=2))
+    assert table.rows() == [(1, "a", 3, 1, "x"), (2, "a", 1, 1, "x")]
 
 
 @anywhere
