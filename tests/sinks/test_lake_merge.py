@@ -33,7 +33,7 @@ from tests.sinks.changes import (
 )
 from tests.sinks.delta_stages import write_rows
 from tests.sinks.merged_delta import MergedInBucket
-from tests.sinks.merged_lakes import LAKES, anywhere, in_bucket
+from tests.sinks.merged_lakes import LAKES, anywhere
 from tests.sinks.merged_table import COLUMNS, MergedInFiles, row_of
 from tests.sinks.stages import CHECKPOINT, batch_of, expect
 
@@ -291,7 +291,7 @@ def removal_in(table: MergedInFiles) -> Any:
     return Stages if isinstance(table, MergedInBucket) else Places
 
 
-@in_bucket
+@anywhere
 def test_who_sleeps_does_not_publish_what_was_taken_out_while_its_changes_go(
     table: MergedInFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,20 +303,68 @@ def test_who_sleeps_does_not_publish_what_was_taken_out_while_its_changes_go(
         awake = table.again()
         awake.sink.publish(expect(key), 1)
         with monkeypatch.context() as dying:
-            Other(dying, Stages, "remove", die)
+            Other(dying, removal_in(table), "remove", die)
             with pytest.raises(Died):
                 awake.withdraw(7)
 
-    Other(monkeypatch, table.log, "commit", publish_withdraw_and_die)
+    # On a file system who is about to commit has the attempt's lock, and nobody else publishes it meanwhile.
+    sleeps = (table.log, "commit") if isinstance(table, MergedInBucket) else (Places, "locked")
+    Other(monkeypatch, *sleeps, publish_withdraw_and_die)
     with pytest.raises(SinkError, match="no complete stage"):
         table.sink.publish(expect(key), 1)
     assert table.rows() == [(1, "a", 1, 1, "x")]
+    assert table.sink.manifest(batch_of(key), 1) is None
     assert table.sink.stages(CHECKPOINT) == [(key, 1)]
     assert table.sink.drop_stage(batch_of(key), 1)
     assert table.batches_with_changes() == ["live/1"]
     table.write(key, 2, [change(ts=3)])
     table.sink.publish(expect(key), 2)
     assert table.rows() == [(1, "a", 3, 1, "x")]
+
+
+@anywhere
+def test_changes_that_went_out_go_whoever_has_looked_at_their_batch_before(
+    table: MergedInFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, their = BatchKey("live", 7), table.again()
+    table.publish(7, change(ts=1))
+    table.write(key, 2, [change(ts=2)])
+
+    def look_and_drop() -> None:
+        assert their.sink.contains(expect(key)) is not None
+        assert their.sink.replace(expect(key), 1).epoch == 1
+        assert not their.sink.drop_stage(batch_of(key), 1)
+        assert their.sink.stages(CHECKPOINT) == [(key, 2)]
+
+    with monkeypatch.context() as dying:
+        Other(dying, table.log, "commit", look_and_drop)
+        Other(dying, removal_in(table), "remove", die)
+        with pytest.raises(Died):
+            table.sink.replace(expect(key), 2)
+    assert their.batches_with_changes() == ["live/7", "live/7"]
+    assert their.sink.stages(CHECKPOINT) == [(key, 1)]
+    assert their.sink.drop_stage(batch_of(key), 1)
+    assert their.batches_with_changes() == ["live/7"]
+    assert their.rows() == [(1, "a", 2, 1, "x")]
+
+
+@anywhere
+def test_who_dies_before_a_batch_is_out_leaves_nothing_for_a_janitor(
+    table: MergedInFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = BatchKey("live", 7)
+    table.publish(7, change(ts=1))
+    with monkeypatch.context() as dying:
+        Other(dying, table.log, "commit", die)
+        with pytest.raises(Died):
+            table.withdraw(7)
+    again = table.again()
+    assert again.sink.stages(CHECKPOINT) == []
+    assert not again.sink.drop_stage(batch_of(key), 1)
+    assert again.rows() == [(1, "a", 1, 1, "x")]
+    again.replace(7, change(ts=2))
+    assert again.batches_with_changes() == ["live/7"]
+    assert again.sink.stages(CHECKPOINT) == []
 
 
 @anywhere

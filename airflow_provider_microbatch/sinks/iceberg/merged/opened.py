@@ -146,7 +146,7 @@ class OpenMergedIceberg(OpenIceberg):
         )
         if out is not None and change is not None:
             # From the commit on, nothing but this mark tells that the changes that go out are there.
-            self._places.mark(self._place_of(out))
+            self._places.mark_out(self._place_of(out))
         return change
 
     def _merging(self, look: Look | None, placed: Placed | None) -> Merging:
