@@ -76,6 +76,14 @@ MUTATIONS = [
         tests=MERGE,
     ),
     Mutation(
+        name="the last column of changes ends otherwise than the others",
+        why="which of two changes wins depends on whether a column came before or after them",
+        file="sinks/merged/order.py",
+        old="json.dumps([*row.values(), None]",
+        new="json.dumps([*row.values()]",
+        tests=MERGE,
+    ),
+    Mutation(
         name="newest changes that are about to be committed are swept as old ones",
         why="the next publish finds no record, and none goes on",
         file="sinks/merged/newest.py",

@@ -73,6 +73,19 @@ def test_of_two_changes_with_a_time_that_python_has_not_the_same_one_wins(
     assert sorted(table.read().column("until").cast("int64").to_pylist()) == [10, 253402300800000001]
 
 
+def test_which_of_two_changes_wins_depends_on_no_column_that_comes_later(
+    lake: type[MergedInFiles], tmp_path: Path
+) -> None:
+    rows = [{"units": 1}, {"units": 10}, {"id": 2, "units": 0, "vat": 1}]
+    for order in ([0, 1, 2], [2, 1, 0]):
+        table = lake(tmp_path / f"t{order[0]}", {"schema_policy": "add_columns"})
+        for id in order:
+            key, columns = BatchKey("live", id), {**COLUMNS, **dict.fromkeys(rows[id], "long")}
+            write_rows(table.sink, 1, [[{**row_of(change()), **rows[id]}]], columns, batch=batch_of(key))
+            table.sink.publish(expect(key), 1)
+        assert table.read().sort_by("id").column("units").to_pylist() == [10, 0]
+
+
 def test_readers_find_the_columns_but_those_left_out_and_whose_the_newest_change_is(table: MergedInFiles) -> None:
     table.publish(1, change(), change(id=2))
     table.publish(2, change(ts=2))
