@@ -15,6 +15,7 @@ from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sinks import SinkContext
 from airflow_provider_microbatch.stores.location import open_store
+from tests.support.customers import IN_SQL
 from tests.support.hooks import Diary
 from tests.support.served_systems import SYSTEMS, Job
 from tests.support.system import System
@@ -83,6 +84,11 @@ class Setting:
     def split_wise(self) -> bool:
         """Whether the pipeline is run split by split."""
         return len(self.sources) == 1 and getattr(self.where, "split_wise", False)
+
+    @property
+    def columns_in_sql(self) -> Sequence[str]:
+        """What a transform in Spark adds to the rows besides their version."""
+        return IN_SQL if getattr(self.where, "scd_type", 0) == 2 else ()
 
     @property
     def sink_class(self) -> type:

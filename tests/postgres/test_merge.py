@@ -108,6 +108,19 @@ def altered(folder: Path, what: str, table: str = "Orders") -> None:
         connection.execute(f"ALTER TABLE {database.table_in(folder, table)} {what}".encode())
 
 
+def test_which_of_two_changes_wins_depends_on_no_column_that_comes_later(tmp_path: Path) -> None:
+    rows = [("1", "1", "C"), ("1", "1", "C+"), ("2", "1", "B", "7")]
+    columns = {"id": "bigint", "ts": "int", "unit": "string", "vat": "int"}
+    for order in ([0, 1, 2], [2, 1, 0]):
+        folder = tmp_path / str(order[0])
+        sink = database.sink_in(folder, merge=Merge(keys=("id",), sequence_by=("ts",)))
+        for at in order:
+            if order[0] == 0 and at == 2:
+                altered(folder, "ADD COLUMN vat int")
+            published(sink, at, dict(list(columns.items())[: len(rows[at])]), *rows[at])
+        assert database.rows(database.table_in(folder), "id, unit") == [(1, "C"), (2, "B")]
+
+
 @pytest.mark.parametrize("old", [None, "int"], ids=["the changes had no such column", "it was null there"])
 def test_another_order_is_refused_of_which_the_kept_changes_know_nothing(tmp_path: Path, old: str | None) -> None:
     """A null would come before every value: no later change of an old key would ever win."""

@@ -11,12 +11,17 @@ from collections import Counter
 from tests.simulator.moves import MOVES
 from tests.simulator.play import STEPS, Played, play, shrink
 from tests.simulator.systems import SYSTEMS
-from tests.support.systems import DEFAULT
+from tests.support.systems import DEFAULT, surroundings
 
 
 def main() -> int:
     """Play."""
     given = _parser().parse_args()
+    with surroundings(given.system):
+        return _main(given)
+
+
+def _main(given: argparse.Namespace) -> int:
     if given.world is not None:
         played = play(given.world, system=given.system, steps=given.steps)
         print(_story(played, given) if played.broken else "\n".join([*played.story, "no promise was broken"]))

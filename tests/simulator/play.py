@@ -29,6 +29,7 @@ from tests.simulator.rest import come_to_rest
 from tests.simulator.seams import simulated
 from tests.simulator.systems import TOPICS
 from tests.simulator.world import Broken, World
+from tests.support.merged_changes import ShownError
 from tests.support.systems import DEFAULT
 
 MEMORY = Path("/dev/shm")
@@ -129,6 +130,8 @@ def _live(world: World, script: Script) -> None:
         world.random.seed(f"{world.seed} rest")
         come_to_rest(world)
         look_at_rest(world)
+    except ShownError as error:
+        raise Broken("a table shows what its changes do not make", str(error)) from error
     except MicroBatchError as error:
         raise Broken("what looks from outside cannot", f"{type(error).__name__}: {error}") from error
     for subject in world.subjects.values():

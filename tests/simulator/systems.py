@@ -24,6 +24,7 @@ from airflow_provider_microbatch.sources.file.open import OpenFileSource
 from tests.simulator.broker import Broker, Topic
 from tests.support.system import FilesOnPosix, Row, System, batches_in
 from tests.support.systems import SYSTEMS as OF_ALL_TESTS
+from tests.support.table_systems import FilesIntoDelta, FilesIntoDeltaInBucket, FilesIntoIceberg, Looks
 
 TOPIC, MARKS = "orders", "orders-microbatch"
 TRANSACTION_SECONDS = 40.0
@@ -220,4 +221,21 @@ TOPICS: Mapping[str, Callable[[Path], System]] = {
     "topic-again-and-table": FilesIntoTopicAgainAndTable,
     "topic-and-letters": FilesIntoTopicAndLetters,
 }
-SYSTEMS: Mapping[str, Callable[[Path], System]] = {**OF_ALL_TESTS, **TOPICS}
+
+
+def _in_this_process(made: Callable[[Path], System]) -> Callable[[Path], System]:
+    """Nobody is forked in a world, and looks are many: no other process has to look at a table."""
+
+    def make(root: Path) -> System:
+        system = made(root)
+        if isinstance(system, (FilesIntoDelta, FilesIntoDeltaInBucket, FilesIntoIceberg)):
+            system.looks = Looks()
+        return system
+
+    return make
+
+
+SYSTEMS: Mapping[str, Callable[[Path], System]] = {
+    **{name: _in_this_process(made) for name, made in OF_ALL_TESTS.items()},
+    **TOPICS,
+}

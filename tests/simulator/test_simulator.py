@@ -13,6 +13,7 @@ import pytest
 
 from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.merged import judging
 from tests.simulator.moves import MOVES
 from tests.simulator.play import Played, play, shrink
 from tests.simulator.systems import TOPICS
@@ -39,6 +40,20 @@ def test_no_promise_is_broken(number: int) -> None:
 def test_nor_is_one_where_batches_are_published_or_end_otherwise(system: str, number: int) -> None:
     played = played_world(number, system)
     assert played.broken is None, shrink(played, system=system, tries=30).text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(2))
+def test_nor_is_one_where_a_table_has_all_versions_of_each_key(number: int) -> None:
+    played = play(f"versions/{number}", system="delta-versions", steps=120)
+    assert played.broken is None, played.text()
+
+
+@pytest.mark.slow
+def test_what_a_table_of_versions_shows_is_held_against_a_plain_history() -> None:
+    with mock.patch.object(judging, "versions", lambda put, merge, names: put.slice(0, 0)):
+        played = play("versions/0", system="delta-versions", steps=120)
+    assert played.broken == "a table shows what its changes do not make"
 
 
 @pytest.mark.slow

@@ -88,10 +88,15 @@ def write_file(path: Path, rows: Sequence[Mapping[str, Any]], columns: Mapping[s
     parquet.write_table(pa.Table.from_pylist([dict(row) for row in rows], schema=schema), path)
 
 
-def write_marked_part(path: Path, rows: Sequence[Mapping[str, Any]], constants: Mapping[str, Any]) -> None:
-    """A file of rows with ``id`` and ``version``; folders that somebody removed are made again, as Spark does."""
-    kinds = {"lane": "string", "batch_id": "long", "_deleted": "boolean"}
-    columns = {"id": "long", "version": "long", **{name: kinds[name] for name in constants}}
+def write_marked_part(
+    path: Path, rows: Sequence[Mapping[str, Any]], names: Sequence[str], constants: Mapping[str, Any]
+) -> None:
+    """A file of rows, each of which says whose it is; folders that somebody removed are made again, as Spark does.
+
+    :param names: columns of whole numbers, and ``_deleted``.
+    """
+    kinds = {"lane": "string", "_deleted": "boolean"}
+    columns = {name: kinds.get(name, "long") for name in (*names, *constants)}
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, [{**row, **constants} for row in rows], columns)
     write_schema(path.parent, columns)

@@ -15,6 +15,7 @@ from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.file.objects.stages import Stages
 from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.merged import files
+from airflow_provider_microbatch.sinks.merged.history import History
 from airflow_provider_microbatch.sinks.merged.newest import NewestRecords
 from airflow_provider_microbatch.sinks.placed.places import Places
 from tests.sinks.changes import (
@@ -32,7 +33,7 @@ from tests.sinks.changes import (
 )
 from tests.sinks.delta_stages import write_rows
 from tests.sinks.merged_delta import MergedInBucket
-from tests.sinks.merged_lakes import LAKES, anywhere, in_bucket
+from tests.sinks.merged_lakes import LAKES, anywhere
 from tests.sinks.merged_table import COLUMNS, MergedInFiles, row_of
 from tests.sinks.stages import CHECKPOINT, batch_of, expect
 
@@ -70,6 +71,19 @@ def test_of_two_changes_with_a_time_that_python_has_not_the_same_one_wins(
         write_rows(table.sink, 1, [[row, *others], [{**row, "until": 1}]], columns, batch=batch_of(key))
         table.sink.publish(expect(key), 1)
     assert sorted(table.read().column("until").cast("int64").to_pylist()) == [10, 253402300800000001]
+
+
+def test_which_of_two_changes_wins_depends_on_no_column_that_comes_later(
+    lake: type[MergedInFiles], tmp_path: Path
+) -> None:
+    rows = [{"units": 1}, {"units": 10}, {"id": 2, "units": 0, "vat": 1}]
+    for order in ([0, 1, 2], [2, 1, 0]):
+        table = lake(tmp_path / f"t{order[0]}", {"schema_policy": "add_columns"})
+        for id in order:
+            key, columns = BatchKey("live", id), {**COLUMNS, **dict.fromkeys(rows[id], "long")}
+            write_rows(table.sink, 1, [[{**row_of(change()), **rows[id]}]], columns, batch=batch_of(key))
+            table.sink.publish(expect(key), 1)
+        assert table.read().sort_by("id").column("units").to_pylist() == [10, 0]
 
 
 def test_readers_find_the_columns_but_those_left_out_and_whose_the_newest_change_is(table: MergedInFiles) -> None:
@@ -285,7 +299,12 @@ def check_who_dies(
     assert len(again.newest_files()) <= 4
 
 
-@in_bucket
+def removal_in(table: MergedInFiles) -> Any:
+    """Who removes the changes of an attempt that is out."""
+    return Stages if isinstance(table, MergedInBucket) else Places
+
+
+@anywhere
 def test_who_sleeps_does_not_publish_what_was_taken_out_while_its_changes_go(
     table: MergedInFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,20 +316,90 @@ def test_who_sleeps_does_not_publish_what_was_taken_out_while_its_changes_go(
         awake = table.again()
         awake.sink.publish(expect(key), 1)
         with monkeypatch.context() as dying:
-            Other(dying, Stages, "remove", die)
+            Other(dying, removal_in(table), "remove", die)
             with pytest.raises(Died):
                 awake.withdraw(7)
 
-    Other(monkeypatch, table.log, "commit", publish_withdraw_and_die)
+    # On a file system who is about to commit has the attempt's lock, and nobody else publishes it meanwhile.
+    sleeps = (table.log, "commit") if isinstance(table, MergedInBucket) else (Places, "locked")
+    Other(monkeypatch, *sleeps, publish_withdraw_and_die)
     with pytest.raises(SinkError, match="no complete stage"):
         table.sink.publish(expect(key), 1)
     assert table.rows() == [(1, "a", 1, 1, "x")]
+    assert table.sink.manifest(batch_of(key), 1) is None
     assert table.sink.stages(CHECKPOINT) == [(key, 1)]
     assert table.sink.drop_stage(batch_of(key), 1)
     assert table.batches_with_changes() == ["live/1"]
     table.write(key, 2, [change(ts=3)])
     table.sink.publish(expect(key), 2)
     assert table.rows() == [(1, "a", 3, 1, "x")]
+
+
+@anywhere
+def test_changes_that_went_out_go_whoever_has_looked_at_their_batch_before(
+    table: MergedInFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, their = BatchKey("live", 7), table.again()
+    table.publish(7, change(ts=1))
+    table.write(key, 2, [change(ts=2)])
+
+    def look_and_drop() -> None:
+        assert their.sink.contains(expect(key)) is not None
+        assert their.sink.replace(expect(key), 1).epoch == 1
+        assert not their.sink.drop_stage(batch_of(key), 1)
+        assert their.sink.stages(CHECKPOINT) == [(key, 2)]
+
+    with monkeypatch.context() as dying:
+        Other(dying, table.log, "commit", look_and_drop)
+        Other(dying, removal_in(table), "remove", die)
+        with pytest.raises(Died):
+            table.sink.replace(expect(key), 2)
+    assert their.batches_with_changes() == ["live/7", "live/7"]
+    assert their.sink.stages(CHECKPOINT) == [(key, 1)]
+    assert their.sink.drop_stage(batch_of(key), 1)
+    assert their.batches_with_changes() == ["live/7"]
+    assert their.rows() == [(1, "a", 2, 1, "x")]
+
+
+@anywhere
+def test_who_dies_before_a_batch_is_out_leaves_nothing_for_a_janitor(
+    table: MergedInFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = BatchKey("live", 7)
+    table.publish(7, change(ts=1))
+    with monkeypatch.context() as dying:
+        Other(dying, table.log, "commit", die)
+        with pytest.raises(Died):
+            table.withdraw(7)
+    again = table.again()
+    assert again.sink.stages(CHECKPOINT) == []
+    assert not again.sink.drop_stage(batch_of(key), 1)
+    assert again.rows() == [(1, "a", 1, 1, "x")]
+    again.replace(7, change(ts=2))
+    assert again.batches_with_changes() == ["live/7"]
+    assert again.sink.stages(CHECKPOINT) == []
+
+
+@anywhere
+def test_a_replay_goes_on_where_a_janitor_has_removed_what_another_one_has_replaced(
+    table: MergedInFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.publish(7, change(ts=1))
+    table.publish(8, change(ts=2))
+
+    def replace_and_die() -> None:
+        their = table.again()
+        with monkeypatch.context() as dying:
+            Other(dying, removal_in(table), "remove", die)
+            with pytest.raises(Died):
+                their.replace(7, change(ts=3))
+        for key, epoch in their.sink.stages(CHECKPOINT):
+            if key.id == 7:
+                their.sink.drop_stage(batch_of(key), epoch)
+
+    Other(monkeypatch, History, "changes", replace_and_die)
+    table.replace(8, change(id=2))
+    assert table.rows() == [(1, "a", 3, 1, "x"), (2, "a", 1, 1, "x")]
 
 
 @anywhere

@@ -1,5 +1,5 @@
 """Iceberg tables of the tests' own, in a catalog of SQLite, and what a reader of one finds, looked at by a process of
-its own: ``python -m tests.support.iceberg_table <folder>``."""
+its own: ``python -m tests.support.iceberg_table <folder> <type of its merge, or 0>``."""
 
 from __future__ import annotations
 
@@ -44,16 +44,26 @@ def opened_in(folder: Path, name: str = "orders", **given: Any) -> OpenIceberg:
     return found
 
 
-def batches_of(folder: Path, *, merged: bool = False) -> dict[BatchKey, list[dict[str, Any]]]:
+def batches_of(folder: Path, *, scd_type: int = 0, apart: bool = True) -> dict[BatchKey, list[dict[str, Any]]]:
     """Rows of the table by batch; also batches that are in without a row.
 
-    :param merged: whether the rows are changes, of which the table has the newest.
+    :param scd_type: whether the rows are changes, of which the table has the newest (1) or all versions (2).
+    :param apart: False: look in this process, from which nobody is forked.
     """
     if not catalog_file(folder).exists():
         return {}
-    command = [sys.executable, "-m", "tests.support.iceberg_table", str(folder), *(["merged"] if merged else [])]
-    told = subprocess.run(command, cwd=TOP, check=True, capture_output=True, text=True).stdout
-    return {BatchKey.parse(key): rows for key, rows in json.loads(told).items()}
+    if apart:
+        command = [sys.executable, "-m", "tests.support.iceberg_table", str(folder), str(scd_type)]
+        told = subprocess.run(command, cwd=TOP, check=True, stdout=subprocess.PIPE, text=True).stdout
+        found = json.loads(told)
+    else:
+        found = look(folder, scd_type)
+    return {BatchKey.parse(key): rows for key, rows in found.items()}
+
+
+def look(folder: Path, scd_type: int) -> Batches:
+    """The same, by names of batches."""
+    return until_nobody_replaces(lambda: _look_at_changes(folder, scd_type)) if scd_type else _look(folder)
 
 
 def _look(folder: Path) -> dict[str, list[dict[str, Any]]]:
@@ -70,16 +80,15 @@ def _look(folder: Path) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def _look_at_changes(folder: Path) -> Batches:
+def _look_at_changes(folder: Path, scd_type: int) -> Batches:
     log = opened_in(folder)._log
     look = log.look()
     if look is None:
         return {}
     batches = log.ledger.batches(log.record(look))
-    return changes_of(history_of(log.root), batches.items(), look.table.scan().to_arrow().to_pylist())
+    shown = look.table.scan().to_arrow().to_pylist()
+    return changes_of(history_of(log.root), batches.items(), shown, scd_type=scd_type)
 
 
 if __name__ == "__main__":
-    lake = Path(sys.argv[1])
-    is_merged = "merged" in sys.argv[2:]
-    print(json.dumps(until_nobody_replaces(lambda: _look_at_changes(lake)) if is_merged else _look(lake)))
+    print(json.dumps(look(Path(sys.argv[1]), int(sys.argv[2]))))

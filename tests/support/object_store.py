@@ -50,6 +50,13 @@ def keys(folder: Path) -> list[str]:
     return [one["Key"].removeprefix(prefix) for page in pages for one in page.get("Contents", [])]
 
 
+def versions(folder: Path) -> dict[str, str]:
+    """The same, each with what is another one when its object is."""
+    prefix = f"{str(folder.absolute()).strip('/')}/"
+    pages = client().get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
+    return {one["Key"]: one["ETag"] for page in pages for one in page.get("Contents", [])}
+
+
 def load(folder: Path) -> None:
     """Put all files of a folder to :func:`address` of it, in place of what is there: faster than by requests."""
     with urllib.request.urlopen(f"{endpoint()}{LOAD}?{urlencode({'folder': str(folder.absolute())})}", timeout=60):

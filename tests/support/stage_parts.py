@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.support.customers import COLUMNS, KEY, change_of
+
 _COPY = "airflow_provider_microbatch.runtime.copy_lines:write"
 _RECORDS = "airflow_provider_microbatch.runtime.kafka_records:write"
 
@@ -21,11 +23,16 @@ def write_part(
     :return: its line in the manifest.
     """
     stage.mkdir(parents=True, exist_ok=True)
+    columns: Sequence[str] = ("id", "version")
+    if KEY in arguments.get("needed", ()):
+        # Of changes of a batch with one place PostgreSQL keeps one: the others could not be counted.
+        columns, rows = COLUMNS, [change_of(row, at_once=1 if writer == _COPY else 8) for row in rows]
     if writer == _COPY:
         path, schema = stage / f"{name}.txt", stage / "_schema" / "part-0.txt"
         path.write_text("".join("\t".join(map(str, row.values())) + "\n" for row in rows))
+        kinds = {**dict.fromkeys(columns, "bigint"), **({"_deleted": "boolean"} if columns == COLUMNS else {})}
         schema.parent.mkdir(exist_ok=True)
-        schema.write_text(json.dumps({"columns": [["id", "bigint"], ["version", "int"]]}) + "\n")
+        schema.write_text(json.dumps({"columns": [*map(list, kinds.items())]}) + "\n")
     elif writer == _RECORDS:
         from tests.support.kafka_stages import write_file
 
@@ -36,7 +43,7 @@ def write_part(
 
         path = stage / f"{name}.parquet"
         deleted = {"_deleted": False} if "delete_when" in arguments else {}
-        write_marked_part(path, rows, {**arguments["constants"], **deleted})
+        write_marked_part(path, [{**deleted, **row} for row in rows], [*columns, *deleted], arguments["constants"])
     else:
         path = stage / f"{name}.json"
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))

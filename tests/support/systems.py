@@ -28,12 +28,18 @@ from airflow_provider_microbatch.sources import OpenSource, Source
 from airflow_provider_microbatch.sources.polling.open import OpenPollingSource
 from tests.support import object_store, sql
 from tests.support.halves import HalvedFiles
-from tests.support.system import FilesOnPosix, Row, System, entry_of, write_lines
-from tests.support.table_systems import (
+from tests.support.merged_systems import (
     ChangesIntoDelta,
     ChangesIntoDeltaInBucket,
     ChangesIntoIceberg,
     ChangesIntoPostgres,
+    VersionsInDelta,
+    VersionsInDeltaInBucket,
+    VersionsInIceberg,
+    VersionsInPostgres,
+)
+from tests.support.system import FilesOnPosix, Row, System, entry_of, write_lines
+from tests.support.table_systems import (
     FilesIntoBucket,
     FilesIntoDatabase,
     FilesIntoDelta,
@@ -203,7 +209,7 @@ class PolledQueues(LateQueues):
 
 def surroundings(system: str) -> AbstractContextManager[None]:
     """What a run of worlds of the system needs beside their folders, for as long as it goes on."""
-    if system not in ("postgres", "postgres-merged"):
+    if system not in ("postgres", "postgres-merged", "postgres-versions"):
         return nullcontext()
     from tests.postgres.database import server
 
@@ -216,9 +222,12 @@ SYSTEMS: Mapping[str, Callable[[Path], System]] = {
     "delta": FilesIntoDelta,
     "delta-merged": ChangesIntoDelta,
     "delta-merged-s3": ChangesIntoDeltaInBucket,
+    "delta-versions": VersionsInDelta,
+    "delta-versions-s3": VersionsInDeltaInBucket,
     "delta-s3": FilesIntoDeltaInBucket,
     "iceberg": FilesIntoIceberg,
     "iceberg-merged": ChangesIntoIceberg,
+    "iceberg-versions": VersionsInIceberg,
     "s3": FilesWithCheckpointInS3,
     "s3-table": FilesIntoBucket,
     "files-into-a-database": FilesIntoDatabase,
@@ -230,6 +239,7 @@ SYSTEMS: Mapping[str, Callable[[Path], System]] = {
     "sql-postgres": FilesInPostgres,
     "postgres": FilesIntoPostgres,
     "postgres-merged": ChangesIntoPostgres,
+    "postgres-versions": VersionsInPostgres,
 }
 
 

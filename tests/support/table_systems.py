@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +21,6 @@ from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.sinks import OpenSink, Sink
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.delta.log import DeltaLog
-from airflow_provider_microbatch.sinks.delta.merged.in_bucket import OpenMergedDeltaInBucket
-from airflow_provider_microbatch.sinks.delta.merged.in_folder import OpenMergedDelta
 from airflow_provider_microbatch.sinks.delta.objects import OpenDeltaInBucket
 from airflow_provider_microbatch.sinks.delta.opened import OpenDelta
 from airflow_provider_microbatch.sinks.file import FileSink
@@ -29,17 +28,17 @@ from airflow_provider_microbatch.sinks.file.objects import OpenObjectTable
 from airflow_provider_microbatch.sinks.file.objects.published import Manifests
 from airflow_provider_microbatch.sinks.file.objects.stages import Stages
 from airflow_provider_microbatch.sinks.iceberg.log import IcebergLog
-from airflow_provider_microbatch.sinks.iceberg.merged.opened import OpenMergedIceberg
 from airflow_provider_microbatch.sinks.iceberg.opened import OpenIceberg
-from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.placed.places import Places
 from airflow_provider_microbatch.sinks.postgres import PostgresSink
+from airflow_provider_microbatch.sinks.postgres.names import TableName
 from airflow_provider_microbatch.sinks.postgres.open import OpenPostgres
 from airflow_provider_microbatch.sinks.several import Sinks
 from airflow_provider_microbatch.sources import OpenSource
 from airflow_provider_microbatch.sources.file.open import OpenFileSource
 from tests.support import iceberg_table, object_store, shadow
 from tests.support.delta_table import batches_of
+from tests.support.merged_changes import MERGES, check_shown
 from tests.support.system import FilesOnPosix, Row, batches_in
 
 
@@ -142,15 +141,47 @@ def _in_files(job: Job) -> Job:
     return replace(job, stages=stages)
 
 
+class Looks:
+    """Looks at a table, once for each state of its log."""
+
+    def __init__(self) -> None:
+        self._log: object = None
+        self._seen: Mapping[BatchKey, list[Row]] = {}
+
+    def at(self, log: object, look: Callable[[], Mapping[BatchKey, list[Row]]]) -> Mapping[BatchKey, list[Row]]:
+        """What readers find.
+
+        :param log: its state.
+        """
+        if log != self._log:
+            self._seen, self._log = look(), log
+        return self._seen
+
+
+def _state_of(table: Path, log: Iterable[Path]) -> object:
+    """:param table: the folder of its data: what is gone there is gone for readers, whatever the log says."""
+    data = [*table.glob("microbatch/**/*.parquet"), *table.glob("_microbatch/changes/**/*.parquet")]
+    found = {path: path.stat() for path in (*log, *data) if path.exists()}
+    return {path: (one.st_ino, one.st_mtime_ns, one.st_size) for path, one in found.items()}
+
+
 class FilesIntoDelta(FilesOnPosix):
     """The same into a Delta table."""
 
+    scd_type: ClassVar[int] = 0
+    """The type of its merge; 0 for a table of rows."""
+    looks: Looks | None = None
+    """Looks at the table in this process, where nobody is forked from it; else another process does."""
+
     def sink(self) -> Sink:
-        return DeltaSink(str(self._root / "lake"))
+        return DeltaSink(str(self._root / "lake"), merge=MERGES.get(self.scd_type))
 
     def published(self) -> Sequence[Mapping[BatchKey, list[Row]]]:
         lake = self._away if self._away.exists() else self._root / "lake"
-        return [batches_of(str(lake))]
+        if self.looks is None:
+            return [batches_of(str(lake), scd_type=self.scd_type)]
+        look = functools.partial(batches_of, str(lake), scd_type=self.scd_type, apart=False)
+        return [self.looks.at(_state_of(lake, lake.glob("_delta_log/*.json")), look)]
 
     def publish_steps(self) -> Sequence[tuple[Any, str, str]]:
         return ((Places, "take", "rename"), (DeltaLog, "commit", "exchange"), (DeltaLog, "create", "exchange"))
@@ -159,28 +190,21 @@ class FilesIntoDelta(FilesOnPosix):
         return ((OpenSink, OpenDelta, "sink"), (OpenSource, OpenFileSource, "source"))
 
 
-class ChangesIntoDelta(FilesIntoDelta):
-    """The same, merged by id: what each batch brought is kept beside the table."""
-
-    def sink(self) -> Sink:
-        return DeltaSink(str(self._root / "lake"), merge=Merge(keys=("id",), sequence_by=("version",)))
-
-    def published(self) -> Sequence[Mapping[BatchKey, list[Row]]]:
-        lake = self._away if self._away.exists() else self._root / "lake"
-        return [batches_of(str(lake), merged=True)]
-
-    def operations(self) -> Sequence[tuple[type, type, str]]:
-        return ((OpenSink, OpenMergedDelta, "sink"), (OpenSource, OpenFileSource, "source"))
-
-
 class FilesIntoDeltaInBucket(FilesIntoBucket):
     """The same into a Delta table in a bucket, with the checkpoint in the same one."""
 
+    scd_type: ClassVar[int] = 0
+    looks: Looks | None = None
+
     def sink(self) -> Sink:
-        return DeltaSink(object_store.address(self._root / "lake"), packages=[])
+        return DeltaSink(object_store.address(self._root / "lake"), merge=MERGES.get(self.scd_type), packages=[])
 
     def published(self) -> Sequence[Mapping[BatchKey, list[Row]]]:
-        return [batches_of(object_store.address(self._root / "lake"))]
+        lake = object_store.address(self._root / "lake")
+        if self.looks is None:
+            return [batches_of(lake, scd_type=self.scd_type)]
+        look = functools.partial(batches_of, lake, scd_type=self.scd_type, apart=False)
+        return [self.looks.at(object_store.versions(self._root / "lake"), look)]
 
     def publish_steps(self) -> Sequence[tuple[Any, str, str]]:
         return ((Stages, "claim", "rename"), (DeltaLog, "commit", "exchange"), (DeltaLog, "create", "exchange"))
@@ -189,22 +213,11 @@ class FilesIntoDeltaInBucket(FilesIntoBucket):
         return ((OpenSink, OpenDeltaInBucket, "sink"), (OpenSource, OpenFileSource, "source"))
 
 
-class ChangesIntoDeltaInBucket(FilesIntoDeltaInBucket):
-    """The same, merged by id."""
-
-    def sink(self) -> Sink:
-        merge = Merge(keys=("id",), sequence_by=("version",))
-        return DeltaSink(object_store.address(self._root / "lake"), merge=merge, packages=[])
-
-    def published(self) -> Sequence[Mapping[BatchKey, list[Row]]]:
-        return [batches_of(object_store.address(self._root / "lake"), merged=True)]
-
-    def operations(self) -> Sequence[tuple[type, type, str]]:
-        return ((OpenSink, OpenMergedDeltaInBucket, "sink"), (OpenSource, OpenFileSource, "source"))
-
-
 class FilesIntoIceberg(FilesOnPosix):
     """The same into an Iceberg table."""
+
+    scd_type: ClassVar[int] = 0
+    looks: Looks | None = None
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -214,10 +227,13 @@ class FilesIntoIceberg(FilesOnPosix):
 
     def sink(self) -> Sink:
         connections.find_by(lambda _: iceberg_table.connection_of(self._root))
-        return iceberg_table.sink_in(self._root)
+        return iceberg_table.sink_in(self._root, merge=MERGES.get(self.scd_type))
 
     def published(self) -> Sequence[Mapping[BatchKey, list[Row]]]:
-        return [iceberg_table.batches_of(self._root)]
+        if self.looks is None:
+            return [iceberg_table.batches_of(self._root, scd_type=self.scd_type)]
+        look = functools.partial(iceberg_table.batches_of, self._root, scd_type=self.scd_type, apart=False)
+        return [self.looks.at(_state_of(self._root / "orders", [iceberg_table.catalog_file(self._root)]), look)]
 
     def take_away(self) -> bool:
         return False  # whoever looks finds that the catalog's table has no files
@@ -229,31 +245,17 @@ class FilesIntoIceberg(FilesOnPosix):
         return ((OpenSink, OpenIceberg, "sink"), (OpenSource, OpenFileSource, "source"))
 
 
-class ChangesIntoIceberg(FilesIntoIceberg):
-    """The same, merged by id: what each batch brought is kept beside the table."""
-
-    def sink(self) -> Sink:
-        connections.find_by(lambda _: iceberg_table.connection_of(self._root))
-        return iceberg_table.sink_in(self._root, merge=Merge(keys=("id",), sequence_by=("version",)))
-
-    def published(self) -> Sequence[Mapping[BatchKey, list[Row]]]:
-        return [iceberg_table.batches_of(self._root, merged=True)]
-
-    def operations(self) -> Sequence[tuple[type, type, str]]:
-        return ((OpenSink, OpenMergedIceberg, "sink"), (OpenSource, OpenFileSource, "source"))
-
-
 class FilesIntoPostgres(FilesOnPosix):
     """The same into a table of PostgreSQL. The stage's lines are for COPY."""
 
-    merge: ClassVar[Merge | None] = None
+    scd_type: ClassVar[int] = 0
 
     def sink(self) -> Sink:
         from tests.postgres import database
 
         connections.find_by(database.connection_of)
-        table = database.table_in(self._root)
-        return PostgresSink(database.CONN_ID, table, stages=str(self._root / "stages"), merge=self.merge)
+        table, merge = database.table_in(self._root), MERGES.get(self.scd_type)
+        return PostgresSink(database.CONN_ID, table, stages=str(self._root / "stages"), merge=merge)
 
     def published(self) -> Sequence[Mapping[BatchKey, list[Row]]]:
         from tests.postgres import database
@@ -269,15 +271,14 @@ class FilesIntoPostgres(FilesOnPosix):
             batches = sink.name.sibling("microbatch_batches").text
             for lane, id in connection.execute(f"SELECT lane, id FROM {batches}".encode()):
                 found[BatchKey(lane, id)] = []
-            # Of changes, readers see the newest; which batch brought it the table beside says.
-            rows = sink.name.text if self.merge is None else sink.name.changes().text
-            for lane, id, row, version in connection.execute(
-                f"SELECT _batch_lane, _batch_id, id, version FROM {rows}".encode()
-            ):
-                found[BatchKey(lane, id)].append({"id": row, "version": version})
-            shown = connection.execute(f"SELECT id, version FROM {sink.name.text}".encode()).fetchall()
-        told = sorted((row["id"], row["version"]) for rows in found.values() for row in rows)
-        assert sorted(shown) == told, f"the table shows {sorted(shown)}, and has {told} on record"
+            # Readers see what changes make; which batch brought them the table beside says.
+            rows = sink.name.changes(self.scd_type) if self.scd_type else sink.name
+            brought, shown = (_rows_of(connection, table) for table in (rows, sink.name))
+        for row in brought:
+            key = BatchKey(row["_batch_lane"], row["_batch_id"])
+            found[key].append({"id": row["id"], "version": row["version"]})
+        if self.scd_type:
+            check_shown(brought, shown, scd_type=self.scd_type)
         return [found]
 
     def take_away(self) -> bool:
@@ -293,6 +294,13 @@ class FilesIntoPostgres(FilesOnPosix):
         return ((opened, "load", "rename"), (Records, "change", "exchange"))
 
 
+def _rows_of(connection: Any, table: TableName) -> list[Row]:
+    """Those of a table of PostgreSQL."""
+    found = connection.execute(f"SELECT * FROM {table.text}".encode())
+    names = [column.name for column in found.description]
+    return [dict(zip(names, row, strict=True)) for row in found]
+
+
 class FilesIntoTwoTables(FilesOnPosix):
     """The same into two tables, each of which gets all rows."""
 
@@ -302,9 +310,3 @@ class FilesIntoTwoTables(FilesOnPosix):
 
     def published(self) -> Sequence[Mapping[BatchKey, list[Row]]]:
         return [*super().published(), batches_in(self._root / "copies")]
-
-
-class ChangesIntoPostgres(FilesIntoPostgres):
-    """The same, merged by id: what each batch brought is kept beside the table."""
-
-    merge = Merge(keys=("id",), sequence_by=("version",))

@@ -74,19 +74,20 @@ class OpenDelta(OpenPlaced, OpenDeltaTable):
         number = None if snapshot is None else snapshot.number(key)
         return () if number is None else (number,)
 
+    def _is_in(self, key: BatchKey, number: int) -> bool:
+        return number in self._numbers_for_good(key)
+
     def _settle(self, found: Published) -> None:
+        self._forget(self._place_of(found))
+
+    def _forget(self, place: Place) -> None:
         """Bring the log's record of the output to disk, so that it survives a power cut; then remove the mark of the
         attempt's place, which is not needed any more."""
-        place = self._place_of(found)
         try:
             since_ns = place.mark.stat().st_mtime_ns
         except FileNotFoundError:
             return
         self._log.sync(since_ns=since_ns)
-        self._places.forget(place)
-
-    def _forget(self, place: Place) -> None:
-        self._log.sync(since_ns=place.mark.stat().st_mtime_ns)
         self._places.forget(place)
 
     def _publishing(self, batch: ExpectedBatch, epoch: int) -> AbstractContextManager[None]:

@@ -209,6 +209,9 @@ class OpenIceberg(OpenPlaced):
                 return {*others.values(), *(() if own is None else (own,))}
         raise self._outrun(key)
 
+    def _is_in(self, key: BatchKey, number: int) -> bool:
+        return self._number(self._log.look(), key) == number
+
     def _published(self, look: Look | None, batch: ExpectedBatch) -> Published | None:
         """:raises ForeignBatchError: if other output is at the batch's place."""
         return self._published_as(self._number(look, batch.key), batch)

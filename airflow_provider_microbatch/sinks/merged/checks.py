@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.merged.newest import Newest
 from airflow_provider_microbatch.sinks.placed.data_files import DataFiles
+
+Made = TypeVar("Made")
 
 
 def check_order(kinds: Mapping[str, str | None], merge: Merge, *, where: str) -> None:
@@ -73,6 +76,22 @@ def rows_there(where: str) -> SinkError:
         f"{where} has batches of rows, and the sink merges changes (merge=…). Give "
         "the pipeline another table. Nothing was written."
     )
+
+
+def unless_outdated(make: Callable[[], Made], *, is_outdated: Callable[[], bool], log: str, where: str) -> Made | None:
+    """What one try to bring changes in or out makes; None if other commits have made useless what it has read: another
+    publish has removed what it has replaced, or a janitor that, with its manifest.
+
+    :raises SinkError: if it cannot be made.
+    """
+    try:
+        return make()
+    except (FileNotFoundError, SinkError) as error:
+        if is_outdated():
+            return None
+        if isinstance(error, FileNotFoundError):
+            raise lacking(error, log=log, where=where) from error
+        raise
 
 
 def lacking(error: FileNotFoundError, *, log: str, where: str) -> SinkError:

@@ -7,6 +7,7 @@ files lie in the table's folder before the log names them, so that publishing is
     <path>/_table_id/<id>                                   a file: by it the table is known again
     <path>/_microbatch/_staging/<checkpoint>/lane=live/batch_id=7/attempt=2/…   written by attempt 2, hidden
     <path>/_microbatch/_placed/<checkpoint>/…/attempt=2.<number>   a file: attempt 2 lies in place, maybe uncommitted
+    <path>/_microbatch/_placed/<checkpoint>/…/attempt=2.<number>.out    a file: it goes out, and then its files go
     <path>/_microbatch/batches/lane=live/7.<number>.json    the manifest of batch 7, if the log has that number
     <path>/_microbatch/_fenced/…                            a file: tells the Spark of an attempt to end
     <path>/_microbatch/_locks/…                             one process at a time publishes or removes an attempt
@@ -76,8 +77,12 @@ class OpenPlaced(StagedInFiles, OpenLogged):
         the batch is not in; of a table with branches, those of all branches, which share its files and marks."""
 
     @abstractmethod
+    def _is_in(self, key: BatchKey, number: int) -> bool:
+        """Whether the table's log, as it is now, has the batch by that number."""
+
+    @abstractmethod
     def _forget(self, place: Place) -> None:
-        """Remove the mark of the place of an attempt that is in."""
+        """Remove the mark of the place of an attempt that is in, if it has one; not the one that it goes out."""
 
     def drop_stage(self, batch: BatchIdentity, epoch: int) -> bool:
         dropped = self._files.drop_stage(batch, epoch)
@@ -116,15 +121,17 @@ class OpenPlaced(StagedInFiles, OpenLogged):
 
     def stages(self, checkpoint: str) -> list[tuple[BatchKey, int]]:
         with reporting("list the stages of", self._root):
-            return sorted({*self._files.stages(checkpoint), *self._places.stages(checkpoint)})
+            placed = self._places.stages(checkpoint, is_in=self._is_in)
+            return sorted({*self._files.stages(checkpoint), *placed})
 
     def seems_away(self, tables: KnownTables) -> str | None:
         return self._folder.seems_away(tables)
 
     def _marked(self, batch: BatchIdentity, epoch: int) -> Iterator[tuple[Place, Manifest]]:
-        """Places and manifests of the attempt's output that is in place, and not known to be published."""
+        """Places and manifests of the attempt's output that is in place, and not known to be published, nor taken out:
+        that goes, and whoever has slept since before it was in must not publish it again."""
         for place in self._places.marked(batch, epoch):
-            found = read_manifest(self._root / place.below, batch.key)
+            found = None if place.out.exists() else read_manifest(self._root / place.below, batch.key)
             if found is not None and number_of(encode(found)) == place.number:
                 yield place, found
 

@@ -11,7 +11,7 @@ import contextlib
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,11 +31,14 @@ REST = f"{DATA}/rest/"
 
 _OWN = re.compile(rf"{DATA}/(?P<lane>[^/]+)/(?P<id>0|[1-9]\d*)/(?P<number>[0-9a-f]{{16}})/")
 _SHARED = re.compile(rf"{REST}(?P<lane>[^/]+)/(?P<low>\d+)-(?P<high>\d+)/")
-_MARK = re.compile(r"lane=(?P<lane>[^/]+)/batch_id=(?P<id>\d+)/attempt=(?P<epoch>\d+)\.(?P<number>[0-9a-f]{16})")
+_MARK = re.compile(
+    r"lane=(?P<lane>[^/]+)/batch_id=(?P<id>\d+)/attempt=(?P<epoch>\d+)\.(?P<number>[0-9a-f]{16})(?P<out>\.out)?"
+)
 _PLAIN = re.compile(r"[A-Za-z0-9/_.=-]+")
 
 
 _TOLD = "the attempt's files are in the table's folder, and maybe not in its log\n"
+_TOLD_OUT = "a commit takes the attempt out, or has done so: then its files go\n"
 _LOCKS = 1024
 
 
@@ -46,11 +49,13 @@ class Place:
     :param number: number of the attempt's manifest.
     :param below: the folder, relative to the table's folder.
     :param mark: the file that records the place until the attempt is published.
+    :param out: the file that records it from before the commit that takes the attempt out. Nobody publishes it then.
     """
 
     number: int
     below: str
     mark: Path
+    out: Path
 
 
 @dataclass(frozen=True)
@@ -81,22 +86,29 @@ class Places:
             number=number,
             below=f"{folder_of_batch(batch.key, data=self.data)}{number:016x}",
             mark=mark / f"attempt={epoch}.{number:016x}",
+            out=mark / f"attempt={epoch}.{number:016x}.out",
         )
 
     def marked(self, batch: BatchIdentity, epoch: int) -> list[Place]:
-        """Places of the attempt that are not known to be published: at most one, unless a checkpoint was restored."""
+        """Places of the attempt that have a mark, of whichever kind: at most one, unless a checkpoint was restored."""
         folder = self._marks(batch.checkpoint) / f"lane={batch.key.lane}" / f"batch_id={batch.key.id}"
-        own = re.compile(rf"attempt={epoch}\.([0-9a-f]{{16}})")  # others may write there
-        found = filter(None, (own.fullmatch(path.name) for path in sorted(folder.glob(f"attempt={epoch}.*"))))
-        return [self.of(batch, epoch, int(match[1], 16)) for match in found]
+        own = re.compile(rf"attempt={epoch}\.([0-9a-f]{{16}})(\.out)?")  # others may write there
+        found = filter(None, (own.fullmatch(path.name) for path in folder.glob(f"attempt={epoch}.*")))
+        return [self.of(batch, epoch, int(number, 16)) for number in sorted({match[1] for match in found})]
 
-    def stages(self, checkpoint: str) -> Iterator[tuple[BatchKey, int]]:
-        """All attempts of a checkpoint that have a marked place."""
+    def stages(self, checkpoint: str, *, is_in: Callable[[BatchKey, int], bool]) -> Iterator[tuple[BatchKey, int]]:
+        """All attempts of a checkpoint that have a marked place, but those whose files the log names: who was to take
+        one out may have died before.
+
+        :param is_in: whether the log names the batch by the number of a manifest.
+        """
         root = self._marks(checkpoint)
         names = [path.relative_to(root).as_posix() for path in root.glob("lane=*/batch_id=*/attempt=*")]
         for match in filter(None, map(_MARK.fullmatch, names)):
             with contextlib.suppress(DefinitionError, ValueError):
-                yield BatchKey(match["lane"], int(match["id"])), int(match["epoch"])
+                key = BatchKey(match["lane"], int(match["id"]))
+                if match["out"] is None or not is_in(key, int(match["number"], 16)):
+                    yield key, int(match["epoch"])
 
     def take(self, stage: Path, place: Place) -> bool:
         """Rename a stage, which is complete and on disk, to its place.
@@ -118,17 +130,28 @@ class Places:
 
     def mark(self, place: Place) -> None:
         """Record, durably, that files are in that place which the log may not name."""
-        check_no_link(self.root, place.mark.parent)
-        make_folders(place.mark.parent)
-        write_mark(place.mark, _TOLD)
-        sync(place.mark.parent)
+        self._write(place.mark, _TOLD)
+
+    def mark_out(self, place: Place) -> None:
+        """Record, durably, that the log names the place only until a commit that is to come. It stays on record if that
+        never comes: whoever finds the attempt in cannot tell whether it still will."""
+        self._write(place.out, _TOLD_OUT)
+
+    def _write(self, mark: Path, told: str) -> None:
+        check_no_link(self.root, mark.parent)
+        make_folders(mark.parent)
+        write_mark(mark, told)
+        sync(mark.parent)
 
     def forget(self, place: Place) -> None:
         """Remove the mark: the log names the place durably, or the files are gone."""
+        self._unlink(place.mark)
+
+    def _unlink(self, mark: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
-            place.mark.unlink()
+            mark.unlink()
         with contextlib.suppress(OSError):
-            place.mark.parent.rmdir()
+            mark.parent.rmdir()
 
     def remove(self, place: Place) -> bool:
         """Remove an attempt's files that no commit will name. :return: False if there were none."""
@@ -139,7 +162,8 @@ class Places:
                 remove_in(held, target)
             with contextlib.suppress(OSError):
                 target.parent.rmdir()
-        self.forget(place)
+        self._unlink(place.mark)
+        self._unlink(place.out)
         return found
 
     def _marks(self, checkpoint: str) -> Path:

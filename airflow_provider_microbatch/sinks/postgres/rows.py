@@ -266,9 +266,11 @@ class Merged(Rows):
         parts = [f"{of}.{quoted(key)}" for key in self.merge.keys]
         parts += [f"{of}.{quoted(column)} DESC" for column in self.merge.sequence_by]
         parts += [f"{of}.{quoted(DELETED)} DESC"] * has_deleted
-        # The remaining columns only decide between changes that the user's order does not distinguish, always alike.
+        # The remaining columns only decide between changes that the user's order does not distinguish, always alike:
+        # behind each value is the same sign, also behind the last. Else one more column, null in both, could turn two
+        # changes around.
         rest = sorted(name for name in names if name != DELETED)
-        return ", ".join([*parts, f'ROW({listed(rest, of=of)})::text COLLATE "C" DESC'])
+        return ", ".join([*parts, f'ROW({listed(rest, of=of)}, NULL)::text COLLATE "C" DESC'])
 
     def _update(self, shown: Sequence[str]) -> str:
         others = [name for name in shown if name not in self.merge.keys]

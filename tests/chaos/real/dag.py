@@ -33,7 +33,7 @@ from pyspark.sql import functions as F
 def transform(batch):
     told = Path({root!r}, "versions", str(batch.id))
     version = int(told.read_text()) if told.exists() else 0
-    return batch.sources["orders"].withColumn("version", F.lit(version))
+    return batch.sources["orders"].withColumn("version", F.lit(version)).selectExpr("*", *{more})
 """
 """A replay tells by its version that it is one."""
 

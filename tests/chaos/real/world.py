@@ -408,7 +408,7 @@ class RealWorld:
         setting.save()
         code = self.airflow.dags / setting.code
         code.parent.mkdir(parents=True, exist_ok=True)
-        code.write_text(CODE.format(root=setting.root))
+        code.write_text(CODE.format(root=setting.root, more=setting.columns_in_sql))
         (self.airflow.dags / f"{name}.py").write_text(FILE.format(dag_id=name, root=setting.root))
         return Watched(setting=setting)
 

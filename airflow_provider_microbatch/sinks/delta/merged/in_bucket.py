@@ -91,6 +91,13 @@ class OpenMergedDeltaInBucket(OpenMerged, OpenDeltaInBucket):
     def _mark_out(self, found: Published) -> None:
         self._stages.give_up(self._written_by(found.manifest))
 
+    def _settle(self, found: Published) -> None:
+        if self._stages.is_there(self._written_by(found.manifest)):  # else it goes out, and its files with the mark
+            super()._settle(found)
+
+    def _forget_in(self, written: Written) -> None:
+        """Nothing: the mark may be that it goes out."""
+
     def _remove_out(self, found: Published) -> None:
         written = self._written_by(found.manifest)
         self._stages.remove(written)

@@ -30,7 +30,7 @@ class OpenMergedDelta(OpenMerged, OpenDelta):
         return self._as_changes(super().stage(batch, epoch))
 
     def _mark_out(self, found: Published) -> None:
-        self._places.mark(self._place_of(found))
+        self._places.mark_out(self._place_of(found))
 
     def _remove_out(self, found: Published) -> None:
         self._places.remove(self._place_of(found))

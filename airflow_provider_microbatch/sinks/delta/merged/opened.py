@@ -24,6 +24,7 @@ from airflow_provider_microbatch.sinks.merged.checks import (
     check_order,
     lacking,
     rows_there,
+    unless_outdated,
 )
 from airflow_provider_microbatch.sinks.merged.columns import shown
 from airflow_provider_microbatch.sinks.merged.history import History
@@ -144,13 +145,13 @@ class OpenMerged(OpenDeltaTable):
         )
         merging = Merging(home=self._home, judging=judging, snapshot=snapshot, shown=self._shown(columns))
         number = None if out is None else out.number
-        try:
-            change = merging.change(batch.key, columns, files=self._files_of(ready), out=number)
-        except FileNotFoundError as error:
-            if self._is_outdated(snapshot):
-                return None  # another publish has removed what it has replaced
-            raise lacking(error, log="the log", where=self._named) from error
-        if out is not None:
+        change = unless_outdated(
+            lambda: merging.change(batch.key, columns, files=self._files_of(ready), out=number),
+            is_outdated=lambda: self._is_outdated(snapshot),
+            log="the log",
+            where=self._named,
+        )
+        if out is not None and change is not None:
             self._mark_out(out)
         return change
 

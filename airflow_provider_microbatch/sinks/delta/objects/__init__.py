@@ -86,7 +86,7 @@ class OpenDeltaInBucket(StagedInObjects, OpenDeltaTable):
                 return False  # it was published meanwhile, and may be replaced: versions of the log have its files
             numbers = self._numbers_of(written)
             if (had_begun or numbers) and not self._make_unpublishable(written):
-                self._stages.forget(written)
+                self._forget_in(written)
                 return False
             self._stages.remove(written)
             for number in numbers:
@@ -185,6 +185,10 @@ class OpenDeltaInBucket(StagedInObjects, OpenDeltaTable):
 
     def _settle(self, found: Published) -> None:
         self._stages.forget(self._written_by(found.manifest))
+
+    def _forget_in(self, written: Written) -> None:
+        """Remove the mark of an attempt that somebody wanted to drop, and that is in."""
+        self._stages.forget(written)
 
     def _commit_ready(
         self, snapshot: Snapshot | None, ready: Ready, columns: Columns, change: Change, batch: ExpectedBatch

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
-from airflow_provider_microbatch.exceptions import RolledBackError, SinkError
+from airflow_provider_microbatch.exceptions import RolledBackError
 from airflow_provider_microbatch.runtime.intake import Intake
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, SinkContext
@@ -24,6 +24,7 @@ from airflow_provider_microbatch.sinks.merged.checks import (
     check_order,
     lacking,
     rows_there,
+    unless_outdated,
 )
 from airflow_provider_microbatch.sinks.merged.columns import shown
 from airflow_provider_microbatch.sinks.merged.history import CHANGES, History, folder_of_changes
@@ -34,6 +35,8 @@ from airflow_provider_microbatch.sinks.placed import Placed
 from airflow_provider_microbatch.sinks.placed.data_files import FolderFiles
 from airflow_provider_microbatch.sinks.placed.logged import Published
 from airflow_provider_microbatch.sinks.placed.places import in_place
+
+_LOG = "the catalog's table"
 
 
 class OpenMergedIceberg(OpenIceberg):
@@ -89,7 +92,7 @@ class OpenMergedIceberg(OpenIceberg):
         except FileNotFoundError as error:
             if self._is_outdated(look):
                 return  # the publish that has replaced it was checked
-            raise self._lacking(error) from error
+            raise lacking(error, log=_LOG, where=self._where) from error
         check_like_before(before, self._merge, where=self._where)
 
     def _last(self, look: Look) -> tuple[int, int] | None:
@@ -134,16 +137,16 @@ class OpenMergedIceberg(OpenIceberg):
     ) -> Change | None:
         if placed is None:  # else it was checked that the changes fit the table
             self._check(look, held=())
-        try:
-            number = None if out is None else out.number
-            change = self._merging(look, placed).change(batch.key, look, out=number)
-        except FileNotFoundError as error:
-            if self._is_outdated(look):
-                return None  # another publish has removed what it has replaced
-            raise self._lacking(error) from error
-        if out is not None:
+        number = None if out is None else out.number
+        change = unless_outdated(
+            lambda: self._merging(look, placed).change(batch.key, look, out=number),
+            is_outdated=lambda: self._is_outdated(look),
+            log=_LOG,
+            where=self._where,
+        )
+        if out is not None and change is not None:
             # From the commit on, nothing but this mark tells that the changes that go out are there.
-            self._places.mark(self._place_of(out))
+            self._places.mark_out(self._place_of(out))
         return change
 
     def _merging(self, look: Look | None, placed: Placed | None) -> Merging:
@@ -166,9 +169,6 @@ class OpenMergedIceberg(OpenIceberg):
     def _is_outdated(self, look: Look) -> bool:
         now = self._log.look()
         return now is not None and now.table.metadata_location != look.table.metadata_location
-
-    def _lacking(self, error: FileNotFoundError) -> SinkError:
-        return lacking(error, log="the catalog's table", where=self._where)
 
     def _let_go(self, out: Published | None, change: Change) -> None:
         if out is not None:
