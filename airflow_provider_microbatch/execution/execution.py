@@ -360,9 +360,9 @@ class Execution:
         if newest == key.id:
             self.planner.sources.commit(planned.entry.ends)
             kept = self.pipeline.min_batches_to_retain
-            keep_state_of_committed(self.checkpoint, key, manifest, kept=kept)
             for removed in apply_retention(self.checkpoint, kept=kept, lane=self._lane.name):
                 log.info("Retention removed %s", removed)
+            keep_state_of_committed(self.checkpoint, key, manifest, kept=kept)
         elif newest is not None and entry.set_aside:  # its range was passed over when later ones were committed
             self.planner.sources.commit(self.planner.load(newest).entry.ends)
         return entry
