@@ -253,6 +253,7 @@ class Execution:
 
         :raises HookError: if a hook refuses the attempt; nothing was started then.
         :raises TransformError: if the user's transform failed, with its traceback.
+        :raises CheckpointError: if the state that the batch goes on from is not there.
         :raises EngineError: if anything else made the job fail before its stage was whole.
         """
         make_ready(self.checkpoint, self.sink, attempt)
@@ -262,7 +263,7 @@ class Execution:
             engine.start(attempt.handle, job, code)
             engine.result(attempt.handle)
         except EngineError as error:
-            check_staged(self.pipeline, self.sink, attempt, error)
+            check_staged(self.pipeline, self.sink, attempt, error, checkpoint=self.checkpoint)
         check_ran_by_splits(job, attempt, self.sink)
 
     def publish(self, attempt: Attempt, *, should_stop: Callable[[], bool] = lambda: False) -> Manifest:
