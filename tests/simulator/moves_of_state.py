@@ -42,9 +42,20 @@ def follow_what_state_says(world: World, run: DagRun) -> None:
     if back is None and waits is None:
         return
     world.now_ms += round(2 * LEASE_SECONDS * 1000)
-    given = rewind(int(back[1])) if back is not None else withdraw(BatchKey(LIVE, int(waits[1] if waits else 0)))
-    command(world, run.subject, given)
+    if back is not None:
+        command(world, run.subject, rewind(int(back[1])))
+    elif waits is not None:
+        _withdraw(world, run.subject, BatchKey(LIVE, int(waits[1])))
     finish(world)
+
+
+def _withdraw(world: World, subject: Subject, key: BatchKey) -> None:
+    """Nobody makes the batch again any more: what its clears wanted is not asked for."""
+    asked = [request.run for request in subject.checkpoint().replays.pending(key)]
+    for run in world.airflow.runs:
+        if run.subject is subject and any(one is not None and run.identity().is_of(one) for one in asked):
+            run.wanted = 0
+    command(world, subject, withdraw(key))
 
 
 @move("the state is restored alone", weight=10, kit=RESTORES, state=True)
