@@ -253,6 +253,7 @@ class Execution:
 
         :raises HookError: if a hook refuses the attempt; nothing was started then.
         :raises TransformError: if the user's transform failed, with its traceback.
+        :raises CheckpointError: if the state that the batch goes on from is not there.
         :raises EngineError: if anything else made the job fail before its stage was whole.
         """
         make_ready(self.checkpoint, self.sink, attempt)
@@ -262,7 +263,7 @@ class Execution:
             engine.start(attempt.handle, job, code)
             engine.result(attempt.handle)
         except EngineError as error:
-            check_staged(self.pipeline, self.sink, attempt, error)
+            check_staged(self.pipeline, self.sink, attempt, error, checkpoint=self.checkpoint)
         check_ran_by_splits(job, attempt, self.sink)
 
     def publish(self, attempt: Attempt, *, should_stop: Callable[[], bool] = lambda: False) -> Manifest:
@@ -360,9 +361,9 @@ class Execution:
         if newest == key.id:
             self.planner.sources.commit(planned.entry.ends)
             kept = self.pipeline.min_batches_to_retain
-            keep_state_of_committed(self.checkpoint, key, manifest, kept=kept)
             for removed in apply_retention(self.checkpoint, kept=kept, lane=self._lane.name):
                 log.info("Retention removed %s", removed)
+            keep_state_of_committed(self.checkpoint, key, manifest, kept=kept)
         elif newest is not None and entry.set_aside:  # its range was passed over when later ones were committed
             self.planner.sources.commit(self.planner.load(newest).entry.ends)
         return entry

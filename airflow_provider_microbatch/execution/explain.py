@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import logging
 
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.exceptions import EngineError, ReadError, TransformError
+from airflow_provider_microbatch.execution.lost_state import lost_state
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sinks import OpenSink
 
 log = logging.getLogger(__name__)
 
 
-def check_staged(pipeline: Pipeline, sink: OpenSink, attempt: Attempt, error: EngineError) -> None:
+def check_staged(
+    pipeline: Pipeline, sink: OpenSink, attempt: Attempt, error: EngineError, *, checkpoint: Checkpoint
+) -> None:
     """Return if the attempt was done before its engine failed: its manifest is the last thing that it writes, so a
     later failure (a JVM that is aborted while it ends, a client that loses its cluster) has cost no row.
 
     :raises TransformError: if the user's transform failed, with its traceback.
+    :raises CheckpointError: if the state that the batch goes on from is not there.
     :raises EngineError: if anything else failed.
     """
     if sink.failure(attempt.batch, attempt.epoch) is None and sink.manifest(attempt.batch, attempt.epoch) is not None:
         log.warning("Batch %s attempt %s is staged whole; after that: %s", attempt.key, attempt.epoch, error)
         return
-    raise explain(pipeline, sink, attempt, error) from None
+    lost = lost_state(checkpoint, sink, attempt.key) if pipeline.stateful else None
+    raise lost or explain(pipeline, sink, attempt, error) from None
 
 
 def explain(pipeline: Pipeline, sink: OpenSink, attempt: Attempt, error: Exception) -> Exception:

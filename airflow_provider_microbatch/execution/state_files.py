@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 MARGIN_MS = 3_600_000
 """Milliseconds that a part of a snapshot is left alone although no snapshot names it: its attempt may run."""
 
-_VERSIONED = re.compile(r"\.?(?P<version>[0-9]+)_(?P<id>[0-9a-f-]{36})\.(changelog|zip)(\.crc)*")
+_VERSIONED = re.compile(r"\.?(?P<version>[0-9]+)_(?P<id>[0-9a-f-]{36})\.(?P<kind>changelog|zip)(?P<sum>\.crc)*")
 _SNAPSHOT = re.compile(r"[0-9]+_[0-9a-f-]{36}\.zip")
 _PART = re.compile(r"\.?(?P<name>[^/]+\.(sst|log))(\.crc)*")
 
@@ -72,6 +72,14 @@ def remove_unneeded(state: Path, needed: Needed) -> int:
             removed += _remove_versions(folder, names, needed)
             removed += _remove_parts(folder, where, names, needed)
     return removed
+
+
+def versions_in(state: Path) -> Iterator[tuple[int, str, str]]:
+    """Version, id and kind (``zip`` of a snapshot, or ``changelog``) of the files of versions that are there."""
+    for _, _, names in state_folders(state):
+        for found in filter(None, map(_VERSIONED.fullmatch, names)):
+            if not found["sum"] and not found.string.startswith("."):
+                yield int(found["version"]), found["id"], found["kind"]
 
 
 def _remove_versions(folder: int, names: Sequence[str], needed: Needed) -> int:

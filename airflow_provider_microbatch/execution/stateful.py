@@ -330,9 +330,10 @@ def next_watermark(manifest: Manifest, planned: PlannedBatch) -> int:
 
 
 def keep_state_of_committed(checkpoint: Checkpoint, key: BatchKey, manifest: Manifest, *, kept: int | None) -> None:
-    """Remove the state that the commit of a batch makes superfluous. An error is logged, and never fails the batch.
+    """Remove the state that the commit of a batch makes superfluous, after :func:`~.retention.apply_retention`. An
+    error is logged, and never fails the batch.
 
-    :param kept: number of batches that the logs keep; None keeps all.
+    :param kept: number of batches that the logs keep, unless something holds more; None keeps all.
     """
     if "state" not in manifest.result:
         return
@@ -373,6 +374,8 @@ def _drop_folders(checkpoint: Checkpoint, committed: BatchKey, epoch: int) -> No
 def _drop_files(checkpoint: Checkpoint, key: BatchKey, *, kept: int | None, since: int) -> None:
     commits, newest = checkpoint.lane(key.lane).commit_log, key.id
     oldest = max(newest - (kept or STATES_KEPT) + 1, 0)
+    if kept is not None:  # a batch that retention leaves in the logs may be gone back to
+        oldest = min([oldest, *commits.ids()[:1]])
     ids: dict[int, frozenset[str]] = {}
     for number in range(max(oldest - SNAPSHOT_EVERY, 0) + 1, newest + 1):
         entry = commits.get(number)

@@ -22,7 +22,7 @@ MUTATIONS = [
         file="execution/stateful.py",
         old="    if published is not None:\n        return published.result\n",
         new="",
-        tests=(BATCHES,),
+        tests=(BESIDE,),
     ),
     Mutation(
         name="files of losers are kept, those of winners removed",

@@ -39,6 +39,18 @@ class Disk:
     folders: dict[str, set[str]] = field(default_factory=dict)
     changes: int = 0
 
+    def address(self, folder: str) -> str:
+        """The address by which Spark would open a folder."""
+        return f"/disk/{folder}".rstrip("/")
+
+    def get(self, path: str) -> Entry | None:
+        """The entry, or None."""
+        return self.entries.get(path)
+
+    def names(self, folder: str) -> set[str]:
+        """What is in a folder."""
+        return self.folders.get(folder, set())
+
     def put(self, path: str, entry: Entry) -> bool:
         """False if something is there."""
         if path in self.entries or path in self.folders:
@@ -102,7 +114,7 @@ class DiskStore(Store):
 
     @property
     def for_spark(self) -> str:
-        return self.location
+        return self._world.disk.address(self._folder)
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         full = self._at("put", path)
@@ -116,7 +128,7 @@ class DiskStore(Store):
         return done
 
     def get(self, path: str) -> bytes | None:
-        found = self._world.disk.entries.get(self._at("get", path))
+        found = self._world.disk.get(self._at("get", path))
         return None if found is None else found.data
 
     def get_versioned(self, path: str) -> Versioned | None:
@@ -129,7 +141,7 @@ class DiskStore(Store):
         self._refuse(FULL, READ_ONLY, doing=f"replace {full}")
         if lost == "not done":
             raise CheckpointError(f"no answer to the put of {full}")
-        found = disk.entries.get(full)
+        found = disk.get(full)
         done = found is not None and _version(found.data) == version
         if done:
             disk.replace(full, data, written_ms=self._world.now_ms)
@@ -139,7 +151,7 @@ class DiskStore(Store):
 
     def list(self, folder: str) -> list[str]:
         full = self._at("list", folder) if folder else self._look("list", self._folder.rstrip("/"))
-        return sorted(self._world.disk.folders.get(full, ()))
+        return sorted(self._world.disk.names(full))
 
     def delete_if(self, path: str, data: bytes) -> bool:
         return self._delete(path, data)
@@ -154,7 +166,7 @@ class DiskStore(Store):
         self._refuse(READ_ONLY, doing=f"delete {full}")
         if lost == "not done":
             raise CheckpointError(f"no answer to the removal of {full}")
-        found = self._world.disk.entries.get(full)
+        found = self._world.disk.get(full)
         done = (data is None or (found is not None and found.data == data)) and self._world.disk.remove(full)
         if "/leases/" in full:
             self._world.touched = True  # with it a stage may lose its owner
@@ -167,7 +179,7 @@ class DiskStore(Store):
         return self._world.now_ms
 
     def modified_ms(self, path: str) -> int | None:
-        found = self._world.disk.entries.get(self._at("stat", path))
+        found = self._world.disk.get(self._at("stat", path))
         return None if found is None else found.written_ms
 
     def scoped(self, folder: str) -> DiskStore:

@@ -21,6 +21,7 @@ class Move:
     :param kit: of moves that need each other: a world has all that are named so, or none. Drawn one by one, a chain of
         four would be in one world of sixteen.
     :param topics: only where there is a topic.
+    :param state: only where batches keep state.
     :param happen: does it.
     """
 
@@ -29,6 +30,7 @@ class Move:
     always: bool
     kit: str
     topics: bool
+    state: bool
     happen: Happening
 
 
@@ -36,13 +38,21 @@ MOVES: dict[str, Move] = {}
 
 
 def move(
-    name: str, *, weight: int, always: bool = False, kit: str | None = None, topics: bool = False
+    name: str,
+    *,
+    weight: int,
+    always: bool = False,
+    kit: str | None = None,
+    topics: bool = False,
+    state: bool = False,
 ) -> Callable[[Happening], Happening]:
     """Register a move."""
 
     def register(happen: Happening) -> Happening:
         assert name not in MOVES, name
-        MOVES[name] = Move(name=name, weight=weight, always=always, kit=kit or name, topics=topics, happen=happen)
+        MOVES[name] = Move(
+            name=name, weight=weight, always=always, kit=kit or name, topics=topics, state=state, happen=happen
+        )
         return happen
 
     return register

@@ -8,6 +8,7 @@ from airflow_provider_microbatch.exceptions import (
     BatchInProgressError,
     BatchSetAsideError,
     BrokenLogError,
+    CheckpointError,
     MicroBatchError,
     SourceChangedError,
 )
@@ -15,6 +16,7 @@ from airflow_provider_microbatch.sources.intervals import Interval
 from tests.simulator.airflow import OVER, QUEUED, RETRY, RUNNING, DagRun
 from tests.simulator.moves import move
 from tests.simulator.moves_of_restores import forgotten, names_a_trap
+from tests.simulator.moves_of_state import waits_for_a_clear
 from tests.simulator.moves_of_topics import is_well
 from tests.simulator.processes import RUNS
 from tests.simulator.rest import INTERVAL_MS, intervals, janitor
@@ -262,6 +264,10 @@ def asks(world: World) -> str | None:
         if not world.processes.living():
             raise
         return f"a sensor fails, beside a plan that a command overtook and that is taken back: {broken}"
+    except CheckpointError as error:
+        if not waits_for_a_clear(str(error)):
+            raise
+        return f"a sensor fails: {error}"
     if world.disk.changes != changes:
         raise Broken("a sensor writes", f"{fired}")
     held = fired.reason.startswith("batch ") and not fired.fire

@@ -22,12 +22,14 @@ from tests.simulator import moves_of_machines as moves_of_machines
 from tests.simulator import moves_of_people as moves_of_people
 from tests.simulator import moves_of_places as moves_of_places
 from tests.simulator import moves_of_restores as moves_of_restores
+from tests.simulator import moves_of_state as moves_of_state
 from tests.simulator import moves_of_topics as moves_of_topics
-from tests.simulator.moves import MOVES
+from tests.simulator.moves import MOVES, Move
+from tests.simulator.moves_of_state import REFUSED_WITH_STATE
 from tests.simulator.promises import look, look_at_rest
 from tests.simulator.rest import come_to_rest
 from tests.simulator.seams import simulated
-from tests.simulator.systems import TOPICS
+from tests.simulator.systems import STATE, TOPICS
 from tests.simulator.world import Broken, World
 from tests.support.merged_changes import ShownError
 from tests.support.systems import DEFAULT
@@ -65,11 +67,18 @@ class Played:
         return "\n".join([f"seed {self.seed}, {len(self.script)} steps", *self.story, f"BROKEN: {self.how}"])
 
 
+def happens_in(move: Move, system: str) -> bool:
+    """Whether there may be something to do for the move."""
+    if system == STATE:
+        return not move.topics and move.name not in REFUSED_WITH_STATE
+    return not move.state and (system in TOPICS or not move.topics)
+
+
 def script_of(seed: str, steps: int = STEPS, *, system: str = DEFAULT) -> Script:
     """The moves of a world. Each has about half of the moves that are not in all of them: what rarely meets, meets more
     often where less else happens."""
     chance = random.Random(f"script {seed}")
-    moves = [move for move in MOVES.values() if system in TOPICS or not move.topics]
+    moves = [move for move in MOVES.values() if happens_in(move, system)]
     kits = {move.kit: chance.random() < 0.5 for move in moves if not move.always}
     chosen = [move for move in moves if move.always or kits[move.kit]]
     names = chance.choices([move.name for move in chosen], [move.weight for move in chosen], k=steps)

@@ -21,6 +21,7 @@ from tests.simulator.commands import is_half_renamed
 from tests.simulator.expected import most, note_jumps, wanted
 from tests.simulator.hooks import Told
 from tests.simulator.promises_of_stages import look_at_stages
+from tests.simulator.promises_of_state import look_at_state, look_at_state_at_rest
 from tests.simulator.promises_of_topics import look_at_topic
 from tests.simulator.subject import HOOKS, Subject
 from tests.simulator.world import Broken
@@ -61,6 +62,7 @@ def look(world: World) -> None:
                 _look_at_commits(subject, table)
         if subject.intrudes_on is None:
             look_at_topic(world, subject)
+            look_at_state(subject)
         if subject.kept is None:
             look_at_stages(world, subject)
     _look_at_processes(world, ever=True)
@@ -130,6 +132,7 @@ def look_at_rest(world: World) -> None:
         _look_at_rows(world, subject)
         _look_at_unread(world, subject)
         _look_at_logs(subject)
+        look_at_state_at_rest(subject)
         _look_at_retention(subject)
         _look_at_requests(world, subject)
         _look_at_leftovers(world, subject)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from airflow_provider_microbatch import settings
-from airflow_provider_microbatch.execution import dead_letters, liveness
+from airflow_provider_microbatch.execution import dead_letters, liveness, state_files, stateful
 from airflow_provider_microbatch.kafka import cluster
 from airflow_provider_microbatch.listeners import marking
 from airflow_provider_microbatch.sinks.file import posix as file_posix
@@ -23,6 +23,7 @@ from airflow_provider_microbatch.sinks.kafka import marks, transaction
 from airflow_provider_microbatch.upkeep.commands import copy, exchange, moving, steps
 from tests.simulator.kafka_client import Clock, stand_ins
 from tests.simulator.processes import Threading
+from tests.simulator.state_files import SNAPSHOT_EVERY
 
 if TYPE_CHECKING:
     from tests.simulator.world import World
@@ -103,6 +104,9 @@ def simulated(new: World) -> Iterator[None]:
             stack.enter_context(mock.patch.object(module, "time", Clock(new)))
         # Marks are few in a world: read so many at once, a look would have all of them whatever it takes for known.
         stack.enter_context(mock.patch.object(marks, "_FIRST_WINDOW", 2))
+        if new.keeps_state:
+            for module in (stateful, state_files):
+                stack.enter_context(mock.patch.object(module, "SNAPSHOT_EVERY", SNAPSHOT_EVERY))
         for owner, name, made in stand_ins(new):
             stack.enter_context(mock.patch.object(owner, name, made))
         for base, made, kind in new.system.operations():

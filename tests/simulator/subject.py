@@ -16,7 +16,7 @@ from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sources.intervals import Interval
 from tests.simulator.disk import DiskStore, Entry
 from tests.simulator.hooks import Told
-from tests.simulator.systems import FilesIntoTopic, FilesIntoTopicAndLetters
+from tests.simulator.systems import FilesIntoTopic
 from tests.support.system import Row
 
 if TYPE_CHECKING:
@@ -163,6 +163,8 @@ class Subject:
         """Its checkpoint and its table, both of one moment."""
         self.table_is_older = False
         """Whether its table was restored alone, and batches that are committed are not in it."""
+        self.state_is_older = False
+        """Whether its state was restored alone, and that of the newest batches is not there."""
         self.is_away = False
         """Whether its table is away."""
         self.version = 0
@@ -188,14 +190,12 @@ class Subject:
             transform="jobs/orders.py:transform",
             checkpoint_format=self.format,
             min_batches_to_retain=given.retained,
-            on_failure=given.on_failure,
-            set_aside_after=2,
             plan=given.plan,
             on_overlap=given.on_overlap,
             lookback=given.lookback,
             hooks=tuple(map(Told, HOOKS)),
             split_wise=alone and getattr(system, "split_wise", False),
-            **(system.letters() if isinstance(system, FilesIntoTopicAndLetters) else {}),
+            **{"on_failure": given.on_failure, "set_aside_after": 2, **getattr(system, "arguments", dict)()},
         )
 
     def named(self, landing: str) -> str:

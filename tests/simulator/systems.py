@@ -22,6 +22,7 @@ from airflow_provider_microbatch.sinks.several import Sinks
 from airflow_provider_microbatch.sources import OpenSource
 from airflow_provider_microbatch.sources.file.open import OpenFileSource
 from tests.simulator.broker import Broker, Topic
+from tests.simulator.stateful import StatefulFiles
 from tests.support.system import FilesOnPosix, Row, System, batches_in
 from tests.support.systems import SYSTEMS as OF_ALL_TESTS
 from tests.support.table_systems import FilesIntoDelta, FilesIntoDeltaInBucket, FilesIntoIceberg, Looks
@@ -179,7 +180,7 @@ class FilesIntoTopicAndLetters(FilesIntoTopicAndTable):
     def sink(self) -> Sink:
         return FilesIntoTopic.sink(self)
 
-    def letters(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         """What the pipeline has for them."""
         return {
             "dead_letters": FileSink(self.table_behind, format="json"),
@@ -221,6 +222,7 @@ TOPICS: Mapping[str, Callable[[Path], System]] = {
     "topic-again-and-table": FilesIntoTopicAgainAndTable,
     "topic-and-letters": FilesIntoTopicAndLetters,
 }
+STATE = "state"
 
 
 def _in_this_process(made: Callable[[Path], System]) -> Callable[[Path], System]:
@@ -238,4 +240,5 @@ def _in_this_process(made: Callable[[Path], System]) -> Callable[[Path], System]
 SYSTEMS: Mapping[str, Callable[[Path], System]] = {
     **{name: _in_this_process(made) for name, made in OF_ALL_TESTS.items()},
     **TOPICS,
+    STATE: StatefulFiles,
 }

@@ -16,6 +16,8 @@ from tests.simulator.broker import Broker
 from tests.simulator.disk import Disk, DiskStore
 from tests.simulator.engine import Cluster
 from tests.simulator.processes import Process, Processes
+from tests.simulator.shared_disk import SharedDisk
+from tests.simulator.stateful import StatefulFiles
 from tests.simulator.subject import Options, Subject
 from tests.simulator.systems import SYSTEMS
 from tests.support.system import System
@@ -54,7 +56,11 @@ class World:
         self.now_ms = BEGINS_MS
         self.skews = [0] * (MACHINES + 1)
         self.processes = Processes(lambda: self.now_ms)
-        self.disk = Disk(keeps_folders=self.random.random() < 0.5)
+        keeps_folders = self.random.random() < 0.5
+        self.keeps_state = self.make_system is StatefulFiles
+        """Whether batches keep state, in folders that tasks and engine share."""
+        shared = SharedDisk(root / "disk", keeps_folders=keeps_folders) if self.keeps_state else None
+        self.disk = shared or Disk(keeps_folders=keeps_folders)
         self.cluster = Cluster(self)
         self.broker = Broker(self)
         self.airflow = Airflow(self)

@@ -1,0 +1,78 @@
+"""State that is not there any more, as behind a restore of its folder: which batch a pipeline can go on from."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from shlex import quote
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.execution.state_files import flat, versions_in
+from airflow_provider_microbatch.execution.stateful import local_folder, published_result, state_of
+from airflow_provider_microbatch.runtime.streaming_folder import STATE
+from airflow_provider_microbatch.sinks import OpenSink
+
+
+def lost_state(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> CheckpointError | None:
+    """The error of a batch that has failed since the state that it goes on from is not there; None if all of it is
+    there, as far as the names of its files tell.
+
+    :param key: the batch, of a pipeline that keeps state.
+    """
+    if key.lane != LIVE or key.id == 0:
+        return None
+    there = versions_in(local_folder(checkpoint) / STATE)
+    kept = _Kept(checkpoint, sink, {(version, id): kind for version, id, kind in there})
+    missing = kept.missing(key.id - 1)
+    if not missing:
+        return None
+    back = _way_back(checkpoint, kept, before=key.id - 1)
+    return CheckpointError(
+        f"batch {key} goes on from the state of batch {LIVE}/{key.id - 1}, of which files are not in "
+        f"{checkpoint.location}/{STATE} any more, such as {missing}: they were removed, or the folder was restored "
+        "from a backup of another moment than the logs. The batch stays planned. Bring the files back, and run this "
+        f"task again. If nobody has them: {back}."
+    )
+
+
+def _way_back(checkpoint: Checkpoint, kept: _Kept, *, before: int) -> str:
+    numbers = checkpoint.lane(LIVE).commit_log.ids()
+    to = next((number for number in reversed(numbers) if number < before and not kept.missing(number)), -1)
+    if to < 0 < numbers[0]:  # nothing tells what the first batches have read
+        return "begin a checkpoint and a table of their own, which read from the beginning"
+    back = f"`microbatch rewind {quote(checkpoint.location)} --to {to} --drop-output` "
+    if to >= 0:
+        return f"{back}goes back to batch {to}, the newest whose state is there, and the next runs make the later ones"
+    return f"{back}takes all batches back, since the state of none is there, and the next runs read everything again"
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """:param files: the files of state that are there, by version and id: ``zip`` is a snapshot."""
+
+    checkpoint: Checkpoint
+    sink: OpenSink
+    files: Mapping[tuple[int, str], str]
+
+    def missing(self, number: int) -> str | None:
+        """A file that the state after the batch is read from and that is not there; None if there is none."""
+        for batch_id in itertools.count(number, -1):
+            ids = self._ids(batch_id)
+            if ids is None:
+                return None  # of before our time
+            for id in ids:
+                if (batch_id + 1, id) not in self.files:
+                    return f"{batch_id + 1}_{id}"
+            if all(self.files[batch_id + 1, id] == "zip" for id in ids):
+                return None  # a snapshot is read by itself
+        return None
+
+    def _ids(self, number: int) -> list[str] | None:
+        if number < 0 or self.checkpoint.lane(LIVE).commit_of(number) is None:
+            return None
+        key = BatchKey(LIVE, number)
+        state = state_of(published_result(self.checkpoint, key, [self.sink]), where=f"batch {key}")
+        return None if state is None else list(flat(state["ids"]))

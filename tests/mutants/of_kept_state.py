@@ -1,0 +1,35 @@
+"""Mutations of how long state is kept, and of what is said where it is gone."""
+
+from __future__ import annotations
+
+from tests.mutants.mutation import Mutation
+
+KEPT = "tests/state/test_kept_state.py"
+LOST = "tests/state/test_lost_state.py"
+
+MUTATIONS = [
+    Mutation(
+        name="state is removed of batches that the logs keep",
+        why="a rewind to one of them leads to batches that find no state",
+        file="execution/stateful.py",
+        old="        oldest = min([oldest, *commits.ids()[:1]])\n",
+        new="        pass\n",
+        tests=(KEPT,),
+    ),
+    Mutation(
+        name="a batch whose state is gone gets Spark's error alone",
+        why="each run fails with a stack trace, and nobody says from where the pipeline can go on",
+        file="execution/explain.py",
+        old="    lost = lost_state(checkpoint, sink, attempt.key) if pipeline.stateful else None\n",
+        new="    lost = None\n",
+        tests=(LOST,),
+    ),
+    Mutation(
+        name="state that was restored with gaps passes for whole",
+        why="the rewind that the error names leads to a batch that finds no state either",
+        file="execution/lost_state.py",
+        old="                if (batch_id + 1, id) not in self.files:\n",
+        new="                if batch_id == number and (batch_id + 1, id) not in self.files:\n",
+        tests=(KEPT,),
+    ),
+]

@@ -1,0 +1,43 @@
+"""State that is not there any more, as behind a restore of its folder from a backup."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.cli.main import main
+from airflow_provider_microbatch.exceptions import CheckpointError
+from tests.state.stateful import SessionEngine, StatefulWorld
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+def test_the_newest_batch_whose_state_is_there_is_named_and_the_pipeline_goes_on_from_it(
+    tmp_path: Path, engine: SessionEngine
+) -> None:
+    world = StatefulWorld(tmp_path, engine=engine)
+    state, backup = tmp_path / "checkpoint" / "state", tmp_path / "backup"
+    for number in range(3):
+        world.land(str(number), 1, 2)
+        world.run(number)
+        if number == 0:
+            shutil.copytree(state, backup)
+    shutil.rmtree(state)
+    backup.rename(state)
+    world.land("3", 1)
+    with pytest.raises(CheckpointError, match=r"state of batch live/2, of which files are not in") as lost:
+        world.run(3)
+    (_, typed, _) = str(lost.value).split("`")
+
+    assert main(shlex.split(typed)[1:]) == 0
+    for number in range(4, 7):
+        world.run(number)
+    assert "rewind" in typed
+    assert "--to 0" in typed
+    assert world.table() == {
+        **{number: [{"id": 1, "count": number + 1}, {"id": 2, "count": number + 1}] for number in range(3)},
+        3: [{"id": 1, "count": 4}],
+    }
