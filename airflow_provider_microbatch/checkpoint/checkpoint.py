@@ -14,6 +14,7 @@
 | ``attempts/<lane>/<id>/<epoch>``, ``….end`` | attempts and their ends |
 | ``microbatch/pipelines/<sha256>`` | the pipeline as attempts ran it, or as a plan that was refused had it |
 | ``microbatch/refused/<lane>`` | the plan of the lane that was refused last |
+| ``microbatch/in-force/sinks`` | the sink of the run that planned last, and of clears since |
 | ``microbatch/tables/<sha256>`` | the id by which a table is recognised |
 | ``hooks/<lane>/<id>/<epoch>/<index>.<status>`` | the status that a job status hook was told |
 | ``leases/<lane>/<id>-<epoch>-<n>`` | unfinished attempts and their holders' last sign of life |
@@ -73,6 +74,7 @@ from airflow_provider_microbatch.checkpoint.records import (
 from airflow_provider_microbatch.checkpoint.refused_plans import RefusedPlans
 from airflow_provider_microbatch.checkpoint.replays import Replays
 from airflow_provider_microbatch.checkpoint.resolutions import Resolutions
+from airflow_provider_microbatch.checkpoint.sinks_in_force import SinksInForce
 from airflow_provider_microbatch.checkpoint.source_names import SourceNames
 from airflow_provider_microbatch.checkpoint.subtasks import Subtasks
 from airflow_provider_microbatch.exceptions import (
@@ -125,6 +127,7 @@ class Checkpoint:
         self.refused_plans = RefusedPlans(store.scoped("microbatch/refused"))
         self.replays = Replays(store.scoped("replays"))
         self.resolutions = Resolutions(store.scoped("resolved"))
+        self.sinks_in_force = SinksInForce(store.scoped("microbatch/in-force"))
         self.subtasks = Subtasks(store.scoped("subtasks"))
         self.tables = KnownTables(store.scoped("microbatch/tables"))
 

@@ -27,7 +27,8 @@ class Finding:
 
     :param kind: ``metadata``, ``identity``, ``gap``, ``contradiction``, ``unreadable``, ``chain``, ``attempt``,
         ``source``, ``source log``, ``rename``, ``replay``, ``clear``, ``left``, ``standing``, ``unread``, ``hook``,
-        ``set aside``, ``file system``, ``lane``, ``table``, ``refused plan``, ``subtask`` or ``maintenance``.
+        ``set aside``, ``file system``, ``lane``, ``table``, ``refused plan``, ``in force``, ``subtask`` or
+        ``maintenance``.
     :param where: the file or folder.
     :param message: what is wrong.
     :param repair: what to do about it.
@@ -54,6 +55,7 @@ _REPAIRS = {
     "lane": "Look who put it there, and move it away. Runs and commands pass it over.",
     "table": "{repair} moves it away: the table tells its id again. Mount the table first, if it is not.",
     "refused plan": "{repair} moves it away: the next plan that is refused is recorded anew.",
+    "in force": "Let the pipeline run: it is written anew, also where the run is refused or finds nothing new.",
     "subtask": "{repair} moves it away: its split is read again.",
     "rename": "{repair} gives the source's files their old name back; then it can be renamed again.",
     "maintenance": "Wait until it has ended; if it was killed, follow the message: by that it is finished first.",
@@ -82,6 +84,7 @@ def verify_all(checkpoint: Checkpoint) -> list[Finding]:
     findings += [told("table", checkpoint.tables.where(name), error) for name, error in checkpoint.tables.unreadable()]
     refused = checkpoint.refused_plans
     findings += [told("refused plan", refused.where(lane), error) for lane, error in refused.unreadable()]
+    findings += _verify_in_force(checkpoint)
     findings += _verify_names(checkpoint)
     findings += [
         told("subtask", f"{checkpoint.subtasks.location}/{path}", reason)
@@ -92,6 +95,13 @@ def verify_all(checkpoint: Checkpoint) -> list[Finding]:
     findings += _verify_epochs("attempt", told, attempts.epochs, planned, attempts.get, attempts.ended)
     findings += _verify_epochs("replay", told, replays.epochs, planned, replays.get, replays.completed)
     return findings
+
+
+def _verify_in_force(checkpoint: Checkpoint) -> Iterator[Finding]:
+    try:
+        checkpoint.sinks_in_force.get()
+    except CheckpointError as error:
+        yield _finding(checkpoint, "in force", checkpoint.sinks_in_force.where(), error)
 
 
 def _verify_names(checkpoint: Checkpoint) -> Iterator[Finding]:

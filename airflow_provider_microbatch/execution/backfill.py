@@ -153,7 +153,7 @@ class IntervalWork:
             planned: the run's retry makes both.
         :raises SourceError: if a source cannot read the range of a batch again that would have to be replayed.
         """
-        self._planner.begin()
+        self._planner.begin(run)
         self._planner.check_names({})
         own = own_of_interval(self._checkpoint, run, self.key)
         if any(key.lane == LIVE for key in own):
@@ -307,6 +307,7 @@ class IntervalWork:
         if position.latest is not None:
             self._planner.say_commit_again(position)
             return self.key
+        self._planner.say_sink(plans=True)
         early = self._too_early(surveys)
         if early is not None:
             raise IntervalError(

@@ -87,8 +87,9 @@ class Planner:
         """Which batches of the lane are a run's."""
         self.sources = OpenedSources(pipeline.sources, checkpoint=checkpoint, lane=lane.name, clock_ms=clock_ms)
 
-    def begin(self) -> None:
-        """Check for a command at the checkpoint, before anything is read that a batch is planned from.
+    def begin(self, run: RunIdentity) -> None:
+        """Check for a command at the checkpoint, before anything is read that a batch is planned from, and say to which
+        tables the pipeline writes by now: also a run that is refused by then, or finds nothing new, tells that.
 
         :raises MaintenanceError: if a command is at the checkpoint.
         :raises CheckpointError: as :meth:`check_identity`.
@@ -99,7 +100,19 @@ class Planner:
             self._newest_command = newest
             self.checkpoint.names.forget()
         self.check_identity()
+        self.say_sink(plans=not run.was_cleared)
         check_shape(self.checkpoint, self.sink, lane=self.lane.name)
+
+    def say_sink(self, *, plans: bool) -> None:
+        """Say which sink the pipeline has, for a rewind: it is to take nothing out of a table that does not come back.
+
+        :param plans: whether it is the sink of a plan; else that of a clear, which may be of the code of long ago.
+        """
+        identity = self.checkpoint.identity()
+        if identity is None or identity.pipeline is None:
+            return  # there is no batch yet
+        said = self.checkpoint.sinks_in_force
+        (said.planned if plans else said.ran)(self.pipeline.sink.to_dict())
 
     def check_identity(self) -> None:
         """Raise if the checkpoint is another pipeline's or has another number of v1 sources. Writes nothing."""
@@ -181,7 +194,7 @@ class Planner:
         :raises SinkError: if the sink could only refuse the batch; no batch is written then, and the pipeline is on
             record.
         """
-        self.begin()
+        self.begin(run)
         position = self.position()
         self.check_names(position.latest.ends if position.latest else {})
         check_goes_on(self.pipeline, self.checkpoint, position.last_commit)
@@ -201,6 +214,8 @@ class Planner:
             return replace(self._resume(position.batch_id), committed=False, set_aside=False)
         if assigned is not None:
             return self.load(assigned)
+        if run.was_cleared:
+            self.say_sink(plans=True)  # it has no batch of its own, so it plans as any other
         self._check_kept(run)
         self.check_no_replay_waits(position)
         try:

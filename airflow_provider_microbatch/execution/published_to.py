@@ -13,7 +13,7 @@ from airflow_provider_microbatch.execution.recorded_sinks import RecordedTable, 
 from airflow_provider_microbatch.sinks import OpenSink, Sink
 from airflow_provider_microbatch.sinks.manifest import ADOPTED
 
-_LEFT_OUT = 1000
+LEFT_OUT = 1000
 """A table that is new to a pipeline with a million batches is not looked for in all of them at each plan."""
 
 
@@ -80,7 +80,7 @@ def newest_published_to(checkpoint: Checkpoint, key: BatchKey, table: OpenSink, 
     :param beside: the pipeline's sink of now.
     :raises CorruptEntryError: if an entry cannot be read.
     """
-    for _ in range(_LEFT_OUT):
+    for _ in range(LEFT_OUT):
         found = newest_published(checkpoint, key.lane, below=key.id)
         if found is None or was_published_to(checkpoint, found, table, beside=beside):
             return found

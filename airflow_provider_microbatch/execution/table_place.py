@@ -30,6 +30,7 @@ from airflow_provider_microbatch.execution.identity import (
 from airflow_provider_microbatch.execution.letters_taken import taken
 from airflow_provider_microbatch.execution.newest import newest_published
 from airflow_provider_microbatch.execution.published_to import (
+    LEFT_OUT,
     adopted_in,
     newest_published_to,
     published_as,
@@ -45,7 +46,7 @@ from airflow_provider_microbatch.execution.recorded_sinks import (
 )
 from airflow_provider_microbatch.execution.rewind_named import rewind_named
 from airflow_provider_microbatch.execution.table_gap import TableGap, gap_below, known_before, numbers
-from airflow_provider_microbatch.execution.table_shape import OTHERS, check_shape
+from airflow_provider_microbatch.execution.table_shape import check_shape
 from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink, Sink, SinkContext
 
 log = logging.getLogger(__name__)
@@ -99,10 +100,12 @@ def _may_be_asked(table: Sink) -> bool:
 
 def _of_lanes_before(checkpoint: Checkpoint, key: BatchKey) -> Iterator[BatchKey]:
     """The newest published batch of each interval before, the latest first, of a batch of an interval. Only of earlier
-    ones: of two lanes that are gone one has to be the first to come back."""
+    ones: of two lanes that are gone one has to be the first to come back. As many as are looked at in the live lane:
+    whoever asks stops at the first one that tells."""
     if key.lane != LIVE:
         others = (name for name in reversed(checkpoint.lanes()) if name not in (LIVE, LETTERS) and name < key.lane)
-        yield from filter(None, (newest_published(checkpoint, name) for name in islice(others, OTHERS)))
+        published = filter(None, (newest_published(checkpoint, name) for name in others))
+        yield from islice(published, LEFT_OUT)
 
 
 def _check_knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, beside: OpenSink) -> bool:

@@ -37,11 +37,12 @@ def _check_table(checkpoint: Checkpoint, table: OpenSink, *, lane: str, beside: 
             continue
         why = table.definition.unlike(before)
         if why is not None:
-            rewind = rewind_named(checkpoint, beside, name, -1)
+            # Not looked for where it is not named: it asks each batch of the lane, at each retry.
+            rewind = None if table.definition.keeps_form else rewind_named(checkpoint, beside, name, -1)
             again = f"; or have {rewind} take all batches out, to run them again in the new form"
             raise SinkError(
                 f"{why} Readers of {table.location()} could not read both. Go on as before; or write to another table"
-                f"{again if rewind and not table.definition.keeps_form else ''}."
+                f"{again if rewind else ''}."
             )
         return
 

@@ -33,13 +33,12 @@ from airflow_provider_microbatch.execution.letters_taken import replay_command
 from airflow_provider_microbatch.execution.liveness import Held, held_as
 from airflow_provider_microbatch.execution.other_lives import another_life, first_of_another_life
 from airflow_provider_microbatch.execution.published_to import was_published_to
-from airflow_provider_microbatch.execution.published_together import published_beside
 from airflow_provider_microbatch.execution.set_aside import is_aside
 from airflow_provider_microbatch.execution.table_gap import gap_below
 from airflow_provider_microbatch.execution.table_place import unrecorded
 from airflow_provider_microbatch.execution.unknown_batches import check_letters_known, check_none_unknown
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
-from airflow_provider_microbatch.upkeep.commands.for_good import written_from_now
+from airflow_provider_microbatch.upkeep.commands.for_good import InForce
 from airflow_provider_microbatch.upkeep.commands.site import Recorded, is_among, tables_of
 
 SAMPLE = 20
@@ -453,8 +452,7 @@ def _is_beside(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) -> boo
     """Whether the batch went to a table of the pipeline's and to one that it names no more. A rewind over it is refused
     then; one over later batches that did tells so itself, since a look at all of them by each finding is dear."""
     with suppress(CheckpointError):
-        pipelines = written_from_now(checkpoint, recorded, key.lane)
-        return any(published_beside(checkpoint, sink, key) for sinks in pipelines for sink in sinks)
+        return InForce(checkpoint, recorded, key.lane).is_beside(key)
     return False
 
 

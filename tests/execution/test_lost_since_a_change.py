@@ -93,21 +93,26 @@ def test_nor_is_the_oldest_that_is_kept_put_back_there_behind_what_no_log_tells_
     assert table(world) == {0: [0]}
 
 
-def test_what_it_lost_while_it_was_left_out_for_an_interval_is_missed_by_the_next_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left_out", [1, 21])
+def test_what_it_lost_while_it_was_left_out_for_intervals_is_missed_by_the_next_one(
+    tmp_path: Path, left_out: int
+) -> None:
     lake, orders = DeltaSink(str(tmp_path / "lake")), FileSink(str(tmp_path / "orders"), format="json")
     both = Sinks({"orders": orders, "lake": lake})
     world = IntervalWorld(tmp_path, sink=both, plan="interval")
-    for number in range(4):
+    last = 2 + left_out
+    for number in range(last + 1):
         world.land_at(number + 0.5, number)
     world.backfill(hour(0), 0)
     shutil.copytree(world.lake, tmp_path / "backup")
     world.backfill(hour(1), 1)
     restore(world)
     world.options["sink"] = orders
-    world.backfill(hour(2), 2)
+    for number in range(2, last):
+        world.backfill(hour(number), number)
     world.options["sink"] = both
     with pytest.raises(SinkError, match="does not know it"):
-        world.backfill(hour(3), 3)
+        world.backfill(hour(last), last)
 
 
 def test_what_a_backup_lacks_is_missed_at_the_path_that_it_was_put_to(tmp_path: Path) -> None:

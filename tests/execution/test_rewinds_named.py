@@ -151,6 +151,28 @@ def test_nor_by_check(tmp_path: Path) -> None:
     assert (status, advised(told, world)) == (1, [])
 
 
+def test_nor_of_an_interval(tmp_path: Path) -> None:
+    """The next one is refused for what the lake has lost, and has left the other table out."""
+    world = IntervalWorld(tmp_path)
+    for number, names in enumerate(["lake orders", "lake orders", "lake"]):
+        world.options["sink"] = sink_of(tmp_path, names)
+        world.land_at(number + 0.5, number)
+        if number == 2:
+            restore(world)
+            with pytest.raises(SinkError, match="does not know it") as refused:
+                world.backfill(hour(number), number)
+            assert advised(str(refused.value), world) == []
+        else:
+            world.backfill(hour(number), number)
+        if number == 0:
+            shutil.copytree(world.lake, tmp_path / "backup")
+    expire_all(tmp_path)
+    status, told = said(["check", world.pipeline.checkpoint, "--table"])
+    assert (status, advised(told, world)) == (1, [])
+    with pytest.raises(MaintenanceError, match=r"/0 is in .*orders, and was published together"):
+        planned(world, rewind(-1, lane=lane_of(hour(1))))
+
+
 def test_once_both_are_named_again_it_is_taken_out_of_both(tmp_path: Path) -> None:
     """The checkpoint was put back to before a batch that both have, and the pipeline names one of them."""
     world = World(tmp_path)
@@ -240,6 +262,9 @@ def test_what_the_pipeline_writes_to_beside_a_class_that_is_not_here_is_known(
         planned(world, rewind(0))
     drops = [step for step in planned(world, rewind(0, allow_skip=True)).steps if isinstance(step, DropOutput)]
     assert [step.why for step in drops] == ["nothing writes to this table any more", "it is read and published again"]
+    shutil.rmtree(tmp_path / "third" / "lane=live" / "batch_id=1")
+    with pytest.raises(MaintenanceError, match=r"batch live/1 is in .*orders, and was published together"):
+        planned(world, rewind(0))
 
 
 def test_a_table_that_was_named_by_mistake_stands_in_no_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

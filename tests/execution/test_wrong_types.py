@@ -37,6 +37,7 @@ ENTRIES = (
     "microbatch/pipelines/*",
     "microbatch/tables/*",
     "microbatch/refused/*",
+    "microbatch/in-force/*",
     "offsets/0",
     "offsets/3",
     "commits/1",

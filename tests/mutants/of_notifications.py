@@ -9,11 +9,35 @@ HINTS = "sources/file/notifications/hints.py"
 
 MUTATIONS = [
     Mutation(
+        name="what a message names gives an error",
+        why="who can write into the queue stops the pipeline until somebody purges it, or for days",
+        file="sources/file/appending.py",
+        old="            return False\n\n    def _append(",
+        new="            raise\n\n    def _append(",
+        tests=TOLD,
+    ),
+    Mutation(
+        name="files that a listing has left wait for the next one",
+        why="no message names them: where all is to be listed rarely, they are never planned",
+        file="sources/file/notifications/hints.py",
+        old="        return not last_ms or is_due(",
+        new="        return last_ms is None or is_due(",
+        tests=TOLD,
+    ),
+    Mutation(
+        name="a message of a name that nobody can ask for is deleted unlooked",
+        why="only a listing tells whether the file is there: it waits for the next one of all",
+        file="sources/file/notifications/hints.py",
+        old="            is_unclear = is_unclear or selected != self._held[message]\n",
+        new="",
+        tests=TOLD,
+    ),
+    Mutation(
         name="messages are deleted before their files are in the log",
         why="a plan that dies loses them, and the files wait for a listing",
         file=HINTS,
-        old="        tells_table = self._hold(came or [])\n",
-        new="        tells_table = self._hold(came or [])\n        self._queue.delete(came or [])\n",
+        old="        is_unclear = self._hold(came or [])\n",
+        new="        is_unclear = self._hold(came or [])\n        self._queue.delete(came or [])\n",
         tests=TOLD,
     ),
     Mutation(
@@ -36,8 +60,8 @@ MUTATIONS = [
         name="messages that name nothing new end the plan",
         why="a sensor fires for what no run plans",
         file="sources/file/appending.py",
-        old="is not None and (not named or self._append(limit, named)):\n                return bool(named)\n",
-        new="is not None:\n                return bool(named) and self._append(limit, named)\n",
+        old="is not None and (not named or self._append_named(limit, named)):\n                return bool(named)\n",
+        new="is not None:\n                return bool(named) and self._append_named(limit, named)\n",
         tests=TOLD,
     ),
     Mutation(
@@ -45,7 +69,7 @@ MUTATIONS = [
         why="whoever may send to the queue has other objects read",
         file=HINTS,
         old="frozenset(filter(self._listing.selects, paths))",
-        new="frozenset(paths)",
+        new="frozenset(path for path in paths if paths[path])",
         tests=TOLD,
     ),
     Mutation(

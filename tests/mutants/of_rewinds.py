@@ -8,6 +8,7 @@ LATE = "tests/execution/test_late_processes.py"
 LATE_COMMANDS = "tests/execution/test_late_commands.py"
 CLEAN_LATE = "tests/execution/test_clean_late.py"
 NAMED = "tests/execution/test_rewinds_named.py"
+IN_FORCE = "tests/execution/test_sinks_in_force.py"
 
 MUTATIONS = [
     Mutation(
@@ -143,29 +144,17 @@ MUTATIONS = [
         name="a rewind takes out of one of several tables what its run puts back into the others alone",
         why="the pipeline names that table no more: the rows are gone there for good, and nobody misses them",
         file="upkeep/commands/for_good.py",
-        old="    if away and (",
-        new="    if False and (",
+        old="        if away and (",
+        new="        if False and (",
         tests=(NAMED,),
     ),
     Mutation(
-        name="a rewind goes by the attempts alone for what the pipeline writes to",
+        name="a rewind goes by the attempts of an older version alone for what the pipeline writes to",
         why="one that was refused has left none: what is taken out is promised to come back, and does not",
         file="upkeep/commands/for_good.py",
-        old="refused.definition if refused is not None else recorded.ran_last",
-        new="recorded.ran_last",
-        tests=(NAMED,),
-    ),
-    Mutation(
-        name="a rewind asks what the pipeline writes to by what it has fenced itself",
-        why="the plan that was refused last counts as made since, and its table gets nothing back that is taken out",
-        file="upkeep/commands/rewind.py",
-        old="        pipelines = written_from_now(",
-        new=(
-            "        for number, made in self._lost.items():\n"
-            '            fence_unknown(self._drafting, BatchKey(self._name, number), made, why="")\n'
-            "        pipelines = written_from_now("
-        ),
-        tests=(NAMED,),
+        old="names.append(recorded.ran_last(one) if refused is None else refused.definition)",
+        new="names.append(recorded.ran_last(one))",
+        tests=(IN_FORCE,),
     ),
     Mutation(
         name="what comes back is asked of the plan of an interval that ran long ago",
@@ -173,23 +162,47 @@ MUTATIONS = [
         file="upkeep/commands/for_good.py",
         old="(lane, LIVE, lane if newest is None else newest.key.lane)",
         new="(lane,)",
-        tests=(NAMED,),
+        tests=(IN_FORCE,),
     ),
     Mutation(
-        name="one of the plans that a lane may run by is enough for a batch to come back",
+        name="one of the sinks in force is enough for a batch to come back",
         why="it is the other one that runs: what is taken out is promised to come back, and does not",
         file="upkeep/commands/for_good.py",
-        old="if not all(is_among(",
-        new="if written and not any(is_among(",
+        old="= all(self._is_in(form, table) for form in self._forms)",
+        new="= any(self._is_in(form, table) for form in self._forms)",
+        tests=(IN_FORCE,),
+    ),
+    Mutation(
+        name="a table that was moved since counts as left out",
+        why="a rewind is refused that would lose nothing, and no later run changes what the interval's own has named",
+        file="upkeep/commands/for_good.py",
+        old="any(table.is_written_by(place, self._checkpoint.tables) for place in places)",
+        new="any(table.definition.is_same_place(place) for place in places)",
+        tests=(IN_FORCE,),
+    ),
+    Mutation(
+        name="where one table of the pipeline cannot be used from here, no other one can",
+        why="a rewind is refused, and none is named, though all of its tables that have the batch are asked",
+        file="upkeep/commands/for_good.py",
+        old="                usable[name] = Sink.from_dict(one)\n",
+        new="                continue\n",
         tests=(NAMED,),
     ),
     Mutation(
-        name="where one table of the pipeline cannot be used from here, it may write to any",
-        why="what a table got that the pipeline names no more is taken out as what comes back, and is lost there",
-        file="upkeep/commands/for_good.py",
-        old="        return usable\n",
-        new="        return None\n",
-        tests=(NAMED,),
+        name="a run that makes no batch does not tell to which tables the pipeline writes",
+        why="a rewind goes by the run before: what it takes out does not come back, or it is refused for good",
+        file="execution/plan.py",
+        old="        self.say_sink(plans=not run.was_cleared)\n",
+        new="",
+        tests=(IN_FORCE,),
+    ),
+    Mutation(
+        name="a clear tells to which tables the pipeline writes by now",
+        why="its code may be that of long ago: what a rewind takes out does not come back",
+        file="checkpoint/sinks_in_force.py",
+        old="if beside and one != own)",
+        new="if False)",
+        tests=(IN_FORCE,),
     ),
     Mutation(
         name="a rewind is named that takes a batch out of a table that each batch replaces",
@@ -203,9 +216,17 @@ MUTATIONS = [
         name="a table in another form names a rewind without a look at the tables beside it",
         why="who pastes it takes out of a table that is named no more what nothing puts back there",
         file="execution/table_shape.py",
-        old="            rewind = rewind_named(checkpoint, beside, name, -1)\n",
-        new='            rewind = f"`microbatch rewind {checkpoint.location} --to -1 --drop-output`"\n',
+        old="else rewind_named(checkpoint, beside, name, -1)\n",
+        new='else f"`microbatch rewind {checkpoint.location} --to -1 --drop-output`"\n',
         tests=(NAMED,),
+    ),
+    Mutation(
+        name="a table that was left out for many intervals is not missed",
+        why="it was put back to an older backup meanwhile, and the next batch hides what it has lost",
+        file="execution/table_place.py",
+        old="islice(published, LEFT_OUT)",
+        new="islice(published, 20)",
+        tests=("tests/execution/test_lost_since_a_change.py",),
     ),
     Mutation(
         name="a table that was named by mistake once has to be asked for each batch",

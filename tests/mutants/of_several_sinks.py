@@ -13,7 +13,7 @@ MUTATIONS = [
         name="a rewind promises the rows of a table that the pipeline had once",
         why="who agrees takes rows out of a table to which nothing puts them back",
         file="upkeep/commands/rewind.py",
-        old="        away = not_put_back(pipelines, [found for _, found in taken])\n",
+        old="        away = in_force.away([found for _, found in taken])\n",
         new="        away: list[str] = []\n",
         tests=(DEATHS,),
     ),

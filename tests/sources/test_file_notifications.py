@@ -222,12 +222,42 @@ def test_names_that_no_source_may_ask_for_are_not_asked_for(told: Notified) -> N
     told.land("a.json")
     assert told.plan() == ["a.json"]
     told.say("../../secrets.json", "x/../y.json", "", "/", "gone.json", ".hidden", "deep/er.json")
-    told.say("a\nb.json", "\ud800.json", "a//b.json")
+    told.say("a\nb.json", "\ud800.json", "a//b.json", "a\x7f.json", f"{'é' * 600}.json")
     told.asked()
-    assert told.plan() == []
+    assert [told.plan(), told.plan()] == [[], []]
     heads = {one.key for one in told.proxy.asked if one.kind == "head"}
     assert heads <= {"landing", "landing/a.json", "landing/gone.json"}  # a listing asks for the first
     assert told.waiting() == 0
+
+
+def test_a_name_that_the_bucket_refuses_has_all_listed(told: Notified) -> None:
+    told.land("a.json")
+    assert told.plan() == ["a.json"]
+    told.say("odd.json")
+    told.land("b.json")
+    odd = error(400, "InvalidRequest")
+    told.proxy.fail(lambda asked: asked.kind == "head" and "odd" in asked.key, lambda *_: odd, times=99)
+    assert told.plan() == ["b.json"]
+
+
+def test_beside_a_name_that_nobody_can_ask_for_all_is_listed(told: Notified) -> None:
+    """It is of the source: only a listing tells whether it is there."""
+    told.land("a.json")
+    assert told.plan(recursive=True) == ["a.json"]
+    told.land("b.json")
+    told.land("c.json")
+    told.say("b.json", "\x7f.json")
+    assert told.plan(recursive=True) == ["b.json", "c.json"]
+
+
+def test_a_sensor_that_found_nothing_in_an_empty_bucket_looks_again(told: Notified) -> None:
+    """The message that the service sends to try the queue: the plan that deletes it leaves nothing else behind."""
+    told.say()
+    assert not told.sees()
+    assert told.plan() == []
+    told.land("a.json")
+    told.say("a.json")
+    assert told.sees()
 
 
 def test_a_table_is_looked_for_as_soon_as_a_message_names_its_mark(told: Notified) -> None:
@@ -323,6 +353,14 @@ def test_what_a_listing_has_left_is_in_the_next_batches(told: Notified) -> None:
     told.lose()
     told.say("a.json")
     assert [told.plan(max_files=1) for _ in range(3)] == [["b.json"], ["c.json"], ["d.json"]]
+
+
+def test_also_where_nothing_is_ever_to_be_listed_again(told: Notified) -> None:
+    """Files of before the notifications: no message names them."""
+    for name in ("a.json", "b.json", "c.json"):
+        told.land(name)
+    plans = [told.plan(max_files=1, full_listing_seconds=10**10) for _ in range(4)]
+    assert plans == [["a.json"], ["b.json"], ["c.json"], []]
 
 
 def test_while_the_queue_is_away_all_is_listed(told: Notified, caplog: pytest.LogCaptureFixture) -> None:

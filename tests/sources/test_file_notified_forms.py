@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.known_tables import TABLE_MARK
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.sources.file.listing import Listing
 from airflow_provider_microbatch.sources.file.notifications import events
 
 
@@ -74,3 +76,9 @@ def test_notifications_in_each_form(body: object, keys: list[str] | None) -> Non
 def test_what_means_nothing_is_refused_at_parse(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(DefinitionError, match=said):
         FileSource(**{"path": "s3://lake@bucket/landing", "schema": "id long", **arguments})
+
+
+def test_the_mark_of_a_table_beside_the_source_is_none_of_its_own() -> None:
+    listing = Listing("s3a://bucket/in", allow_table=False)
+    told = [listing.tells_table(f"s3a://bucket/{folder}/{TABLE_MARK}") for folder in ("in", "in/a", "in-out")]
+    assert told == [True, True, False]

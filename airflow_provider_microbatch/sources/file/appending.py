@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
+from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources import UNLIMITED, ReadLimit
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.batch import BatchLimits, NextBatch
@@ -75,12 +76,20 @@ class Appender:
             named = self._hints.named()
             # Without a message there is nothing. With messages by which nothing is found all are listed: a sensor that
             # listed may have found a file of which no message came.
-            if named is not None and (not named or self._append(limit, named)):
+            if named is not None and (not named or self._append_named(limit, named)):
                 return bool(named)
             return self._append(limit, None)
         except BaseException:
             self._hints.give_back()  # else its retry would see none of them for a while, and say that nothing is new
             raise
+
+    def _append_named(self, limit: ReadLimit, named: Sequence[str]) -> bool:
+        try:
+            return self._append(limit, named)
+        except SourceError as error:
+            # Anybody may have written the names. What is really wrong, a listing meets, too.
+            log.warning("source %r: all is listed, since what messages name gives an error: %s", self._name, error)
+            return False
 
     def _append(self, limit: ReadLimit, named: Sequence[str] | None) -> bool:
         order, began_ms, settled = self._order, self._clock_ms(), self._candidates.settled()

@@ -131,7 +131,8 @@ class Listing:
     def tells_table(self, path: str) -> bool:
         """Whether a path below the source is of what only a table has, if tables must not be read."""
         bases = () if self.allow_table else (below(pattern)[0] for pattern in expand_braces(self.path))
-        return any(table_at(base, path.removeprefix(f"{base}/").split("/")) for base in bases if path.startswith(base))
+        below_it = ((base, path.removeprefix(f"{base}/")) for base in bases if path.startswith(f"{base}/"))
+        return any(table_at(base, rest.split("/")) for base, rest in below_it)
 
     def files(self, unseen: Unseen, *, start: str | None = None) -> Iterator[FoundFile]:
         """Yield each regular file whose path is ``unseen``, once, in no order. Only these files are stat'ed.

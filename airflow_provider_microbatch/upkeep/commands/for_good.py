@@ -1,90 +1,136 @@
-"""What a rewind takes out of a table that nothing writes any more: it does not come back there."""
+"""What a rewind takes out of a table that the pipeline writes to no more: it does not come back there.
+
+One rule for all lanes: a table is written to if each sink in force has it, at whatever address it was then. Those are
+what runs of the pipeline have said last (:mod:`~airflow_provider_microbatch.checkpoint.sinks_in_force`). So whoever is
+refused has one way on that always leads out: name the table, and let the pipeline run once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
+from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import CorruptEntryError, DefinitionError, MaintenanceError
 from airflow_provider_microbatch.execution.published_together import published_beside
-from airflow_provider_microbatch.execution.recorded_sinks import forms_in
+from airflow_provider_microbatch.execution.recorded_sinks import forms_in, places_of, tables_in
 from airflow_provider_microbatch.sinks import OpenSink, Sink, SinkContext
-from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded, is_among, tables_of
+from airflow_provider_microbatch.sinks.dead_letters import LETTERS
+from airflow_provider_microbatch.sinks.several import Sinks
+from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded
+
+_RUN_ONCE = "let the pipeline run once (it tells what it names also where it is refused, or finds nothing new)"
 
 
-def written_from_now(checkpoint: Checkpoint, recorded: Recorded, lane: str) -> list[Sequence[OpenSink]]:
-    """The sinks of each pipeline that may make again what a lane reads again, as far as is known from here: of the lane
-    itself, of the live one, and of the one that ran last, that of the plan that was refused last, or of the newest
-    attempt if one has been made since. The lane of an interval that ran once tells of the pipeline of that time alone,
-    and between lanes only clocks would tell. Empty if an entry that tells cannot be read.
+class InForce:
+    """The tables that the pipeline writes to by now, as a rewind of a lane asks for them.
+
+    :param lane: the lane that is rewound; counts where no run of this version has told anything yet.
+    :raises MaintenanceError: if the record cannot be read: whatever it says, something could be lost.
     """
-    newest, found = recorded.newest, list[Sequence[OpenSink]]()
-    with suppress(MaintenanceError, CorruptEntryError):
-        for name in dict.fromkeys((lane, LIVE, lane if newest is None else newest.key.lane)):
-            refused = recorded.refused(name)
-            definition = refused.definition if refused is not None else recorded.ran_last(name)
-            sinks = None if definition is None else _sinks_of(checkpoint, recorded, definition)
-            found += [sinks] if sinks is not None else []
-        return found or [recorded.sinks()[:1]]
-    return []
+
+    def __init__(self, checkpoint: Checkpoint, recorded: Recorded, lane: str) -> None:
+        self._checkpoint, self._recorded = checkpoint, recorded
+        self._has = dict[str, bool]()
+        try:
+            self._forms = checkpoint.sinks_in_force.get() or _of_older_version(checkpoint, recorded, lane)
+        except CorruptEntryError as error:
+            raise MaintenanceError(
+                f"To which tables the pipeline writes by now nobody can tell: {error} Nothing was done. First "
+                f"{_RUN_ONCE}; then type this again."
+            ) from error
+
+    def has(self, table: OpenSink) -> bool:
+        """Whether what is taken out of the table comes back there. True where no pipeline is on record: it may write to
+        any table."""
+        place = str(table.definition.to_dict())
+        if place not in self._has:
+            self._has[place] = all(self._is_in(form, table) for form in self._forms)
+        return self._has[place]
+
+    def _is_in(self, form: Mapping[str, Any], table: OpenSink) -> bool:
+        places = places_of(tables_in(form, beside=table))
+        return any(table.is_written_by(place, self._checkpoint.tables) for place in places)
+
+    def is_beside(self, key: BatchKey) -> bool:
+        """Whether the batch was published to a table of these together with one that is none.
+
+        :raises MaintenanceError: if none of the tables of one of the sinks can be used from here.
+        :raises CorruptEntryError: if an entry cannot be read.
+        """
+        return any(published_beside(self._checkpoint, sink, key) for sink in self._sinks)
+
+    @cached_property
+    def _sinks(self) -> Sequence[OpenSink]:
+        return [_opened(form) for form in self._forms]
+
+    def away(self, found: Sequence[Published]) -> list[str]:
+        """The tables, of those that have a batch, into which its next run may not put it."""
+        return [one.sink.location() for one in found if not self.has(one.sink)]
+
+    def check_put_back(self, key: BatchKey, found: Sequence[Published]) -> None:
+        """Check that a batch that went to several tables together is not taken out of one that the pipeline names no
+        more: its next run puts it back into the others alone. What is in such a table alone moves to that of now.
+
+        :param found: the batch, in each table that has it.
+        :raises MaintenanceError: if it would be.
+        """
+        letters = [sink.definition.dead_letters for sink in self._recorded.usable()]
+        # Whatever becomes of a batch's dead letters, its rows come back; and what nobody can take out of a table stays.
+        tables = [
+            one
+            for one in found
+            if one.sink.definition.can_withdraw
+            and not any(one.sink.definition.is_same_place(other) for other in letters if other)
+        ]
+        away = self.away(tables)
+        if away and (len(away) < len(tables) or self.is_beside(key)):
+            where = " and ".join(dict.fromkeys(away))
+            raise MaintenanceError(
+                f"batch {key} is in {where}, and was published together with another table's, which the pipeline "
+                f"writes to as its last run has it. It does not write to {where}: taken out there, the batch would not "
+                f"come back. Nothing was done. Name all these tables, {_RUN_ONCE}, and type this again; or, if the "
+                "batch may be lost there, with --allow-skip."
+            )
 
 
-def _sinks_of(checkpoint: Checkpoint, recorded: Recorded, definition: str) -> Sequence[OpenSink] | None:
-    """The sink of the definition, or those of its tables that can be used from here, where one of them cannot; None if
-    it is not on record."""
+def _of_older_version(checkpoint: Checkpoint, recorded: Recorded, lane: str) -> list[Mapping[str, Any]]:
+    """What runs of an older version tell: of the lane itself, of the live one, and of the one that ran last by the
+    clocks of workers, the plan that was refused last, or the newest attempt. Each has to have the table."""
+    newest, names = recorded.newest, list[str | None]()
+    for one in dict.fromkeys((lane, LIVE, lane if newest is None else newest.key.lane)):
+        refused = recorded.refused(one)
+        names.append(recorded.ran_last(one) if refused is None else refused.definition)
+    told = [name for name in dict.fromkeys(names) if name is not None] or checkpoint.definitions.names()
+    return [form for name in told if (form := _form(checkpoint, name)) is not None]
+
+
+def _form(checkpoint: Checkpoint, name: str) -> Mapping[str, Any] | None:
+    with suppress(DefinitionError):  # of a stranger
+        return checkpoint.definitions.sink(name)
+    return None
+
+
+def _opened(form: Mapping[str, Any]) -> OpenSink:
+    """The sink, or those of its tables together that can be used from here.
+
+    :raises MaintenanceError: if none can be.
+    """
     try:
-        sink = recorded.named(definition)
-        return None if sink is None else [sink]
-    except MaintenanceError:
-        usable = list[OpenSink]()
-        for form in forms_in(checkpoint.definitions.sink(definition)).values():
+        return Sink.from_dict(form).open(SinkContext())
+    except DefinitionError as error:
+        usable = dict[str, Sink]()
+        for name, one in forms_in(form).items():
             with suppress(DefinitionError):
-                usable.append(Sink.from_dict(form).open(SinkContext()))
-        return usable
-
-
-def not_put_back(pipelines: Sequence[Sequence[OpenSink]], found: Sequence[Published]) -> list[str]:
-    """The tables, of those that have a batch, into which its next run may not put it: one of the pipelines lacks them.
-
-    :param pipelines: as :func:`written_from_now` has them; where that is not known, the pipeline may write to any
-        table.
-    """
-    written = [tables_of(sinks) for sinks in pipelines]
-    return [one.sink.location() for one in found if not all(is_among(one.sink, tables) for tables in written)]
-
-
-def check_put_back(
-    checkpoint: Checkpoint,
-    recorded: Recorded,
-    pipelines: Sequence[Sequence[OpenSink]],
-    key: BatchKey,
-    found: Sequence[Published],
-) -> None:
-    """Check that a batch that went to several tables together is not taken out of one that the pipeline names no more:
-    its next run puts it back into the others alone. What is in such a table alone moves to that of now.
-
-    :param pipelines: as :func:`written_from_now` has them.
-    :param found: the batch, in each table that has it.
-    :raises MaintenanceError: if it would be.
-    """
-    letters = [sink.definition.dead_letters for sink in recorded.usable()]
-    # Whatever becomes of a batch's dead letters, its rows come back; and what nobody can take out of a table stays.
-    tables = [
-        one
-        for one in found
-        if one.sink.definition.can_withdraw
-        and not any(one.sink.definition.is_same_place(other) for other in letters if other)
-    ]
-    away = not_put_back(pipelines, tables)
-    if away and (
-        len(away) < len(tables) or any(published_beside(checkpoint, sink, key) for sinks in pipelines for sink in sinks)
-    ):
-        where = " and ".join(dict.fromkeys(away))
-        raise MaintenanceError(
-            f"batch {key} is in {where}, and was published together with another table's, which the pipeline writes to "
-            f"as it ran last, or was refused last. It does not write to {where}: taken out there, the batch would not "
-            "come back. Nothing was done. Name both tables, let the pipeline run, and type this again; or, if the "
-            "batch may be lost there, with --allow-skip."
-        )
+                usable[name] = Sink.from_dict(one)
+        usable.pop(LETTERS, None)
+        if not usable:
+            raise MaintenanceError(
+                f"what the pipeline writes to by now cannot be used from here: {error} So nobody can tell what comes "
+                "back. Nothing was done. Run the command where the pipeline runs, with the packages installed there."
+            ) from error
+        only = next(iter(usable.values()))
+        return (Sinks(usable) if len(usable) > 1 else only).open(SinkContext())

@@ -14,7 +14,7 @@ from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceE
 from airflow_provider_microbatch.execution.position import starts_of
 from airflow_provider_microbatch.sinks import OpenSink
 from airflow_provider_microbatch.sources import OpenSource, Source
-from airflow_provider_microbatch.upkeep.commands.for_good import check_put_back, not_put_back, written_from_now
+from airflow_provider_microbatch.upkeep.commands.for_good import InForce
 from airflow_provider_microbatch.upkeep.commands.letters_out import check_letters
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.rename_source import check_not_half_renamed
@@ -95,7 +95,7 @@ class _Rewind:
             self._check_files(later[0])
         self._check_readable(later, commit_ids)
         self._keep(later)
-        pipelines = written_from_now(self._checkpoint, self._recorded, self._name)  # fences count as later
+        in_force = InForce(self._checkpoint, self._recorded, self._name)  # fences count as later
         unfinished = {number: self._unfinished(BatchKey(self._name, number)) for number in later}
         # First of all: an attempt that sleeps could otherwise publish after its batch was taken out.
         for number in reversed(later):
@@ -103,7 +103,7 @@ class _Rewind:
             drop_stages(self._drafting, self._recorded, unfinished[number])
         for number, made in self._lost.items():
             fence_unknown(self._drafting, BatchKey(self._name, number), made, why="made after the backup")
-        self._drop(later, pipelines)
+        self._drop(later, in_force)
         why = f"later than batch {self._to}" if self._to >= 0 else "everything is read again"
         # Commits first, from the newest on: if the command is killed in between, no batch is committed that the offset
         # log lacks.
@@ -422,7 +422,7 @@ class _Rewind:
                         )
                     )
 
-    def _drop(self, later: list[int], pipelines: Sequence[Sequence[OpenSink]]) -> None:
+    def _drop(self, later: list[int], in_force: InForce) -> None:
         published = {
             number: self._lost.get(number) or self._recorded.everywhere(BatchKey(self._name, number))
             for number in later
@@ -440,11 +440,11 @@ class _Rewind:
                 raise MaintenanceError(f"{told} Nothing was done.")
             self._drafting.note(told)
         for key in () if self._allow_skip else (BatchKey(self._name, number) for number in present):
-            check_put_back(self._checkpoint, self._recorded, pipelines, key, published[key.id])
+            in_force.check_put_back(key, published[key.id])
         taken = [(number, found) for number in reversed(present) for found in reversed(published[number])]
         for table in {found.sink.location(): found.sink for _, found in taken}.values():
             table.check_whole()  # a removal that is refused in the middle would be left half done
-        away = not_put_back(pipelines, [found for _, found in taken])
+        away = in_force.away([found for _, found in taken])
         for number, found in taken:
             where = found.sink.location()
             if not found.sink.definition.can_withdraw:
@@ -465,8 +465,8 @@ class _Rewind:
             self._drafting.elsewhere(step)
         for where in dict.fromkeys(away):
             self._drafting.note(
-                f"the pipeline, as it ran last, does not write to {where}: what is taken out there does not come back. "
-                "To have it there again, name that sink and let a batch run first."
+                f"the pipeline, as its last run has it, does not write to {where}: what is taken out there does not "
+                "come back. To have it there again, name that sink and let the pipeline run first."
             )
         if present:
             self._drafting.note(

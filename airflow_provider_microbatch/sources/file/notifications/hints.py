@@ -19,7 +19,7 @@ from typing import Any
 
 from airflow_provider_microbatch.exceptions import DefinitionError, SourceError
 from airflow_provider_microbatch.sources.file.listing import Listing
-from airflow_provider_microbatch.sources.file.log import SourceLog
+from airflow_provider_microbatch.sources.file.log import NOTHING, SourceLog
 from airflow_provider_microbatch.sources.file.notifications.events import created
 from airflow_provider_microbatch.sources.file.notifications.queue import Message, Queue, QueueAwayError
 from airflow_provider_microbatch.sources.file.sealed import SealedRecords, is_due
@@ -33,6 +33,9 @@ NOTIFIED = "notified"
 
 _MOST = 1_000
 """The most messages that a plan receives. To look at more objects takes more requests than to list them."""
+
+_LONGEST = 1_024
+"""Bytes of the longest key that S3 has. https://docs.aws.amazon.com/AmazonS3/latest/userguide/object-keys.html"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,15 +127,15 @@ class Hints:
             return
         now_ms = self._clock_ms()
         yield None
-        if waiting is not None:
+        if waiting is not None and latest != NOTHING:  # with an empty log no plan moves one of the two
             _LISTED[self._location] = _Listed(number=number, latest=latest, at_ms=now_ms, waiting=waiting)
 
     def named(self) -> list[str] | None:
         """Receive messages, and return the paths of the files that they name; None: list all files."""
         _, record = self._records.read()
         came = self._told(lambda: self._queue.receive(_MOST + 1))
-        tells_table = self._hold(came or [])
-        must_list = tells_table or self._is_due(None if record is None else record.full_ms)
+        is_unclear = self._hold(came or [])
+        must_list = is_unclear or self._is_due(None if record is None else record.full_ms)
         if came is None or len(came) > _MOST or must_list:
             return None
         if not came and not self._held:
@@ -163,24 +166,26 @@ class Hints:
         self._held.clear()
 
     def _hold(self, messages: list[Message]) -> bool:
-        """Note what messages name. Returns whether one names what only a table has: then a listing looks whether there
-        is one, and refuses it."""
-        strange, tells_table = 0, False
+        """Note what messages name. Returns whether a listing has to look at what one names: at what only a table has,
+        which it refuses, and at a file that the client cannot be asked for by its name."""
+        strange, is_unclear = 0, False
         for message in messages:
             keys = created(message.body, self._top.removeprefix("s3a://").rstrip("/"))
             if keys is None:
                 strange += 1
                 continue
-            paths = [f"{self._top}{key}" for key in keys if _is_askable(key)]
-            tells_table = tells_table or any(map(self._listing.tells_table, paths))
-            self._held[message] = frozenset(filter(self._listing.selects, paths))
+            paths = {f"{self._top}{key}": _is_askable(key) for key in keys}
+            is_unclear = is_unclear or any(map(self._listing.tells_table, paths))
+            selected = frozenset(filter(self._listing.selects, paths))
+            self._held[message] = frozenset(path for path in selected if paths[path])
+            is_unclear = is_unclear or selected != self._held[message]
         if strange:
             log.warning(
                 "source %r: %s has %s message(s) that are no notifications of %s. They are left there. Let the queue "
                 "be this source's own: whoever takes its messages, or sends others, costs listings.",
                 self._name, self._queue.address, strange, self._top,
             )  # fmt: skip
-        return tells_table
+        return is_unclear
 
     def _told(self, ask: Callable[[], Any]) -> Any:
         """The queue's answer; None if there is none for now."""
@@ -195,9 +200,14 @@ class Hints:
             raise SourceError(f"source {self._name!r}: {error}") from error
 
     def _is_due(self, last_ms: int | None) -> bool:
-        return last_ms is None or is_due(last_ms, now_ms=self._clock_ms(), every_ms=self._full_ms)
+        # 0: files were left, and however rarely all is to be listed, nothing else names them.
+        return not last_ms or is_due(last_ms, now_ms=self._clock_ms(), every_ms=self._full_ms)
 
 
 def _is_askable(key: str) -> bool:
-    """Whether the client can ask for a key; a listing tells of those that it cannot."""
-    return "//" not in key and not any(ord(sign) < 0x20 or 0xD800 <= ord(sign) <= 0xDFFF for sign in key)
+    """Whether the client, and the service, can be asked for a key; a listing tells of those that they cannot."""
+    return (
+        len(key.encode(errors="surrogatepass")) <= _LONGEST
+        and not any(part in ("", ".", "..") for part in key.split("/"))
+        and not any(ord(sign) < 0x20 or ord(sign) == 0x7F or 0xD800 <= ord(sign) <= 0xDFFF for sign in key)
+    )
