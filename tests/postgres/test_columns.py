@@ -102,6 +102,25 @@ def test_a_table_of_merged_changes_takes_no_rows_without_a_merge(tmp_path: Path,
     assert database.rows(table, "count(*)") == there
 
 
+@pytest.mark.parametrize("rows", [3, 0])
+@pytest.mark.parametrize("scd_type", [1, 2])
+def test_a_table_that_batches_of_rows_are_in_is_told_to_keep_knowing_whose_they_are(
+    tmp_path: Path, rows: int, scd_type: int
+) -> None:
+    """Without its columns of the batch no replay and no rewind finds the rows that it brings again."""
+    sink = database.sink_in(tmp_path)
+    write_stage(sink, 1, rows=rows)
+    sink.publish(EXPECTED, 1)
+    merged = database.sink_in(tmp_path, merge=Merge(keys=("id",), sequence_by=("epoch",), scd_type=scd_type))
+    with pytest.raises(SinkError, match=r"has batches of rows.*Go on as before, or write to another table") as error:
+        merged.check()
+    assert "DROP COLUMN" not in str(error.value)
+    with database.connect() as connection:  # a table that was restored without the records
+        connection.execute(f"DELETE FROM {database.table_in(tmp_path, 'microbatch_batches')}".encode())
+    with pytest.raises(SinkError, match="has batches of rows" if rows else "DROP COLUMN"):
+        merged.check()
+
+
 def test_a_type_that_the_database_does_not_have_is_named(tmp_path: Path) -> None:
     sink = database.sink_in(tmp_path, columns={"id": "int8", "place": "geometry"})
     with pytest.raises(SinkError, match='type "geometry" does not exist'):
