@@ -33,8 +33,15 @@ from tests.contract.test_sink import (  # noqa: F401
 )
 from tests.sinks.stages import BATCH, EXPECTED, KEY
 from tests.tables.metastore_in_memory import InMemory
-from tests.tables.partition_lives import Life, die_unseen, dies, sink_in
+from tests.tables.partition_lives import Killed, Life, die_unseen, dies, dying, sink_in
 from tests.tables.stages import write_partitions
+
+
+class Small(InMemory):
+    """It spells values its own way."""
+
+    def _run(self, statement: str) -> Rows:
+        return super()._run(statement.replace("= 'A'", "= 'a'"))
 
 
 @pytest.fixture
@@ -135,10 +142,6 @@ def test_a_value_that_looks_like_a_variable_of_spark_is_that_value(tmp_path: Pat
 
 
 def test_partitions_that_the_metastore_spells_otherwise_are_an_error_before_any_row_is_seen(tmp_path: Path) -> None:
-    class Small(InMemory):
-        def _run(self, statement: str) -> Rows:
-            return super()._run(statement.replace("= 'A'", "= 'a'"))
-
     metastore = Small()
     sink = sink_in(tmp_path, metastore, "orders")
     write_partitions(sink, 1)
@@ -148,6 +151,24 @@ def test_partitions_that_the_metastore_spells_otherwise_are_an_error_before_any_
         with pytest.raises(SinkError, match="has not named of='A' of batch live/7"):
             sink.replace(EXPECTED, epoch)
         assert {row["epoch"] for row in metastore.rows("`orders`")} == {1}
+
+
+def test_a_batch_of_which_the_metastore_names_a_part_is_not_in(tmp_path: Path) -> None:
+    """Its publisher has died before it could take back what was named."""
+    metastore = Small()
+    sink = sink_in(tmp_path, metastore, "orders")
+    write_partitions(sink, 1, below=("of=A", "of=b"))
+    with dying(at=2, after=lambda: None), pytest.raises(Killed):
+        sink.publish(EXPECTED, 1)
+    assert [name.rpartition("/")[2] for name in metastore.partitions["`orders`"]] == ["of=a", "of=b"]
+    assert sink.contains(EXPECTED) is None
+    for _ in "try", "retry":
+        with pytest.raises(SinkError, match=r"has not named of='A' .*Nothing of it was added"):
+            sink.publish(EXPECTED, 1)
+        assert metastore.partitions["`orders`"] == {}
+    write_partitions(sink, 2, below=("of=b", "of=c"))
+    assert sink.publish(EXPECTED, 2).epoch == 2
+    assert [row["epoch"] for row in metastore.rows("`orders`")] == [2] * 6
 
 
 def test_whoever_says_that_a_batch_is_in_has_it_on_disk(

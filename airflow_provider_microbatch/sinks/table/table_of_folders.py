@@ -8,7 +8,7 @@ partition for each of its values.
 No call of a metastore changes several partitions in different ways, so the folder decides, as in a table of files:
 readers find a batch's rows where its folder is, and its folder changes in one step. The metastore names partitions of a
 folder that is not there yet, or no more, and readers find no row in those. A batch is in as soon as the metastore names
-what is in its folder; all of that is named in one call.
+all that is in its folder, which it is told in one call.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class TableOfFolders(Continuous):
         # on what is there, and only this makes it survive a power cut.
         sync(folder.parent)
         inside = self._inside(key, self._manifest(key))
-        return folder if not inside or inside.keys() & self._named(key) else None
+        return folder if not inside or inside.keys() <= self._named(key) else None
 
     def find(self, batch: ExpectedBatch, found: Manifest) -> Manifest | None:
         """The output in the batch's folder. :raises ForeignBatchError: if it is another batch's."""
@@ -131,8 +131,8 @@ class TableOfFolders(Continuous):
         now = self._named(key)
         otherwise = sorted(added.keys() - now, key=str)
         if otherwise:
-            # A batch is taken for in as soon as any of it is named: the rest of it would be lost.
-            self._drop(key, now - named)
+            # Of a batch that is in, what is named stays; of one that is not, readers would find a part.
+            self._drop(key, now - named if self.folder(key) is not None else now)
             told = ", ".join(f"{column}={value!r}" for column, value in otherwise[0])
             raise SinkError(
                 f"table {self.table.name}: the metastore has not named {told} of batch {key} as it was told to, and "
