@@ -83,8 +83,16 @@ MUTATIONS = [
         name="what an attempt has left unseen goes on without its stage table",
         why="the attempt was given up, and who comes late brings its rows in",
         file="sinks/table/spark_catalog.py",
-        old="        return found if is_own and self._made(stage, store) is not None else None\n",
-        new="        return found if is_own else None\n",
+        old="kind.folder(stage.key) is None and self._made(stage, store) is not None",
+        new="kind.folder(stage.key) is None",
+        tests=(PARTITIONS,),
+    ),
+    Mutation(
+        name="the server is asked about output of others for an attempt's stage",
+        why="a task whose job died with the server says that a batch cannot be looked for, and not what it died of",
+        file="sinks/table/spark_catalog.py",
+        old="        if found is None or not found.is_of(",
+        new="        if found is None or kind.folder(stage.key) is not None or not found.is_of(",
         tests=(PARTITIONS,),
     ),
     Mutation(

@@ -95,6 +95,20 @@ def test_what_an_attempt_has_left_unseen_is_its_stage_still(kind: Kind, sink: Ta
     assert sink.publish(EXPECTED, 1) == staged == sink.contains(EXPECTED)
 
 
+def test_that_an_attempt_has_left_no_stage_is_known_without_the_server(
+    kind: Kind, sink: TableSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server may be what its job has died of: the task is to say so."""
+
+    def down(*_: object, **__: object) -> list[Rows]:
+        raise StatementError("DOWN", "no server")
+
+    kind.write_stage(sink, 1)
+    sink.publish(EXPECTED, 1)
+    monkeypatch.setattr(InMemory, "run", down)
+    assert sink.manifest(BATCH, 2) is None
+
+
 @pytest.mark.parametrize("is_dropped", [True, False])
 def test_what_a_dead_attempt_has_left_unseen_gives_way_to_the_next(
     kind: Kind, sink: TableSink, is_dropped: bool

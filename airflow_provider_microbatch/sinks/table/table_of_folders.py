@@ -59,12 +59,6 @@ class TableOfFolders(Continuous):
         """What lies in the batch's folder, whether readers see it or not."""
         return read_manifest(self.files.published_path(key), key)
 
-    def unseen(self, key: BatchKey) -> Manifest | None:
-        """Output in the batch's folder that no reader sees, since who has put it there died before the metastore named
-        it, or the metastore has refused its values."""
-        found = self.manifest(key)
-        return found if found is not None and self.folder(key) is None else None
-
     def settle(self, batch: ExpectedBatch, *, goes_on: bool) -> None:
         """Bring to its end what a process that died has left. Output that no reader sees, since the metastore was not
         told of it or has refused its values, is a stage still, its attempt's alone.
