@@ -214,9 +214,17 @@ MUTATIONS = [
         name="a table of rows passes for one of changes",
         why="each publish fails after its Spark job, since a change has no value for the columns of a batch",
         file="sinks/postgres/columns.py",
-        old="if one.name in OWN and one.is_needed and not one.has_default]\n",
+        old="if one.name in OWN and _wants_value(one)]\n",
         new="if False]\n",
         tests=VERSIONS,
+    ),
+    Mutation(
+        name="a column that gets no value since it is left out passes for one that gets one",
+        why="each publish fails after its Spark job, where the column takes no null",
+        file="sinks/postgres/columns.py",
+        old="            if column.name in merge.leave_out and _wants_value(column)\n",
+        new="            if False\n",
+        tests=("tests/postgres/test_columns.py",),
     ),
     Mutation(
         name="a table of batches of rows is told to forget whose they are",

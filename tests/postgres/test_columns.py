@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,21 @@ def test_a_table_of_merged_changes_takes_no_rows_without_a_merge(tmp_path: Path,
     with pytest.raises(SinkError, match=r"are merged into the table .*merge=… again"):
         database.sink_in(tmp_path).publish(expect(later), 1)
     assert database.rows(table, "count(*)") == there
+
+
+def test_a_column_that_is_left_out_and_takes_no_null_is_told_before_anything_runs(tmp_path: Path) -> None:
+    """No change gives it a value, and each publish would fail, after Spark's job."""
+    table = made(tmp_path, "id bigint PRIMARY KEY, epoch int, email text NOT NULL, made text NOT NULL DEFAULT 'here'")
+    sink = database.sink_in(tmp_path, merge=Merge(keys=("id",), sequence_by=("epoch",), leave_out=("email", "made")))
+    with pytest.raises(SinkError, match=r"'email' takes no null.* leave_out names it") as error:
+        sink.check()
+    (way,) = re.findall(r"ALTER TABLE .*? DROP NOT NULL", str(error.value))
+    with database.connect() as connection:
+        connection.execute(way.encode())
+    sink.check()
+    write_lines(sink, 1, {"id": "bigint", "epoch": "int", "email": "string", "made": "string"}, [("1", "1", "a", "b")])
+    sink.publish(EXPECTED, 1)
+    assert database.rows(table) == [(1, 1, None, "here")]
 
 
 @pytest.mark.parametrize("rows", [3, 0])

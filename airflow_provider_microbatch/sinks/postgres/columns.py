@@ -91,7 +91,7 @@ def check_table(
                 "them. Give the sink its merge=… again, or write to another table."
             )
     # A row of changes is of no batch: without a word about these each INSERT would fail, after Spark's job.
-    of_batches = [one for one in found if one.name in OWN and one.is_needed and not one.has_default]
+    of_batches = [one for one in found if one.name in OWN and _wants_value(one)]
     if merge is not None and of_batches:
         _check_no_batches_of_rows(connection, table, table.changes(merge.scd_type))
     if merge is not None and merge.bounds:
@@ -111,6 +111,12 @@ def check_table(
             f"its column {column.name!r} takes no null, has no default, and gets no value where changes are merged; "
             f"ALTER TABLE {table.text} DROP COLUMN {quoted(column.name)}"
             for column in of_batches
+        ]
+        problems += [
+            f"its column {column.name!r} takes no null, has no default, and gets no value, since leave_out names it; "
+            f"ALTER TABLE {table.text} ALTER COLUMN {quoted(column.name)} DROP NOT NULL"
+            for column in found
+            if column.name in merge.leave_out and _wants_value(column)
         ]
         unique = [set(names) for (names,) in execute(connection, _UNIQUE, table.text)]
         if set(_primary(merge)) not in unique:
@@ -266,13 +272,17 @@ def _absent(name: str, has: Mapping[str, Column]) -> str:
 
 
 def _left_alone(found: Sequence[Column], named: Mapping[str, str] | Sequence[str], *, merge: Merge | None) -> list[str]:
-    ours = OWN if merge is None else (*OWN, *merge.bounds)
+    ours = OWN if merge is None else (*OWN, *merge.bounds, *merge.leave_out)
     return [
         f"its column {column.name!r} takes no null, has no default, and gets no value"
         for column in found
-        if column.is_needed and not column.has_default and not column.is_made
-        if column.name not in named and column.name not in ours
+        if _wants_value(column) and column.name not in named and column.name not in ours
     ]
+
+
+def _wants_value(column: Column) -> bool:
+    """Whether each row has to bring one."""
+    return column.is_needed and not column.has_default and not column.is_made
 
 
 def _check_type(connection: psycopg.Connection[Row], type: str) -> None:
