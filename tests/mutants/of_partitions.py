@@ -136,6 +136,14 @@ MUTATIONS = [
         tests=("tests/tables/test_spark_replace.py",),
     ),
     Mutation(
+        name="a wrong address of a metastore that was stored is refused for good",
+        why="no command finds or removes what the attempts of that definition have left",
+        file="sinks/table/hive_metastore.py",
+        old="not (is_read_back() or _is_address(uri))",
+        new="not _is_address(uri)",
+        tests=("tests/tables/test_spark_replace.py",),
+    ),
+    Mutation(
         name="the port of a metastore is looked at when it is called",
         why="the job has run for an hour by then, and each replace fails with no word of the address",
         file="sinks/table/hive_metastore.py",
