@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,40 @@ def test_a_table_of_merged_changes_takes_no_rows_without_a_merge(tmp_path: Path,
     with pytest.raises(SinkError, match=r"are merged into the table .*merge=… again"):
         database.sink_in(tmp_path).publish(expect(later), 1)
     assert database.rows(table, "count(*)") == there
+
+
+def test_a_column_that_is_left_out_and_takes_no_null_is_told_before_anything_runs(tmp_path: Path) -> None:
+    """No change gives it a value, and each publish would fail, after Spark's job."""
+    table = made(tmp_path, "id bigint PRIMARY KEY, epoch int, email text NOT NULL, made text NOT NULL DEFAULT 'here'")
+    sink = database.sink_in(tmp_path, merge=Merge(keys=("id",), sequence_by=("epoch",), leave_out=("email", "made")))
+    with pytest.raises(SinkError, match=r"'email' takes no null.* leave_out names it") as error:
+        sink.check()
+    (way,) = re.findall(r"ALTER TABLE .*? DROP NOT NULL", str(error.value))
+    with database.connect() as connection:
+        connection.execute(way.encode())
+    sink.check()
+    write_lines(sink, 1, {"id": "bigint", "epoch": "int", "email": "string", "made": "string"}, [("1", "1", "a", "b")])
+    sink.publish(EXPECTED, 1)
+    assert database.rows(table) == [(1, 1, None, "here")]
+
+
+@pytest.mark.parametrize("rows", [3, 0])
+@pytest.mark.parametrize("scd_type", [1, 2])
+def test_a_table_that_batches_of_rows_are_in_is_told_to_keep_knowing_whose_they_are(
+    tmp_path: Path, rows: int, scd_type: int
+) -> None:
+    """Without its columns of the batch no replay and no rewind finds the rows that it brings again."""
+    sink = database.sink_in(tmp_path)
+    write_stage(sink, 1, rows=rows)
+    sink.publish(EXPECTED, 1)
+    merged = database.sink_in(tmp_path, merge=Merge(keys=("id",), sequence_by=("epoch",), scd_type=scd_type))
+    with pytest.raises(SinkError, match=r"has batches of rows.*Go on as before, or write to another table") as error:
+        merged.check()
+    assert "DROP COLUMN" not in str(error.value)
+    with database.connect() as connection:  # a table that was restored without the records
+        connection.execute(f"DELETE FROM {database.table_in(tmp_path, 'microbatch_batches')}".encode())
+    with pytest.raises(SinkError, match="has batches of rows" if rows else "DROP COLUMN"):
+        merged.check()
 
 
 def test_a_type_that_the_database_does_not_have_is_named(tmp_path: Path) -> None:

@@ -61,6 +61,14 @@ def test_readers_find_the_bounds_and_whose_the_change_is_that_began_the_version(
     assert found.schema.field("valid_to").type == found.schema.field("valid_from").type == "int64"
 
 
+def test_of_keys_alone_it_is_told_from_when_to_when_each_was_there(lake: type[MergedInFiles], tmp_path: Path) -> None:
+    table = lake(tmp_path / "members", {"merge": replace(VERSIONED, leave_out=(*VERSIONED.leave_out, "note"))})
+    table.publish(1, change(ts=1), change(ts=5, note="y"), change(ts=7, deleted=True))
+    table.publish(2, change(ts=9), change(id=2, ts=3))
+    found = table.read().select(["id", "valid_from", "valid_to"]).to_pylist()
+    assert sorted(tuple(row.values()) for row in found) == [(1, 1, 7), (1, 9, None), (2, 3, None)]
+
+
 def test_a_change_that_comes_again_writes_no_file_and_one_of_a_key_leaves_the_files_of_others(
     table: MergedInFiles,
 ) -> None:

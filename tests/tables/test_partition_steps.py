@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.sinks import Sink
+from airflow_provider_microbatch.sinks import ExpectedBatch, Sink
+from airflow_provider_microbatch.sinks import file as file_sink
 from airflow_provider_microbatch.sinks.table import TableSink, table_of_folders
 from airflow_provider_microbatch.sinks.table.statements import Rows, StatementError
 from tests.contract.test_sink import (  # noqa: F401
@@ -31,10 +32,17 @@ from tests.contract.test_sink import (  # noqa: F401
     test_what_is_at_a_batchs_place_and_not_the_batch_is_an_error,
     test_what_was_withdrawn_is_kept_and_goes_as_replaced_output_does,
 )
-from tests.sinks.stages import BATCH, EXPECTED, KEY
+from tests.sinks.stages import BATCH, EXPECTED, KEY, expect
 from tests.tables.metastore_in_memory import InMemory
-from tests.tables.partition_lives import Life, die_unseen, dies, sink_in
+from tests.tables.partition_lives import Killed, Life, die_unseen, dies, dying, sink_in
 from tests.tables.stages import write_partitions
+
+
+class Small(InMemory):
+    """It spells values its own way."""
+
+    def _run(self, statement: str) -> Rows:
+        return super()._run(statement.replace("= 'A'", "= 'a'"))
 
 
 @pytest.fixture
@@ -87,6 +95,20 @@ def test_what_an_attempt_has_left_unseen_is_its_stage_still(kind: Kind, sink: Ta
     assert sink.publish(EXPECTED, 1) == staged == sink.contains(EXPECTED)
 
 
+def test_that_an_attempt_has_left_no_stage_is_known_without_the_server(
+    kind: Kind, sink: TableSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server may be what its job has died of: the task is to say so."""
+
+    def down(*_: object, **__: object) -> list[Rows]:
+        raise StatementError("DOWN", "no server")
+
+    kind.write_stage(sink, 1)
+    sink.publish(EXPECTED, 1)
+    monkeypatch.setattr(InMemory, "run", down)
+    assert sink.manifest(BATCH, 2) is None
+
+
 @pytest.mark.parametrize("is_dropped", [True, False])
 def test_what_a_dead_attempt_has_left_unseen_gives_way_to_the_next(
     kind: Kind, sink: TableSink, is_dropped: bool
@@ -102,6 +124,22 @@ def test_what_a_dead_attempt_has_left_unseen_gives_way_to_the_next(
     kind.write_stage(sink, 2)
     assert sink.publish(EXPECTED, 2).epoch == 2
     assert len(sink.drop_replaced(BATCH.checkpoint, older_seconds=0)) == 1
+
+
+@pytest.mark.parametrize("batch", [EXPECTED, expect(digest="d2")], ids=["batch", "planned again"])
+def test_it_gives_way_where_no_two_folders_can_be_exchanged(
+    kind: Kind, sink: TableSink, monkeypatch: pytest.MonkeyPatch, batch: ExpectedBatch
+) -> None:
+    """NFS puts a batch in its place by a rename, and exchanges nothing."""
+    monkeypatch.setattr(file_sink, "exchange", lambda *_: False)
+    kind.write_stage(sink, 1)
+    die_unseen(sink)
+    kind.write_stage(sink, 2, batch=batch.identity)
+    assert sink.publish(batch, 2).epoch == 2
+    kind.write_stage(sink, 3, batch=batch.identity)
+    with pytest.raises(SinkError, match="cannot exchange two folders"):
+        sink.replace(batch, 3)
+    assert sink.contains(batch) is not None
 
 
 def test_values_that_the_metastore_refuses_are_those_of_their_attempt_alone(tmp_path: Path) -> None:
@@ -135,10 +173,6 @@ def test_a_value_that_looks_like_a_variable_of_spark_is_that_value(tmp_path: Pat
 
 
 def test_partitions_that_the_metastore_spells_otherwise_are_an_error_before_any_row_is_seen(tmp_path: Path) -> None:
-    class Small(InMemory):
-        def _run(self, statement: str) -> Rows:
-            return super()._run(statement.replace("= 'A'", "= 'a'"))
-
     metastore = Small()
     sink = sink_in(tmp_path, metastore, "orders")
     write_partitions(sink, 1)
@@ -148,6 +182,37 @@ def test_partitions_that_the_metastore_spells_otherwise_are_an_error_before_any_
         with pytest.raises(SinkError, match="has not named of='A' of batch live/7"):
             sink.replace(EXPECTED, epoch)
         assert {row["epoch"] for row in metastore.rows("`orders`")} == {1}
+
+
+def test_a_batch_of_which_the_metastore_names_a_part_is_not_in(tmp_path: Path) -> None:
+    """Its publisher has died before it could take back what was named."""
+    metastore = Small()
+    sink = sink_in(tmp_path, metastore, "orders")
+    write_partitions(sink, 1, below=("of=A", "of=b"))
+    with dying(at=2, after=lambda: None), pytest.raises(Killed):
+        sink.publish(EXPECTED, 1)
+    assert [name.rpartition("/")[2] for name in metastore.partitions["`orders`"]] == ["of=a", "of=b"]
+    assert sink.contains(EXPECTED) is None
+    for _ in "try", "retry":
+        with pytest.raises(SinkError, match=r"has not named of='A' .*Nothing of it was added"):
+            sink.publish(EXPECTED, 1)
+        assert metastore.partitions["`orders`"] == {}
+    write_partitions(sink, 2, below=("of=b", "of=c"))
+    assert sink.publish(EXPECTED, 2).epoch == 2
+    assert [row["epoch"] for row in metastore.rows("`orders`")] == [2] * 6
+
+
+def test_what_is_named_of_a_dead_attempt_shows_no_part_of_the_next(tmp_path: Path) -> None:
+    metastore = Small()
+    sink = sink_in(tmp_path, metastore, "orders")
+    write_partitions(sink, 1, below=("of=A", "of=b"))
+    with dying(at=2, after=lambda: None), pytest.raises(Killed):
+        sink.publish(EXPECTED, 1)
+    write_partitions(sink, 2, below=("of=b", "of=c"))
+    seen = list[list[int]]()
+    with dying(at=99, after=lambda: seen.append([row["epoch"] for row in metastore.rows("`orders`")])):
+        sink.publish(EXPECTED, 2)
+    assert [epochs for epochs in seen if 2 in epochs] == [[2] * 6] * 2, "all of it, and the drop of its stage table"
 
 
 def test_whoever_says_that_a_batch_is_in_has_it_on_disk(

@@ -103,6 +103,17 @@ def test_an_address_of_a_metastore_is_checked_where_it_is_written() -> None:
             SparkCatalog(ConnectStatements("sc://localhost"), "/lake", metastore=uri)
 
 
+def test_who_has_run_with_a_wrong_address_of_a_metastore_can_be_helped_by_commands() -> None:
+    """What attempts have on record is found and removed by it; who corrects it cannot correct that."""
+    catalog = SparkCatalog(ConnectStatements("sc://localhost"), "/lake", metastore="thrift://host:9083")
+    stored = catalog.to_dict()
+    stored["arguments"]["metastore"] = "thrift://host:hive"
+    assert SparkCatalog.from_dict(stored, any_server=True).to_dict() == stored
+    stored["arguments"]["metastore"] = 9083
+    with pytest.raises(DefinitionError, match="thrift://host:port"):
+        SparkCatalog.from_dict(stored, any_server=True)
+
+
 def test_without_its_client_or_its_answer_nothing_is_done(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     nowhere = "thrift://127.0.0.1:1"
     with pytest.raises(SinkError, match=f"{nowhere} cannot be reached"):

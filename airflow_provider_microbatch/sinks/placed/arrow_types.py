@@ -38,6 +38,8 @@ def in_numbers(table: Any) -> Any:
     """The rows with times and days as numbers: a column may have a year that no value of Python has, such as 10000."""
     import pyarrow as pa
 
+    if not table.num_columns:  # a cast would lose the number of its rows
+        return table
     return table.cast(pa.schema([field.with_type(_made_of(field.type, _number_type)) for field in table.schema]))
 
 

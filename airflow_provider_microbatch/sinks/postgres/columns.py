@@ -13,6 +13,7 @@ from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.postgres.database import Row, execute
 from airflow_provider_microbatch.sinks.postgres.known_merge import check_merge
 from airflow_provider_microbatch.sinks.postgres.names import BATCH, LANE, TableName, listed, quoted
+from airflow_provider_microbatch.sinks.postgres.records import Records
 from airflow_provider_microbatch.sinks.postgres.types import StagedColumn
 
 if TYPE_CHECKING:
@@ -89,6 +90,10 @@ def check_table(
                 f"changes are merged into the table {table} by scd_type={scd_type}: {table.changes(scd_type)} keeps "
                 "them. Give the sink its merge=… again, or write to another table."
             )
+    # A row of changes is of no batch: without a word about these each INSERT would fail, after Spark's job.
+    of_batches = [one for one in found if one.name in OWN and _wants_value(one)]
+    if merge is not None and of_batches:
+        _check_no_batches_of_rows(connection, table, table.changes(merge.scd_type))
     if merge is not None and merge.bounds:
         check_merge(connection, table, merge)
         _check_made_by_changes(connection, table, table.changes(merge.scd_type))
@@ -102,12 +107,16 @@ def check_table(
         problems.append("it is a view, or another thing that is no table")
     if merge is not None:
         problems += _wrong_bounds(has, merge)
-        # A row of changes is of no batch. Without a word each INSERT would fail, after Spark's job.
         problems += [
             f"its column {column.name!r} takes no null, has no default, and gets no value where changes are merged; "
             f"ALTER TABLE {table.text} DROP COLUMN {quoted(column.name)}"
+            for column in of_batches
+        ]
+        problems += [
+            f"its column {column.name!r} takes no null, has no default, and gets no value, since leave_out names it; "
+            f"ALTER TABLE {table.text} ALTER COLUMN {quoted(column.name)} DROP NOT NULL"
             for column in found
-            if column.name in OWN and column.is_needed and not column.has_default
+            if column.name in merge.leave_out and _wants_value(column)
         ]
         unique = [set(names) for (names,) in execute(connection, _UNIQUE, table.text)]
         if set(_primary(merge)) not in unique:
@@ -129,9 +138,24 @@ def check_table(
         raise SinkError(f"the table {table} cannot be written: {'; '.join(problems)}.")
 
 
+def _check_no_batches_of_rows(connection: psycopg.Connection[Row], table: TableName, place: TableName) -> None:
+    """Without its columns of the batch nobody would find a batch's rows again: a replay would bring them twice."""
+    records = Records(connection, table)
+    has_batches = records.are_there() and bool(records.lanes())
+    if not columns_of(connection, place) and (has_batches or _has_rows(connection, table)):
+        raise SinkError(
+            f"the table {table} has batches of rows, and this sink merges changes (merge=…): which row is of which "
+            "batch must stay known. Go on as before, or write to another table."
+        )
+
+
+def _has_rows(connection: psycopg.Connection[Row], table: TableName) -> bool:
+    return execute(connection, f"SELECT 1 FROM {table.sql} LIMIT 1").fetchone() is not None
+
+
 def _check_made_by_changes(connection: psycopg.Connection[Row], table: TableName, place: TableName) -> None:
     """A version goes if no change that is kept makes it: the first change of a key would take away what it has."""
-    if not columns_of(connection, place) and execute(connection, f"SELECT 1 FROM {table.sql} LIMIT 1").fetchone():
+    if not columns_of(connection, place) and _has_rows(connection, table):
         raise SinkError(
             f"the table {table} has rows, and no changes that have made them: there is no {place}. The first change of "
             "a key would take away the versions that it has. Write to another table; or, if changes were merged into "
@@ -248,13 +272,17 @@ def _absent(name: str, has: Mapping[str, Column]) -> str:
 
 
 def _left_alone(found: Sequence[Column], named: Mapping[str, str] | Sequence[str], *, merge: Merge | None) -> list[str]:
-    ours = OWN if merge is None else (*OWN, *merge.bounds)
+    ours = OWN if merge is None else (*OWN, *merge.bounds, *merge.leave_out)
     return [
         f"its column {column.name!r} takes no null, has no default, and gets no value"
         for column in found
-        if column.is_needed and not column.has_default and not column.is_made
-        if column.name not in named and column.name not in ours
+        if _wants_value(column) and column.name not in named and column.name not in ours
     ]
+
+
+def _wants_value(column: Column) -> bool:
+    """Whether each row has to bring one."""
+    return column.is_needed and not column.has_default and not column.is_made
 
 
 def _check_type(connection: psycopg.Connection[Row], type: str) -> None:

@@ -32,6 +32,7 @@ from airflow_provider_microbatch.sinks.postgres.columns import (
 )
 from airflow_provider_microbatch.sinks.postgres.database import Database, Row, execute
 from airflow_provider_microbatch.sinks.postgres.intake import intake_of
+from airflow_provider_microbatch.sinks.postgres.known_merge import check_merge
 from airflow_provider_microbatch.sinks.postgres.load import load
 from airflow_provider_microbatch.sinks.postgres.names import BATCHES, STAGE, TABLES, TableName
 from airflow_provider_microbatch.sinks.postgres.records import Records
@@ -189,6 +190,9 @@ class OpenPostgres(StagedInFiles):
 
         return self._database.run(f"count batch {batch.key}", look)
 
+    def check_whole(self) -> None:
+        self._database.run(f"look how {self._sink.name} is merged", self._check_merge)
+
     def unrecorded(self, batch: ExpectedBatch, wrote: Sequence[Sink]) -> str | None:
         def look(connection: Connection) -> str | None:
             records = self._records(connection)
@@ -215,6 +219,7 @@ class OpenPostgres(StagedInFiles):
             records, rows = self._records(connection), self._rows(connection)
             if not records.are_there():
                 return False
+            self._check_merge(connection)
             rows.begin()
             found = records.find(batch.key, lock=True)
             if found is None:
@@ -424,6 +429,11 @@ class OpenPostgres(StagedInFiles):
         if schema != (True,):
             why = "there is no such schema" if schema is None else "the connection's login may not CREATE in it"
             raise SinkError(f"{self.location()} cannot be made in schema {name.schema}: {why}.")
+
+    def _check_merge(self, connection: Connection) -> None:
+        merge = self._sink.merge
+        if merge is not None and merge.bounds:
+            check_merge(connection, self._sink.name, merge)
 
     def _intake(self, connection: Connection) -> Intake | None:
         sink, found = self._sink, columns_of(connection, self._sink.name)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
+from airflow_provider_microbatch.definition import is_read_back
 from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
 from airflow_provider_microbatch.registry import DISTRIBUTION
 
@@ -26,7 +27,8 @@ _NEVER = "no table has this version"
 
 def check_uri(uri: object) -> None:
     """:raises DefinitionError: if ``uri`` is no address of a metastore."""
-    if not isinstance(uri, str) or not _is_address(uri):
+    # What was stored with a wrong one still tells commands where its attempts have left what.
+    if not isinstance(uri, str) or not (is_read_back() or _is_address(uri)):
         raise DefinitionError(f"SparkCatalog: metastore {uri!r} is not of the form 'thrift://host:port'.")
 
 

@@ -266,9 +266,11 @@ class SparkCatalog(Catalog):
         """What the attempt has put in its place, where no reader sees it yet. It is the attempt's stage still, and is
         dropped with the stage table: what is not in by then never will be."""
         kind = self._kind(stage.table, store)
-        found = kind.unseen(stage.key) if isinstance(kind, TableOfFolders) else None
-        is_own = found is not None and found.is_of(stage.batch, stage.epoch)
-        return found if is_own and self._made(stage, store) is not None else None
+        found = kind.manifest(stage.key) if isinstance(kind, TableOfFolders) else None
+        # A file tells whose it is. Of others' output nothing is asked: the server may be what the job has died of.
+        if found is None or not found.is_of(stage.batch, stage.epoch):
+            return None
+        return found if kind.folder(stage.key) is None and self._made(stage, store) is not None else None
 
     def _made(self, stage: StageTable, store: Metastore) -> TableInfo | None:
         """The stage table in the metastore, if it is this attempt's."""

@@ -8,7 +8,7 @@ partition for each of its values.
 No call of a metastore changes several partitions in different ways, so the folder decides, as in a table of files:
 readers find a batch's rows where its folder is, and its folder changes in one step. The metastore names partitions of a
 folder that is not there yet, or no more, and readers find no row in those. A batch is in as soon as the metastore names
-what is in its folder; all of that is named in one call.
+all that is in its folder, which it is told in one call.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class TableOfFolders(Continuous):
         # Of a publisher that died behind its rename or exchange: a commit entry, and the metastore's partitions, rely
         # on what is there, and only this makes it survive a power cut.
         sync(folder.parent)
-        inside = self._inside(key, self._manifest(key))
-        return folder if not inside or inside.keys() & self._named(key) else None
+        inside = self._inside(key, self.manifest(key))
+        return folder if not inside or inside.keys() <= self._named(key) else None
 
     def find(self, batch: ExpectedBatch, found: Manifest) -> Manifest | None:
         """The output in the batch's folder. :raises ForeignBatchError: if it is another batch's."""
@@ -55,35 +55,33 @@ class TableOfFolders(Continuous):
         """Ids of the lane for which there are folders."""
         return self.files.published_ids(lane)
 
-    def unseen(self, key: BatchKey) -> Manifest | None:
-        """Output in the batch's folder that no reader sees, since who has put it there died before the metastore named
-        it, or the metastore has refused its values."""
-        found = self._manifest(key)
-        return found if found is not None and self.folder(key) is None else None
+    def manifest(self, key: BatchKey) -> Manifest | None:
+        """What lies in the batch's folder, whether readers see it or not."""
+        return read_manifest(self.files.published_path(key), key)
 
     def settle(self, batch: ExpectedBatch, *, goes_on: bool) -> None:
-        """Bring to its end what a process that died has left. Unseen output is a stage still, its attempt's alone: any
-        other attempt takes its place, since its values may be refused and its rows forgotten; another batch's is set
-        aside.
+        """Bring to its end what a process that died has left. Output that no reader sees, since the metastore was not
+        told of it or has refused its values, is a stage still, its attempt's alone.
 
         :param goes_on: whether the attempt that has left it is the one that publishes.
         """
-        key, found = batch.key, self.unseen(batch.key)
-        if found is not None and batch.find(found) is None:
-            hidden = only(found, checkpoint=batch.identity.checkpoint, tables=batch.tables)
-            self.files.withdraw(hidden, found.epoch)
-        if found is None or goes_on:
+        key = batch.key
+        if goes_on or self.manifest(key) is None or self.folder(key) is not None:
             self._tell(key)
-        else:
-            self._forget(key)
 
     def put(self, stage: StageTable, folder: Path, batch: ExpectedBatch, names: Names, info: TableInfo) -> None:
-        """Put the stage into the batch's place, in one step, and have the metastore name what is there."""
-        if self.folder(batch.key) is not None:
+        """Put the stage into the batch's place, in one step, and have the metastore name what is there. It takes the
+        place of unseen output, whosever that is: its values may be refused, and its rows forgotten."""
+        key = batch.key
+        if self.folder(key) is not None:
             # Readers see all of the new output with the exchange: its partitions are named before, and are empty.
-            self._add(batch.key, self._inside(batch.key, read_manifest(folder, batch.key)))
+            self._add(key, self._inside(key, read_manifest(folder, key)))
+        elif (left := self.manifest(key)) is not None:
+            # Nobody reads it: it goes without an exchange, which not every file system has.
+            self.files.withdraw(only(left, checkpoint=batch.identity.checkpoint, tables=batch.tables), left.epoch)
+            self._forget(key)
         self.files.replace(batch, stage.epoch)
-        self._tell(batch.key)
+        self._tell(key)
 
     def take_out(self, batch: ExpectedBatch, epoch: int) -> None:
         """Take the folder out, in one step, then have the metastore forget its partitions: without the folder, or if it
@@ -117,7 +115,7 @@ class TableOfFolders(Continuous):
 
     def _tell(self, key: BatchKey) -> None:
         """Have the metastore name what is in the batch's folder, and nothing else."""
-        self._add(key, self._inside(key, self._manifest(key)))
+        self._add(key, self._inside(key, self.manifest(key)))
         self._forget(key)
 
     def _add(self, key: BatchKey, partitions: Mapping[Values, Path]) -> None:
@@ -131,8 +129,8 @@ class TableOfFolders(Continuous):
         now = self._named(key)
         otherwise = sorted(added.keys() - now, key=str)
         if otherwise:
-            # A batch is taken for in as soon as any of it is named: the rest of it would be lost.
-            self._drop(key, now - named)
+            # Of a batch that is in, what is named stays; of one that is not, readers would find a part.
+            self._drop(key, now - named if self.folder(key) is not None else now)
             told = ", ".join(f"{column}={value!r}" for column, value in otherwise[0])
             raise SinkError(
                 f"table {self.table.name}: the metastore has not named {told} of batch {key} as it was told to, and "
@@ -141,7 +139,7 @@ class TableOfFolders(Continuous):
 
     def _forget(self, key: BatchKey) -> None:
         """Have the metastore forget what is not in the batch's folder."""
-        self._drop(key, self._named(key) - self._inside(key, self._manifest(key)).keys())
+        self._drop(key, self._named(key) - self._inside(key, self.manifest(key)).keys())
 
     def _drop(self, key: BatchKey, gone: Set[Values]) -> None:
         if gone:
@@ -156,9 +154,6 @@ class TableOfFolders(Continuous):
                 raise SinkError(f"{folder / path} is no partition by {', '.join(columns)}. Move {folder} away.")
             inside[values_of(path, columns)] = folder / path
         return inside
-
-    def _manifest(self, key: BatchKey) -> Manifest | None:
-        return read_manifest(self.files.published_path(key), key)
 
     def _named(self, key: BatchKey) -> set[Values]:
         return self.store.partitions(self.table.base_name, key, self.table.partition_by)
