@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -140,11 +141,12 @@ def test_who_does_not_answer_is_not_waited_for_and_the_stop_is_on_record(
     monkeypatch.setattr(stoppable, "CANCEL_SECONDS", 0.2)
     world = World(tmp_path)
     world.land(1)
-    stopped = engine.stoppable
+    stopped, began = engine.stoppable, time.monotonic()
     with pytest.raises(AttemptCanceledError):
         world.execution.run(
             run=run_identity(1), engine=stopped, code=Code(), transform=None, should_stop=lambda: stopped.stopped
         )
+    assert time.monotonic() - began < 20
     assert stopped._asked is not None
     assert stopped._asked.is_alive()
     # What it runs there learns by itself that it is over; its end is another's to record, who can ask again.

@@ -30,7 +30,7 @@ MUTATIONS = [
         why="Airflow kills the task first, and nothing of the stop is on record",
         file="task_context/stoppable.py",
         old="self._asked.wait(CANCEL_SECONDS)",
-        new="self._asked.join()",
+        new="self._asked.wait(30.0)",
         tests=(STOP,),
     ),
     Mutation(

@@ -45,7 +45,9 @@ def test_landed_files_reach_the_table_once_though_a_task_is_killed_in_the_middle
     assert shop.airflow.wait_for_run(DAG, second.run.run_id, timeout=SECONDS) == "success"
     assert shop.airflow.task_instances(DAG, second.run.run_id)["micro_batch"]["try_number"] == 2
 
-    shop.wait_for_commit("orders", 2)
+    third = shop.wait_for_commit("orders", 2)
+    assert third.run is not None
+    assert shop.airflow.wait_for_run(DAG, third.run.run_id, timeout=SECONDS) == "success"
     assert shop.ids("orders") == [*range(15), 99]
     assert shop.stages("orders") == []
     shop.airflow.pause(DAG)
