@@ -1,6 +1,7 @@
 """What the pipelines of these worlds do, and where their drivers die. It travels to Spark: of the tests it has nothing.
 
-A driver is told by its environment where to die: ``root``, ``point``, ``victim`` and ``task`` (pid) as JSON.
+A driver is told by its environment where to die: ``root``, ``point``, ``victim`` and ``task`` (pid) as JSON. The victim
+``task beside`` is a task whose driver goes on as soon as the next attempt's has begun.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 FAULT = "MICROBATCH_CHAOS"
+BESIDE = "task beside"
+NAP_POINTS = ("in foreachBatch", "after the stage", "after Spark's commit")
+NAP_SECONDS = 300.0
+"""As long as such a driver waits for the next one, at most."""
 
 POINTS = (
     "before the query",
@@ -79,6 +84,7 @@ def _arm() -> None:
     run_query, read_commit, write_manifest = streaming.run_query, streaming.read_commit, report.write_manifest
 
     def query(spark: Any, job: Any, result: Any, write: Callable[[Any], None]) -> Any:
+        fault["folder"] = job.streaming.folder
         _watch(Path(job.streaming.state), die)
 
         def write_stage(frame: Any) -> None:
@@ -114,9 +120,17 @@ def _watch(state: Path, die: Callable[[str], None]) -> None:
     threading.Thread(target=watch, args=(files(),), daemon=True).start()
 
 
+def _nap(own: Path) -> None:
+    """Until another attempt at the batch shows its Spark a folder."""
+    batch, end = own.name.partition("-")[0], time.monotonic() + NAP_SECONDS
+    while not any(other != own for other in own.parent.glob(f"{batch}-*")) and time.monotonic() < end:
+        time.sleep(0.01)
+
+
 def _death(fault: dict[str, Any]) -> Callable[[str], None]:
     mine, jvm = os.getpid(), os.getppid()
-    victims = {"driver": [jvm, mine], "task": [fault["task"]], "both": [fault["task"], jvm, mine]}
+    task = [fault["task"]]
+    victims = {"driver": [jvm, mine], "task": task, "both": [*task, jvm, mine], BESIDE: task}
 
     def die(point: str) -> None:
         if point != fault["point"]:
@@ -129,5 +143,7 @@ def _death(fault: dict[str, Any]) -> Callable[[str], None]:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
+        if fault["victim"] == BESIDE:
+            _nap(Path(fault["folder"]))
 
     return die

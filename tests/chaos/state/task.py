@@ -12,7 +12,7 @@ from typing import Any
 from airflow_provider_microbatch.engines.code import resolve_code
 from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
 from airflow_provider_microbatch.exceptions import EngineError, MicroBatchError
-from airflow_provider_microbatch.execution.engine import Code
+from airflow_provider_microbatch.execution.engine import Code, EngineState, Handle
 from airflow_provider_microbatch.runtime.job import Transform
 from airflow_provider_microbatch.settings import Settings, hand_down
 from airflow_provider_microbatch.upkeep.janitor import Janitor
@@ -39,9 +39,20 @@ def prepare(folder: Path) -> None:
     assert SparkSubmitHook
 
 
+class Blind(SparkSubmitEngine):
+    """Of a cluster that knows no driver of earlier attempts, and stops none: they go on beside the new one."""
+
+    def poll(self, handle: Handle) -> EngineState:
+        return EngineState.UNKNOWN
+
+    def cancel(self, handle: Handle) -> bool:
+        return False
+
+
 def run(order: dict[str, Any]) -> dict[str, Any]:
     """As :func:`tests.chaos.task.run`; ``engine`` has ``point`` and ``victim`` of the driver's. With ``uninterrupted``
-    alone: the same files through the same transform, in one Spark that nobody kills."""
+    alone: the same files through the same transform, in one Spark that nobody kills. With ``blind`` drivers of earlier
+    attempts are left alone."""
     root = Path(order["root"])
     _write_to(root / "tasks.log")
     if UNINTERRUPTED in order:
@@ -53,7 +64,8 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
     if "number" not in order:
         return _clean(setting)
     fault = {"root": str(root), "task": os.getpid(), **order["engine"]}
-    engine = SparkSubmitEngine(conf=CONF, env_vars={state_job.FAULT: json.dumps(fault)}, grace_seconds=5)
+    kind = Blind if order.get("blind") else SparkSubmitEngine
+    engine = kind(conf=CONF, env_vars={state_job.FAULT: json.dumps(fault)}, grace_seconds=5)
     code, called = resolve_code(f"state_job.py:{setting.kind}", base=Path(state_job.__file__).parent)
     try:
         summary = setting.execution().run(

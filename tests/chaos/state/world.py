@@ -13,7 +13,7 @@ from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.engines import processes
 from tests.chaos.checks import check_checkpoint
 from tests.chaos.state.setting import SOURCES, StateSetting
-from tests.chaos.state.state_job import POINTS
+from tests.chaos.state.state_job import BESIDE, NAP_POINTS, NAP_SECONDS, POINTS
 from tests.chaos.state.task import UNINTERRUPTED, run
 from tests.chaos.task import Task
 from tests.chaos.world import World
@@ -29,7 +29,7 @@ class StateWorld(World):
     faults: ClassVar[Sequence[str]] = ("point", "engine", "engine", "engine", "random", "sleep", "beside")
     moments: ClassVar[float] = 8.0
     patience: ClassVar[float] = 600.0
-    rest_seconds: ClassVar[float] = 60.0
+    rest_seconds: ClassVar[float] = NAP_SECONDS + 60.0
 
     setting: StateSetting
 
@@ -59,6 +59,23 @@ class StateWorld(World):
 
     def task(self, order: dict[str, Any], report: Path) -> Task:
         return Task(order, report=report, live=run)
+
+    def one_try(self, number: int, *, clear: int, version: int, faulty: bool) -> list[dict[str, Any]]:
+        """Besides, of two attempts whose drivers are alive at once: the first one's task is dead."""
+        if not faulty or self.random.random() < 0.8:
+            return super().one_try(number, clear=clear, version=version, faulty=faulty)
+        return self.two_drivers({"root": str(self.root), "number": number, "clear": clear, "version": version})
+
+    def two_drivers(self, order: dict[str, Any]) -> list[dict[str, Any]]:
+        """The second attempt begins when the first one's task counts as dead, while its driver naps in the middle."""
+        self.doubled = True
+        nap = {"point": self.random.choice(NAP_POINTS), "victim": BESIDE}
+        first = self.wait(self.start(order, engine=nap), expected=True)
+        if first:
+            return first  # there was nothing to do, or somebody was in its way
+        self.wait_for_leases()
+        self.tally.counts["two drivers at once"] += bool(self.engines())
+        return self.wait(self.start({**order, "blind": True}), expected=True)
 
     def engines(self) -> list[psutil.Process]:
         """Drivers of the world's attempts. Not those of older batches, which were looked for when theirs ended."""
