@@ -177,8 +177,8 @@ MUTATIONS = [
         name="a rewind is named for a table that keeps its form without a batch",
         why="who follows it has an empty table, into which no batch ever goes again",
         file="execution/table_shape.py",
-        old=" if rewind and not table.definition.keeps_form else ''",
-        new=" if rewind else ''",
+        old="None if table.definition.keeps_form else rewind_named(",
+        new="None if False else rewind_named(",
         tests=("tests/execution/test_table_shape.py",),
     ),
     Mutation(
