@@ -131,8 +131,16 @@ MUTATIONS = [
         name="a table whose partitions the metastore names is replaced in one call",
         why="they stay at the replaced files: other engines read old rows, and after an hour none",
         file="sinks/table/whole_table.py",
-        old="        is_fit = is_own and not before.names_partitions\n",
+        old="        is_fit = is_own and not names_partitions\n",
         new="        is_fit = is_own\n",
+        tests=("tests/tables/test_spark_replace.py",),
+    ),
+    Mutation(
+        name="partitions that another engine has named are not asked for",
+        why="they stay at the replaced files: that engine reads old rows, and after an hour none",
+        file="sinks/table/metastore.py",
+        old="        return names_partitions(self.uri, namespace=self.namespace, table=name)\n",
+        new="        return False\n",
         tests=("tests/tables/test_spark_replace.py",),
     ),
     Mutation(

@@ -85,6 +85,20 @@ def replace_at_once(uri: str, *, namespace: str | None, table: str, by: str, ver
     return True
 
 
+def names_partitions(uri: str, *, namespace: str | None, table: str) -> bool:
+    """Whether the metastore names any partition of a table.
+
+    :raises SinkError: if the metastore does not tell.
+    """
+    from thrift.Thrift import TException
+
+    try:
+        with _client(uri) as client:
+            return bool(client.get_partition_names(namespace or "default", table, 1))
+    except (TException, OSError) as error:
+        raise SinkError(f"the metastore {uri} does not tell the partitions of table {table}: {error}") from error
+
+
 def _heeds_conditions(client: Any, place: str, name: str, table: Any) -> bool:
     """Whether the metastore refuses a call whose condition does not hold, as 2.3.10 does; older ones do not look."""
     from hive_metastore.ttypes import MetaException

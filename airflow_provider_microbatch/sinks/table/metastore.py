@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.sinks.table.hive_metastore import VERSION, replace_at_once
+from airflow_provider_microbatch.sinks.table.hive_metastore import VERSION, names_partitions, replace_at_once
 from airflow_provider_microbatch.sinks.table.partition_values import Values, spelled, values_of
 from airflow_provider_microbatch.sinks.table.stage_table import Owner
 from airflow_provider_microbatch.sinks.table.statement_steps import StatementSteps
@@ -169,6 +169,13 @@ class Metastore:
             return False
         call = partial(replace_at_once, self.uri, namespace=self.namespace, table=name, by=by, version=version)
         return self.steps.run_on_condition(call)
+
+    def names_partitions_of(self, name: str, info: TableInfo) -> bool:
+        """Whether the metastore names partitions of the table. Spark tells it of those alone that it has named itself,
+        and of those that another engine has named the metastore itself is asked, if its address is known."""
+        if info.names_partitions or self.uri is None or not info.partitioned_by:
+            return info.names_partitions
+        return names_partitions(self.uri, namespace=self.namespace, table=name)
 
     def give_version(self, name: str) -> None:
         """Give the table, if there is one, another version: calls for the last one can do nothing from then on."""

@@ -80,13 +80,14 @@ class WholeTable:
             return
         if before.location is not None:
             note_replaced(self.files, before.location)
-        if before.same_shape(info):
+        # Partitions that the metastore names would stay where they are, for other engines to read.
+        names_partitions = self.store.names_partitions_of(table, before)
+        if before.same_shape(info) and not names_partitions:
             self.store.move(table, folder)
             return
         # Of a table that this sink has not made, its owner may want the old one back: it is kept under another name.
-        # Partitions that the metastore names (MSCK REPAIR TABLE) would stay where they are, for other engines to read.
         version, is_own = before.properties.get(VERSION), self._owner(before) is not None
-        is_fit = is_own and not before.names_partitions
+        is_fit = is_own and not names_partitions
         if is_fit and version is not None and self.store.replace_at_once(table, made, version=version):
             return
         # No statement swaps two tables: for a moment there is no table of that name.
