@@ -15,6 +15,7 @@ from airflow_provider_microbatch.exceptions import CorruptEntryError, Maintenanc
 from airflow_provider_microbatch.execution.liveness import EngineOf
 from airflow_provider_microbatch.stores import Store
 from airflow_provider_microbatch.upkeep.commands.alive import alive
+from airflow_provider_microbatch.upkeep.commands.copying import Copy
 from airflow_provider_microbatch.upkeep.commands.draft import Draft
 from airflow_provider_microbatch.upkeep.commands.moving import MovingStep
 from airflow_provider_microbatch.upkeep.commands.not_in import NotIn
@@ -22,7 +23,6 @@ from airflow_provider_microbatch.upkeep.commands.plan import Plan
 from airflow_provider_microbatch.upkeep.commands.rename_source import say_begun
 from airflow_provider_microbatch.upkeep.commands.steps import (
     AskingStep,
-    Copy,
     End,
     Fence,
     Keep,

@@ -15,11 +15,11 @@ from airflow_provider_microbatch.execution.set_aside import all_aside
 from airflow_provider_microbatch.stores import Store
 from airflow_provider_microbatch.stores.location import open_store
 from airflow_provider_microbatch.upkeep.commands.alive import alive
+from airflow_provider_microbatch.upkeep.commands.copying import Copy
 from airflow_provider_microbatch.upkeep.commands.draft import Draft
 from airflow_provider_microbatch.upkeep.commands.exchange_state import check_state_of_query, entries_for_query
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
-from airflow_provider_microbatch.upkeep.commands.steps import Copy
 
 _IDENTITY = "microbatch/identity"
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.stores import Store
+from airflow_provider_microbatch.upkeep.commands.copying import Copy
 from airflow_provider_microbatch.upkeep.commands.draft import Draft
 from airflow_provider_microbatch.upkeep.commands.moving import MovingStep
 from airflow_provider_microbatch.upkeep.commands.steps import (
-    Copy,
     End,
     Fence,
     Keep,

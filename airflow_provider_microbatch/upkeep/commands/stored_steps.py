@@ -11,10 +11,10 @@ from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.maintenance import Maintenance
 from airflow_provider_microbatch.exceptions import MaintenanceError, MicroBatchError
 from airflow_provider_microbatch.stores import Store, check_path
+from airflow_provider_microbatch.upkeep.commands.copying import Copy
 from airflow_provider_microbatch.upkeep.commands.moving import MovingStep
 from airflow_provider_microbatch.upkeep.commands.site import Recorded, tables_of
 from airflow_provider_microbatch.upkeep.commands.steps import (
-    Copy,
     DropOutput,
     DropStage,
     Fence,
