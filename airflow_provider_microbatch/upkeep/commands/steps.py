@@ -17,6 +17,7 @@ from airflow_provider_microbatch.registry import of_today
 from airflow_provider_microbatch.sinks import Manifest, Sink, SinkContext
 from airflow_provider_microbatch.sinks.manifest import only
 from airflow_provider_microbatch.stores import Store
+from airflow_provider_microbatch.upkeep.commands.convert_state import ConvertState
 from airflow_provider_microbatch.upkeep.commands.copying import Copy, files_below
 from airflow_provider_microbatch.upkeep.commands.moving import MovingStep
 from airflow_provider_microbatch.upkeep.commands.not_in import NotIn
@@ -439,9 +440,9 @@ class Sweep:
 OfTable = DropOutput | DropStage | NotIn
 """Steps that speak to a table."""
 
-Step = PutAway | PutAwayLate | Write | End | Fence | Keep | OfTable | Copy | Move | Sweep | MovingStep
+Step = PutAway | PutAwayLate | Write | End | Fence | Keep | OfTable | Copy | ConvertState | Move | Sweep | MovingStep
 
-AskingStep = PutAway | PutAwayLate | DropOutput | Copy | Move | MovingStep
+AskingStep = PutAway | PutAwayLate | DropOutput | Copy | ConvertState | Move | MovingStep
 """Steps that make several changes, or a change that cannot be undone, and ask in between. A fence does not ask: its
 second change ends the epoch of the first, and has to follow."""
 
