@@ -50,6 +50,7 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 _STATE = "spark.sql.streaming.stateStore."
 PROVIDER = _STATE + "providerClass"
 FORMAT = _STATE + "checkpointFormatVersion"
+CHANGELOG = _STATE + "rocksdb.changelogCheckpointing.enabled"
 EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 """With it Spark names sources, in logs of format v2. An attempt's own folder names them by position, whatever the
 format of the checkpoint, which pins the setting."""
@@ -274,7 +275,7 @@ def _keep_state_by_ids(spark: SparkSession, *, whole: bool) -> None:
         **state_settings(),
         # Spark otherwise leaves the upload of a full snapshot to a thread that runs each minute: a driver of one batch
         # would end earlier, and the changes to read would grow with history.
-        _STATE + "rocksdb.changelogCheckpointing.enabled": str(not whole).lower(),
+        CHANGELOG: str(not whole).lower(),
         # The same thread deletes files that it takes for old, and may delete files that another attempt's commit names.
         "spark.sql.streaming.minBatchesToRetain": _NEVER,
     }

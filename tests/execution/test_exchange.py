@@ -13,7 +13,7 @@ import pytest
 from airflow_provider_microbatch.checkpoint.maintenance import HOLD_SECONDS
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import BatchSetAsideError, BrokenLogError, CheckpointError, MaintenanceError
-from airflow_provider_microbatch.runtime.streaming import state_settings
+from airflow_provider_microbatch.runtime.streaming import PROVIDER, state_settings
 from airflow_provider_microbatch.stores.location import open_store
 from airflow_provider_microbatch.stores.posix import PosixStore
 from airflow_provider_microbatch.upkeep.commands import apply
@@ -234,11 +234,70 @@ def test_another_pipelines_checkpoint_is_refused(world: World, tmp_path: Path) -
         imported(tmp_path / "checkpoint", tmp_path / "copy", pipeline="refunds")
 
 
-def test_a_query_that_keeps_state_is_refused(tmp_path: Path) -> None:
-    shutil.copytree(GOLDEN / "spark-4.2.0-v2", tmp_path / "stateful")
-    (tmp_path / "stateful" / "state" / "0").mkdir(parents=True)
-    with pytest.raises(MaintenanceError, match="keeps state"):
-        imported(tmp_path / "stateful", tmp_path / "copy")
+OPERATOR = {"operatorId": 0, "operatorName": "stateStoreSave"}
+STORE = {"storeName": "default", "numColsPrefixKey": 0, "numPartitions": 2}
+
+
+@pytest.mark.parametrize(
+    ("conf", "metadata", "message"),
+    [
+        ({PROVIDER: "com.example.Provider"}, "v1\n{}", "by com.example.Provider, which only its own query reads"),
+        ({CODEC: "com.example.Codec"}, "v1\n{}", f"made with {CODEC}='com.example.Codec'"),
+        ({}, None, "metadata is not there.*let the query make a batch by Spark 4"),
+        ({}, "v2\n" + json.dumps({"operatorInfo": OPERATOR, "stateStoreInfo": [STORE]}), "of another version"),
+        (
+            {},
+            "v1\n" + json.dumps({"operatorInfo": {"operatorName": "custom"}, "stateStoreInfo": [STORE]}),
+            "stores of 'custom' are none that are known",
+        ),
+        (
+            {},
+            "v1\n" + json.dumps({"operatorInfo": {"operatorName": "symmetricHashJoin"}, "stateStoreInfo": [STORE]}),
+            "stores of 'symmetricHashJoin' are none that are known",
+        ),
+        (
+            {},
+            "v1\n" + json.dumps({"operatorInfo": OPERATOR, "stateStoreInfo": [{**STORE, "storeName": "../.."}]}),
+            "stores of 'stateStoreSave' are none that are known",
+        ),
+    ],
+    ids=["provider", "codec", "old", "families", "operator", "join in one store", "path"],
+)
+def test_state_that_cannot_be_converted_is_refused_before_anything_is_copied(
+    tmp_path: Path, conf: dict[str, str], metadata: str | None, message: str
+) -> None:
+    query = tmp_path / "stateful"
+    shutil.copytree(GOLDEN / "spark-4.2.0-v2", query)
+    operator = query / "state" / "0" / "_metadata"
+    operator.mkdir(parents=True)
+    if metadata is not None:
+        (operator / "metadata").write_text(metadata)
+    pin(query, conf)
+    with pytest.raises(CheckpointError, match=message):
+        imported(query, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+def pin(query: Path, conf: dict[str, str]) -> int:
+    """Have the newest entry of a query say that its state was made with these settings; its number."""
+    newest = max(int(path.name) for path in (query / "commits").iterdir() if path.name.isdecimal())
+    entry = query / "offsets" / str(newest)
+    version, metadata, *ends = entry.read_text().split("\n")
+    values = json.loads(metadata)
+    values["conf"] |= conf
+    entry.write_text("\n".join([version, json.dumps(values), *ends]))
+    return newest
+
+
+def test_a_batch_that_names_no_files_of_state_is_not_taken_for_one_of_another_format(tmp_path: Path) -> None:
+    query = tmp_path / "stateful"
+    shutil.copytree(GOLDEN / "spark-4.2.0-v2", query)
+    (query / "state" / "0").mkdir(parents=True)
+    newest = pin(query, state_settings())
+    commit = {"nextBatchWatermarkMs": 0, "stateUniqueIds": {}}
+    (query / "commits" / str(newest)).write_text("v2\n" + json.dumps(commit))
+    with pytest.raises(CheckpointError, match=f"keeps state, and batch {newest} does not say which"):
+        imported(query, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
 
 
@@ -257,12 +316,7 @@ def test_state_that_no_batch_would_go_on_from_is_refused_before_anything_is_copi
     query = tmp_path / "stateful"
     shutil.copytree(GOLDEN / "spark-4.2.0-v2", query)
     (query / "state" / "0").mkdir(parents=True)
-    newest = max(int(path.name) for path in (query / "commits").iterdir() if path.name.isdecimal())
-    entry = query / "offsets" / str(newest)
-    version, metadata, *ends = entry.read_text().split("\n")
-    values = json.loads(metadata)
-    values["conf"] |= {**state_settings(), **conf}
-    entry.write_text("\n".join([version, json.dumps(values), *ends]))
+    newest = pin(query, {**state_settings(), **conf})
     commit = {"nextBatchWatermarkMs": 0, "stateUniqueIds": {"0": ids}}
     (query / "commits" / str(newest)).write_text("v2\n" + json.dumps(commit))
     with pytest.raises(CheckpointError, match=message):

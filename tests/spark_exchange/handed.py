@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import EngineError
 from airflow_provider_microbatch.execution.engine import Code, Handle
+from airflow_provider_microbatch.runtime.converted_state import OldState, convert_in
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.stores.location import open_store
 from tests.environments import REPOSITORY, spark_environment, spark_script
@@ -35,6 +37,10 @@ class Spark(Protocol):
         """See :func:`catch_up`."""
         ...
 
+    def convert(self, old: OldState) -> None:
+        """See :func:`convert_in`."""
+        ...
+
 
 class SparkHere:
     """The locked one, in this process."""
@@ -45,6 +51,9 @@ class SparkHere:
 
     def stream(self, **query: Any) -> list[dict[str, Any]]:
         return catch_up(self._session, **query)
+
+    def convert(self, old: OldState) -> None:
+        convert_in(self._session.newSession(), old, is_over=lambda: False)
 
 
 class OtherSpark(InlineEngine):
@@ -68,6 +77,9 @@ class OtherSpark(InlineEngine):
     def stream(self, **query: Any) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = self._answer({"query": query})["rows"]
         return rows
+
+    def convert(self, old: OldState) -> None:
+        self._answer({"convert": asdict(old)})
 
     def _answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         answer: dict[str, Any] = json.loads(self._ask(json.dumps(asked)))

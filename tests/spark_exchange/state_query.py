@@ -4,7 +4,8 @@ nothing but pyspark.
     python state_query.py <repository>
 
 Each line on its input is a query, ``{"query": {…}}`` with the arguments of :func:`catch_up`, or a job of ours,
-``{"job": text}``. The answer is ``{"rows": […]}``, which the query gave; ``{"ran": true}``; or ``{"error": text}``.
+``{"job": text}``, or ``{"convert": {…}}`` with the fields of an :class:`OldState`. The answer is ``{"rows": […]}``,
+which the query gave; ``{"ran": true}``; or ``{"error": text}``.
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ def main(repository: str) -> None:
     from pyspark.sql import SparkSession
 
     from airflow_provider_microbatch.runtime.app import run_job
+    from airflow_provider_microbatch.runtime.converted_state import OldState, OldStore, convert_in
     from airflow_provider_microbatch.runtime.job import Job
 
     spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
@@ -80,6 +82,10 @@ def main(repository: str) -> None:
         try:
             if "query" in asked:
                 answer = {"rows": catch_up(spark, **asked["query"])}
+            elif "convert" in asked:
+                stores = [OldStore(**store) for store in asked["convert"].pop("stores")]
+                convert_in(spark, OldState(**asked["convert"], stores=stores), is_over=lambda: False)
+                answer = {"ran": True}
             else:
                 run_job(spark.newSession(), Job.from_json(asked["job"]))
                 answer = {"ran": True}

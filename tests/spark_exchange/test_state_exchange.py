@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.replays import Replays
-from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.execution.planned import load_batch
 from airflow_provider_microbatch.runtime.streaming import state_settings
 from airflow_provider_microbatch.stores.location import open_store
@@ -19,8 +17,6 @@ from tests.execution.world import run_identity
 from tests.spark_exchange.handed import Handed, Spark, as_text, spark_here
 
 pytestmark = [pytest.mark.spark, pytest.mark.exchange, pytest.mark.slow]
-
-FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
 
 @pytest.fixture(scope="module")
@@ -210,24 +206,3 @@ def test_after_a_replay_a_pipeline_goes_on_from_what_is_published(
     handed.world.run(2)
 
     assert handed.world.table() == {1: [{"id": 1, "count": 3}]}
-
-
-@pytest.mark.parametrize(
-    ("conf", "how"),
-    [
-        ({}, "by org.apache.spark.*HDFSBackedStateStoreProvider"),
-        ({**state_settings(), FORMAT: "1"}, "in checkpoint format 1"),
-    ],
-    ids=["hdfs", "format 1"],
-)
-def test_state_that_attempts_would_overwrite_is_refused_with_the_way_on(
-    tmp_path: Path, spark: Spark, capsys: pytest.CaptureFixture[str], conf: Mapping[str, str], how: str
-) -> None:
-    handed = Handed(tmp_path, spark, "counts", conf)
-    handed.land((1, "00:00"))
-    handed.stream()
-    words = ["import", str(handed.at), str(tmp_path / "ours"), "--pipeline", "orders", "--sources", "orders"]
-
-    assert main(words) == 2
-    assert re.search(f"keeps state {how}: two attempts.*Begin a checkpoint and a table", capsys.readouterr().err)
-    assert not (tmp_path / "ours").exists()

@@ -15,6 +15,8 @@ from airflow_provider_microbatch.exceptions import CorruptEntryError, Maintenanc
 from airflow_provider_microbatch.execution.liveness import EngineOf
 from airflow_provider_microbatch.stores import Store
 from airflow_provider_microbatch.upkeep.commands.alive import alive
+from airflow_provider_microbatch.upkeep.commands.convert_state import ConvertState
+from airflow_provider_microbatch.upkeep.commands.copying import Copy
 from airflow_provider_microbatch.upkeep.commands.draft import Draft
 from airflow_provider_microbatch.upkeep.commands.moving import MovingStep
 from airflow_provider_microbatch.upkeep.commands.not_in import NotIn
@@ -22,7 +24,6 @@ from airflow_provider_microbatch.upkeep.commands.plan import Plan
 from airflow_provider_microbatch.upkeep.commands.rename_source import say_begun
 from airflow_provider_microbatch.upkeep.commands.steps import (
     AskingStep,
-    Copy,
     End,
     Fence,
     Keep,
@@ -247,15 +248,16 @@ class Applier:
         return f"{way} To give the rest of its steps up: `microbatch repair {quote(where)} --give-up`."
 
     def _asked_by(self, step: Step, begun: Maintenance) -> Callable[[], bool]:
-        """The question of a step whether its command is over. A copy takes as long as its checkpoint is large, state
-        included: while it asks, it gives signs of life, or others would take the command for dead and do the same."""
+        """The question of a step whether its command is over. A copy, or a conversion of state, takes as long as its
+        checkpoint is large: while it asks, it gives signs of life, or others would take the command for dead and do
+        the same."""
         maintenance, signed = self._checkpoint.maintenance, monotonic()
 
         def is_over() -> bool:
             nonlocal signed
             if maintenance.is_over(begun):
                 return True
-            if isinstance(step, Copy) and monotonic() - signed >= HOLD_SECONDS / 3:
+            if isinstance(step, (Copy, ConvertState)) and monotonic() - signed >= HOLD_SECONDS / 3:
                 signed = monotonic()
                 return not maintenance.hold(begun.number)
             return False

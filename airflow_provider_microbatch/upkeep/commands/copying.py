@@ -1,11 +1,16 @@
-"""Copies the files of a checkpoint from one store to another."""
+"""Copies the files of a checkpoint from one store to another, and the step that does it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
 
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.handover import hand_over
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
 from airflow_provider_microbatch.stores import Store
+from airflow_provider_microbatch.stores.location import open_store
 
 _METADATA = "metadata"
 _OF_THE_PLACE = frozenset({"leases", "maintenance", "repaired", "streaming", _METADATA})
@@ -14,6 +19,41 @@ _OF_THE_PLACE = frozenset({"leases", "maintenance", "repaired", "streaming", _ME
 
 _GOING = "microbatch/retained/"
 """Entries that a process at the old place was about to remove."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copy:
+    """Copy a checkpoint, except files that only concern the place it lies at.
+
+    :param source: location of the checkpoint.
+    :param target: location of the copy.
+    :param sources: names in the order of the pipeline, for a v1 log.
+    :param hand_over: complete the copy for a streaming query.
+    :param why: the reason, for people.
+    :param changed: files that have another content in the copy, by path.
+    """
+
+    kind: ClassVar[str] = "copy"
+
+    source: str
+    target: str
+    sources: tuple[str, ...]
+    hand_over: bool
+    why: str
+    changed: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def what(self) -> str:
+        """The object of the step, for people."""
+        return f"{self.source} to {self.target}"
+
+    def apply(self, store: Store, *, is_over: Callable[[], bool]) -> None:
+        """Copy the files that are missing. :raises MaintenanceError: if the target has another file at a path."""
+        is_whole = copy_checkpoint(
+            open_store(self.source), open_store(self.target), is_over=is_over, changed=self.changed
+        )
+        if self.hand_over and is_whole and not is_over():
+            hand_over(Checkpoint(open_store(self.target), sources=tuple(self.sources)))
 
 
 def copy_checkpoint(

@@ -15,11 +15,11 @@ from airflow_provider_microbatch.execution.set_aside import all_aside
 from airflow_provider_microbatch.stores import Store
 from airflow_provider_microbatch.stores.location import open_store
 from airflow_provider_microbatch.upkeep.commands.alive import alive
+from airflow_provider_microbatch.upkeep.commands.copying import Copy
 from airflow_provider_microbatch.upkeep.commands.draft import Draft
-from airflow_provider_microbatch.upkeep.commands.exchange_state import check_state_of_query, entries_for_query
+from airflow_provider_microbatch.upkeep.commands.exchange_state import entries_for_query, state_for_pipeline
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
-from airflow_provider_microbatch.upkeep.commands.steps import Copy
 
 _IDENTITY = "microbatch/identity"
 
@@ -95,15 +95,24 @@ def plan_import(drafting: Drafting, *, source: str, pipeline: str) -> Plan:
         raise ForeignCheckpointError(
             f"{source} belongs to pipeline {identity.pipeline!r}, not to {pipeline!r}. Import it under its own name."
         )
-    check_state_of_query(drafting, origin, position)
+    state = state_for_pipeline(drafting, origin, position)
     _check_empty(drafting.store, drafting)
     drafting.elsewhere(
-        Copy(source=source, target=drafting.store.location, sources=(), hand_over=False, why=f"{source} stays as it is")
+        Copy(
+            source=source,
+            target=drafting.store.location,
+            sources=(),
+            hand_over=False,
+            why=f"{source} stays as it is",
+            changed=state.changed,
+        )
     )
     if identity.pipeline is None:
         values = {"pipeline": pipeline, "format": identity.format, "sources": list(position.latest.ends)}
         drafting.write(_IDENTITY, encode_record(values), f"it is pipeline {pipeline!r}'s from now on")
         drafting.note("stop the streaming query for good: each would read what the other has read.")
+    if state.conversion is not None:
+        drafting.elsewhere(state.conversion)  # behind the copy, and the names of its sources
     if position.planned is not None:
         drafting.note(f"batch {position.batch_id} is planned and not committed: the pipeline runs it first.")
     drafting.note(f"pipeline {pipeline!r} has to name its sources: {', '.join(position.latest.ends)}.")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from importlib.util import find_spec
 from typing import Any
 
+from airflow_provider_microbatch.checkpoint.by_hand import is_position
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.codec import STATE_IDS
+from airflow_provider_microbatch.checkpoint.entries import CommitEntry
 from airflow_provider_microbatch.checkpoint.identity import digest_of
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import MaintenanceError
@@ -17,6 +21,7 @@ from airflow_provider_microbatch.execution.stateful import local_folder, publish
 from airflow_provider_microbatch.runtime.streaming import PROVIDER, ROCKSDB, state_settings
 from airflow_provider_microbatch.stores import Store
 from airflow_provider_microbatch.stores.location import open_store
+from airflow_provider_microbatch.upkeep.commands.convert_state import HDFS, PROVIDERS, ConvertState, converted_entries
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
 
@@ -81,14 +86,27 @@ def _spark_for(state: Mapping[str, Any]) -> str:
     return "Spark 4.0" if kept_by.startswith("4.0.") else "Spark 4.1 or newer"
 
 
-def check_state_of_query(drafting: Drafting, origin: Checkpoint, position: Position) -> None:
+@dataclass(frozen=True, kw_only=True)
+class TakenOver:
+    """How the state of a streaming query gets into the copy that a pipeline goes on from.
+
+    :param changed: entries that have another content in the copy, by path.
+    :param conversion: what is to be done with the copied files; None if they are good as they are.
+    """
+
+    changed: Mapping[str, str] = field(default_factory=dict)
+    conversion: ConvertState | None = None
+
+
+def state_for_pipeline(drafting: Drafting, origin: Checkpoint, position: Position) -> TakenOver:
     """Check that a pipeline can go on from the state in ``origin``, and note what the pipeline needs for that.
 
     :raises CheckpointError: if no pipeline can go on from the state.
     """
     if not origin.keeps_state:
-        return
-    _check_no_addresses(origin.location, open_store(origin.location))
+        return TakenOver()
+    store = open_store(origin.location)
+    _check_no_addresses(origin.location, store)
     for place in (origin.location, drafting.store.location):
         local_folder(Checkpoint(open_store(place)))
     number = position.batch_id - 1
@@ -101,18 +119,45 @@ def check_state_of_query(drafting: Drafting, origin: Checkpoint, position: Posit
     key = BatchKey(LIVE, number)
     left = state_of_query(origin, key, commit)
     told = commit.progress if left is None else {"state": left}
+    taken = TakenOver()
     # As the first batch reads it: what that would be refused for is refused before anything is copied.
     if state_of(told, where=f"batch {key} of {origin.location}") is None:
-        entry = origin.offset_log.get(number)
-        kind = None if entry is None else entry.conf.get(PROVIDER)
-        how = "in checkpoint format 1" if kind == ROCKSDB else f"by {kind or 'an unknown provider'}"
-        raise MaintenanceError(
-            f"{origin.location} keeps state {how}: two attempts of one batch would overwrite its files. A pipeline "
-            f"goes on from RocksDB's of checkpoint format 2, and Spark turns neither into that. {_AGAIN}"
-        )
+        taken = _converted(drafting, origin, store, number, commit)
     drafting.note(
         "the pipeline has to be stateful=True, with the query's operators in its transform and the query's "
         "output_mode; spark.sql.shuffle.partitions is kept."
+    )
+    return taken
+
+
+def _converted(drafting: Drafting, origin: Checkpoint, store: Store, number: int, commit: CommitEntry) -> TakenOver:
+    """How state without ids, whose files two attempts of one batch would overwrite, is turned into state with ids."""
+    entry = origin.offset_log.get(number)
+    provider = HDFS if entry is None else entry.conf.get(PROVIDER, HDFS)
+    has_ids = provider == ROCKSDB and STATE_IDS in commit.extra
+    if entry is None or is_position(entry) or commit.epoch is not None or has_ids:
+        raise MaintenanceError(
+            f"{origin.location} keeps state, and batch {number} does not say which: it is no query's, or had no "
+            f"operator that keeps state. {_AGAIN}"
+        )
+    if provider not in PROVIDERS:
+        raise MaintenanceError(
+            f"{origin.location} keeps state by {provider}, which only its own query reads. A pipeline takes over "
+            f"the state of Spark's own providers. {_AGAIN}"
+        )
+    if find_spec("pyspark") is None:
+        raise MaintenanceError(
+            f"the state of {origin.location} has to be converted, for which a Spark is started here, and pyspark is "
+            "not installed. Type this where it is. Nothing was done."
+        )
+    how = "of checkpoint format 1" if provider == ROCKSDB else "Spark's default provider's"
+    drafting.note(
+        f"the state is {how}, and is converted to RocksDB's of checkpoint format 2 by Spark {version('pyspark')}: the "
+        "pipeline's Spark has to read that one's state (4.0 and later versions do not read each other's)."
+    )
+    return TakenOver(
+        changed=converted_entries(origin, store, batch_id=number),
+        conversion=ConvertState(batch_id=number, provider=provider, why="so that attempts overwrite nothing"),
     )
 
 

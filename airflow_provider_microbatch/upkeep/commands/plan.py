@@ -9,10 +9,11 @@ from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.stores import Store
+from airflow_provider_microbatch.upkeep.commands.convert_state import ConvertState
+from airflow_provider_microbatch.upkeep.commands.copying import Copy
 from airflow_provider_microbatch.upkeep.commands.draft import Draft
 from airflow_provider_microbatch.upkeep.commands.moving import MovingStep
 from airflow_provider_microbatch.upkeep.commands.steps import (
-    Copy,
     End,
     Fence,
     Keep,
@@ -158,7 +159,7 @@ class Drafting:
         """Plan a step that is constructed already."""
         self._do(step)
 
-    def elsewhere(self, step: OfTable | Copy | MovingStep) -> None:
+    def elsewhere(self, step: OfTable | Copy | ConvertState | MovingStep) -> None:
         """Plan a step that changes something outside this checkpoint, and so cannot be drafted."""
         self._steps.append(step)
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, get_args
 
 from airflow_provider_microbatch.checkpoint.by_hand import bears_trail
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Offset
-from airflow_provider_microbatch.checkpoint.handover import hand_over
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, MicroBatchError
@@ -18,8 +17,8 @@ from airflow_provider_microbatch.registry import of_today
 from airflow_provider_microbatch.sinks import Manifest, Sink, SinkContext
 from airflow_provider_microbatch.sinks.manifest import only
 from airflow_provider_microbatch.stores import Store
-from airflow_provider_microbatch.stores.location import open_store
-from airflow_provider_microbatch.upkeep.commands.copying import copy_checkpoint, files_below
+from airflow_provider_microbatch.upkeep.commands.convert_state import ConvertState
+from airflow_provider_microbatch.upkeep.commands.copying import Copy, files_below
 from airflow_provider_microbatch.upkeep.commands.moving import MovingStep
 from airflow_provider_microbatch.upkeep.commands.not_in import NotIn
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
@@ -388,41 +387,6 @@ class DropStage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Copy:
-    """Copy a checkpoint, except files that only concern the place it lies at.
-
-    :param source: location of the checkpoint.
-    :param target: location of the copy.
-    :param sources: names in the order of the pipeline, for a v1 log.
-    :param hand_over: complete the copy for a streaming query.
-    :param why: the reason, for people.
-    :param changed: files that have another content in the copy, by path.
-    """
-
-    kind: ClassVar[str] = "copy"
-
-    source: str
-    target: str
-    sources: tuple[str, ...]
-    hand_over: bool
-    why: str
-    changed: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def what(self) -> str:
-        """The object of the step, for people."""
-        return f"{self.source} to {self.target}"
-
-    def apply(self, store: Store, *, is_over: IsOver = _not_over) -> None:
-        """Copy the files that are missing. :raises MaintenanceError: if the target has another file at a path."""
-        is_whole = copy_checkpoint(
-            open_store(self.source), open_store(self.target), is_over=is_over, changed=self.changed
-        )
-        if self.hand_over and is_whole and not is_over():
-            hand_over(Checkpoint(open_store(self.target), sources=tuple(self.sources)))
-
-
-@dataclass(frozen=True, kw_only=True)
 class Move:
     """Move all files below a folder of the checkpoint.
 
@@ -476,9 +440,9 @@ class Sweep:
 OfTable = DropOutput | DropStage | NotIn
 """Steps that speak to a table."""
 
-Step = PutAway | PutAwayLate | Write | End | Fence | Keep | OfTable | Copy | Move | Sweep | MovingStep
+Step = PutAway | PutAwayLate | Write | End | Fence | Keep | OfTable | Copy | ConvertState | Move | Sweep | MovingStep
 
-AskingStep = PutAway | PutAwayLate | DropOutput | Copy | Move | MovingStep
+AskingStep = PutAway | PutAwayLate | DropOutput | Copy | ConvertState | Move | MovingStep
 """Steps that make several changes, or a change that cannot be undone, and ask in between. A fence does not ask: its
 second change ends the epoch of the first, and has to follow."""
 

@@ -11,10 +11,11 @@ from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.maintenance import Maintenance
 from airflow_provider_microbatch.exceptions import MaintenanceError, MicroBatchError
 from airflow_provider_microbatch.stores import Store, check_path
+from airflow_provider_microbatch.upkeep.commands.convert_state import ConvertState
+from airflow_provider_microbatch.upkeep.commands.copying import Copy
 from airflow_provider_microbatch.upkeep.commands.moving import MovingStep
 from airflow_provider_microbatch.upkeep.commands.site import Recorded, tables_of
 from airflow_provider_microbatch.upkeep.commands.steps import (
-    Copy,
     DropOutput,
     DropStage,
     Fence,
@@ -73,6 +74,8 @@ def check_typed(left: Maintenance, steps: Sequence[Step], *, typed: str) -> None
 def _check(step: Step, store: Store, checkpoint: Checkpoint, told: Collection[str]) -> None:
     if isinstance(step, Copy):
         _check_copy(step, store, told)
+    elif isinstance(step, ConvertState):
+        step.check()
     elif isinstance(step, MovingStep):
         if step.source != store.location or step.target not in told:
             raise MaintenanceError(
@@ -116,7 +119,7 @@ def _check(step: Step, store: Store, checkpoint: Checkpoint, told: Collection[st
 
 def _check_copy(step: Copy, store: Store, told: Collection[str]) -> None:
     """Check that one side of the copy is this checkpoint, and the other side a location that the user names now; and
-    that nothing else is written into the copy than what an export writes there."""
+    that nothing else is written into the copy than what an export or an import writes there."""
     here = store.location
     if not ((step.source == here and step.target in told) or (step.target == here and step.source in told)):
         raise MaintenanceError(
@@ -126,9 +129,9 @@ def _check_copy(step: Copy, store: Store, told: Collection[str]) -> None:
     are_entries = isinstance(changed, Mapping) and all(
         _is_entry(path) and isinstance(data, str) for path, data in changed.items()
     )
-    if not are_entries or (changed and not step.hand_over):
+    if not are_entries:
         raise MaintenanceError(
-            f"it writes {changed!r:.200} into the copy, and only an export changes anything there: entries of the logs."
+            f"it writes {changed!r:.200} into the copy, and nothing is changed there but entries of the logs."
         )
     if not all(isinstance(name, str) for name in step.sources):
         raise MaintenanceError(f"{step.sources!r:.200} are no names of sources.")

@@ -1,0 +1,34 @@
+"""Mutations of state that an import converts."""
+
+from __future__ import annotations
+
+from tests.mutants.mutation import Mutation
+
+PLANNED = "tests/execution/test_exchange.py"
+
+MUTATIONS = [
+    Mutation(
+        name="of operators that nobody knows one store is converted",
+        why="what they keep elsewhere is lost, and their next batch counts from nothing",
+        file="upkeep/commands/convert_state.py",
+        old="        if {name for name, _, _ in found} != set(_STORES.get(kind, ())):\n",
+        new="        if False:\n",
+        tests=(PLANNED,),
+    ),
+    Mutation(
+        name="the state of any provider is converted",
+        why="a class of a stranger's is loaded by the command",
+        file="upkeep/commands/exchange_state.py",
+        old="    if provider not in PROVIDERS:\n",
+        new="    if False:\n",
+        tests=(PLANNED,),
+    ),
+    Mutation(
+        name="settings of state that is converted are not looked at",
+        why="each run after the import fails",
+        file="upkeep/commands/convert_state.py",
+        old="    check_state_conf(pinned.conf, where=origin.location)\n",
+        new="",
+        tests=(PLANNED,),
+    ),
+]
