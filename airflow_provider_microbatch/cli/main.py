@@ -84,18 +84,24 @@ EXIT_CANNOT_READ = 2
 """The same as argparse's own status for wrong usage."""
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The command line; each command is a module with ``NAME``, ``HELP``, ``add_arguments`` and ``run``."""
+def build_parser(word: str | None = None) -> argparse.ArgumentParser:
+    """The command line; each command is a module with ``NAME``, ``HELP``, ``add_arguments`` and ``run``.
+
+    :param word: the first one that was typed. If it names a command, that one is made alone: all of them take ten times
+        as long.
+    """
+    names = {command.NAME for command in (*WITHOUT_CHECKPOINT, *COMMANDS)}
+    made = names & {word} or names
     parser = argparse.ArgumentParser(
         prog="microbatch", description="Look at the checkpoint of a pipeline, tidy it up and mend it."
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for command in WITHOUT_CHECKPOINT:
+    for command in (command for command in WITHOUT_CHECKPOINT if command.NAME in made):
         own = commands.add_parser(command.NAME, help=command.HELP, description=command.HELP)
         command.add_arguments(own)
         own.set_defaults(run=command.run)
-    for command in COMMANDS:
+    for command in (command for command in COMMANDS if command.NAME in made):
         sub = commands.add_parser(command.NAME, help=command.HELP, description=command.HELP)
         if command is import_:
             import_.add_origin(sub)
@@ -123,7 +129,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         engine, or ``janitor``, ``compact``, ``repair`` or ``dead-letters --replay`` left something undone; 2 wrong
         usage, a checkpoint that cannot be read, or a change that is refused.
     """
-    parsed = build_parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    parsed = build_parser(next(iter(words), None)).parse_args(words)
     configuration.hand_down()
     if arguments is None:  # the process is the command's own
         configuration.find_in_database()
