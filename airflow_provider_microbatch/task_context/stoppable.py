@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import AttemptCanceledError, EngineError
@@ -19,6 +18,8 @@ what is put on record of the stop comes after the answer, or in place of it."""
 
 _AGAIN_SECONDS = 0.5
 """How long ``execute`` waits when it cancels once more what was stopped: its Spark may have been launched since."""
+
+_SLICE_SECONDS = 0.1
 
 
 class StoppableEngine:
@@ -78,18 +79,22 @@ class StoppableEngine:
             self._asked.wait(CANCEL_SECONDS)
 
 
-class _Cancel(threading.Thread):
-    """One call of an engine's ``cancel``, which may take longer than its caller has."""
+class _Cancel:
+    """One call of an engine's ``cancel``, which may take longer than its caller has, in a thread of its own."""
 
     def __init__(self, engine: Engine, handle: Handle) -> None:
-        super().__init__(name="microbatch cancel", daemon=True)
         self._engine = engine
         self._handle = handle
         self._stopped = False
         self._error: Exception | None = None
-        self.start()
+        self._thread = threading.Thread(target=self._run, name="microbatch cancel", daemon=True)
+        self._thread.start()
 
-    def run(self) -> None:
+    def is_alive(self) -> bool:
+        """Whether the engine has not answered yet."""
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
         try:
             self._stopped = self._engine.cancel(self._handle)
         except Exception as error:
@@ -98,9 +103,10 @@ class _Cancel(threading.Thread):
 
     def wait(self, seconds: float) -> None:
         """Wait for the answer, in slices, so that a further signal's handler can run meanwhile."""
-        until = time.monotonic() + seconds
-        while self.is_alive() and (left := until - time.monotonic()) > 0:
-            self.join(timeout=min(left, 0.1))
+        for _ in range(round(seconds / _SLICE_SECONDS)):
+            if not self.is_alive():
+                return
+            self._thread.join(timeout=_SLICE_SECONDS)
 
     def answer(self) -> bool:
         """:raises EngineError: if there is none yet; else what ``cancel`` has raised."""

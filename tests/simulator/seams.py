@@ -20,7 +20,8 @@ from airflow_provider_microbatch.kafka import cluster
 from airflow_provider_microbatch.listeners import marking
 from airflow_provider_microbatch.sinks.file import posix as file_posix
 from airflow_provider_microbatch.sinks.kafka import marks, transaction
-from airflow_provider_microbatch.upkeep.commands import copy, exchange, moving, steps
+from airflow_provider_microbatch.task_context import stoppable
+from airflow_provider_microbatch.upkeep.commands import copy, copying, exchange, moving
 from tests.simulator.kafka_client import Clock, stand_ins
 from tests.simulator.processes import Threading
 from tests.simulator.state_files import SNAPSHOT_EVERY
@@ -87,8 +88,9 @@ def simulated(new: World) -> Iterator[None]:
         logging.disable(logging.CRITICAL)
         stack.callback(logging.disable, logging.NOTSET)
         stack.enter_context(mock.patch.object(settings, "_given", _settings))
-        stack.enter_context(mock.patch.object(liveness, "threading", Threading(lambda: processes)))
-        for module in (marking, copy, moving, exchange, steps, dead_letters):
+        for module in (liveness, stoppable):
+            stack.enter_context(mock.patch.object(module, "threading", Threading(lambda: processes)))
+        for module in (marking, copy, copying, moving, exchange, dead_letters):
             stack.enter_context(mock.patch.object(module, "open_store", new.open_store))
         stack.enter_context(mock.patch.object(uuid, "uuid4", new.uuid))
         stack.enter_context(mock.patch.object(time, "time", new.machine_seconds))

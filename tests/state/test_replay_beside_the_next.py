@@ -56,7 +56,7 @@ def next_batch(world: CountingWorld, *, try_number: int = 1) -> None:
 def planned_by_a_sleeper(world: CountingWorld) -> Callable[[], None]:
     """The next batch, by a planner that has looked by now, and sleeps before it writes the entry."""
     planner = world.execution.planner
-    planner.begin()
+    planner.begin(run_identity(1))
     position = planner.position()
     ranges = planner.sources.next_ranges(position.committed, {})
     return lambda: (planner.write_entry(position, run_identity(1), ranges), next_batch(world))[-1]
