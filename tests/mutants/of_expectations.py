@@ -379,4 +379,20 @@ MUTATIONS = [
         new="{} if self._name.isupper() else self._recorded.arguments()",
         tests=(ONCE,),
     ),
+    Mutation(
+        name="letters that a RESTORE has taken out of their table count as run again",
+        why="they are neither in the pipeline's table nor among the letters, in green, and nobody takes them again",
+        file="sinks/delta/table.py",
+        old="            if taken_out is not None:\n",
+        new="            if taken_out == \"\":\n",
+        tests=(LEFT,),
+    ),
+    Mutation(
+        name="letters of which a file is gone are planned",
+        why="the batch of them fails for good, and keeps all others from being run again",
+        file="sinks/file/present.py",
+        old="    if gone is not None:\n",
+        new="    if gone is not None and gone.exists():\n",
+        tests=(LEFT,),
+    ),
 ]
