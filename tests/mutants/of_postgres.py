@@ -7,7 +7,7 @@ from tests.mutants.mutation import Mutation
 FAULTS, PROCESSES, MERGE = (f"tests/postgres/test_{name}.py" for name in ("faults", "processes", "merge"))
 VERSIONS = ("tests/postgres/test_versions.py",)
 
-RESTORED = "tests/postgres/test_restored.py"
+RESTORED, LOST = "tests/postgres/test_restored.py", "tests/postgres/test_lost_rows.py"
 
 MUTATIONS = [
     Mutation(
@@ -241,5 +241,13 @@ MUTATIONS = [
         old="for scd_type in {1, 2} - {0 if merge is None else merge.scd_type}:",
         new="for scd_type in {1, 2} if merge is None else ():",
         tests=VERSIONS,
+    ),
+    Mutation(
+        name="check names a way that is refused, and the other one for runs alone that are gone",
+        why="who reads it finds no way on where a clear is refused",
+        file="upkeep/table_check.py",
+        old="If its run is gone, or the clear is refused, {rewind}",
+        new="If its run is gone, {rewind}",
+        tests=(LOST,),
     ),
 ]

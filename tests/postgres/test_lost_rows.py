@@ -17,7 +17,9 @@ from airflow_provider_microbatch.sinks.postgres import PostgresSink
 from airflow_provider_microbatch.sinks.postgres.open import OpenPostgres
 from airflow_provider_microbatch.sinks.several import Sinks
 from airflow_provider_microbatch.upkeep.table_check import check_table
+from tests.execution.maintaining import applied, rewind
 from tests.execution.two_tables import coded
+from tests.execution.typed_commands import advised
 from tests.execution.world import World
 from tests.postgres import database
 from tests.postgres.stages import write_lines, write_stage
@@ -172,3 +174,29 @@ def test_what_a_restored_table_lacks_and_no_log_knows_any_more_is_hidden_by_no_c
     gap, *_ = check_table(world.checkpoint, everything=True).findings
     assert gap.message.startswith(f"batch 2 is not in postgres:{database.CONN_ID}/")
     assert len(database.rows(table)) == 2
+
+
+def test_where_the_clear_of_lost_changes_is_refused_check_names_what_brings_them_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Table and changes came out of a dump, and the record of the batches is of now."""
+    monkeypatch.setattr(connections, "_found_by", [database.connection_of])
+    merge = Merge(keys=("id",), sequence_by=("version",))
+    sink = PostgresSink(database.CONN_ID, database.table_in(tmp_path), stages=str(tmp_path / "stages"), merge=merge)
+    world = World(tmp_path, sink=sink)
+    for number in range(3):
+        world.land(number)
+        world.run(number, coded())
+    for table in (sink.name, sink.name.changes(1)):
+        run(f"DELETE FROM {table.text} WHERE id > 0")
+    with pytest.raises(SinkError, match="has 0 of the 1 changes of batch live/1"):
+        world.run(1, coded(), clear_number=1)
+    world.expire_leases()
+    repair = check_table(world.checkpoint, everything=True).findings[0].repair
+    (words,) = advised(repair.partition("or the clear is refused")[2], world)
+    assert words == ["rewind", world.pipeline.checkpoint, "--to", "0", "--drop-output"]
+    applied(world, rewind(0))
+    for number in (4, 5):
+        world.run(number, coded())
+    assert database.rows(sink.name.text, "id") == [(0,), (1,), (2,)]
+    assert not check_table(world.checkpoint, everything=True).findings
