@@ -89,8 +89,9 @@ def check_table(
                 f"changes are merged into the table {table} by scd_type={scd_type}: {table.changes(scd_type)} keeps "
                 "them. Give the sink its merge=… again, or write to another table."
             )
-    if merge is not None and merge.bounds:
+    if merge is not None:
         check_merge(connection, table, merge)
+    if merge is not None and merge.bounds:
         _check_made_by_changes(connection, table, table.changes(merge.scd_type))
     problems = [
         f"it has no column {name!r}; ALTER TABLE {table.text} ADD COLUMN {quoted(name)} {type}"

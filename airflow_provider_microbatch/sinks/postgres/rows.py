@@ -18,6 +18,7 @@ from airflow_provider_microbatch.runtime.changes import DELETED
 from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.postgres.columns import OWN, Column, columns_of
 from airflow_provider_microbatch.sinks.postgres.database import Row, execute
+from airflow_provider_microbatch.sinks.postgres.known_merge import record_merge
 from airflow_provider_microbatch.sinks.postgres.names import BATCH, BATCHES, KEPT, LANE, TableName, listed, quoted
 from airflow_provider_microbatch.sinks.postgres.types import StagedColumn
 
@@ -172,6 +173,7 @@ class Merged(Rows):
             ordered = listed((*self.merge.keys, *self.merge.sequence_by))
             execute(self.connection, f"CREATE INDEX ON {self.place.sql} ({ordered})")
             execute(self.connection, f"CREATE INDEX ON {self.place.sql} ({listed((BATCH, LANE))})")
+            record_merge(self.connection, self.place, self.merge)
             return
         for column in columns:
             if column.name not in found:
