@@ -243,6 +243,14 @@ MUTATIONS = [
         tests=VERSIONS,
     ),
     Mutation(
+        name="a merged table is taken for what its changes make of it",
+        why="a table that was put back alone shows old rows, and check --table finds nothing wrong",
+        file="sinks/postgres/rows.py",
+        old="        if not found[0]:\n",
+        new="        if found[0] is not None:\n",
+        tests=(LOST,),
+    ),
+    Mutation(
         name="what is merged by the newest state is merged by any order",
         why="a key changes to the new order when it is touched next, or replayed",
         file="sinks/postgres/columns.py",

@@ -185,7 +185,9 @@ class OpenPostgres(StagedInFiles):
             there = rows.count(batch.key) if published else 0
             if there is None:
                 return f"{rows.place} is gone"
-            return None if there == published else f"{rows.place} has {there:,} of its {published:,} rows"
+            if there != published:
+                return f"{rows.place} has {there:,} of its {published:,} rows"
+            return rows.astray(batch.key) if published else None
 
         return self._database.run(f"count batch {batch.key}", look)
 

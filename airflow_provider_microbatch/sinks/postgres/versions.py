@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from airflow_provider_microbatch.runtime.changes import DELETED
 from airflow_provider_microbatch.sinks.postgres.columns import OWN, columns_of
@@ -61,3 +61,9 @@ class Versioned(Merged):
             f"WHERE (SELECT count(*) FROM gone) IS NOT NULL ORDER BY {start} "
             f"ON CONFLICT ({listed((*merge.keys, merge.valid_from))}) {self._update(told)}",
         )
+
+    def _newest(self, of: str) -> str:
+        return f" AND {of}.{quoted(self.merge.valid_to)} IS NULL"
+
+    def _differs(self, has: Collection[str]) -> str:
+        return super()._differs(())  # a version begins with the first of the changes that left it as it is
