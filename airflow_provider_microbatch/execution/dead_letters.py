@@ -271,23 +271,44 @@ class OpenLetters(OpenSource):
                 found.append(batch.key)
         return found, left
 
+    def gone(self, end: Offset | None) -> dict[BatchKey, str | None]:
+        """Batches of a position whose letters cannot be read now; for each the clear that makes them anew, in words, as
+        :meth:`_clear` has it."""
+        found: dict[BatchKey, str | None] = {}
+        for key in batches_of(end):
+            try:
+                self._part(key)
+            except (SourceChangedError, CheckpointError):
+                found[key] = self._clear(summarize(self._checkpoint, key))
+        return found
+
     def _anew(self, batch: BatchSummary) -> str:
         """How a batch is made anew with its letters, in words, if that is possible."""
-        wrote: Sink | None = None
-        with suppress(CheckpointError, DefinitionError):  # it may be the very reason
-            wrote = self._wrote(batch.key, batch.epoch)
-        wrote = wrote or self._source.letters
-        if wrote.not_replaceable() is not None:
-            return (
-                f"No clear makes them anew: {wrote.not_replaceable()}. They stay in {wrote.location()}, and are named "
-                "here as long as the log has the batch."
-            )
+        clear = self._clear(batch)
+        if clear is not None:
+            return f"Or {clear}"
         if batch.key.lane == LETTERS:  # whom no task of Airflow's has run
             rewind = command(self._checkpoint.lane(LETTERS), f"rewind --to {batch.key.id - 1} --drop-output")
             return f"Or {rewind}: then this runs the letters again that it had, and those of what came after it."
+        wrote = self._letters_sink(batch)
+        return (
+            f"No clear makes them anew: {wrote.not_replaceable()}. They stay in {wrote.location()}, and are named "
+            "here as long as the log has the batch."
+        )
+
+    def _clear(self, batch: BatchSummary) -> str | None:
+        """The clear that makes a batch anew with its letters, in words; None if no clear does."""
+        if batch.key.lane == LETTERS or self._letters_sink(batch).not_replaceable() is not None:
+            return None
         run = batch.planned_by
         whose = "its task" if run is None else f"task {run.task_id!r} of run {run.run_id!r} of DAG {run.dag_id!r}"
-        return f"Or clear {whose}: that makes the batch's rows and its dead letters anew."
+        return f"clear {whose}: that makes the batch's rows and its dead letters anew."
+
+    def _letters_sink(self, batch: BatchSummary) -> Sink:
+        wrote: Sink | None = None
+        with suppress(CheckpointError, DefinitionError):  # it may be the very reason why letters cannot be read
+            wrote = self._wrote(batch.key, batch.epoch)
+        return wrote or self._source.letters
 
 
 def check_not_replayed(checkpoint: Checkpoint, key: BatchKey, epoch: int | None) -> None:

@@ -424,7 +424,7 @@ class OpenSink(ABC):
     def published_rows(self, batch: ExpectedBatch) -> PublishedRows:
         """How Spark reads the rows that a batch has in the table, for readers that go batch by batch: dead letters.
 
-        :raises SinkError: if the batch is not in, or the sink's batches cannot be read one by one.
+        :raises SinkError: if the batch, a file or all rows of it are not in, or none can be read by itself.
         """
         raise SinkError(
             f"{type(self).__name__} does not tell which rows of {self.location()} are a batch's. Use a DeltaSink, or "

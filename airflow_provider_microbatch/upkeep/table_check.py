@@ -438,7 +438,7 @@ def _back(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) -> str:
     if run is not None and commit is not None and commit.run is not None and commit.run.task_id != run.task_id:
         clear += ' with all that comes after it ("Downstream")'  # of the steps only the first has planned it
     again = (
-        f"If its run is gone, {rewind} runs it and all after it again. If"
+        f"If its run is gone, or the clear is refused, {rewind} runs it and all after it again. If"
         if can_be_rewound
         else "If its run is gone, or"
     )

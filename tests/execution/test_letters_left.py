@@ -9,11 +9,13 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from deltalake import DeltaTable
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
 from airflow_provider_microbatch.execution.dead_letters import letters_left
+from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.kafka import KafkaSink
 from tests.execution.test_dead_letters import Checked, OfLetters, typed
@@ -37,6 +39,11 @@ def lose(world: Checked, number: int = 0) -> Path:
     kept = world.root / "kept"
     (world.root / "letters" / "lane=live" / f"batch_id={number}").rename(kept)
     return kept
+
+
+def delta(world: Checked) -> DeltaTable:
+    """The letters of a world that has them in a Delta table, as its users open it."""
+    return DeltaTable((world.root / "letters").as_uri())
 
 
 def commanded(world: Checked, *more: str) -> int:
@@ -67,6 +74,53 @@ def test_the_others_are_run_again_and_they_are_named_with_what_to_do(
     assert commanded(world, "--json") == 0
     assert ids(world) == [1, 2, 3, 6, 7]
     assert is_clean(world)
+
+
+def test_so_are_those_of_which_files_are_gone_from_their_folder(
+    world: Checked, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = world.root / "letters" / "lane=live" / "batch_id=0"
+    (gone,) = folder.glob("*.json")
+    gone.rename(world.root / gone.name)
+    assert commanded(world) == 1
+    assert f"live/0 cannot be read: {gone} is gone" in capsys.readouterr().err
+    assert ids(world) == [1, 3, 6, 7]
+    (world.root / gone.name).rename(gone)
+    assert commanded(world) == 0
+    assert ids(world) == [1, 2, 3, 6, 7]
+    assert is_clean(world)
+
+
+def test_a_letter_that_somebody_has_taken_out_keeps_the_rest_of_its_batch_from_nothing(world: Checked) -> None:
+    world.land(10, 11, 12)
+    live(world, 2, 10, 11)
+    (file,) = (world.root / "letters" / "lane=live" / "batch_id=2").glob("*.json")
+    file.write_text("".join(line for line in file.read_text().splitlines(keepends=True) if '"id": 11' not in line))
+    assert commanded(world) == 0
+    assert ids(world) == [1, 2, 3, 6, 7, 10, 12]
+
+
+def test_so_are_those_that_a_restore_has_taken_out_of_their_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = Checked(tmp_path, dead_letters=DeltaSink(str(tmp_path / "letters")))
+    world.land(1, 2, 3)
+    live(world, 0, 2)
+    before = delta(world).version()
+    world.land(6, 7)
+    live(world, 1, 7)
+    whole = delta(world).version()
+    delta(world).restore(before)
+    assert commanded(world) == 1
+    told = capsys.readouterr()
+    assert "live/1 cannot be read: none of its 1 rows is in version" in told.err
+    assert "RESTORE" in told.err
+    assert "Or clear task 'micro_batch' of run 'run-1' of DAG 'orders'" in told.err
+    assert ids(world) == [1, 2, 3, 6]
+    assert list(letters_left(again(world))) == [BatchKey("live", 1)]
+    delta(world).restore(whole)
+    assert commanded(world) == 0
+    assert ids(world) == [1, 2, 3, 6, 7]
 
 
 def test_or_their_batch_is_made_anew(world: Checked) -> None:

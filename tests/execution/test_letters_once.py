@@ -55,11 +55,11 @@ def live(world: World, number: int, *refused: int, clear_number: int = 0) -> Non
     world.run(number, refusing(verdicts), clear_number=clear_number)
 
 
-def ids(world: World) -> list[int]:
+def ids(world: World, table: str = "lake") -> list[int]:
     """Of all lanes."""
     return sorted(
         json.loads(line)["id"]
-        for file in (world.root / "lake").glob("lane=*/batch_id=*/*.json")
+        for file in (world.root / table).glob("lane=*/batch_id=*/*.json")
         for line in file.read_text().splitlines()
     )
 

@@ -215,7 +215,7 @@ MUTATIONS = [
         name="a rewind takes out what no source can give again",
         why="the table had the only copy of these rows",
         file="upkeep/commands/rewind.py",
-        old="(is_unknown or not self._recorded.everywhere(key))",
+        old="is_unknown or anew is not None or not self._recorded.everywhere(key)",
         new="True",
         tests=("tests/execution/test_rewind.py",),
     ),

@@ -7,7 +7,7 @@ from tests.mutants.mutation import Mutation
 DIVIDED, LETTERS = "tests/runtime/test_refusing.py", "tests/execution/test_dead_letters.py"
 REPLAYED, FORGOTTEN = "tests/execution/test_letters_replayed.py", "tests/execution/test_forgetting.py"
 PLANNED, ONCE = "tests/execution/test_letters_planned.py", "tests/execution/test_letters_once.py"
-LEFT = "tests/execution/test_letters_left.py"
+LEFT, RESTORED = "tests/execution/test_letters_left.py", "tests/execution/test_letters_restored.py"
 
 MUTATIONS = [
     Mutation(
@@ -378,5 +378,37 @@ MUTATIONS = [
         old="{} if self._name == LETTERS else self._recorded.arguments()",
         new="{} if self._name.isupper() else self._recorded.arguments()",
         tests=(ONCE,),
+    ),
+    Mutation(
+        name="letters that a RESTORE has taken out of their table count as run again",
+        why="they are neither in the pipeline's table nor among the letters, in green, and nobody takes them again",
+        file="sinks/delta/table.py",
+        old="            if taken_out is not None:\n",
+        new='            if taken_out == "":\n',
+        tests=(LEFT,),
+    ),
+    Mutation(
+        name="letters of which a file is gone are planned",
+        why="the batch of them fails for good, and keeps all others from being run again",
+        file="sinks/file/present.py",
+        old="    if gone is not None:\n",
+        new="    if gone is not None and gone.exists():\n",
+        tests=(LEFT,),
+    ),
+    Mutation(
+        name="rows of letters that are gone are taken out of no table, though a clear makes them anew",
+        why="a table that was put back beside another one waits for them for good: each way on is refused",
+        file="upkeep/commands/rewind.py",
+        old="is_unknown or anew is not None or not",
+        new="is_unknown or not",
+        tests=(RESTORED,),
+    ),
+    Mutation(
+        name="rows of letters that are gone are taken out, though no source has what they were made of",
+        why="they are nowhere then",
+        file="upkeep/commands/letters_out.py",
+        old="        if reason is not None:\n",
+        new="        if reason is not None and not reason:\n",
+        tests=(RESTORED,),
     ),
 ]

@@ -7,7 +7,7 @@ from tests.mutants.mutation import Mutation
 FAULTS, PROCESSES, MERGE = (f"tests/postgres/test_{name}.py" for name in ("faults", "processes", "merge"))
 VERSIONS = ("tests/postgres/test_versions.py",)
 
-RESTORED = "tests/postgres/test_restored.py"
+RESTORED, LOST = "tests/postgres/test_restored.py", "tests/postgres/test_lost_rows.py"
 
 MUTATIONS = [
     Mutation(
@@ -197,7 +197,7 @@ MUTATIONS = [
     Mutation(
         name="no order of versions is on record",
         why="by another one the first late change of a key takes all of its versions away",
-        file="sinks/postgres/versions.py",
+        file="sinks/postgres/rows.py",
         old="            record_merge(self.connection, self.place, self.merge)\n",
         new="            pass\n",
         tests=VERSIONS,
@@ -273,5 +273,29 @@ MUTATIONS = [
         old="for scd_type in {1, 2} - {0 if merge is None else merge.scd_type}:",
         new="for scd_type in {1, 2} if merge is None else ():",
         tests=VERSIONS,
+    ),
+    Mutation(
+        name="a merged table is taken for what its changes make of it",
+        why="a table that was put back alone shows old rows, and check --table finds nothing wrong",
+        file="sinks/postgres/rows.py",
+        old="        if not found[0]:\n",
+        new="        if found[0] is not None:\n",
+        tests=(LOST,),
+    ),
+    Mutation(
+        name="what is merged by the newest state is merged by any order",
+        why="a key changes to the new order when it is touched next, or replayed",
+        file="sinks/postgres/columns.py",
+        old="    if merge is not None:\n        check_merge(",
+        new="    if merge is not None and merge.bounds:\n        check_merge(",
+        tests=("tests/postgres/test_merge.py",),
+    ),
+    Mutation(
+        name="check names a way that is refused, and the other one for runs alone that are gone",
+        why="who reads it finds no way on where a clear is refused",
+        file="upkeep/table_check.py",
+        old="If its run is gone, or the clear is refused, {rewind}",
+        new="If its run is gone, {rewind}",
+        tests=(LOST,),
     ),
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,9 @@ from airflow_provider_microbatch.sinks.postgres import PostgresSink
 from airflow_provider_microbatch.sinks.postgres.open import OpenPostgres
 from airflow_provider_microbatch.sinks.several import Sinks
 from airflow_provider_microbatch.upkeep.table_check import check_table
+from tests.execution.maintaining import applied, rewind
 from tests.execution.two_tables import coded
+from tests.execution.typed_commands import advised
 from tests.execution.world import World
 from tests.postgres import database
 from tests.postgres.stages import write_lines, write_stage
@@ -25,7 +28,7 @@ from tests.sinks.stages import EXPECTED, batch_of, expect
 
 MERGE = Merge(keys=("id",), sequence_by=("ts",))
 CHANGE = {"id": "bigint", "ts": "int", "note": "string"}
-LATER = BatchKey("live", 8)
+LATER, LAST = BatchKey("live", 8), BatchKey("live", 9)
 
 
 def run(statement: str) -> None:
@@ -111,6 +114,32 @@ def test_a_batch_whose_record_was_removed_is_not_published_beside_its_rows(
     assert sink.unrecorded(EXPECTED, []) is None
 
 
+@pytest.mark.parametrize("scd_type", [1, 2])
+def test_check_tells_of_a_merged_table_that_was_put_back_without_its_changes(tmp_path: Path, scd_type: int) -> None:
+    sink, table = database.sink_in(tmp_path, merge=replace(MERGE, scd_type=scd_type)), database.table_in(tmp_path)
+    merged(sink, EXPECTED.key, "1", "10", "old")
+    run(f"CREATE TABLE {database.table_in(tmp_path, 'dump')} AS SELECT * FROM {table}")
+    merged(sink, LATER, "1", "12", "new")
+    merged(sink, LAST, "2", "13", "two")
+    keys = (EXPECTED.key, LATER, LAST)
+
+    def damage(key: BatchKey) -> str | None:
+        found = sink.contains(expect(key))
+        assert found is not None
+        return sink.damage(expect(key), found)
+
+    assert [damage(key) for key in keys] == [None, None, None]
+    run(f"DELETE FROM {table}")
+    run(f"INSERT INTO {table} SELECT * FROM {database.table_in(tmp_path, 'dump')}")
+    assert "1 are in" in str(damage(LAST))
+    assert (damage(LATER) is None) is (scd_type == 2)  # of a version that is open the table cannot tell when it began
+    for key, *cells in ((LATER, "1", "12", "new"), (LAST, "2", "13", "two")):
+        merged(sink, key, *cells, epoch=2)
+    assert [damage(key) for key in keys] == [None, None, None]
+    run(f"UPDATE {table} SET note = upper(note)")  # as a trigger may
+    assert [damage(key) for key in keys] == [None, None, None]
+
+
 @pytest.mark.parametrize("how", ["DROP TABLE", "TRUNCATE"])
 def test_changes_that_are_gone_are_not_begun_anew(tmp_path: Path, how: str) -> None:
     """The older of two changes of a key would win, if it came last."""
@@ -172,3 +201,29 @@ def test_what_a_restored_table_lacks_and_no_log_knows_any_more_is_hidden_by_no_c
     gap, *_ = check_table(world.checkpoint, everything=True).findings
     assert gap.message.startswith(f"batch 2 is not in postgres:{database.CONN_ID}/")
     assert len(database.rows(table)) == 2
+
+
+def test_where_the_clear_of_lost_changes_is_refused_check_names_what_brings_them_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Table and changes came out of a dump, and the record of the batches is of now."""
+    monkeypatch.setattr(connections, "_found_by", [database.connection_of])
+    merge = Merge(keys=("id",), sequence_by=("version",))
+    sink = PostgresSink(database.CONN_ID, database.table_in(tmp_path), stages=str(tmp_path / "stages"), merge=merge)
+    world = World(tmp_path, sink=sink)
+    for number in range(3):
+        world.land(number)
+        world.run(number, coded())
+    for table in (sink.name, sink.name.changes(1)):
+        run(f"DELETE FROM {table.text} WHERE id > 0")
+    with pytest.raises(SinkError, match="has 0 of the 1 changes of batch live/1"):
+        world.run(1, coded(), clear_number=1)
+    world.expire_leases()
+    repair = check_table(world.checkpoint, everything=True).findings[0].repair
+    (words,) = advised(repair.partition("or the clear is refused")[2], world)
+    assert words == ["rewind", world.pipeline.checkpoint, "--to", "0", "--drop-output"]
+    applied(world, rewind(0))
+    for number in (4, 5):
+        world.run(number, coded())
+    assert database.rows(sink.name.text, "id") == [(0,), (1,), (2,)]
+    assert not check_table(world.checkpoint, everything=True).findings

@@ -121,6 +121,34 @@ def test_which_of_two_changes_wins_depends_on_no_column_that_comes_later(tmp_pat
         assert database.rows(database.table_in(folder), "id, unit") == [(1, "C"), (2, "B")]
 
 
+def forget_order(folder: Path) -> None:
+    """The table is one of before the order was on record."""
+    with database.connect() as connection:
+        changes = database.table_in(folder, "microbatch_changes_Orders")
+        connection.execute(f"COMMENT ON TABLE {changes} IS NULL".encode())
+
+
+@pytest.mark.parametrize(
+    "other",
+    [Merge(keys=("id",), sequence_by=("n",)), Merge(keys=("n",), sequence_by=("lsn",))],
+    ids=["sequence", "keys"],
+)
+def test_another_order_or_other_keys_than_those_of_before_are_refused(tmp_path: Path, other: Merge) -> None:
+    """A key would stay as it is until it is touched, and a replay of the same changes would make it another one."""
+    columns = {"id": "bigint", "lsn": "int", "n": "int"}
+    before = database.sink_in(tmp_path, merge=Merge(keys=("id",), sequence_by=("lsn",)))
+    published(before, 7, columns, "1", "1", "5")
+    altered(tmp_path, "ADD UNIQUE (n)")
+    sink = database.sink_in(tmp_path, merge=other)
+    with pytest.raises(SinkError, match=r"by keys=\['id'\] and sequence_by=\['lsn'\], and the sink says"):
+        sink.check()
+    with pytest.raises(SinkError, match=r"Nothing was written; go on by those of before"):
+        published(sink, 8, columns, "1", "2", "3")
+    before.check()
+    forget_order(tmp_path)
+    sink.check()
+
+
 @pytest.mark.parametrize("old", [None, "int"], ids=["the changes had no such column", "it was null there"])
 def test_another_order_is_refused_of_which_the_kept_changes_know_nothing(tmp_path: Path, old: str | None) -> None:
     """A null would come before every value: no later change of an old key would ever win."""
@@ -129,6 +157,7 @@ def test_another_order_is_refused_of_which_the_kept_changes_know_nothing(tmp_pat
     published(before, 7, columns, "1", "1", *([None] if old else []))
     if not old:
         altered(tmp_path, "ADD COLUMN ts int")
+    forget_order(tmp_path)
     sink = database.sink_in(tmp_path, merge=Merge(keys=("id",), sequence_by=("ts",)))
     later = {"id": "bigint", "lsn": "int", "ts": "int"}
     with pytest.raises(SinkError, match=r"microbatch_changes_Orders.*has no value of 'ts'.*sequence_by.*Nothing was"):

@@ -37,6 +37,15 @@ def local(path: str) -> Path:
     return Path(urlsplit(path).path if path.startswith("file:") else path)
 
 
+def rows_of(path: Path) -> Rows:
+    """The rows of a file."""
+    if path.suffix == ".parquet":
+        from pyarrow import parquet
+
+        return [dict(row) for row in parquet.ParquetFile(path).read().to_pylist()]
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 class InlineEngine:
     """:param transform: rows of all sources → rows out, to each of several sinks.
     :param before_stage: called with the job before anything is written; raise here to crash before the stage.
@@ -159,7 +168,7 @@ class InlineEngine:
 
     @staticmethod
     def _rows(paths: list[str]) -> Rows:
-        return [json.loads(line) for path in paths for line in local(path).read_text().splitlines()]
+        return [row for path in paths for row in rows_of(local(path))]
 
     @staticmethod
     def _write(path: Path, rows: Rows) -> None:

@@ -161,8 +161,12 @@ class OpenDeltaTable(OpenLogged):
     def published_rows(self, batch: ExpectedBatch) -> PublishedRows:
         with self._telling("read", batch.key):
             snapshot = self._log.open()
-            if snapshot is None or self._published(snapshot, batch) is None:
+            found = None if snapshot is None else self._published(snapshot, batch)
+            if snapshot is None or found is None:
                 raise SinkError(f"batch {batch.key} is not in the Delta table {self._where}.")
+            taken_out = self._taken_out(snapshot, batch.key, found.own)
+            if taken_out is not None:
+                raise SinkError(f"{taken_out}. Bring them back to the Delta table {self._where}.")
             rules = rules_of(snapshot)
             protocol.check(snapshot, partition_by=self._sink.partition_by, where=self._where, held=rules)
             # From a file with a deletion vector, Spark would read rows that were deleted.
@@ -184,17 +188,20 @@ class OpenDeltaTable(OpenLogged):
             ).compact(wanted)
 
     def damage(self, batch: ExpectedBatch, found: Manifest) -> str | None:
-        rows = rows_written(found)
         with self._telling("look into", batch.key):
             snapshot = self._log.open()
-            number = None if snapshot is None else snapshot.number(batch.key)
-            if snapshot is None or number is None or not rows:
-                return None
-            if self._present is None or self._present.version != snapshot.version:
-                self._present = Present(snapshot)
-            if self._present.may_have(batch.key):
-                return None
-            by = self._present.taken_out_by(batch.key, f"{number:016x}")
+            return None if snapshot is None else self._taken_out(snapshot, batch.key, found)
+
+    def _taken_out(self, snapshot: Snapshot, key: BatchKey, found: Manifest) -> str | None:
+        """That no row of the batch is in the snapshot any more, in words; None if one may be, or nobody can tell."""
+        rows, number = rows_written(found), snapshot.number(key)
+        if number is None or not rows:
+            return None
+        if self._present is None or self._present.version != snapshot.version:
+            self._present = Present(snapshot)
+        if self._present.may_have(key):
+            return None
+        by = self._present.taken_out_by(key, f"{number:016x}")
         told = f"; taken out, most likely, by {by}" if by else ""
         return f"none of its {rows:,} rows is in version {snapshot.version}{told}"
 

@@ -71,6 +71,7 @@ from airflow_provider_microbatch.sinks.file.posix import (
     sync_tree,
     write_mark,
 )
+from airflow_provider_microbatch.sinks.file.present import all_there
 from airflow_provider_microbatch.sinks.file.removal import folder_of, remove, remove_aside
 from airflow_provider_microbatch.sinks.file.report import check_files, differences, read_error, read_manifest, reporting
 from airflow_provider_microbatch.sinks.file.strays import check_of_files, strays
@@ -263,12 +264,11 @@ class FileSink(SelfContained):
         found = self.contains(batch)
         if found is None:
             raise SinkError(f"batch {batch.key} is not in {self.location()}.")
-        # The files, not the folder: a batch without rows has no file, and Spark could tell no format of its folder.
-        folder = f"file://{self.published_path(batch.key)}"
         return PublishedRows(
             format=self.format,
             base=f"file://{self.root}",
-            paths=tuple(f"{folder}/{file}" for file in sorted(found.files)),
+            # Not the folder: a batch without rows has no file, and Spark could tell no format of its folder.
+            paths=tuple(f"file://{path}" for path in all_there(self.published_path(batch.key), found)),
             options=dict(self.options),
         )
 

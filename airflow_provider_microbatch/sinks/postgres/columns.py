@@ -94,8 +94,9 @@ def check_table(
     of_batches = [one for one in found if one.name in OWN and _wants_value(one)]
     if merge is not None and of_batches:
         _check_no_batches_of_rows(connection, table, table.changes(merge.scd_type))
-    if merge is not None and merge.bounds:
+    if merge is not None:
         check_merge(connection, table, merge)
+    if merge is not None and merge.bounds:
         _check_made_by_changes(connection, table, table.changes(merge.scd_type))
     problems = [
         f"it has no column {name!r}; ALTER TABLE {table.text} ADD COLUMN {quoted(name)} {type}"

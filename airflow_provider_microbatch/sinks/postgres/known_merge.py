@@ -1,7 +1,8 @@
-"""How the versions of a table are merged, on record as the comment on the table that keeps their changes.
+"""How changes are merged into a table, on record as the comment on the table that keeps them.
 
-By another order the versions of before would be taken for versions of the new one, and go, or stay beside those that
-the same changes make again.
+By another order each key would have the state that is newest by it only once it is touched again, a replay of the same
+changes included. Versions of before would be taken for versions of the new order, and go, or stay beside those that the
+same changes make again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def record_merge(connection: psycopg.Connection[Row], place: TableName, merge: Merge) -> None:
-    """Put on record how the versions are made of the changes that a new table keeps."""
+    """Put on record how rows are made of the changes that a new table keeps."""
     told = {"keys": merge.keys, "sequence_by": merge.sequence_by, "bounds": merge.bounds}
     found = execute(connection, "SELECT quote_literal(%s)", json.dumps(told)).fetchone()
     assert found is not None
@@ -29,7 +30,7 @@ def record_merge(connection: psycopg.Connection[Row], place: TableName, merge: M
 
 
 def check_merge(connection: psycopg.Connection[Row], table: TableName, merge: Merge) -> None:
-    """:raises SinkError: if the versions of before were made by other keys, in another order, or with other bounds."""
+    """:raises SinkError: if the rows of before were made by other keys, in another order, or with other bounds."""
     before = _recorded(connection, table.changes(merge.scd_type))
     if before is not None:
         are_same_keys = set(before.keys) == set(merge.keys)  # no row depends on the order of the keys
@@ -42,7 +43,10 @@ def _recorded(connection: psycopg.Connection[Row], place: TableName) -> Merge | 
     found = execute(connection, "SELECT obj_description(to_regclass(%s), 'pg_class')", place.text).fetchone()
     try:
         told = json.loads(found[0] if found is not None else "null")
+        by = Merge(keys=told["keys"], sequence_by=told["sequence_by"])
+        if not told["bounds"]:
+            return by
         start, end = told["bounds"]
-        return Merge(keys=told["keys"], sequence_by=told["sequence_by"], scd_type=2, valid_from=start, valid_to=end)
+        return replace(by, scd_type=2, valid_from=start, valid_to=end)
     except (TypeError, ValueError, KeyError, DefinitionError):
         return None

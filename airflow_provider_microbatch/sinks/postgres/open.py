@@ -186,7 +186,9 @@ class OpenPostgres(StagedInFiles):
             there = rows.count(batch.key) if published else 0
             if there is None:
                 return f"{rows.place} is gone"
-            return None if there == published else f"{rows.place} has {there:,} of its {published:,} rows"
+            if there != published:
+                return f"{rows.place} has {there:,} of its {published:,} rows"
+            return rows.astray(batch.key) if published else None
 
         return self._database.run(f"count batch {batch.key}", look)
 
@@ -432,7 +434,7 @@ class OpenPostgres(StagedInFiles):
 
     def _check_merge(self, connection: Connection) -> None:
         merge = self._sink.merge
-        if merge is not None and merge.bounds:
+        if merge is not None:
             check_merge(connection, self._sink.name, merge)
 
     def _intake(self, connection: Connection) -> Intake | None:

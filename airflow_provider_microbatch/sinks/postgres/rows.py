@@ -8,7 +8,7 @@ withdrawing a batch reverts its changes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from airflow_provider_microbatch.runtime.changes import DELETED
 from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.postgres.columns import OWN, Column, columns_of
 from airflow_provider_microbatch.sinks.postgres.database import Row, execute
+from airflow_provider_microbatch.sinks.postgres.known_merge import record_merge
 from airflow_provider_microbatch.sinks.postgres.names import BATCH, BATCHES, KEPT, LANE, TableName, listed, quoted
 from airflow_provider_microbatch.sinks.postgres.types import StagedColumn
 
@@ -66,6 +67,10 @@ class Rows(ABC):
         found = execute(self.connection, of_batch, key.lane, key.id).fetchone()
         assert found is not None
         return int(found[0])
+
+    def astray(self, key: BatchKey) -> str | None:
+        """How the table does not show a batch whose rows are all in, in words; None if it does."""
+        return None
 
     def unrecorded(self, key: BatchKey) -> str | None:
         """Rows of a batch not on record, in words, with the ways on; None if none. A publish would double the rows."""
@@ -172,6 +177,7 @@ class Merged(Rows):
             ordered = listed((*self.merge.keys, *self.merge.sequence_by))
             execute(self.connection, f"CREATE INDEX ON {self.place.sql} ({ordered})")
             execute(self.connection, f"CREATE INDEX ON {self.place.sql} ({listed((BATCH, LANE))})")
+            record_merge(self.connection, self.place, self.merge)
             return
         for column in columns:
             if column.name not in found:
@@ -243,16 +249,54 @@ class Merged(Rows):
         affected = " UNION ".join(f"SELECT DISTINCT {keys} FROM {table.sql}" for table in touched)
         execute(
             self.connection,
-            f"WITH affected AS MATERIALIZED ({affected}), "
-            # For each key its winning change, found in the index.
-            f"winning AS MATERIALIZED (SELECT {listed(self.merge.keys, of='a')}, {self._others('w', names)} "
-            f"FROM affected AS a LEFT JOIN LATERAL (SELECT * FROM {self.place.sql} AS c "
-            f"WHERE {self._same('c', 'a')} ORDER BY {self._order('c', names)} LIMIT 1) AS w ON true), "
+            f"WITH {self._winning(affected, names)}, "
             # A key without remaining changes has nulls here: its row is deleted like that of a deleted key.
             f"gone AS (DELETE FROM {self.table.sql} AS t USING winning AS w "
             f"WHERE {self._same('t', 'w')} AND w.{quoted(DELETED)} IS NOT FALSE) "
             f"INSERT INTO {self.table.sql} AS t ({listed(shown)}) SELECT {listed(shown)} FROM winning AS w "
             f"WHERE w.{quoted(DELETED)} IS FALSE ON CONFLICT ({keys}) {self._update(shown)}",
+        )
+
+    def astray(self, key: BatchKey) -> str | None:
+        has = {column.name for column in columns_of(self.connection, self.table)}
+        if not has:
+            return f"{self.table} is gone"
+        names = [column.name for column in columns_of(self.connection, self.place) if column.name not in OWN]
+        of_batch = f"SELECT DISTINCT {listed(self.merge.keys)} FROM {self.place.sql} WHERE {_OF_BATCH}"
+        found = execute(
+            self.connection,
+            f"WITH {self._winning(of_batch, names)} SELECT count(*) FROM winning AS w LEFT JOIN {self.table.sql} AS t "
+            f"ON {self._same('t', 'w')}{self._newest('t')} WHERE {self._differs(has)}",
+            key.lane,
+            key.id,
+        ).fetchone()
+        assert found is not None
+        if not found[0]:
+            return None
+        return (
+            f"of the keys that it has changed, {found[0]:,} are in {self.table} not as {self.place} says: the table "
+            "was put back without that, or changed by hand"
+        )
+
+    def _newest(self, of: str) -> str:
+        """What tells the newest state of a key among its rows, as a further condition."""
+        return ""
+
+    def _differs(self, has: Collection[str]) -> str:
+        """Whether the row of a key is another one than that of its winning change, as far as no trigger of the table's
+        makes it another one: it is there or not, and its place in the order."""
+        shown = f"w.{quoted(DELETED)} IS FALSE"
+        order = [name for name in self.merge.sequence_by if name in has and name not in self.merge.leave_out]
+        others = [f"({shown} AND t.{quoted(name)} IS DISTINCT FROM w.{quoted(name)})" for name in order]
+        return " OR ".join([f"(t.{quoted(self.merge.keys[0])} IS NULL) = ({shown})", *others])
+
+    def _winning(self, affected: str, names: Sequence[str]) -> str:
+        """For each key of a query its winning change, found in the index; nulls for a key without changes."""
+        return (
+            f"affected AS MATERIALIZED ({affected}), "
+            f"winning AS MATERIALIZED (SELECT {listed(self.merge.keys, of='a')}, {self._others('w', names)} "
+            f"FROM affected AS a LEFT JOIN LATERAL (SELECT * FROM {self.place.sql} AS c "
+            f"WHERE {self._same('c', 'a')} ORDER BY {self._order('c', names)} LIMIT 1) AS w ON true)"
         )
 
     def _others(self, of: str, names: Sequence[str]) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from airflow_provider_microbatch.runtime.changes import DELETED
-from airflow_provider_microbatch.sinks.postgres.columns import OWN, Column, columns_of
+from airflow_provider_microbatch.sinks.postgres.columns import OWN, columns_of
 from airflow_provider_microbatch.sinks.postgres.database import execute
-from airflow_provider_microbatch.sinks.postgres.known_merge import record_merge
 from airflow_provider_microbatch.sinks.postgres.names import TableName, listed, quoted
 from airflow_provider_microbatch.sinks.postgres.rows import Merged
-from airflow_provider_microbatch.sinks.postgres.types import StagedColumn
 
 _FIRST, _SINCE, _STATE, _BEFORE = (f"microbatch_{name}" for name in ("first", "since", "state", "before"))
 """Columns within the statement, none of which is named as a user's would be."""
@@ -18,12 +16,6 @@ _FIRST, _SINCE, _STATE, _BEFORE = (f"microbatch_{name}" for name in ("first", "s
 
 class Versioned(Merged):
     """Each row of a batch is a change; for each key, the table has a row for every state that the key has been in."""
-
-    def make_ready(self, columns: Sequence[Column], staged: Sequence[StagedColumn]) -> None:
-        is_new = not columns_of(self.connection, self.place)
-        super().make_ready(columns, staged)
-        if is_new:
-            record_merge(self.connection, self.place, self.merge)
 
     def follow(self, touched: Sequence[TableName]) -> None:
         """Make the versions of the touched keys anew, from the last one that began before the first touched change: the
@@ -69,3 +61,9 @@ class Versioned(Merged):
             f"WHERE (SELECT count(*) FROM gone) IS NOT NULL ORDER BY {start} "
             f"ON CONFLICT ({listed((*merge.keys, merge.valid_from))}) {self._update(told)}",
         )
+
+    def _newest(self, of: str) -> str:
+        return f" AND {of}.{quoted(self.merge.valid_to)} IS NULL"
+
+    def _differs(self, has: Collection[str]) -> str:
+        return super()._differs(())  # a version begins with the first of the changes that left it as it is

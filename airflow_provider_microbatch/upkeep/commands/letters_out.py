@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LETTERS, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import MaintenanceError
+from airflow_provider_microbatch.execution.dead_letters import OpenLetters
 from airflow_provider_microbatch.execution.letters_taken import taken
+from airflow_provider_microbatch.execution.planned import load_batch
 from airflow_provider_microbatch.sinks import OpenSink
+from airflow_provider_microbatch.sources import OpenSource
 from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded
 
 
@@ -46,6 +50,40 @@ def check_letters(
             "restored from. They have dead letters that were run again, and nobody can tell whose: those of what would "
             f"be rewound would be in the table twice. {_way(checkpoint, list(unknown), kept)}"
         )
+
+
+def made_anew(
+    checkpoint: Checkpoint, recorded: Recorded, letters: OpenSource, end: Offset | None, *, to: int
+) -> list[str] | None:
+    """How the letters come back that a batch of dead letters has read and that nobody can read any more, once its rows
+    are taken out: the clears that make them anew, in words. Rows of letters are the only copy where there are none.
+
+    :param letters: the source of the lane's batches.
+    :param end: what the batch has read.
+    :param to: the lane is rewound to this batch; what is taken out with it is made of letters of its own.
+    :return: None if some do not come back.
+    """
+    if not isinstance(letters, OpenLetters):
+        return None
+    gone = {key: way for key, way in letters.gone(end).items() if key.lane != LETTERS or key.id <= to}
+    ways = [way for key, way in gone.items() if way is not None and _can_be_read(checkpoint, recorded, key)]
+    return ways if len(ways) == len(gone) else None
+
+
+def _can_be_read(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) -> bool:
+    """Whether a clear of the batch finds in the sources what it had read there."""
+    planned = load_batch(checkpoint, key)
+    for name, end in planned.entry.ends.items():
+        if planned.is_nothing_of(name):
+            continue
+        source, start = recorded.source(name, lane=key.lane), planned.starts.get(name)
+        if source is None:
+            return False
+        is_unknown = name in planned.entry.unresolved
+        reason = source.why_not_from(start) if is_unknown else source.why_not_again(start, end)
+        if reason is not None:
+            return False
+    return True
 
 
 def _way(checkpoint: Checkpoint, found: Sequence[BatchKey], tables: Sequence[OpenSink]) -> str:

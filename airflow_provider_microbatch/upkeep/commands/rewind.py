@@ -15,7 +15,7 @@ from airflow_provider_microbatch.execution.position import starts_of
 from airflow_provider_microbatch.sinks import OpenSink
 from airflow_provider_microbatch.sources import OpenSource, Source
 from airflow_provider_microbatch.upkeep.commands.for_good import InForce
-from airflow_provider_microbatch.upkeep.commands.letters_out import check_letters
+from airflow_provider_microbatch.upkeep.commands.letters_out import check_letters, made_anew
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.rename_source import check_not_half_renamed
 from airflow_provider_microbatch.upkeep.commands.repair_epochs import fence_attempts, fence_unknown, withdraw_requests
@@ -335,10 +335,15 @@ class _Rewind:
                         "remove the file."
                     )
                 reason = source.why_not_from(start) if is_unknown else source.why_not_again(start, end)
-                # What the table has of such a batch is the only copy: that is never taken out.
-                may_be_lost = reason is not None and (is_unknown or not self._recorded.everywhere(key))
+                # What the table has of such a batch is the only copy: that is never taken out, unless it is rows of
+                # letters that a clear makes anew. Where another table lacks them, nothing else brings them back there.
+                anew = made_anew(self._checkpoint, self._recorded, source, end, to=self._to) if reason else None
+                may_be_lost = reason is not None and (
+                    is_unknown or anew is not None or not self._recorded.everywhere(key)
+                )
+                then = " ".join(f"Then {way}" for way in anew or ())
                 if reason is not None and not (may_be_lost and self._allow_skip):
-                    way = " Go on without them: --allow-skip." if may_be_lost else ""
+                    way = f" Go on without them: --allow-skip. {then}".rstrip() if may_be_lost else ""
                     raise MaintenanceError(
                         f"batch {key} cannot be planned again, its rows would be lost: {reason} Nothing was done.{way}"
                     )
@@ -347,8 +352,8 @@ class _Rewind:
                         location=self._checkpoint.location, source=name, offset=end, lane=self._name, skip=True
                     )
                     told = f"lost to the table: what batch {key} read in source {name!r}: {reason}"
-                    way = f" If the next run stops there, `{behind}` begins behind it."
-                    self._drafting.note(told if is_unknown else told + way)
+                    stops = "" if is_unknown else f"If the next run stops there, `{behind}` begins behind it."
+                    self._drafting.note(f"{told} {then or stops}".rstrip())
                 gone = source.left_out(start, end)
                 if gone is not None and not self._allow_skip:
                     raise MaintenanceError(
