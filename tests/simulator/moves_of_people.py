@@ -367,9 +367,11 @@ def backed_up(world: World) -> str | None:
 @move("another checkpoint on a kept table", weight=8)
 def exchanged(world: World) -> str | None:
     """A new one, or a backup that is older than the table."""
+    from tests.simulator.moves_of_topics import is_well
+
     subject = _subject(world)
-    if not _may_be_exchanged(world, subject):
-        return None
+    if not _may_be_exchanged(world, subject) or not is_well(world, subject):
+        return None  # a topic without marks tells nobody that it is another's
     newest = subject.checkpoint().commit_log.latest_id()
     other = world.random.choice([{}, subject.backup])
     planned = max((int(path.rpartition("/")[2]) for path in other if _is_offset(subject, path)), default=-1)
@@ -377,6 +379,10 @@ def exchanged(world: World) -> str | None:
         return None
     _pause(world)
     subject.repeats = {row: most(subject, unit) for unit in subject.units for row in unit.ids}
+    look_at_replays(world, subject)
+    for run in world.airflow.runs:
+        if run.subject is subject and run.state == SUCCESS:
+            run.wanted = 0  # an older one names batches of its runs that were taken out, and made by others, since
     subject.put_in_place(other)
     return f"{subject.name} has {'an older' if other else 'a new'} checkpoint, its table has batches up to {newest}"
 
