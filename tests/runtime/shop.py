@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,10 @@ def of_kinds_of_iceberg(batch: Batch) -> DataFrame:
 def splits(batch: Batch) -> dict[str, DataFrame]:
     orders = batch.sources["orders"]
     return {"notes": orders.where("id = 3").select("note"), "orders": orders.select("id")}
+
+
+def splits_what_it_keeps(batch: Batch) -> dict[str, DataFrame]:
+    return splits(replace(batch, sources={"orders": batch.sources["orders"].persist()}))
 
 
 def leaves_a_sink_out(batch: Batch) -> dict[str, DataFrame]:

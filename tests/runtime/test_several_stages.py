@@ -52,6 +52,12 @@ def test_each_sink_gets_its_own_frame(spark: Any, sinks: Sinks, orders: str, tmp
     assert published.result["numOutputRowsBySink"] == {"orders": 3, "notes": 1}
 
 
+def test_a_read_that_the_transform_keeps_is_counted_once_for_all_sinks(spark: Any, sinks: Sinks, orders: str) -> None:
+    result = run_job(spark, make_job(sinks, "splits_what_it_keeps", [orders]))
+    assert result["numInputRows"] == {"orders": 3}
+    assert result["numOutputRowsBySink"] == {"orders": 3, "notes": 1}
+
+
 @pytest.mark.parametrize(
     ("function", "said"),
     [
