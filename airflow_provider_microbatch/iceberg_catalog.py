@@ -116,8 +116,13 @@ class OpenCatalog:
             raise
         except (RequestException, SQLAlchemyError, RESTError, CommitStateUnknownException) as error:
             raise self._unanswered(doing, error) from None
-        except _of_metastores() as error:
+        except _metastore_errors("TTransportException", "TApplicationException") as error:
             raise self._unanswered(doing, error) from None
+        except _metastore_errors("TException") as error:
+            said = getattr(error, "message", None) or error
+            raise self._failed(
+                f"cannot {doing} the Iceberg table {self.table}: {type(error).__name__}: {self._without_secrets(said)}"
+            ) from None
         except OSError as error:
             raise self._failed(
                 f"cannot {doing} the Iceberg table {self.table}: {self._without_secrets(error)}"
@@ -127,17 +132,17 @@ class OpenCatalog:
         what = f"cannot {doing} the Iceberg table {self.table} of connection {self._conn_id!r}"
         return self._busy(f"{what}: {type(error).__name__}: {self._without_secrets(error)}")
 
-    def _without_secrets(self, error: Exception) -> str:
+    def _without_secrets(self, error: object) -> str:
         text = str(error)
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return text
 
 
-def _of_metastores() -> tuple[type[Exception], ...]:
+def _metastore_errors(*names: str) -> tuple[type[Exception], ...]:
     """Errors of a Hive metastore's client, which is loaded where a catalog is one."""
-    client = sys.modules.get("thrift.Thrift")
-    return () if client is None else (client.TException,)
+    modules = (sys.modules.get("thrift.Thrift"), sys.modules.get("thrift.transport.TTransport"))
+    return tuple(getattr(module, name) for module in modules for name in names if hasattr(module, name))
 
 
 def properties_of(connection: Connection) -> tuple[str, dict[str, str]]:

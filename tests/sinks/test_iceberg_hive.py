@@ -7,10 +7,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hive_metastore.ThriftHiveMetastore import Client
-from hive_metastore.ttypes import EnvironmentContext, MetaException
+from hive_metastore.ttypes import EnvironmentContext, MetaException, UnlockRequest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.hive import HiveCatalog
 
@@ -86,26 +85,68 @@ def test_a_call_that_outlives_its_task_takes_nothing_back(sink: OpenIceberg, mon
     assert set(attempts_of(sink)) == {(7, 1), (8, 2), (9, 1)}
 
 
-def test_its_own_tables_need_no_lock_and_those_of_others_are_locked(
-    sink: OpenIceberg, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_each_commit_is_under_the_lock_too_since_others_may_set_no_condition(
+    sink: OpenIceberg, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    locked: list[str] = []
-    real = Client.lock
+    calls: list[str] = []
+    for name in ("lock", ALTER, "unlock"):
+        real = getattr(Client, name)
 
-    def lock(client: Client, request: Any) -> Any:
-        locked.append(request.component[0].tablename)
-        return real(client, request)
+        def call(client: Client, *given: Any, name: str = name, real: Any = real, **more: Any) -> Any:
+            calls.append(name)
+            return real(client, *given, **more)
 
-    monkeypatch.setattr(Client, "lock", lock)
+        monkeypatch.setattr(Client, name, call)
     publish(sink, 7)
-    assert locked == []
-    other = tmp_path / "other"
-    namespace, schema = iceberg_catalogs.namespace_of(other), pa.schema([("id", pa.int64()), ("epoch", pa.int64())])
-    metastore().create_namespace(namespace)
-    own = [pa.field("lane", pa.string()), pa.field("batch_id", pa.int64())]
-    metastore().create_table(f"{namespace}.orders", pa.schema([*schema, *own]), location=f"file://{other}/orders")
-    publish(opened(other, iceberg_catalogs.hive()), 7)
-    assert set(locked) == {"orders"}
+    # The first call of a process asks whether conditions are heeded.
+    assert calls == ["lock", ALTER, ALTER, "unlock"]
+
+
+def test_a_commit_that_the_metastore_has_carried_out_and_then_refused_is_in(
+    sink: OpenIceberg, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So does one that got no answer from its own database, and looks again."""
+    publish(sink, 7)
+    real = getattr(Client, ALTER)
+    with monkeypatch.context() as losing:
+
+        def refuse_what_is_done(client: Client, *call: Any) -> None:
+            real(client, *call)
+            raise MetaException("The table has been modified. The parameter value for key 'metadata_location' is …")
+
+        losing.setattr(Client, ALTER, refuse_what_is_done)
+        publish(sink, 8)
+    assert attempts_of(sink) == {(7, 1): 3, (8, 1): 3}
+
+
+def test_who_comes_too_late_keeps_what_the_metastore_may_have_named(
+    sink: OpenIceberg, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit is in, and another one behind it, before its refusal is heard: no manifest of it may go."""
+    publish(sink, 7)
+    other, real, done = opened(sink.definition.root.parent, iceberg_catalogs.hive()), getattr(Client, ALTER), []
+
+    def outrun(client: Client, *call: Any) -> None:
+        real(client, *call)
+        if not done:
+            done.append(True)
+            client.unlock = lambda _: None  # it is let go here, so that the other one need not wait
+            Client.unlock(client, *locks)
+            publish(other, 9)
+            raise MetaException("The table has been modified.")
+
+    locks: list[Any] = []
+    lock = Client.lock
+
+    def note(client: Client, request: Any) -> Any:
+        given = lock(client, request)
+        locks[:] = [UnlockRequest(lockid=given.lockid)]
+        return given
+
+    monkeypatch.setattr(Client, "lock", note)
+    monkeypatch.setattr(Client, ALTER, outrun)
+    publish(sink, 8)
+    assert attempts_of(sink) == {(7, 1): 3, (8, 1): 3, (9, 1): 3}
 
 
 def test_a_metastore_that_heeds_no_condition_is_refused_and_nothing_is_published(

@@ -2,10 +2,9 @@
 
 Pyiceberg's commit takes the metastore's lock of a table, looks at the table, and tells the metastore where its new
 metadata is. That last call asks for nothing: the metastore lets go of a lock whose holder sleeps, and carries out a
-call whose caller has died, so a late call would put the table back behind what others have published since. Iceberg's
-own Java writers have a condition for it, ``expected_parameter_key`` of the metastore (HIVE-26882, since 2.3.10 and
-4.0), and with it need no lock, which a task that is killed would leave behind. That is what tables with
-``engine.hive.lock-enabled=false`` are for, and such are those that this package makes.
+call whose caller has died, so a late call would put the table back behind what others have published since. The
+metastore has a condition for it, ``expected_parameter_key`` (HIVE-26882, HIVE-28121), which Iceberg's Java writers use
+too. The lock stays: writers that set no condition go by it.
 """
 
 from __future__ import annotations
@@ -19,23 +18,14 @@ from airflow_provider_microbatch.exceptions import SinkError
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-UNLOCKED: Mapping[str, str] = {"engine.hive.lock-enabled": "false"}
-"""Property of a table by which all its writers, Iceberg's Java ones too, commit on a condition and take no lock."""
-
 _LOCATION, _PREVIOUS = "metadata_location", "previous_metadata_location"
 _NEVER = "no table has this metadata"
-_NO_LOCK = -1
-
-
-def is_hive(catalog: Catalog) -> bool:
-    """Whether the catalog is a Hive metastore."""
-    module = sys.modules.get("pyiceberg.catalog.hive")
-    return module is not None and isinstance(catalog, module.HiveCatalog)
 
 
 def on_condition(catalog: Catalog) -> None:
-    """From now on each commit of a catalog that is a Hive metastore is refused if the table has got other metadata."""
-    if is_hive(catalog):
+    """If the catalog is a Hive metastore, carry out no commit from now on where the table has got other metadata."""
+    module = sys.modules.get("pyiceberg.catalog.hive")
+    if module is not None and isinstance(catalog, module.HiveCatalog):
         told: Any = catalog
         told._client = _Conditional(told._client)
 
@@ -54,8 +44,10 @@ class _Conditional:
         self._clients.__exit__(*raised)
 
     def check_heeded(self, client: Any, place: str, name: str) -> None:
-        """:raises SinkError: if the metastore carries out a call whose condition does not hold. That call changed
-        nothing."""
+        """Called under the table's lock.
+
+        :raises SinkError: if the metastore carries out a call whose condition does not hold. That call changed nothing.
+        """
         from hive_metastore.ttypes import MetaException
 
         if self._is_heeded:
@@ -70,8 +62,8 @@ class _Conditional:
         else:
             raise SinkError(
                 f"the metastore of {place}.{name} heeds no condition, so a task that slept could put the table back "
-                "behind what was published since. Nothing was published. Take a metastore of Hive 2.3.10, 4.0 or "
-                "newer, or a REST catalog."
+                "behind what was published since. Nothing was published. Take a metastore of Hive 2.3.10, or of 4.0.1 "
+                "or newer (none of 3), or a REST catalog."
             )
 
 
@@ -85,36 +77,22 @@ class _Calls:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
 
-    def lock(self, request: Any) -> Any:
-        from hive_metastore.ttypes import LockResponse, LockState, NoSuchObjectException
-
-        (asked,) = request.component
-        try:
-            properties = self._client.get_table(asked.dbname, asked.tablename).parameters
-        except NoSuchObjectException:
-            properties = {}
-        if all(properties.get(key) == value for key, value in UNLOCKED.items()):
-            return LockResponse(lockid=_NO_LOCK, state=LockState.ACQUIRED)
-        return self._client.lock(request)
-
-    def unlock(self, request: Any) -> None:
-        if request.lockid != _NO_LOCK:
-            self._client.unlock(request)
-
     def alter_table_with_environment_context(
         self, dbname: str, tbl_name: str, new_tbl: Any, environment_context: Any
     ) -> None:
         from hive_metastore.ttypes import MetaException
-        from pyiceberg.exceptions import CommitFailedException
+        from pyiceberg.exceptions import CommitStateUnknownException
 
         self._by.check_heeded(self._client, dbname, tbl_name)
         condition = _if_metadata(new_tbl.parameters[_PREVIOUS], environment_context.properties)
         try:
             self._client.alter_table_with_environment_context(dbname, tbl_name, new_tbl, condition)
         except MetaException as error:
-            if _is_refusal(error):
-                raise CommitFailedException(f"{dbname}.{tbl_name} has got other metadata meanwhile") from None
-            raise
+            if not _is_refusal(error):
+                raise
+            # A metastore that loses the answer of its own database says the same of a commit that it has carried out.
+            # If that was told to have failed, pyiceberg would remove manifests that the table names.
+            raise CommitStateUnknownException(f"{dbname}.{tbl_name} has got other metadata meanwhile") from None
 
 
 def _if_metadata(location: str, more: Mapping[str, str]) -> Any:

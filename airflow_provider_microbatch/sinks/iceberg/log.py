@@ -21,7 +21,6 @@ from airflow_provider_microbatch.sinks.file.posix import make_folders, sync, wri
 from airflow_provider_microbatch.sinks.file.reading import read_regular
 from airflow_provider_microbatch.sinks.iceberg import MAIN
 from airflow_provider_microbatch.sinks.iceberg.catalog import CatalogBusyError
-from airflow_provider_microbatch.sinks.iceberg.hive import UNLOCKED, is_hive
 from airflow_provider_microbatch.sinks.iceberg.ledger import Ledger
 from airflow_provider_microbatch.sinks.iceberg.look import MERGED, Look
 from airflow_provider_microbatch.sinks.iceberg.protocol import NAMES
@@ -224,7 +223,6 @@ class IcebergLog:
                         # A table with one manifest per batch is slow to plan.
                         "commit.manifest-merge.enabled": "true",
                         "write.metadata.delete-after-commit.enabled": "true",
-                        **(UNLOCKED if is_hive(catalog) else {}),
                     },
                 )
             except TableAlreadyExistsError:
