@@ -36,7 +36,7 @@ SYSTEMS: dict[str, tuple[str, Make]] = {
 system_name = registered(SYSTEMS)
 
 MAKES_A_FILE = "INSERT OVERWRITE DIRECTORY '{folder}' USING json SELECT 1 AS id"
-SECONDS = 10
+SECONDS = 20
 MAKES_IT_LATE = (
     "INSERT OVERWRITE DIRECTORY '{folder}' USING json "
     f"SELECT java_method('java.lang.Thread', 'sleep', {SECONDS}000L) AS slept FROM range(1)"
