@@ -25,6 +25,7 @@ from airflow_provider_microbatch.engines.spark_connect import SparkConnectEngine
 from airflow_provider_microbatch.exceptions import AttemptCanceledError, EngineError, TransformError
 from airflow_provider_microbatch.execution.engine import EngineState
 from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator
+from airflow_provider_microbatch.task_context import stoppable
 from tests.airflow_face.support import context
 from tests.execution.world import World
 from tests.support.waiting import wait_until
@@ -404,7 +405,9 @@ def test_another_process_can_see_and_cancel_it(
     assert world.table() == {}
 
 
-def test_on_kill_stops_the_write_and_nothing_is_published(world: World) -> None:
+def test_on_kill_stops_the_write_and_nothing_is_published(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A busy server may take longer than a stop waits: tests/airflow_face/test_stop.py has what becomes of the stage then.
+    monkeypatch.setattr(stoppable, "CANCEL_SECONDS", 60.0)
     ticking = Ticking(world)
     task = operator(world)
     killer = threading.Thread(target=lambda: (wait_until(lambda: ticking.count() > 3), task.on_kill()))
