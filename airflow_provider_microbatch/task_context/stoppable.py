@@ -17,7 +17,8 @@ CANCEL_SECONDS = 3.0
 what is put on record of the stop comes after the answer, or in place of it."""
 
 _AGAIN_SECONDS = 0.5
-"""How long ``execute`` waits when it cancels once more what was stopped: its Spark may have been launched since."""
+"""How long ``execute`` waits for the answer, or cancels once more what was stopped: its Spark may have been launched
+since."""
 
 _SLICE_SECONDS = 0.1
 
@@ -67,7 +68,7 @@ class StoppableEngine:
             return self._engine.cancel(handle)
         if self._asked is None or not self._asked.is_alive():
             self._asked = _Cancel(self._engine, handle)
-            self._asked.wait(_AGAIN_SECONDS)
+        self._asked.wait(_AGAIN_SECONDS)
         return self._asked.answer()
 
     def stop(self) -> None:

@@ -406,8 +406,8 @@ def test_another_process_can_see_and_cancel_it(
 
 
 def test_on_kill_stops_the_write_and_nothing_is_published(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A busy server may take longer than a stop waits: tests/airflow_face/test_stop.py has what becomes of the stage then.
-    monkeypatch.setattr(stoppable, "CANCEL_SECONDS", 60.0)
+    # A busy server may take longer than a stop waits; tests/airflow_face/test_stop.py has what becomes of it then.
+    monkeypatch.setattr(stoppable, "_AGAIN_SECONDS", 60.0)
     ticking = Ticking(world)
     task = operator(world)
     killer = threading.Thread(target=lambda: (wait_until(lambda: ticking.count() > 3), task.on_kill()))
