@@ -132,20 +132,25 @@ def yarn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mute]:
     processes.end_all(TAG, grace=0)
 
 
+def stop(world: World, engine: Mute, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task is told to stop, and its engine does not answer."""
+    monkeypatch.setattr(stoppable, "CANCEL_SECONDS", 0.2)
+    world.land(1)
+    stopped = engine.stoppable
+    with pytest.raises(AttemptCanceledError):
+        world.execution.run(
+            run=run_identity(1), engine=stopped, code=Code(), transform=None, should_stop=lambda: stopped.stopped
+        )
+
+
 @pytest.mark.parametrize("kind", ["warm", "yarn"])
 def test_who_does_not_answer_is_not_waited_for_and_the_stop_is_on_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, request: pytest.FixtureRequest
 ) -> None:
     engine: Mute = request.getfixturevalue(kind)
     assert 0 < stoppable.CANCEL_SECONDS < 3.5, "Airflow's five seconds, less what execute has to do then"
-    monkeypatch.setattr(stoppable, "CANCEL_SECONDS", 0.2)
-    world = World(tmp_path)
-    world.land(1)
-    stopped, began = engine.stoppable, time.monotonic()
-    with pytest.raises(AttemptCanceledError):
-        world.execution.run(
-            run=run_identity(1), engine=stopped, code=Code(), transform=None, should_stop=lambda: stopped.stopped
-        )
+    world, stopped, began = World(tmp_path), engine.stoppable, time.monotonic()
+    stop(world, engine, monkeypatch)
     assert time.monotonic() - began < 20
     assert stopped._asked is not None
     assert stopped._asked.is_alive()
@@ -158,3 +163,18 @@ def test_who_does_not_answer_is_not_waited_for_and_the_stop_is_on_record(
     assert end is not None
     assert end.state == "canceled", "a stopped attempt is none that died"
     assert not world.stages()
+
+
+def test_nor_is_it_one_that_died_to_the_next_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: Mute
+) -> None:
+    """So no stop sets a batch aside, however many there are."""
+    world = World(tmp_path, on_failure="set_aside", set_aside_after_dead=1)
+    stop(world, warm, monkeypatch)
+    world.expire_leases()
+    assert world.run(1, try_number=2) is not None
+    end = world.checkpoint.attempts.ended(KEY, 1)
+    assert end is not None
+    assert end.state == "canceled"
+    assert "told to stop" in str(end.error)
+    assert world.table() == {0: [1]}

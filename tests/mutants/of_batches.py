@@ -444,7 +444,7 @@ MUTATIONS = [
         name="found dead is no failure",
         why="a batch that kills its worker each time stops the pipeline for ever",
         file="execution/set_aside.py",
-        old="            found[DEAD] += [FOUND_DEAD] if is_dead(checkpoint, attempt, engine_of) else []\n",
+        old="            found[DEAD] += [FOUND_DEAD] if died else []\n",
         new="            pass\n",
         tests=(SET_ASIDE,),
     ),
