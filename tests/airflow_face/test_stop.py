@@ -23,6 +23,7 @@ from airflow_provider_microbatch.exceptions import AttemptCanceledError
 from airflow_provider_microbatch.execution.engine import Code, Engine, Handle
 from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator
 from airflow_provider_microbatch.operators.steps import SubmitMicroBatchOperator
+from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.task_context import stoppable
 from airflow_provider_microbatch.task_context.stoppable import StoppableEngine
 from tests.execution.world import World, run_identity
@@ -77,6 +78,42 @@ def test_its_spark_is_killed_within_four_seconds_though_it_does_not_hear(
     assert driver.killed
     assert engine.stopped
     assert 0 < clock.now < 4, "Airflow's five seconds, less what execute has to do then"
+
+
+class Launching(InlineEngine):
+    """Is told to stop while it launches: there is nobody to be ended then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stoppable = StoppableEngine(self)
+        self.did = list[str]()
+
+    def start(self, handle: Handle, job: Job, code: Code) -> None:
+        self.stoppable.stop()
+        self.did.append("launched")
+        super().start(handle, job, code)
+
+    def result(self, handle: Handle) -> None:
+        self.did.append("waited")
+        super().result(handle)
+
+    def cancel(self, handle: Handle) -> bool:
+        self.did.append("told to end")
+        return super().cancel(handle)
+
+
+def test_spark_that_was_launched_meanwhile_is_told_to_end_and_not_waited_for(tmp_path: Path) -> None:
+    world, engine = World(tmp_path), Launching()
+    world.land(1)
+    with pytest.raises(AttemptCanceledError):
+        world.execution.run(
+            run=run_identity(0), engine=engine.stoppable, code=Code(), transform=None,
+            should_stop=lambda: engine.stoppable.stopped,
+        )  # fmt: skip
+    assert engine.did == ["told to end", "launched", "told to end"]
+    end = world.checkpoint.attempts.ended(KEY, 1)
+    assert end is not None
+    assert end.state == "canceled"
 
 
 KEY = BatchKey(LIVE, 0)

@@ -25,9 +25,9 @@ MUTATIONS = [
     Mutation(
         name="a batch is planned before its table is looked at",
         why="a table that cannot be made is found once Spark has read the batch",
-        file="execution/execution.py",
-        old="        self.sink.check()\n        planned = self",
-        new="        planned = self",
+        file="execution/plan.py",
+        old="        self.sink.check()\n        position",
+        new="        position",
         tests=(RUN,),
     ),
     Mutation(

@@ -378,4 +378,12 @@ MUTATIONS = [
         new="            stopped = False\n",
         tests=(STOP,),
     ),
+    Mutation(
+        name="a stop that comes while Spark is launched is forgotten",
+        why="it is waited for until Airflow kills the task; Spark runs on, and its attempt passes for one that died",
+        file="task_context/stoppable.py",
+        old="        if self.stopped:  # meanwhile",
+        new="        if False:  # meanwhile",
+        tests=(STOP,),
+    ),
 ]
