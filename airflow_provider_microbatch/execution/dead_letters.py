@@ -279,7 +279,9 @@ class OpenLetters(OpenSource):
             try:
                 self._part(key)
             except (SourceChangedError, CheckpointError):
-                found[key] = self._clear(summarize(self._checkpoint, key))
+                found[key] = None
+                with suppress(CheckpointError):  # retention may have removed the batch: no clear makes it anew
+                    found[key] = self._clear(summarize(self._checkpoint, key))
         return found
 
     def _anew(self, batch: BatchSummary) -> str:

@@ -19,7 +19,7 @@ from airflow_provider_microbatch.execution.dropping import drop_stage
 from airflow_provider_microbatch.execution.engine import Engine
 from airflow_provider_microbatch.execution.guard import named
 from airflow_provider_microbatch.execution.recorded_sinks import check_may_be_asked, recorded_sink
-from airflow_provider_microbatch.execution.set_aside import FOUND_DEAD, cause_of, is_dead
+from airflow_provider_microbatch.execution.set_aside import FOUND_DEAD, FOUND_STOPPED, cause_of, is_dead, was_stopped
 from airflow_provider_microbatch.execution.standing_state import have_stand
 from airflow_provider_microbatch.execution.stateful import drop_own_folder
 from airflow_provider_microbatch.execution.status import end_attempt, is_committed
@@ -152,8 +152,11 @@ class Ending:
             self.end(earlier, AttemptEnd(state="succeeded", ended_ms=self._clock_ms()))
             return
         dead = is_dead(self._checkpoint, earlier, lambda name: engine if name == engine.name else None)
-        state, what = ("failed", FOUND_DEAD) if dead else ("superseded", "superseded")
-        error = AttemptFencedError(f"{what} by {named(by)}" if not dead else f"{what}. {named(by)} found it so.")
+        state, error = "superseded", AttemptFencedError(f"superseded by {named(by)}")
+        if dead:
+            stopped = was_stopped(self._checkpoint, earlier)
+            state, what = ("canceled", FOUND_STOPPED) if stopped else ("failed", FOUND_DEAD)
+            error = AttemptFencedError(f"{what}. {named(by)} found it so.")
         # An engine is never given a handle of another engine, which it could not read.
         own = earlier.handle.get("engine") == engine.name
         if not own:
@@ -167,7 +170,7 @@ class Ending:
             sink.fence(earlier.batch, earlier.epoch, by=str(error))
         except (MicroBatchError, OSError) as fence:
             log.warning("batch %s attempt %s is fenced, but its Spark sees none: %s", earlier.key, earlier.epoch, fence)
-        cause = DEAD if dead else None
+        cause = DEAD if state == "failed" else None
         self.abandon(earlier, state=state, error=error, engine=engine if own else None, cause=cause, sink=sink)
 
     def _sink_of(self, attempt: Attempt) -> OpenSink:

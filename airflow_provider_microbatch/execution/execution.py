@@ -113,7 +113,6 @@ class Execution:
 
     def plan(self, run: RunIdentity) -> PlannedBatch | None:
         """Plan the next batch or continue the planned one; see :meth:`Planner.plan`."""
-        self.sink.check()
         planned = self.planner.plan(run)
         if planned is not None and not planned.resumed:
             say_where_from(self.checkpoint, self.planner.sources, planned.key)

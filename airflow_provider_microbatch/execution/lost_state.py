@@ -40,7 +40,9 @@ def lost_state(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> Checkpo
 
 def _way_back(checkpoint: Checkpoint, kept: _Kept, *, before: int) -> str:
     numbers = checkpoint.lane(LIVE).commit_log.ids()
-    to = next((number for number in reversed(numbers) if number < before and not kept.missing(number)), -1)
+    # No log goes on from the oldest that retention has kept: it has none before it.
+    usable = (number for number in reversed(numbers) if number < before and (number > numbers[0] or number == 0))
+    to = next((number for number in usable if kept.has(number)), -1)
     if to < 0 < numbers[0]:  # nothing tells what the first batches have read
         return "begin a checkpoint and a table of their own, which read from the beginning"
     back = f"`microbatch rewind {quote(checkpoint.location)} --to {to} --drop-output` "
@@ -56,6 +58,11 @@ class _Kept:
     checkpoint: Checkpoint
     sink: OpenSink
     files: Mapping[tuple[int, str], str]
+
+    def has(self, number: int) -> bool:
+        """Whether the state after the batch is there: a batch of a query may have kept none that anybody goes on from,
+        or in files that were converted behind a later batch alone."""
+        return self._ids(number) is not None and not self.missing(number)
 
     def missing(self, number: int) -> str | None:
         """A file that the state after the batch is read from and that is not there; None if there is none."""

@@ -44,6 +44,7 @@ from airflow_provider_microbatch.sinks import OpenSink
 log = logging.getLogger(__name__)
 
 FOUND_DEAD = "found dead: its lease has run out, and its engine does not say that it runs"
+FOUND_STOPPED = "found stopped: its task was told to stop, and has left no end of it"
 
 _STEPS = ' (of steps the one that failed with all that comes after it, "Downstream": the last one publishes)'
 
@@ -81,6 +82,13 @@ def is_dead(checkpoint: Checkpoint, attempt: Attempt, engine_of: EngineOf) -> bo
         return False
 
 
+def was_stopped(checkpoint: Checkpoint, attempt: Attempt) -> bool:
+    """Whether an attempt without an end on record was told to stop, so that it is none that died: its task could not
+    have it cleaned up in time, or Airflow saw that somebody wanted the end."""
+    mark = checkpoint.marks.of(attempt)
+    return mark is not None and mark.status == "canceled"
+
+
 def failures(checkpoint: Checkpoint, key: BatchKey, engine_of: EngineOf) -> Failures:
     """Errors of the batch's attempts that speak against it. An attempt of a replay, or one that a stop or a later
     attempt put an end to, is no failure of the batch."""
@@ -92,7 +100,8 @@ def failures(checkpoint: Checkpoint, key: BatchKey, engine_of: EngineOf) -> Fail
             continue  # a replay's failure is not the batch's
         end = checkpoint.attempts.ended(key, attempt.epoch)
         if end is None:
-            found[DEAD] += [FOUND_DEAD] if is_dead(checkpoint, attempt, engine_of) else []
+            died = is_dead(checkpoint, attempt, engine_of) and not was_stopped(checkpoint, attempt)
+            found[DEAD] += [FOUND_DEAD] if died else []
         elif end.state == "failed":
             error = end.error or ""
             # Before causes were recorded the text alone told which attempt was found dead.

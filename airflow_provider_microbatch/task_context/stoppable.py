@@ -52,6 +52,8 @@ class StoppableEngine:
         if self.stopped:
             raise AttemptCanceledError(f"batch {job.lane}/{job.batch_id} was stopped before Spark was launched.")
         self._engine.start(handle, job, code)
+        if self.stopped:  # meanwhile, when there may have been nobody to be ended: who cleans up cancels once more
+            raise AttemptCanceledError(f"batch {job.lane}/{job.batch_id} was stopped while Spark was launched.")
 
     def result(self, handle: Handle) -> None:
         self._engine.result(handle)

@@ -23,6 +23,7 @@ from airflow_provider_microbatch.exceptions import AttemptCanceledError
 from airflow_provider_microbatch.execution.engine import Code, Engine, Handle
 from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator
 from airflow_provider_microbatch.operators.steps import SubmitMicroBatchOperator
+from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.task_context import stoppable
 from airflow_provider_microbatch.task_context.stoppable import StoppableEngine
 from tests.execution.world import World, run_identity
@@ -79,6 +80,42 @@ def test_its_spark_is_killed_within_four_seconds_though_it_does_not_hear(
     assert 0 < clock.now < 4, "Airflow's five seconds, less what execute has to do then"
 
 
+class Launching(InlineEngine):
+    """Is told to stop while it launches: there is nobody to be ended then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stoppable = StoppableEngine(self)
+        self.did = list[str]()
+
+    def start(self, handle: Handle, job: Job, code: Code) -> None:
+        self.stoppable.stop()
+        self.did.append("launched")
+        super().start(handle, job, code)
+
+    def result(self, handle: Handle) -> None:
+        self.did.append("waited")
+        super().result(handle)
+
+    def cancel(self, handle: Handle) -> bool:
+        self.did.append("told to end")
+        return super().cancel(handle)
+
+
+def test_spark_that_was_launched_meanwhile_is_told_to_end_and_not_waited_for(tmp_path: Path) -> None:
+    world, engine = World(tmp_path), Launching()
+    world.land(1)
+    with pytest.raises(AttemptCanceledError):
+        world.execution.run(
+            run=run_identity(0), engine=engine.stoppable, code=Code(), transform=None,
+            should_stop=lambda: engine.stoppable.stopped,
+        )  # fmt: skip
+    assert engine.did == ["told to end", "launched", "told to end"]
+    end = world.checkpoint.attempts.ended(KEY, 1)
+    assert end is not None
+    assert end.state == "canceled"
+
+
 KEY = BatchKey(LIVE, 0)
 TAG = "microbatch-5a2b7c9d-6f5e-4d38-9c6c-3f1a0b54e5a1"
 HERE = {"host": socket.gethostname(), "tag": TAG, "application": "orders batch live/0 attempt 1"}
@@ -132,20 +169,25 @@ def yarn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mute]:
     processes.end_all(TAG, grace=0)
 
 
+def stop(world: World, engine: Mute, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task is told to stop, and its engine does not answer."""
+    monkeypatch.setattr(stoppable, "CANCEL_SECONDS", 0.2)
+    world.land(1)
+    stopped = engine.stoppable
+    with pytest.raises(AttemptCanceledError):
+        world.execution.run(
+            run=run_identity(1), engine=stopped, code=Code(), transform=None, should_stop=lambda: stopped.stopped
+        )
+
+
 @pytest.mark.parametrize("kind", ["warm", "yarn"])
 def test_who_does_not_answer_is_not_waited_for_and_the_stop_is_on_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, request: pytest.FixtureRequest
 ) -> None:
     engine: Mute = request.getfixturevalue(kind)
     assert 0 < stoppable.CANCEL_SECONDS < 3.5, "Airflow's five seconds, less what execute has to do then"
-    monkeypatch.setattr(stoppable, "CANCEL_SECONDS", 0.2)
-    world = World(tmp_path)
-    world.land(1)
-    stopped, began = engine.stoppable, time.monotonic()
-    with pytest.raises(AttemptCanceledError):
-        world.execution.run(
-            run=run_identity(1), engine=stopped, code=Code(), transform=None, should_stop=lambda: stopped.stopped
-        )
+    world, stopped, began = World(tmp_path), engine.stoppable, time.monotonic()
+    stop(world, engine, monkeypatch)
     assert time.monotonic() - began < 20
     assert stopped._asked is not None
     assert stopped._asked.is_alive()
@@ -158,3 +200,18 @@ def test_who_does_not_answer_is_not_waited_for_and_the_stop_is_on_record(
     assert end is not None
     assert end.state == "canceled", "a stopped attempt is none that died"
     assert not world.stages()
+
+
+def test_nor_is_it_one_that_died_to_the_next_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: Mute
+) -> None:
+    """So no stop sets a batch aside, however many there are."""
+    world = World(tmp_path, on_failure="set_aside", set_aside_after_dead=1)
+    stop(world, warm, monkeypatch)
+    world.expire_leases()
+    assert world.run(1, try_number=2) is not None
+    end = world.checkpoint.attempts.ended(KEY, 1)
+    assert end is not None
+    assert end.state == "canceled"
+    assert "told to stop" in str(end.error)
+    assert world.table() == {0: [1]}

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import uuid
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from airflow_provider_microbatch.exceptions import BatchSetAsideError, BrokenLog
 from airflow_provider_microbatch.runtime.streaming import PROVIDER, state_settings
 from airflow_provider_microbatch.stores.location import open_store
 from airflow_provider_microbatch.stores.posix import PosixStore
-from airflow_provider_microbatch.upkeep.commands import apply
+from airflow_provider_microbatch.upkeep.commands import apply, exchange_state
 from airflow_provider_microbatch.upkeep.commands.apply import Applier
 from airflow_provider_microbatch.upkeep.commands.copying import copy_checkpoint
 from airflow_provider_microbatch.upkeep.commands.exchange import plan_export, plan_import
@@ -276,6 +277,22 @@ def test_state_that_cannot_be_converted_is_refused_before_anything_is_copied(
     with pytest.raises(CheckpointError, match=message):
         imported(query, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
+
+
+def test_state_is_not_converted_where_pyspark_client_alone_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the module, and no Spark."""
+
+    def version(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(exchange_state, "version", version)
+    query = tmp_path / "stateful"
+    shutil.copytree(GOLDEN / "spark-4.2.0-v2", query)
+    (query / "state" / "0").mkdir(parents=True)
+    with pytest.raises(MaintenanceError, match=r"pyspark is not installed\. Type this where it is"):
+        imported(query, tmp_path / "copy")
 
 
 def pin(query: Path, conf: dict[str, str]) -> int:

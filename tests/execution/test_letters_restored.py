@@ -3,6 +3,7 @@ the commands that the errors name bring all right."""
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from pathlib import Path
 
@@ -18,15 +19,18 @@ from tests.execution.two_tables import is_clean
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Checked:
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> Checked:
     """Two batches in two tables, with one dead letter each, 2 and 7, that were run again since. A copy of before the
     second is kept."""
     tables = {name: FileSink(str(tmp_path / name), format="json") for name in ("lake", "orders")}
     world = Checked(tmp_path, sink=Sinks(tables), expect={"lake": {"version = 1": "dead_letter"}})
-    for number, rows in enumerate([(1, 2, 3), (6, 7)]):
+    missing = getattr(request, "param", "fail")
+    world.sources = {name: dataclasses.replace(one, on_missing=missing) for name, one in world.sources.items()}
+    for number, files in enumerate([[(1, 2, 3)], [(6,), (7,)]]):
         for name in ("lake", "letters") if number else ():
             shutil.copytree(tmp_path / name, tmp_path / "kept" / name)
-        world.land(*rows)
+        for rows in files:
+            world.land(*rows)
         live(world, number, 2, 7)
     replay(world, 10)
     return world
@@ -64,11 +68,39 @@ def test_so_do_letters_whose_rows_all_tables_have(world: Checked) -> None:
     go_on(world)
 
 
+@pytest.mark.parametrize("world", ["fail", "skip"], indirect=True)
 def test_rows_of_letters_stay_that_nobody_can_make_anew(world: Checked) -> None:
     restore(world, "lake", "letters")
-    for path in world.landing().iterdir():
-        path.unlink()
+    (world.landing() / "000007.json").unlink()
     with pytest.raises(MaintenanceError, match="its rows would be lost") as told:
         applied(world, rewind(-1, lane="dead-letters", allow_skip=True))
     assert "--allow-skip" not in str(told.value)
     assert 7 in ids(world, "orders")
+
+
+@pytest.fixture
+def forgotten(tmp_path: Path) -> Checked:
+    """Retention has removed the batch whose letter 2 was run again, and kept the batch of that."""
+    world = Checked(tmp_path, min_batches_to_retain=2)
+    for number in range(4):
+        world.land(3 * number + 2)
+        live(world, number, 2)
+        if number == 0:
+            replay(world, 10)
+    assert world.checkpoint.offset_log.ids() == [2, 3]
+    return world
+
+
+def test_rows_of_letters_stay_whose_batch_retention_has_removed(forgotten: Checked) -> None:
+    with pytest.raises(MaintenanceError, match=r"dead letters of batch live/0 cannot be read: .* Nothing was done"):
+        applied(forgotten, rewind(-1, lane="dead-letters", allow_skip=True))
+    assert ids(forgotten) == [2, 5, 8, 11]
+
+
+def test_but_they_stop_no_rewind_where_the_tables_have_lost_them(forgotten: Checked) -> None:
+    for table in ("lake", "letters"):
+        shutil.rmtree(forgotten.root / table / "lane=dead-letters")
+    with pytest.raises(MaintenanceError, match="Go on without them: --allow-skip"):
+        applied(forgotten, rewind(-1, lane="dead-letters"))
+    applied(forgotten, rewind(-1, lane="dead-letters", allow_skip=True))
+    assert forgotten.checkpoint.lane("dead-letters").offset_log.ids() == []

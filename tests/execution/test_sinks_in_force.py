@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_microbatch.exceptions import MaintenanceError, MicroBatchError, SinkError, SourceError
+from airflow_provider_microbatch.execution.dead_letters import execution_of, replaying
 from airflow_provider_microbatch.execution.intervals import lane_of
 from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.sinks.file import FileSink
@@ -90,6 +91,25 @@ class Told(IntervalWorld):
         with pytest.raises(MicroBatchError, match="no unread data"):
             self.work(hour(31)).plan(backfill_run(91, clear_number=1))
 
+    def away(self, names: str) -> None:
+        """One of its tables does not answer, for a moment."""
+        self.name(names)
+        place = self.root / names.split()[-1]
+        place.rename(self.root / "aside")
+        place.touch()
+        with pytest.raises(SinkError):
+            self.run(92)
+        place.unlink()
+        (self.root / "aside").rename(place)
+
+    def letters(self, names: str) -> None:
+        """``dead-letters --replay`` has the pipeline on record, and finds none."""
+        self.name(names)
+        self.options["dead_letters"] = FileSink(str(self.root / "letters"), format="json")
+        again = execution_of(replaying(self.pipeline, "mend.py:mend"), self.checkpoint, clock_ms=self._tick)
+        del self.options["dead_letters"]
+        assert again.plan(run_identity(93)) is None
+
     def moved(self, names: str) -> None:
         """One table, to another path."""
         before, after = names.split()
@@ -120,12 +140,21 @@ COMES_BACK: dict[str, tuple[str, list[tuple[str, str]]]] = {
         FIRST,
         [("interval", "a b"), ("moved", "a a2"), ("interval", "a2 b"), ("live", "a2 b")],
     ),
+    "named again, and letters are run again by the pipeline on record": (
+        "live",
+        [BOTH, ("live", "a"), ("nothing_new", "a b"), ("letters", "a")],
+    ),
     "one table, which was moved since": (FIRST, [("interval", "a"), ("moved", "a a2"), ("interval", "a2")]),
 }
 REFUSED: dict[str, tuple[str, list[tuple[str, str]]]] = {
     "left out": ("live", [BOTH, ("live", "a")]),
     "left out by a run that finds nothing new": ("live", [BOTH, ("nothing_new", "a")]),
     "left out by a plan that is refused": ("live", [BOTH, ("refused", "a")]),
+    "left out by a run that its table refuses": ("live", [BOTH, ("away", "a")]),
+    "left out, and letters are run again by the pipeline on record": (
+        "live",
+        [BOTH, ("refused", "a"), ("letters", "a b")],
+    ),
     "left out by an interval": ("live", [BOTH, ("interval", "a")]),
     "left out, and a clear by the code of then": ("live", [BOTH, ("nothing_new", "a"), ("cleared", "a b")]),
     "left out by a clear": ("live", [("live", "a"), BOTH, ("cleared", "a")]),
@@ -156,7 +185,7 @@ def test_what_would_not_come_back_is_left_until_a_run_names_it(
     tmp_path: Path, lane: str, runs: list[tuple[str, str]]
 ) -> None:
     world = told(tmp_path, runs)
-    with pytest.raises(MaintenanceError, match=r"is in \S+/b, .*Name all these tables, let the pipeline run once"):
+    with pytest.raises(MaintenanceError, match=r"is in \S+/b, .*let the pipeline run once .*sensor"):
         world.rewound(lane)
     world.nothing_new("a b c" if "a c" in dict(runs[1:]).values() else "a b")
     world.rewound(lane)

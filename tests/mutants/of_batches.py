@@ -25,9 +25,9 @@ MUTATIONS = [
     Mutation(
         name="a batch is planned before its table is looked at",
         why="a table that cannot be made is found once Spark has read the batch",
-        file="execution/execution.py",
-        old="        self.sink.check()\n        planned = self",
-        new="        planned = self",
+        file="execution/plan.py",
+        old="        self.sink.check()\n        position",
+        new="        position",
         tests=(RUN,),
     ),
     Mutation(
@@ -444,7 +444,7 @@ MUTATIONS = [
         name="found dead is no failure",
         why="a batch that kills its worker each time stops the pipeline for ever",
         file="execution/set_aside.py",
-        old="            found[DEAD] += [FOUND_DEAD] if is_dead(checkpoint, attempt, engine_of) else []\n",
+        old="            found[DEAD] += [FOUND_DEAD] if died else []\n",
         new="            pass\n",
         tests=(SET_ASIDE,),
     ),

@@ -31,4 +31,12 @@ MUTATIONS = [
         new="",
         tests=(PLANNED,),
     ),
+    Mutation(
+        name="state is to be converted where only the client of Spark is installed",
+        why="the command ends in a stack trace, which does not say where to type it",
+        file="upkeep/commands/exchange_state.py",
+        old="    except PackageNotFoundError:\n",
+        new="    except KeyError:\n",
+        tests=("tests/execution/test_exchange.py",),
+    ),
 ]

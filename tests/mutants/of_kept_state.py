@@ -32,4 +32,20 @@ MUTATIONS = [
         new="                if batch_id == number and (batch_id + 1, id) not in self.files:\n",
         tests=(KEPT,),
     ),
+    Mutation(
+        name="the oldest batch that retention keeps is named to go back to",
+        why="no rewind goes back to it, and the error names no other way on",
+        file="execution/lost_state.py",
+        old="(number > numbers[0] or number == 0)",
+        new="number >= 0",
+        tests=(LOST,),
+    ),
+    Mutation(
+        name="a batch of a query whose files were converted behind a later one alone is named to go back to",
+        why="the rewind puts away what tells the state, and no batch goes on from there",
+        file="execution/lost_state.py",
+        old="self._ids(number) is not None and not",
+        new="not",
+        tests=("tests/spark_exchange/test_state_converted.py",),
+    ),
 ]

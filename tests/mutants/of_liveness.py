@@ -362,4 +362,28 @@ MUTATIONS = [
         new="if False else before\n",
         tests=("tests/airflow_face/test_data_interval.py",),
     ),
+    Mutation(
+        name="an attempt that was told to stop counts as dead where its end is not on record",
+        why="some stops of a task whose server does not answer set a sound batch aside",
+        file="execution/set_aside.py",
+        old=" and not was_stopped(checkpoint, attempt)",
+        new="",
+        tests=(STOP,),
+    ),
+    Mutation(
+        name="the next attempt takes one that was told to stop for one that died",
+        why="its hooks are told so, and what counts deaths sets the batch aside",
+        file="execution/ending.py",
+        old="            stopped = was_stopped(self._checkpoint, earlier)\n",
+        new="            stopped = False\n",
+        tests=(STOP,),
+    ),
+    Mutation(
+        name="a stop that comes while Spark is launched is forgotten",
+        why="it is waited for until Airflow kills the task; Spark runs on, and its attempt passes for one that died",
+        file="task_context/stoppable.py",
+        old="        if self.stopped:  # meanwhile",
+        new="        if False:  # meanwhile",
+        tests=(STOP,),
+    ),
 ]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.runtime import converted_state
 from airflow_provider_microbatch.runtime.converted_state import OldState
 from airflow_provider_microbatch.runtime.streaming import CHANGELOG, FORMAT, PROVIDER, ROCKSDB, state_settings
@@ -63,6 +64,19 @@ def test_an_aggregate_goes_on_from_hand_to_hand(tmp_path: Path, spark: Spark) ->
     handed.conf.update(state_settings())
     handed.land((1, "00:00"), (2, "00:00"), (3, "00:00"))
     assert as_text(handed.stream()) == as_text([{"id": 1, "count": 5}, {"id": 2, "count": 2}, {"id": 3, "count": 1}])
+
+
+def test_lost_state_that_was_converted_leaves_no_batch_of_the_query_to_go_back_to(tmp_path: Path, spark: Spark) -> None:
+    handed = Handed(tmp_path, spark, "counts", FORMAT_1)
+    for _ in range(2):
+        handed.land((1, "00:00"))
+        handed.stream()
+    handed.import_it()
+    for path in handed.world.root.glob("checkpoint/state/*/*/2_*"):
+        path.unlink()
+    handed.land((1, "00:00"))
+    with pytest.raises(CheckpointError, match=r"state of batch live/1, .* takes all batches back"):
+        handed.run()
 
 
 def test_a_conversion_that_was_killed_goes_on_where_it_was(

@@ -41,3 +41,20 @@ def test_the_newest_batch_whose_state_is_there_is_named_and_the_pipeline_goes_on
         **{number: [{"id": 1, "count": number + 1}, {"id": 2, "count": number + 1}] for number in range(3)},
         3: [{"id": 1, "count": 4}],
     }
+
+
+def test_no_batch_is_named_that_no_rewind_goes_back_to(tmp_path: Path, engine: SessionEngine) -> None:
+    """The oldest that retention keeps has none before it, from which a log would go on."""
+    world = StatefulWorld(tmp_path, engine=engine, min_batches_to_retain=2)
+    state, backup = tmp_path / "checkpoint" / "state", tmp_path / "backup"
+    for number in range(3):
+        world.land(str(number), 1)
+        world.run(number)
+        if number == 1:
+            shutil.copytree(state, backup)
+    shutil.rmtree(state)
+    backup.rename(state)
+    world.land("3", 1)
+    with pytest.raises(CheckpointError, match=r"state of batch live/2, .* begin a checkpoint and a table of their own"):
+        world.run(3)
+    assert world.checkpoint.commit_log.ids() == [1, 2]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from importlib.metadata import version
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.by_hand import is_position
@@ -145,14 +144,16 @@ def _converted(drafting: Drafting, origin: Checkpoint, store: Store, number: int
             f"{origin.location} keeps state by {provider}, which only its own query reads. A pipeline takes over "
             f"the state of Spark's own providers. {_AGAIN}"
         )
-    if find_spec("pyspark") is None:
+    try:
+        spark = version("pyspark")  # pyspark-client has the module too, and no Spark
+    except PackageNotFoundError:
         raise MaintenanceError(
             f"the state of {origin.location} has to be converted, for which a Spark is started here, and pyspark is "
             "not installed. Type this where it is. Nothing was done."
-        )
+        ) from None
     how = "of checkpoint format 1" if provider == ROCKSDB else "Spark's default provider's"
     drafting.note(
-        f"the state is {how}, and is converted to RocksDB's of checkpoint format 2 by Spark {version('pyspark')}: the "
+        f"the state is {how}, and is converted to RocksDB's of checkpoint format 2 by Spark {spark}: the "
         "pipeline's Spark has to read that one's state (4.0 and later versions do not read each other's)."
     )
     return TakenOver(

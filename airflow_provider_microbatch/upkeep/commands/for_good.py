@@ -2,7 +2,8 @@
 
 One rule for all lanes: a table is written to if each sink in force has it, at whatever address it was then. Those are
 what runs of the pipeline have said last (:mod:`~airflow_provider_microbatch.checkpoint.sinks_in_force`). So whoever is
-refused has one way on that always leads out: name the table, and let the pipeline run once.
+refused has one way on that always leads out: name the table, and let the pipeline run once. A sensor alone tells
+nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from airflow_provider_microbatch.sinks.dead_letters import LETTERS
 from airflow_provider_microbatch.sinks.several import Sinks
 from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded
 
-_RUN_ONCE = "let the pipeline run once (it tells what it names also where it is refused, or finds nothing new)"
+_RUN_ONCE = (
+    "let the pipeline run once (it tells what it names also where it is refused, or finds nothing new; behind a sensor "
+    "that waits for new data it does once that is marked as succeeded)"
+)
 
 
 class InForce:

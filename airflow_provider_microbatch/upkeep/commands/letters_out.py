@@ -71,7 +71,8 @@ def made_anew(
 
 
 def _can_be_read(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) -> bool:
-    """Whether a clear of the batch finds in the sources what it had read there."""
+    """Whether a clear of the batch finds in the sources all that it had read there, also where a source would go on
+    without what is missing."""
     planned = load_batch(checkpoint, key)
     for name, end in planned.entry.ends.items():
         if planned.is_nothing_of(name):
@@ -81,7 +82,7 @@ def _can_be_read(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) -> b
             return False
         is_unknown = name in planned.entry.unresolved
         reason = source.why_not_from(start) if is_unknown else source.why_not_again(start, end)
-        if reason is not None:
+        if reason is not None or (not is_unknown and source.left_out(start, end) is not None):
             return False
     return True
 
