@@ -12,6 +12,10 @@ from airflow_provider_microbatch.sinks.placed.data_files import DataFiles
 
 Made = TypeVar("Made")
 
+ANEW = "give the pipeline another table and another checkpoint: all that its sources have is read again"
+"""The way on where nothing brings back what a table has lost. Another table alone is refused: the batches that are
+committed are in the one of before."""
+
 
 def check_order(kinds: Mapping[str, str | None], merge: Merge, *, where: str) -> None:
     """Check that changes of these columns have keys, and an order.
@@ -102,5 +106,5 @@ def lacking(error: FileNotFoundError, *, log: str, where: str) -> SinkError:
     return SinkError(
         f"a file is gone that {where} needs to merge changes ({error}): somebody has removed "
         f"it, or put back {log} alone. Nothing was changed. Bring the folder _microbatch of the table back from "
-        "its backup, or the whole table, of one moment; or have another table made by all batches again."
+        f"its backup, or the whole table, of one moment; or {ANEW}."
     )
