@@ -91,7 +91,9 @@ def unless_outdated(make: Callable[[], Made], *, is_outdated: Callable[[], bool]
     try:
         return make()
     except (FileNotFoundError, SinkError) as error:
-        if is_outdated():
+        # Nothing is written anew under its name: only what is gone may be another commit's doing.
+        is_gone = isinstance(error, FileNotFoundError) or isinstance(error.__cause__, FileNotFoundError)
+        if is_gone and is_outdated():
             return None
         if isinstance(error, FileNotFoundError):
             raise lacking(error, log=log, where=where) from error
