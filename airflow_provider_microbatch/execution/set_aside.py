@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import DEAD, JOB, Attempt, AttemptEnd, CommitEntry, RunIdentity
@@ -27,6 +27,7 @@ from airflow_provider_microbatch.exceptions import (
     EngineError,
     OutrunError,
     ReadError,
+    SinkError,
     SparkKilledError,
     TransformError,
 )
@@ -191,6 +192,7 @@ def set_aside(
     :param end_earlier: puts an end to all attempts before the one it is given.
     :raises OutrunError: if another process was faster; nothing is set aside then.
     :raises SourceError: if a source cannot keep the range; nothing is set aside then.
+    :raises SinkError: if readers find a part of the batch; nothing is set aside then.
     """
     key, attempts = planned.key, checkpoint.attempts
     fencing = fence(key, epoch, by=FencedBy.SET_ASIDE, started_ms=now_ms, run=run)
@@ -201,6 +203,11 @@ def set_aside(
     batch = expected(checkpoint, planned.identity)
     if (sink.contains(batch) or latest_in(sink, batch)) is not None:
         raise OutrunError(f"batch {key} was published at the same moment.")
+    if latest_in(sink, replace(batch, partly=True)) is not None:
+        raise SinkError(
+            f"batch {key} is not set aside: readers of {sink.location()} find a part of its rows, which goes with the "
+            "stage of the attempt that has died over it, and that could not be dropped. The next run tries again."
+        )
     sources.keep(planned.ranges)
     entry = CommitEntry(
         # The batch's own watermark: nothing has moved it.

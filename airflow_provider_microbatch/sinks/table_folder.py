@@ -33,7 +33,7 @@ _TOLD = "by the name of this file pipelines know that this folder is their table
 def check_writable(root: Path) -> None:
     """Check that a table's folder can be read and written, or made. Nothing stays behind.
 
-    :raises SinkError: if it cannot, or if a table would be begun where other hosts' files are seen late.
+    :raises SinkError: if it cannot.
     """
     where = f"the table {root} cannot be written"
     nearest = next(folder for folder in (root, *root.parents) if os.path.lexists(folder))
@@ -41,7 +41,6 @@ def check_writable(root: Path) -> None:
         raise SinkError(f"{where}: {nearest} is not a folder.")
     if not os.access(nearest, os.R_OK | os.W_OK | os.X_OK):
         raise SinkError(f"{where}: no permission to read and write {nearest}.")
-    _check_file_system(root)
     if nearest == root:
         return
     # Only an attempt to make a folder tells whether one can be made (root may write everywhere, and not in /proc).
@@ -51,8 +50,12 @@ def check_writable(root: Path) -> None:
         raise SinkError(f"{where}: no folder can be made in {nearest}: {error.strerror}.") from error
 
 
-def _check_file_system(root: Path) -> None:
-    """A table that is there goes on, since its batches would have to be moved; each plan says so."""
+def check_file_system(root: Path) -> None:
+    """Check that a table is not begun where other hosts' files are seen late. One that is there goes on, since its
+    batches would have to be moved; each plan says so.
+
+    :raises SinkError: if it would be.
+    """
     kind = caching_type(root)
     if kind is None:
         return

@@ -188,7 +188,9 @@ def _look(checkpoint: Checkpoint, recorded: Recorded, batch: BatchIdentity, *, i
     asked_for = tables_of([sink for sink in sinks if sink not in silent])
     missing = [table for table in asked_for if found_in(table, asked) is None]
     tables = " nor in ".join(table.location() for table in missing)
-    message = str(told) if told else f"batch {key} is committed and not in {tables}: its rows are missing."
+    is_partly = any(found_in(table, replace(asked, partly=True)) is not None for table in missing)
+    there = "readers find only a part of its rows there" if is_partly else "its rows are missing"
+    message = str(told) if told else f"batch {key} is committed and not in {tables}: {there}."
     repair = _back(checkpoint, recorded, key)
     if missing and any(len(sink.tables) > 1 for sink in wrote):
         repair += f" A clear writes to what the pipeline names by then: see that {tables} is among it."

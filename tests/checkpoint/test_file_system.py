@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_microbatch.cli.main import main
+from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import CheckpointError, SinkError
 from airflow_provider_microbatch.sinks import Sink, SinkContext
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.kafka import KafkaSink
+from airflow_provider_microbatch.sinks.postgres import PostgresSink
 from airflow_provider_microbatch.stores.posix import file_system as file_system
 from airflow_provider_microbatch.stores.posix.file_system import type_of, unfit
 from tests.execution.world import World, run_identity
@@ -113,3 +116,28 @@ def test_a_new_pipeline_plans_nothing_for_it(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(SinkError, match="cannot be begun"):
         world.run(0)
     assert world.files() == {}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda stages: PostgresSink("db", "public.orders", stages=stages),
+        lambda stages: KafkaSink("orders", conn_id="kafka", stages=stages, on_replay="append"),
+    ],
+    ids=["postgres", "kafka"],
+)
+def test_stages_may_be_there_whose_table_is_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, make: Callable[[str], Sink]
+) -> None:
+    """A stage is one attempt's alone: nothing is exchanged, and what is published is no file."""
+
+    class NoServer(Exception):
+        pass
+
+    def connect(_: str) -> Connection:
+        raise NoServer
+
+    mounted(monkeypatch, tmp_path, "nfs4")
+    with caplog.at_level(logging.WARNING), pytest.raises(NoServer):
+        make(str(tmp_path / "stages")).open(SinkContext(connect=connect)).check()
+    assert caplog.text == ""

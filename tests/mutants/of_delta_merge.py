@@ -71,8 +71,8 @@ MUTATIONS = [
         name="a publish by what another one has replaced fails when a janitor has removed that",
         why="a publish fails with an advice to bring a backup back, and nothing is wrong",
         file="sinks/merged/checks.py",
-        old="    except (FileNotFoundError, SinkError) as error:\n        if is_outdated",
-        new="    except FileNotFoundError as error:\n        if is_outdated",
+        old="isinstance(error, FileNotFoundError) or isinstance(error.__cause__, FileNotFoundError)",
+        new="isinstance(error, FileNotFoundError)",
         tests=MERGE,
     ),
     Mutation(
@@ -274,5 +274,21 @@ MUTATIONS = [
         old="            found = [row for at in range(table.num_rows) for row in values_of(table.slice(at, 1))]\n",
         new="            found = in_numbers(table).to_pylist()\n",
         tests=MERGE,
+    ),
+    Mutation(
+        name="another table alone is named where nothing brings files back",
+        why="it is refused: the batches that are committed are in the one of before",
+        file="sinks/merged/checks.py",
+        old='ANEW = "give the pipeline another table and another checkpoint: ',
+        new='ANEW = "give the pipeline another table: ',
+        tests=("tests/sinks/test_lake_merge.py",),
+    ),
+    Mutation(
+        name="whatever fails while others commit is tried again",
+        why="a change without a value is told as a busy table, after a minute of each try",
+        file="sinks/merged/checks.py",
+        old="        if is_gone and is_outdated():\n",
+        new="        if is_outdated():\n",
+        tests=("tests/sinks/test_lake_merge_refused.py",),
     ),
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutation import Mutation
 
 PARTITIONS = "tests/tables/test_partition_steps.py"
+BY_HAND = "tests/tables/test_partitions_dropped_by_hand.py"
 
 MUTATIONS = [
     Mutation(
@@ -30,6 +31,46 @@ MUTATIONS = [
         old="now - named if self.folder(key) is not None else now",
         new="now - named",
         tests=(PARTITIONS,),
+    ),
+    Mutation(
+        name="of a batch of which a part is named nothing is there",
+        why="a rewind leaves those rows, and the batch that reads the range again doubles them",
+        file="sinks/table/spark_catalog.py",
+        old="        folder = kind.seen(key) if whole is None and isinstance(kind, TableOfFolders) else whole\n",
+        new="        folder = whole\n",
+        tests=(PARTITIONS, BY_HAND),
+    ),
+    Mutation(
+        name="a batch of which a part is named is in for whoever asks",
+        why="it is committed, and the rest of its rows is in no reader's answer",
+        file="sinks/table/spark_catalog.py",
+        old="        return own if whole is not None or batch.partly else None\n",
+        new="        return own\n",
+        tests=(PARTITIONS,),
+    ),
+    Mutation(
+        name="a rewind takes out batches alone of which all is named",
+        why="readers find the part of the others, and what they had read comes a second time",
+        file="upkeep/commands/site.py",
+        old="replace(expected_on_record(self._checkpoint, key, tables=self._tables), partly=True)",
+        new="replace(expected_on_record(self._checkpoint, key, tables=self._tables))",
+        tests=(BY_HAND,),
+    ),
+    Mutation(
+        name="what is named of a dead attempt stays named when its stage is dropped",
+        why="readers find a part of a batch for good, also if it is set aside",
+        file="sinks/table/spark_catalog.py",
+        old="                kind.hide(stage.key)  # readers",
+        new="                pass  # readers",
+        tests=(PARTITIONS, BY_HAND),
+    ),
+    Mutation(
+        name="a batch is set aside while readers find a part of it",
+        why="what it was to read is said to be in no table, and a part of it is",
+        file="execution/set_aside.py",
+        old="    if latest_in(sink, replace(batch, partly=True)) is not None:\n",
+        new="    if False:\n",
+        tests=(BY_HAND,),
     ),
     Mutation(
         name="the partitions of a replay are named behind its exchange",

@@ -129,7 +129,7 @@ def test_a_rollback_whose_snapshots_are_gone_names_the_way_that_is_left(table: M
     roll_back(table.table())
     old = [one.snapshot_id for one in table.table().metadata.snapshots[1:]]
     table.table().maintenance.expire_snapshots().by_ids(old).commit()
-    assert "have another table made by all batches again" in refused(table)
+    assert "give the pipeline another table and another checkpoint: all that its sources have is read" in refused(table)
 
 
 def test_what_is_newest_is_known_when_all_snapshots_of_before_have_expired(table: MergedInIceberg) -> None:

@@ -14,7 +14,9 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import DefinitionError, SinkError, SourceError
 from airflow_provider_microbatch.sinks import Compaction, Sink
 from airflow_provider_microbatch.sinks.delta import DeltaSink
+from airflow_provider_microbatch.sinks.delta.merged.opened import OpenMerged
 from airflow_provider_microbatch.sinks.iceberg import IcebergSink
+from airflow_provider_microbatch.sinks.iceberg.merged.opened import OpenMergedIceberg
 from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sources import SourceContext
 from airflow_provider_microbatch.sources.delta import DeltaSource
@@ -172,3 +174,14 @@ def test_a_compaction_says_that_publishes_join_the_files(table: MergedInFiles) -
         table.sink.compact(wanted)
     with pytest.raises(SinkError, match="does not tell which rows"):
         table.sink.published_rows(expect(BatchKey("live", 1)))
+
+
+def test_what_cannot_be_merged_is_told_also_while_others_commit_all_the_time(
+    table: MergedInFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To be judged takes seconds, in which a busy table has another commit each time."""
+    write_rows(table.sink, 1, [[{**row_of(change()), "seq": None}]], COLUMNS)
+    for lake in OpenMerged, OpenMergedIceberg:
+        monkeypatch.setattr(lake, "_is_outdated", lambda *_: True)
+    with pytest.raises(SinkError, match="have no value in 'seq'"):
+        table.sink.publish(EXPECTED, 1)

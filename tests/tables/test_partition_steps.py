@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.exceptions import ForeignBatchError, SinkError
 from airflow_provider_microbatch.sinks import ExpectedBatch, Sink
 from airflow_provider_microbatch.sinks import file as file_sink
 from airflow_provider_microbatch.sinks.table import TableSink, table_of_folders
@@ -32,7 +32,7 @@ from tests.contract.test_sink import (  # noqa: F401
     test_what_is_at_a_batchs_place_and_not_the_batch_is_an_error,
     test_what_was_withdrawn_is_kept_and_goes_as_replaced_output_does,
 )
-from tests.sinks.stages import BATCH, EXPECTED, KEY, expect
+from tests.sinks.stages import BATCH, EXPECTED, KEY, batch_of, expect
 from tests.tables.metastore_in_memory import InMemory
 from tests.tables.partition_lives import Killed, Life, die_unseen, dies, dying, sink_in
 from tests.tables.stages import write_partitions
@@ -225,3 +225,64 @@ def test_whoever_says_that_a_batch_is_in_has_it_on_disk(
     monkeypatch.setattr(table_of_folders, "sync", synced.append)
     assert sink.contains(EXPECTED) is not None
     assert synced == [sink.catalog.files(sink.as_table).published_path(KEY).parent]
+
+
+def drop_by_hand(metastore: InMemory, value: str) -> None:
+    """As ``ALTER TABLE orders DROP PARTITION (of=…)`` does in every batch: so does who keeps a year of days."""
+    named = metastore.partitions["`orders`"]
+    metastore.partitions["`orders`"] = {path: at for path, at in named.items() if not path.endswith(f"/of={value}")}
+
+
+def test_what_readers_find_of_a_batch_that_is_not_in_is_taken_out_with_it(tmp_path: Path) -> None:
+    metastore = InMemory()
+    sink = sink_in(tmp_path, metastore, "orders")
+    write_partitions(sink, 1, below=("of=a", "of=b"))
+    made = sink.publish(EXPECTED, 1)
+    drop_by_hand(metastore, "a")
+    assert sink.contains(EXPECTED) is None
+    assert sink.contains(dataclasses.replace(EXPECTED, partly=True)) == made
+    with pytest.raises(SinkError, match=r"is attempt 1's, not 2's"):
+        sink.withdraw(EXPECTED, 2)
+    assert len(metastore.rows("`orders`")) == 3
+    assert sink.withdraw(EXPECTED, 1) is True
+    assert metastore.partitions["`orders`"] == {}
+    assert sink.contains(dataclasses.replace(EXPECTED, partly=True)) is None
+    assert sink.withdraw(EXPECTED, 1) is False
+    write_partitions(sink, 2, below=("of=a", "of=b"))
+    assert sink.publish(EXPECTED, 2).epoch == 2
+    assert len(sink.drop_replaced(BATCH.checkpoint, older_seconds=0)) == 1
+
+
+def test_what_readers_find_of_another_checkpoints_batch_is_foreign(tmp_path: Path) -> None:
+    metastore = InMemory()
+    sink = sink_in(tmp_path, metastore, "orders")
+    write_partitions(sink, 1, below=("of=a", "of=b"))
+    sink.publish(EXPECTED, 1)
+    drop_by_hand(metastore, "a")
+    other = expect(checkpoint="22222222-2222-3333-4444-555555555555", location="/checkpoints/other")
+    write_partitions(sink, 1, batch=other.identity)
+    for ask in (sink.contains, lambda batch: sink.publish(batch, 1), lambda batch: sink.replace(batch, 1)):
+        with pytest.raises(ForeignBatchError, match="is another one than"):
+            ask(other)
+    assert len(metastore.rows("`orders`")) == 3
+
+
+@pytest.mark.parametrize("below", [("of=A", "of=b"), ("of=A",)], ids=["a part", "by another name"])
+def test_readers_find_no_part_of_an_attempt_whose_stage_was_dropped(below: tuple[str, ...], tmp_path: Path) -> None:
+    """Its batch may be set aside, or wait for days for a transform that does not fail."""
+    metastore = Small()
+    sink = sink_in(tmp_path, metastore, "orders")
+    write_partitions(sink, 1, below=below)
+    with dying(at=2, after=lambda: None), pytest.raises(Killed):
+        sink.publish(EXPECTED, 1)
+    found = metastore.rows("`orders`")
+    assert found
+    assert sink.contains(EXPECTED) is None
+    assert sink.contains(dataclasses.replace(EXPECTED, partly=True)) is not None
+    assert sink.drop_stage(batch_of(checkpoint="22222222-2222-3333-4444-555555555555"), 1) is False
+    assert sink.drop_stage(BATCH, 2) is False
+    assert metastore.rows("`orders`") == found
+    assert sink.drop_stage(BATCH, 1) is True
+    assert metastore.rows("`orders`") == []
+    write_partitions(sink, 2, below=("of=b", "of=c"))
+    assert sink.publish(EXPECTED, 2).epoch == 2

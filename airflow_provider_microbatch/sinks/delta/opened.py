@@ -16,7 +16,7 @@ from airflow_provider_microbatch.sinks.file.report import read_schema, reporting
 from airflow_provider_microbatch.sinks.placed import OpenPlaced
 from airflow_provider_microbatch.sinks.placed.logged import Published
 from airflow_provider_microbatch.sinks.placed.places import DATA, Place, in_place, own_of
-from airflow_provider_microbatch.sinks.table_folder import check_writable
+from airflow_provider_microbatch.sinks.table_folder import check_file_system, check_writable
 
 
 class OpenDelta(OpenPlaced, OpenDeltaTable):
@@ -33,6 +33,7 @@ class OpenDelta(OpenPlaced, OpenDeltaTable):
 
     def check(self) -> None:
         check_writable(self._root)
+        check_file_system(self._root)
         self._check_log()
 
     def is_table_of(self, before: Sink, tables: KnownTables) -> bool:

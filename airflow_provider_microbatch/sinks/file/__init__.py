@@ -76,7 +76,7 @@ from airflow_provider_microbatch.sinks.file.removal import folder_of, remove, re
 from airflow_provider_microbatch.sinks.file.report import check_files, differences, read_error, read_manifest, reporting
 from airflow_provider_microbatch.sinks.file.strays import check_of_files, strays
 from airflow_provider_microbatch.sinks.file.subtasks import FileSubtasks
-from airflow_provider_microbatch.sinks.table_folder import TableFolder, check_writable
+from airflow_provider_microbatch.sinks.table_folder import TableFolder, check_file_system, check_writable
 
 log = logging.getLogger(__name__)
 
@@ -155,6 +155,7 @@ class FileSink(SelfContained):
 
     def check(self) -> None:
         check_writable(self.root)
+        check_file_system(self.root)
         check_of_files(self.root)
 
     def make_ready(self, tables: KnownTables, *, is_there: Callable[[], bool]) -> None:

@@ -30,7 +30,7 @@ from airflow_provider_microbatch.sinks.iceberg.rolled_away import rolled_away
 from airflow_provider_microbatch.sinks.placed import HIDDEN, OpenPlaced, Placed
 from airflow_provider_microbatch.sinks.placed.logged import Published, rows_written
 from airflow_provider_microbatch.sinks.placed.places import DATA, Place, in_place
-from airflow_provider_microbatch.sinks.table_folder import check_writable
+from airflow_provider_microbatch.sinks.table_folder import check_file_system, check_writable
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -76,6 +76,7 @@ class OpenIceberg(OpenPlaced):
 
     def check(self) -> None:
         check_writable(self._root)
+        check_file_system(self._root)
         with reporting("look at", self._root):
             look = self._log.look()
             if look is not None:

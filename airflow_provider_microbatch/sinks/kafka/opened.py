@@ -30,6 +30,7 @@ from airflow_provider_microbatch.sinks.kafka.marks import Marks, gone
 from airflow_provider_microbatch.sinks.kafka.records import count, records
 from airflow_provider_microbatch.sinks.kafka.transaction import FencedError, Transaction
 from airflow_provider_microbatch.sinks.staged_in_files import StagedInFiles
+from airflow_provider_microbatch.sinks.table_folder import check_writable
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class OpenKafka(StagedInFiles):
         return self._sink
 
     def check(self) -> None:
-        self._files.check()
+        check_writable(self._files.root)  # the stages' folder is no table
         _ = self._topic
         if self._marks.are_there():
             self._marks.check()

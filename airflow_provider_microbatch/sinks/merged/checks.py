@@ -12,6 +12,10 @@ from airflow_provider_microbatch.sinks.placed.data_files import DataFiles
 
 Made = TypeVar("Made")
 
+ANEW = "give the pipeline another table and another checkpoint: all that its sources have is read again"
+"""The way on where nothing brings back what a table has lost. Another table alone is refused: the batches that are
+committed are in the one of before."""
+
 
 def check_order(kinds: Mapping[str, str | None], merge: Merge, *, where: str) -> None:
     """Check that changes of these columns have keys, and an order.
@@ -87,7 +91,9 @@ def unless_outdated(make: Callable[[], Made], *, is_outdated: Callable[[], bool]
     try:
         return make()
     except (FileNotFoundError, SinkError) as error:
-        if is_outdated():
+        # Nothing is written anew under its name: only what is gone may be another commit's doing.
+        is_gone = isinstance(error, FileNotFoundError) or isinstance(error.__cause__, FileNotFoundError)
+        if is_gone and is_outdated():
             return None
         if isinstance(error, FileNotFoundError):
             raise lacking(error, log=log, where=where) from error
@@ -102,5 +108,5 @@ def lacking(error: FileNotFoundError, *, log: str, where: str) -> SinkError:
     return SinkError(
         f"a file is gone that {where} needs to merge changes ({error}): somebody has removed "
         f"it, or put back {log} alone. Nothing was changed. Bring the folder _microbatch of the table back from "
-        "its backup, or the whole table, of one moment; or have another table made by all batches again."
+        f"its backup, or the whole table, of one moment; or {ANEW}."
     )

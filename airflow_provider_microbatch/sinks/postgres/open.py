@@ -40,6 +40,7 @@ from airflow_provider_microbatch.sinks.postgres.rows import Appended, Merged, Ro
 from airflow_provider_microbatch.sinks.postgres.types import StagedColumn
 from airflow_provider_microbatch.sinks.postgres.versions import Versioned
 from airflow_provider_microbatch.sinks.staged_in_files import StagedInFiles
+from airflow_provider_microbatch.sinks.table_folder import check_writable
 
 if TYPE_CHECKING:
     import psycopg
@@ -103,7 +104,7 @@ class OpenPostgres(StagedInFiles):
         return self._sink
 
     def check(self) -> None:
-        self._files.check()
+        check_writable(self._files.root)  # the stages' folder is no table
         self._database.run(f"look at {self._sink.name}", self._check)
 
     def known_as(self) -> str:

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
@@ -134,6 +134,8 @@ class SparkCatalog(Catalog):
             if self._made(stage, store) is None:
                 return False
             names, kind = self._names(stage), self._kind(stage.table, store)
+            if isinstance(kind, TableOfFolders) and self._left_unseen(stage, store) is not None:
+                kind.hide(stage.key)  # readers would find for good what the metastore names of it
             # Decided by the folder, which no other attempt shares, whichever attempt was published.
             if kind.folder(stage.key) != self.folder(stage):
                 kind.heal(names)
@@ -191,7 +193,7 @@ class SparkCatalog(Catalog):
             kind = self._kind(table, store)
             if isinstance(kind, WholeTable):
                 return super().withdraw(table, batch, epoch)
-            found = self._published(kind, batch)
+            found = self._published(kind, replace(batch, partly=True))
             if found is not None and found.epoch != epoch:
                 raise SinkError(
                     f"batch {batch.key} of table {table.name} is attempt {found.epoch}'s, not {epoch}'s: replaced "
@@ -250,8 +252,9 @@ class SparkCatalog(Catalog):
 
     @staticmethod
     def _published(kind: Kind, batch: ExpectedBatch) -> Manifest | None:
-        key = batch.key
-        folder = kind.folder(key)
+        """The batch in its place; None if it is not in. What its readers find of another one's is an error."""
+        key, whole = batch.key, kind.folder(batch.key)
+        folder = kind.seen(key) if whole is None and isinstance(kind, TableOfFolders) else whole
         if folder is None:
             return None
         found = read_manifest(folder, key)
@@ -260,7 +263,8 @@ class SparkCatalog(Catalog):
                 f"table {kind.table.name} says that batch {key} is at {folder}, where there is no manifest: this "
                 "package did not publish it. Look at it, and drop the partition or table."
             )
-        return kind.find(batch, found)
+        own = kind.find(batch, found)
+        return own if whole is not None or batch.partly else None
 
     def _left_unseen(self, stage: StageTable, store: Metastore) -> Manifest | None:
         """What the attempt has put in its place, where no reader sees it yet. It is the attempt's stage still, and is

@@ -37,7 +37,7 @@ class TableOfFolders(Continuous):
     """Each batch is the folder ``lane=<lane>/batch_id=<id>``, whose partitions the metastore names."""
 
     def folder(self, key: BatchKey) -> Path | None:
-        """The folder of the batch's published files; None if its readers do not see it."""
+        """The folder of the batch's published files; None if its readers do not see all of it."""
         folder = self.files.published_path(key)
         if not os.path.lexists(folder):
             return None
@@ -46,6 +46,16 @@ class TableOfFolders(Continuous):
         sync(folder.parent)
         inside = self._inside(key, self.manifest(key))
         return folder if not inside or inside.keys() <= self._named(key) else None
+
+    def seen(self, key: BatchKey) -> Path | None:
+        """The batch's folder if its readers find any row of it, though it may not be in: partitions are dropped by
+        hand, or a publisher has died before it took back what the metastore has named, maybe by other values."""
+        is_seen = self.manifest(key) is not None and self._named(key)
+        return self.files.published_path(key) if is_seen else None
+
+    def hide(self, key: BatchKey) -> None:
+        """Have the metastore forget all of the batch: what is in its folder is no reader's then."""
+        self._drop(key, self._named(key))
 
     def find(self, batch: ExpectedBatch, found: Manifest) -> Manifest | None:
         """The output in the batch's folder. :raises ForeignBatchError: if it is another batch's."""
@@ -77,7 +87,7 @@ class TableOfFolders(Continuous):
             # Readers see all of the new output with the exchange: its partitions are named before, and are empty.
             self._add(key, self._inside(key, read_manifest(folder, key)))
         elif (left := self.manifest(key)) is not None:
-            # Nobody reads it: it goes without an exchange, which not every file system has.
+            # It is not in: it goes without an exchange, which not every file system has.
             self.files.withdraw(only(left, checkpoint=batch.identity.checkpoint, tables=batch.tables), left.epoch)
             self._forget(key)
         self.files.replace(batch, stage.epoch)
@@ -86,7 +96,7 @@ class TableOfFolders(Continuous):
     def take_out(self, batch: ExpectedBatch, epoch: int) -> None:
         """Take the folder out, in one step, then have the metastore forget its partitions: without the folder, or if it
         was taken out before, they have no rows."""
-        if self.folder(batch.key) is not None:
+        if self.folder(batch.key) or self.seen(batch.key):
             self.files.withdraw(batch, epoch)
         self._forget(batch.key)
 

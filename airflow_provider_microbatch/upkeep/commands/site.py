@@ -100,11 +100,11 @@ class Recorded:
 
     def everywhere(self, key: BatchKey) -> list[Published]:
         """The batch in each table that has it, in the order in which the tables are published, whether or not the other
-        tables of the sink have it. Empty if no table has it; raises as :meth:`published`, which looks for the whole
-        batch."""
+        tables of the sink have it, or readers find all of it. Empty if no table has it; raises as
+        :meth:`published`, which looks for the whole batch."""
         whole = self.published(key)
         sinks = self.usable() if whole is None else [whole.sink, *self.usable()]
-        batch = expected_on_record(self._checkpoint, key, tables=self._tables)
+        batch = replace(expected_on_record(self._checkpoint, key, tables=self._tables), partly=True)
         found = list[Published]()
         for sink in sinks:
             # A table besides those that have the batch already is another table, or a copy that readers no longer use.
@@ -474,7 +474,7 @@ class Recorded:
 
 
 def _at(key: BatchKey, sinks: Sequence[OpenSink], tables: KnownTables) -> list[Published]:
-    anything = ExpectedBatch(identity=BatchIdentity.at(key), tables=tables, recognise=lambda found: found)
+    anything = ExpectedBatch(identity=BatchIdentity.at(key), tables=tables, recognise=lambda found: found, partly=True)
     found = [(sink.contains(anything), sink) for sink in sinks]
     return [Published(manifest=manifest, sink=sink) for manifest, sink in found if manifest is not None]
 

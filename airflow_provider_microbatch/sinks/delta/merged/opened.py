@@ -19,6 +19,7 @@ from airflow_provider_microbatch.sinks.delta.table import Change, OpenDeltaTable
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.merged.checks import (
+    ANEW,
     check_files,
     check_like_before,
     check_order,
@@ -113,9 +114,7 @@ class OpenMerged(OpenDeltaTable):
                 f"somebody has put the rows of the Delta table {self._where} back as a whole ({away.by}), and not the "
                 "newest changes, by which the next change of a key is judged: keys would keep wrong rows. Nothing was "
                 f"changed. Bring version {away.good} back: python -c {shlex.quote(code)} (where VACUUM has removed its "
-                "files, give the pipeline another table and another checkpoint: all that its sources have is read "
-                f"again).{beside} To take batches out, use `microbatch "
-                "rewind … --drop-output` after that."
+                f"files, {ANEW}).{beside} To take batches out, use `microbatch rewind … --drop-output` after that."
             )
 
     def _shown(self, columns: Columns) -> Columns:

@@ -19,6 +19,7 @@ from airflow_provider_microbatch.sinks.iceberg.merged.merging import Merging
 from airflow_provider_microbatch.sinks.iceberg.opened import Change, OpenIceberg
 from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.merged.checks import (
+    ANEW,
     check_files,
     check_like_before,
     check_order,
@@ -104,7 +105,7 @@ class OpenMergedIceberg(OpenIceberg):
         if last is None or told is None:
             return
         good, table = look.newest_with(last[0]), self._log.catalog.table
-        way = "its snapshots have expired: have another table made by all batches again"
+        way = f"its snapshots have expired: {ANEW}"
         if good is not None:
             code = f"CALL system.set_current_snapshot('{table}', {good})"
             way = f"bring its rows back: {code} (or by pyiceberg: manage_snapshots().set_current_snapshot({good}))"
