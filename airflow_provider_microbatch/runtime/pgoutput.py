@@ -117,7 +117,7 @@ def decode(data: bytes) -> Message | None:
     """
     try:
         return _decoded(_Bytes(data))
-    except (ValueError, IndexError, struct.error) as error:
+    except (ValueError, OverflowError, IndexError, struct.error) as error:
         raise ValueError(f"{data[:40]!r} is no message of pgoutput: {error}") from error
 
 

@@ -7,7 +7,7 @@ import struct
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from airflow_provider_microbatch.runtime.pgoutput import (
@@ -103,6 +103,7 @@ def test_a_message_that_was_cut_is_an_error_and_not_another_message(message: Mes
 
 
 @given(st.binary(max_size=60))
+@example(b"B" + bytes(8) + b"\x03\x81" + bytes(10))  # committed after the year 9999
 def test_whatever_comes_is_a_message_or_a_value_error(data: bytes) -> None:
     with contextlib.suppress(ValueError):
         decode(data)
