@@ -13,6 +13,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 
+import pyspark
+
 from tests.environments import jars
 from tests.support.connect_server import free_port, listening
 from tests.support.metastore import hive_metastore
@@ -54,7 +56,8 @@ def _kept(server: Callable[[Path], AbstractContextManager[str]]) -> str:
 
 @contextmanager
 def _rest_catalog(folder: Path) -> Iterator[str]:
-    port, classes = free_port(), ":".join(map(str, jars("iceberg-rest")))
+    hadoop = sorted(Path(pyspark.__path__[0], "jars").glob("hadoop-client-*.jar"))
+    port, classes = free_port(), ":".join(map(str, [*jars("iceberg-rest"), *hadoop]))
     command = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", classes, str(_REST), str(port)]
     with (folder / "catalog.log").open("wb") as log:
         process = subprocess.Popen(
@@ -63,6 +66,7 @@ def _rest_catalog(folder: Path) -> Iterator[str]:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            cwd=folder,
         )
     try:
         listening(port, process, folder / "catalog.log")
