@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,18 +33,25 @@ def connect_server(folder: Path, settings: Mapping[str, Any] | None = None) -> I
     command = ["spark-submit", "--master", "local[1]"]
     command += [part for key, value in chosen.items() for part in ("--conf", f"{key}={value}")]
     command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
-    with (folder / "server.log").open("wb") as log:
+    with served(command, port, folder / "server.log"):
+        yield f"sc://127.0.0.1:{port}"
+
+
+@contextmanager
+def served(command: Sequence[str], port: int, log: Path) -> Iterator[None]:
+    """A server that listens, in the folder of its log, until the block ends."""
+    with log.open("wb") as said:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=log,
+            stdout=said,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            cwd=folder,
+            cwd=log.parent,
         )
     try:
-        listening(port, process, folder / "server.log")
-        yield f"sc://127.0.0.1:{port}"
+        listening(port, process, log)
+        yield
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
-import signal
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -16,7 +14,7 @@ from pathlib import Path
 import pyspark
 
 from tests.environments import jars
-from tests.support.connect_server import free_port, listening
+from tests.support.connect_server import free_port, served
 from tests.support.metastore import hive_metastore
 
 _REST = Path(__file__).parent / "java" / "RestCatalog.java"
@@ -59,18 +57,5 @@ def _rest_catalog(folder: Path) -> Iterator[str]:
     hadoop = sorted(Path(pyspark.__path__[0], "jars").glob("hadoop-client-*.jar"))
     port, classes = free_port(), ":".join(map(str, [*jars("iceberg-rest"), *hadoop]))
     command = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", classes, str(_REST), str(port)]
-    with (folder / "catalog.log").open("wb") as log:
-        process = subprocess.Popen(
-            [*command, str(folder / "catalog.db")],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            cwd=folder,
-        )
-    try:
-        listening(port, process, folder / "catalog.log")
+    with served([*command, str(folder / "catalog.db")], port, folder / "catalog.log"):
         yield f"http://127.0.0.1:{port}"
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()

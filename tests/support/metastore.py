@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pyspark
 
-from tests.support.connect_server import connect_server, free_port, listening
+from tests.support.connect_server import connect_server, free_port, served
 
 _WITH_LOCKS = Path(__file__).parent / "java" / "Metastore.java"
 
@@ -55,16 +52,8 @@ def hive_metastore(folder: Path, *, locks: bool = False) -> Iterator[str]:
     command += [f"-D{key}={value}" for key, value in settings.items()]
     main = str(_WITH_LOCKS) if locks else "org.apache.hadoop.hive.metastore.HiveMetaStore"
     command += [main, "-p", str(port)]
-    with (folder / "metastore.log").open("wb") as log:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, cwd=folder
-        )
-    try:
-        listening(port, process, folder / "metastore.log")
+    with served(command, port, folder / "metastore.log"):
         yield f"thrift://127.0.0.1:{port}"
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 def _derby(folder: Path) -> str:
