@@ -185,6 +185,19 @@ class Handed:
         self.our_rows += rows
         return rows
 
+    def go_on_from_counts(self) -> None:
+        """A query counts orders by id, and a pipeline goes on from its counts."""
+        self.land((1, "00:00"), (2, "00:00"))
+        self.stream()
+        self.land((1, "00:00"))
+        self.stream()
+        self.import_it()
+        assert self.run() == [], "what the query has read is not read again"
+        for _ in range(2):
+            self.land((1, "00:00"))
+            self.run()
+        assert self.our_rows[-1] == {"id": 1, "count": 4}
+
     def export_it(self) -> None:
         """From ours to one that the query goes on from."""
         self.at = self.root / f"query-{self.worlds}"

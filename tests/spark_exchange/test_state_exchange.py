@@ -27,16 +27,7 @@ def spark() -> Iterator[Spark]:
 
 def test_an_aggregate_goes_on_from_hand_to_hand(tmp_path: Path, spark: Spark) -> None:
     handed = Handed(tmp_path, spark, "counts", state_settings())
-    handed.land((1, "00:00"), (2, "00:00"))
-    handed.stream()
-    handed.land((1, "00:00"))
-    handed.stream()
-    handed.import_it()
-    assert handed.run() == [], "what the query has read is not read again"
-    for _ in range(2):
-        handed.land((1, "00:00"))
-        handed.run()
-    assert handed.our_rows[-1] == {"id": 1, "count": 4}
+    handed.go_on_from_counts()
 
     handed.export_it()
     handed.land((1, "00:00"), (2, "00:00"), (3, "00:00"))
