@@ -121,7 +121,7 @@ def _measure(name: str) -> Row:
             landing = home / f"by_hand_{number}"
             land(landing, number, files=FILES, rows=ROWS)
             by_hand = (str(home / "by_hand.py"), str(landing), SCHEMA, case.target)
-            return python_seconds(PEER, *by_hand, **environment, PEER_CONF=conf)
+            return python_seconds(PEER, *by_hand, **environment, BENCH_CONF=conf)
 
         paired(row, ours=ours, peer=peer, runs=RUNS)
         alone = statistics.median(publishing[1:])

@@ -25,10 +25,11 @@ import time
 from airflow.sdk.listener import get_listener_manager
 get_listener_manager()
 started = time.perf_counter()
-import json, sys
+import json, os, sys
 from types import SimpleNamespace
 from airflow_provider_microbatch import FileSink, FileSource, Pipeline
 from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator
+conf = {"spark.ui.enabled": "false", **json.loads(os.environ.get("BENCH_CONF", "{}"))}
 """
 """Of a process that runs our task: from here on its time counts."""
 EXECUTE = """
@@ -36,7 +37,7 @@ bundle = SimpleNamespace(name="bench", version=None, path=home)
 ti = SimpleNamespace(dag_id="bench", run_id=number, task_id="t", map_index=-1, id=number, try_number=1,
                      bundle_instance=bundle)
 run = SimpleNamespace(clear_number=0, logical_date=None, partition_key=None, partition_date=None, run_type="manual")
-task = MicroBatchOperator(task_id="t", pipeline=pipeline, conf={"spark.ui.enabled": "false"})
+task = MicroBatchOperator(task_id="t", pipeline=pipeline, conf=conf)
 summary = task.execute({"ti": ti, "dag_run": run, "dag": None})
 """
 """Runs ``pipeline`` in ``home`` as Airflow would, as run ``number``."""
@@ -64,14 +65,15 @@ started = time.perf_counter()
 import json, os, sys
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 application, *arguments = sys.argv[1:]
-conf = {"spark.ui.enabled": "false", **json.loads(os.environ.get("PEER_CONF", "{}"))}
+conf = {"spark.ui.enabled": "false", **json.loads(os.environ.get("BENCH_CONF", "{}"))}
 task = SparkSubmitOperator(
     task_id="t", application=application, application_args=arguments, durable=False, conf=conf,
 )
 task.execute({})
 print(json.dumps(time.perf_counter() - started))
 """
-"""Submits an application. What Spark is told besides, such as the jars of a connector, is JSON in ``PEER_CONF``."""
+"""Submits an application. On either side: what Spark is told besides, such as the jars of a connector, is JSON in
+``BENCH_CONF``."""
 
 TRANSFORM = """
 from pyspark.sql import functions as F

@@ -31,10 +31,10 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, RunIdentity
 from airflow_provider_microbatch.stores.location import open_store
 from airflow_provider_microbatch.execution.execution import Execution
-home, number, new, ordered = sys.argv[1:]
+home, landing, number, new, ordered = sys.argv[1:]
 pipeline = Pipeline(
     "bench", checkpoint=f"{home}/checkpoint", transform="job.py:transform", sink=FileSink(f"{home}/lake"),
-    sources={"orders": FileSource(f"{home}/landing", format="json", schema="id long", ordered=ordered == "ordered")},
+    sources={"orders": FileSource(landing, format="json", schema="id long", ordered=ordered == "ordered")},
 )
 checkpoint = Checkpoint(open_store(pipeline.checkpoint))
 run = RunIdentity(dag_id="bench", run_id=number, task_id="t", ti_id=number, try_number=1, clear_number=0)
@@ -51,6 +51,7 @@ if planned is not None:
 assert files == int(new), files
 print(json.dumps({"seconds": seconds, "megabytes": peak}))
 """
+"""Plans a batch of the files that are new below ``landing``, as run ``number``, and says that it is committed."""
 
 PEER = """
 import os, sys, time
@@ -103,7 +104,7 @@ def measure() -> list[Row]:
         def plan(how: str) -> float:
             number = next(numbers)
             land(landing, number)
-            result = python_result(OURS, folder, str(number), str(NEW), how)
+            result = python_result(OURS, folder, str(landing), str(number), str(NEW), how)
             megabytes.append(result["megabytes"])
             return float(result["seconds"])
 

@@ -23,7 +23,7 @@ from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEn
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.runtime.layout import MANIFEST
-from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, SinkContext
 from airflow_provider_microbatch.sources.file.index import Span, build, fingerprints
 from airflow_provider_microbatch.sources.file.listing import FoundFile
 from airflow_provider_microbatch.sources.file.log import SourceLog, encode, offset_of
@@ -81,13 +81,14 @@ def plan_and_commit(pipeline: Pipeline) -> float:
 
 def publish_nothing(pipeline: Pipeline, batch: BatchIdentity) -> Manifest:
     """Publish a batch without rows: a commit asks whether it is there."""
-    stage = Path(pipeline.sink.stage(batch, 1).arguments["path"].removeprefix("file://"))
+    sink = pipeline.sink.open(SinkContext())
+    stage = Path(sink.stage(batch, 1).arguments["path"].removeprefix("file://"))
     manifest = stage / MANIFEST
     manifest.mkdir(parents=True)
     result = {"batchId": batch.key.id, "epoch": 1, "identity": batch.to_dict()}
     (manifest / "part-00000.txt").write_text(json.dumps({"result": result}) + "\n")
     tables = Checkpoint(open_store(pipeline.checkpoint)).tables
-    return pipeline.sink.publish(ExpectedBatch(identity=batch, tables=tables), 1)
+    return sink.publish(ExpectedBatch(identity=batch, tables=tables), 1)
 
 
 def make_history(home: Path, batches: int) -> Pipeline:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
@@ -22,17 +23,19 @@ def make_seen(home: Path, files: int) -> int:
 
     :param files: how many; thousands.
     """
+    return record_seen(home, (_folder(home / "landing", number) for number in range(files // PER_FOLDER)))
+
+
+def record_seen(home: Path, entries: Iterable[list[FoundFile]], *, top: str = "/") -> int:
+    """A checkpoint that has read these files, each list an entry of the source log; returns the log's end.
+
+    :param top: what all their paths begin with.
+    """
     checkpoint = Checkpoint(open_store(f"{home}/checkpoint"))
     checkpoint.claim(pipeline="bench", sources=["orders"], format="v1")
-    log = SourceLog(checkpoint.source_log("orders"))
-    end = files // PER_FOLDER - 1
-    for number in range(end + 1):
-        folder = home / "landing" / f"date={number:06d}"
-        folder.mkdir(parents=True)
-        paths = [f"{folder}/part-{part:05d}-{number:08x}.json" for part in range(PER_FOLDER)]
-        for path in paths:
-            os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
-        log.add(number, [FoundFile(path, 0, os.stat(path).st_mtime_ns) for path in paths])  # noqa: PTH116
+    log, end = SourceLog(checkpoint.source_log("orders"), top=top), -1
+    for end, files in enumerate(entries):
+        log.add(end, files)
     entry = OffsetEntry(ends={"orders": offset_of(end)}, starts={"orders": None}, batch_timestamp_ms=0)
     checkpoint.offset_log.add(0, entry)
     checkpoint.commit_log.add(0, CommitEntry())
@@ -41,6 +44,15 @@ def make_seen(home: Path, files: int) -> int:
     seen.refresh()
     seen.save()
     return end
+
+
+def _folder(landing: Path, number: int) -> list[FoundFile]:
+    folder = landing / f"date={number:06d}"
+    folder.mkdir(parents=True)
+    paths = [f"{folder}/part-{part:05d}-{number:08x}.json" for part in range(PER_FOLDER)]
+    for path in paths:
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
+    return [FoundFile(path, 0, os.stat(path).st_mtime_ns) for path in paths]  # noqa: PTH116
 
 
 def hand_to_spark(home: Path, end: int) -> Path:
