@@ -1,5 +1,6 @@
 """``python -m benchmarks.listed_bucket KEYS``: a bucket that does nothing but list and look, as fast as Python can, so
-that what a plan does beside the listing is not hidden by a service's answers. Prints its port; ends with its standard input.
+that what a plan does beside the listing is not hidden by a service's answers. Prints its port, and ends when its
+standard input does.
 
 Moto sorts all keys of a bucket for each page, which takes hours over a million.
 """

@@ -25,8 +25,8 @@ def local_spark(
 ) -> Iterator[SparkSession]:
     """A session, stopped at the end; one at a time.
 
-    The JVM stays for the next session of the process, for it takes seconds to start. It is started without settings: what
-    it starts with, a time zone say, every later session of the process would have too.
+    The JVM stays for the next session of the process, for it takes seconds to start. It is started without settings:
+    what it starts with, a time zone say, every later session of the process would have too.
 
     :param jars: what it has beside Spark's own. A JVM takes jars when it starts, and passes over those of a session
         that begins in it later: with jars it is started anew, and ends with the session.
