@@ -18,6 +18,8 @@ from airflow_provider_microbatch.sources import Late, OpenSource
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.place import NOTES
 from airflow_provider_microbatch.sources.intervals import Interval
+from airflow_provider_microbatch.stores.object_store.address import Address
+from airflow_provider_microbatch.stores.object_store.bucket import Bucket as Requests
 from tests.sources.support import World, paths
 from tests.support import object_store
 from tests.support.faulty_proxy import Answer, Asked, FaultyProxy, Forward, busy, error, truncated
@@ -86,6 +88,29 @@ def test_each_object_is_planned_once_and_what_comes_later_by_the_next_batch(buck
     second, names = bucket.plan(first)
     assert names == ["c.json"]
     assert bucket.open().latest_offset(second) == second
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("objects", [5, 6, 7])
+def test_each_page_of_a_listing_is_asked_for_once(bucket: Bucket, objects: int, ahead: bool) -> None:
+    for number in range(objects):
+        bucket.land(f"{number}.json")
+    address = Address(scheme="s3", conn_id="lake", bucket=BUCKET, prefix=bucket.prefix)
+    with bucket.proxy.counted() as asked:
+        found = [one["path"] for one in Requests(address).objects(bucket.prefix, page=3, ahead=ahead)]
+    assert found == [f"{bucket.prefix}/{number}.json" for number in range(objects)]
+    assert asked == {"list": objects // 3 + 1}
+
+
+def test_the_next_page_of_a_listing_is_asked_for_while_the_first_one_is_worked_on(bucket: Bucket) -> None:
+    for number in range(7):
+        bucket.land(f"{number}.json")
+    address = Address(scheme="s3", conn_id="lake", bucket=BUCKET, prefix=bucket.prefix)
+    with bucket.proxy.counted() as asked:
+        listing = Requests(address).objects(bucket.prefix, page=3, ahead=True)
+        next(listing)
+        listing.close()  # waits for what is under way
+    assert asked == {"list": 2}
 
 
 @pytest.mark.parametrize(

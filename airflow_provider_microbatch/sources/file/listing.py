@@ -30,6 +30,9 @@ _AT_A_TIME = 1_000
 Unseen = Callable[[Sequence[str]], Sequence[str]]
 """Takes some paths and returns those that are wanted."""
 
+_Component = tuple[str, re.Pattern[str]]
+"""Of a glob: its text, and what it matches."""
+
 _PARTITION = re.compile(r"[^=]+=.*", re.DOTALL)
 
 
@@ -72,10 +75,31 @@ def ends_before(folder: str, start: str | None) -> bool:
 
 
 @lru_cache(maxsize=1_000)
-def below(pattern: str) -> tuple[str, tuple[tuple[str, re.Pattern[str]], ...]]:
+def below(pattern: str) -> tuple[str, tuple[_Component, ...]]:
     """The longest prefix of a glob without a wildcard, and the components below it, each with what it matches."""
     base = literal_prefix(pattern)
     return base, tuple((part, component_regex(part)) for part in pattern.split("/")[len(base.split("/")) :])
+
+
+@lru_cache(maxsize=4_096)  # keys of a bucket come folder by folder, a million of them
+def _entered(pattern: str, folder: str, recursive: bool) -> tuple[_Component, ...] | None:
+    """What a name in a folder has to match, of a glob, so that a walk takes it; None if no walk enters the folder."""
+    base, parts = below(pattern)
+    if folder != base and not folder.startswith(f"{base}/"):
+        return None
+    folders = folder.removeprefix(base).split("/")[1:]
+    if len(folders) + 1 < len(parts) or not all(map(_matches, parts, folders)):
+        return None
+    if any(is_hidden(one) or not (recursive or is_partition(one)) for one in folders[len(parts) :]):
+        return None
+    return parts[len(folders) :]
+
+
+def _matches(component: _Component, name: str) -> bool:
+    part, regex = component
+    if has_wildcard(part) and is_hidden(name) and part[0] not in "._":
+        return False
+    return regex.fullmatch(name) is not None
 
 
 @dataclass(frozen=True)
@@ -113,18 +137,10 @@ class Listing:
         base, parts = below(pattern)
         if path == base:
             return not parts and self.is_named(base.rpartition("/")[2])
-        if not path.startswith(f"{base}/"):
-            return False
-        *folders, name = path.removeprefix(f"{base}/").split("/")
+        folder, _, name = path.rpartition("/")
+        rest = _entered(pattern, folder, self.recursive)
         # A notification may name a key that ends in a slash: to Spark that is a folder, and all that lies below it.
-        if not name or len(folders) + 1 < len(parts):
-            return False
-        for (part, regex), one in zip(parts, [*folders, name], strict=False):
-            if has_wildcard(part) and is_hidden(one) and part[0] not in "._":
-                return False
-            if not regex.fullmatch(one):
-                return False
-        if any(is_hidden(one) or not (self.recursive or is_partition(one)) for one in folders[len(parts) :]):
+        if rest is None or not name or not all(_matches(one, name) for one in rest):
             return False
         return not is_hidden(name) and self.is_named(name)
 

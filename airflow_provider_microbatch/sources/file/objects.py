@@ -88,52 +88,61 @@ class ObjectPlace(Place):
         met: set[str] = set()
         patterns = expand_braces(listing.path)
         for pattern in patterns:
-            waiting: dict[str, FoundFile] = {}
+            waiting: dict[str, Mapping[str, Any]] = {}
             for found in self._matching(listing, pattern, start):
+                path = self._path(found)
                 if len(patterns) > 1:
-                    if found.path in met:
+                    if path in met:
                         continue
-                    met.add(found.path)
-                waiting[found.path] = found
+                    met.add(path)
+                waiting[path] = found
                 if len(waiting) >= _PAGE:
-                    yield from map(waiting.__getitem__, unseen(list(waiting)))
+                    yield from (self._found(waiting[one]) for one in unseen(list(waiting)))
                     waiting = {}
-            yield from map(waiting.__getitem__, unseen(list(waiting)))
+            yield from (self._found(waiting[one]) for one in unseen(list(waiting)))
 
-    def _matching(self, listing: Listing, pattern: str, start: str | None) -> Iterator[FoundFile]:
+    def _matching(self, listing: Listing, pattern: str, start: str | None) -> Iterator[Mapping[str, Any]]:
         base, parts = below(pattern)
         is_wanted = not parts and (start is None or base >= start) and listing.takes(pattern, base)
-        if is_wanted and (alone := self.look(base)) is not None and alone.size:
+        if is_wanted and (alone := self._head(base)) is not None and alone["size"]:
             yield alone
         if ends_before(base, start):
             return
-        for found in self._keys(base, start if start is not None and start > f"{base}/" else None):
-            if not listing.allow_table:
-                self._check_no_table(base, found.path)
-            if (start is None or found.path >= start) and found.size and listing.takes(pattern, found.path):
+        for found in self._keys(base, start if start is not None and start > f"{base}/" else None, ahead=True):
+            path = self._path(found)
+            if not listing.allow_table and "/_" in path:
+                self._check_no_table(base, path)
+            if (start is None or path >= start) and found["size"] and listing.takes(pattern, path):
                 yield found
 
     def _check_no_table(self, base: str, path: str) -> None:
         if (table := table_at(base, path.removeprefix(f"{base}/").split("/"))) is not None:
             raise SourceError(why_not(table))
 
-    def _keys(self, base: str, start: str | None, *, size: int = _PAGE) -> Iterator[FoundFile]:
+    def _keys(
+        self, base: str, start: str | None, *, size: int = _PAGE, ahead: bool = False
+    ) -> Iterator[Mapping[str, Any]]:
         """Yield the objects below a folder, ascending.
 
         :param start: leave out the objects that sort before this path; the last few of them may still be yielded.
         """
         after = None if start is None else self._key(start)[:-1]
         with self._telling():
-            yield from map(self._found, self._bucket.objects(self._key(base), after=after, page=size))
+            yield from self._bucket.objects(self._key(base), after=after, page=size, ahead=ahead)
 
     def look(self, path: str) -> FoundFile | None:
         """Takes a HEAD request."""
+        found = self._head(path)
+        return None if found is None else self._found(found)
+
+    def _head(self, path: str) -> Mapping[str, Any] | None:
         key = self._key(path)
         with self._telling():
             try:
-                return self._found(self._bucket.ask("look at", key, lambda client: library().head(client, key)))
+                found: Mapping[str, Any] = self._bucket.ask("look at", key, lambda client: library().head(client, key))
             except FileNotFoundError:
                 return None
+        return found
 
     def looks(self, paths: Sequence[str]) -> Look:
         """Look at many objects concurrently: a batch of thousands would wait long for one answer after the other."""
@@ -223,7 +232,10 @@ class ObjectPlace(Place):
 
     def _found(self, one: Mapping[str, Any]) -> FoundFile:
         written = int(one["last_modified"].timestamp()) * 1_000_000_000
-        return FoundFile(f"{self._top}{one['path']}", one["size"], written, etag=one["e_tag"])
+        return FoundFile(self._path(one), one["size"], written, etag=one["e_tag"])
+
+    def _path(self, one: Mapping[str, Any]) -> str:
+        return f"{self._top}{one['path']}"
 
     def _key(self, path: str) -> str:
         # A path may come out of the checkpoint: the credentials must not be used for another bucket.
