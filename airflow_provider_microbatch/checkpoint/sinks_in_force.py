@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.records import corrupt, decode_record, encode_record, to_json
-from airflow_provider_microbatch.exceptions import CorruptEntryError
+from airflow_provider_microbatch.exceptions import CorruptEntryError, DefinitionError
 from airflow_provider_microbatch.registry import of_today
 from airflow_provider_microbatch.stores import Store
 
@@ -21,7 +21,7 @@ _NAME = "sinks"
 
 class SinksInForce:
     """One file: the sink of the run that planned last, whatever came of that, and the sinks of clears since. A clear
-    may have the code of long ago, or the code to come, so it is kept beside the other.
+    may have the code of long ago, or the code to come, so it is kept beside the other, and tells nothing alone.
 
     :param store: scoped to ``microbatch/in-force``.
     """
@@ -35,7 +35,10 @@ class SinksInForce:
         :raises CorruptEntryError: if the record cannot be read.
         """
         data = self._store.get(_NAME)
-        return None if data is None else [of_today(sink) for sink in self._read(data)]
+        try:
+            return None if data is None else [of_today(sink) for sink in self._read(data)]
+        except DefinitionError as error:
+            corrupt(self.where(), str(error))
 
     def planned(self, sink: Mapping[str, Any]) -> None:
         """Say that a run of the pipeline with this sink plans. Durable on return; writes nothing if that is on record.
@@ -45,7 +48,8 @@ class SinksInForce:
         self._say(sink, beside=False)
 
     def ran(self, sink: Mapping[str, Any]) -> None:
-        """Say that a run of the pipeline with this sink makes a batch, whoever has planned that; as :meth:`planned`."""
+        """Say that a clear is run by the pipeline with this sink; as :meth:`planned`. Writes nothing where no run has
+        said its sink, or nobody can read which."""
         self._say(sink, beside=True)
 
     def where(self) -> str:
@@ -57,6 +61,8 @@ class SinksInForce:
         while True:
             there = self._store.get_versioned(_NAME)
             before = [] if there is None else self._readable(there.data)
+            if beside and not before:
+                return
             said = [own, *(one for one in before if beside and one != own)]
             if own in before and len(said) == len(before):
                 return

@@ -307,7 +307,7 @@ class IntervalWork:
         if position.latest is not None:
             self._planner.say_commit_again(position)
             return self.key
-        self._planner.say_sink(plans=True)
+        self._planner.say_sink(plans=not run.was_cleared)
         early = self._too_early(surveys)
         if early is not None:
             raise IntervalError(

@@ -217,8 +217,6 @@ class Planner:
             return replace(self._resume(position.batch_id), committed=False, set_aside=False)
         if assigned is not None:
             return self.load(assigned)
-        if run.was_cleared:
-            self.say_sink(plans=True)  # it has no batch of its own, so it plans as any other
         self._check_kept(run)
         self.check_no_replay_waits(position)
         try:

@@ -78,6 +78,26 @@ def test_rows_of_letters_stay_that_nobody_can_make_anew(world: Checked) -> None:
     assert 7 in ids(world, "orders")
 
 
+def test_a_table_that_letters_would_not_come_back_to_keeps_them_until_a_batch_is_made_with_it(world: Checked) -> None:
+    """A run that finds nothing new names the table again, but letters are run again as the newest batch was."""
+    both = world.options["sink"]
+    other = FileSink(str(world.root / "other"), format="json")
+    world.options["sink"] = Sinks({"lake": both.sinks["lake"], "orders": other})
+    world.land(9)
+    live(world, 2)
+    world.options["sink"] = both
+    assert world.run(3) is None
+    world.expire_leases()
+    with pytest.raises(MaintenanceError, match=r"is in \S+/orders, .* let the pipeline make one more batch"):
+        applied(world, rewind(-1, lane="dead-letters"))
+    world.land(12)
+    live(world, 4)
+    world.expire_leases()
+    applied(world, rewind(-1, lane="dead-letters"))
+    replay(world, 11)
+    assert ids(world, "orders") == [1, 2, 3, 6, 7, 12]
+
+
 @pytest.fixture
 def forgotten(tmp_path: Path) -> Checked:
     """Retention has removed the batch whose letter 2 was run again, and kept the batch of that."""

@@ -9,6 +9,7 @@ LATE_COMMANDS = "tests/execution/test_late_commands.py"
 CLEAN_LATE = "tests/execution/test_clean_late.py"
 NAMED = "tests/execution/test_rewinds_named.py"
 IN_FORCE = "tests/execution/test_sinks_in_force.py"
+RESTORED_LETTERS = "tests/execution/test_letters_restored.py"
 
 MUTATIONS = [
     Mutation(
@@ -210,6 +211,22 @@ MUTATIONS = [
         file="execution/execution.py",
         old="        planned = self.planner.plan(run)\n",
         new="        self.sink.check()\n        planned = self.planner.plan(run)\n",
+        tests=(IN_FORCE,),
+    ),
+    Mutation(
+        name="a rewind of letters goes by what runs without a batch have said",
+        why="letters are run again as the newest batch was: the table that only such a run named loses them",
+        file="upkeep/commands/for_good.py",
+        old="    if lane == LETTERS_LANE:\n",
+        new="    if False:\n",
+        tests=(RESTORED_LETTERS,),
+    ),
+    Mutation(
+        name="a clear tells which sinks are in force where no run has",
+        why="its code may be that of long ago, and what older runs tell is asked no more",
+        file="checkpoint/sinks_in_force.py",
+        old="            if beside and not before:\n",
+        new="            if False:\n",
         tests=(IN_FORCE,),
     ),
     Mutation(

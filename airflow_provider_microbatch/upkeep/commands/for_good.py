@@ -4,6 +4,9 @@ One rule for all lanes: a table is written to if each sink in force has it, at w
 what runs of the pipeline have said last (:mod:`~airflow_provider_microbatch.checkpoint.sinks_in_force`). So whoever is
 refused has one way on that always leads out: name the table, and let the pipeline run once. A sensor alone tells
 nothing.
+
+Dead letters are run again by the pipeline on record, as the newest attempt had it: for their lane that one counts,
+whatever runs without a batch have said since.
 """
 
 from __future__ import annotations
@@ -14,19 +17,22 @@ from functools import cached_property
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.key import LETTERS as LETTERS_LANE
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import CorruptEntryError, DefinitionError, MaintenanceError
 from airflow_provider_microbatch.execution.published_together import published_beside
 from airflow_provider_microbatch.execution.recorded_sinks import forms_in, places_of, tables_in
+from airflow_provider_microbatch.registry import of_today
 from airflow_provider_microbatch.sinks import OpenSink, Sink, SinkContext
 from airflow_provider_microbatch.sinks.dead_letters import LETTERS
 from airflow_provider_microbatch.sinks.several import Sinks
 from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded
 
 _RUN_ONCE = (
-    "let the pipeline run once (it tells what it names also where it is refused, or finds nothing new; behind a sensor "
-    "that waits for new data it does once that is marked as succeeded)"
+    "let the pipeline run once (a new run, no clear: it tells what it names also where it is refused, or finds nothing "
+    "new; behind a sensor that waits for new data it does once that is marked as succeeded)"
 )
+_MAKE_A_BATCH = "let the pipeline make one more batch (dead letters are run again as its newest batch was)"
 
 
 class InForce:
@@ -39,8 +45,9 @@ class InForce:
     def __init__(self, checkpoint: Checkpoint, recorded: Recorded, lane: str) -> None:
         self._checkpoint, self._recorded = checkpoint, recorded
         self._has = dict[str, bool]()
+        self._until = _MAKE_A_BATCH if lane == LETTERS_LANE else _RUN_ONCE
         try:
-            self._forms = checkpoint.sinks_in_force.get() or _of_older_version(checkpoint, recorded, lane)
+            self._forms = _in_force(checkpoint, recorded, lane)
         except CorruptEntryError as error:
             raise MaintenanceError(
                 f"To which tables the pipeline writes by now nobody can tell: {error} Nothing was done. First "
@@ -96,9 +103,16 @@ class InForce:
             raise MaintenanceError(
                 f"batch {key} is in {where}, and was published together with another table's, which the pipeline "
                 f"writes to as its last run has it. It does not write to {where}: taken out there, the batch would not "
-                f"come back. Nothing was done. Name all these tables, {_RUN_ONCE}, and type this again; or, if the "
+                f"come back. Nothing was done. Name all these tables, {self._until}, and type this again; or, if the "
                 "batch may be lost there, with --allow-skip."
             )
+
+
+def _in_force(checkpoint: Checkpoint, recorded: Recorded, lane: str) -> Sequence[Mapping[str, Any]]:
+    if lane == LETTERS_LANE:
+        sink = recorded.arguments().get("sink")
+        return [] if sink is None else [of_today(sink)]
+    return checkpoint.sinks_in_force.get() or _of_older_version(checkpoint, recorded, lane)
 
 
 def _of_older_version(checkpoint: Checkpoint, recorded: Recorded, lane: str) -> list[Mapping[str, Any]]:
