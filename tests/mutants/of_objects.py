@@ -19,7 +19,7 @@ MUTATIONS = [
         name="a folder mark is taken for data",
         why="Hadoop takes its key for a folder, and reads all below it a second time",
         file="sources/file/objects.py",
-        old="found.size and listing.takes(",
+        old='found["size"] and listing.takes(',
         new="listing.takes(",
         tests=(OBJECTS,),
     ),
