@@ -118,7 +118,7 @@ MUTATIONS = [
     Mutation(
         name="a RESTORE to before the newest changes counts as one that took nothing of them back",
         why="keys keep rows of before, and changes of them are dropped, in green",
-        file="sinks/delta/merged/put_back.py",
+        file="sinks/delta/put_back.py",
         old="        if target is None or not since <= target < last:\n",
         new="        if target is None or target >= last:\n",
         tests=PUT_BACK,
@@ -126,7 +126,7 @@ MUTATIONS = [
     Mutation(
         name="of two RESTOREs only the later one is taken back",
         why="the way on that is named brings back the rows of the first one",
-        file="sinks/delta/merged/put_back.py",
+        file="sinks/delta/put_back.py",
         old="good = min(away) - 1",
         new="good = max(away) - 1",
         tests=PUT_BACK,
@@ -134,7 +134,7 @@ MUTATIONS = [
     Mutation(
         name="an overwrite of a part counts as one of the whole table",
         why="rows of others that the table may have stop its publishes",
-        file="sinks/delta/merged/put_back.py",
+        file="sinks/delta/put_back.py",
         old=' and not parameters.get("predicate")',
         new="",
         tests=PUT_BACK,
@@ -158,7 +158,7 @@ MUTATIONS = [
     Mutation(
         name="a RESTORE that leads to its own version is followed",
         why="each plan, publish and check hangs for ever",
-        file="sinks/delta/merged/put_back.py",
+        file="sinks/delta/put_back.py",
         old="not since <= target < last:",
         new="not since <= target:",
         tests=PUT_BACK,

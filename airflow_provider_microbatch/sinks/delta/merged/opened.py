@@ -14,7 +14,7 @@ from airflow_provider_microbatch.sinks.delta import protocol
 from airflow_provider_microbatch.sinks.delta.columns import OURS, Columns
 from airflow_provider_microbatch.sinks.delta.log import MERGED, Snapshot, reporting
 from airflow_provider_microbatch.sinks.delta.merged.merging import Merging
-from airflow_provider_microbatch.sinks.delta.merged.put_back import put_back
+from airflow_provider_microbatch.sinks.delta.put_back import put_back
 from airflow_provider_microbatch.sinks.delta.table import Change, OpenDeltaTable, Ready
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.merge import Merge
