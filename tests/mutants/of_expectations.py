@@ -383,8 +383,8 @@ MUTATIONS = [
         name="letters that a RESTORE has taken out of their table count as run again",
         why="they are neither in the pipeline's table nor among the letters, in green, and nobody takes them again",
         file="sinks/delta/table.py",
-        old="            if taken_out is not None:\n",
-        new='            if taken_out == "":\n',
+        old="            if differs is not None:\n",
+        new='            if differs == "":\n',
         tests=(LEFT,),
     ),
     Mutation(

@@ -243,6 +243,32 @@ def test_batches_that_a_restore_took_out_are_told_of_with_the_commit(sink: OpenS
     assert damage(sink, 7) is None
 
 
+@pytest.mark.parametrize("optimized", [False, True])
+def test_rows_of_before_a_replay_that_a_restore_brought_back_are_told_of(
+    sink: OpenSink, root: Path, optimized: bool
+) -> None:
+    """Whoever reads them, as those who run dead letters again, would have rows that the replay has changed."""
+    for number in (6, 7):
+        publish(sink, number)
+    if optimized:
+        optimize_and_vacuum(root)
+    before = table(root).version()
+    write_delta_stage(sink, 2)
+    sink.replace(EXPECTED, 2)
+    after = table(root).version()
+    table(root).restore(before)
+    assert "are those of before attempt 2: put back by version" in (damage(sink, 7) or "")
+    with pytest.raises(SinkError, match=r"are those of before attempt 2: put back by .* Bring them back"):
+        sink.published_rows(EXPECTED)
+    assert damage(sink, 6) is None
+    table(root).restore(after)
+    assert damage(sink, 7) is None
+    table(root).restore(before)
+    write_delta_stage(sink, 3)
+    sink.replace(EXPECTED, 3)
+    assert damage(sink, 7) is None
+
+
 def test_what_others_have_merged_or_deleted_in_part_may_be_there(sink: OpenSink, root: Path) -> None:
     for number in (5, 6, 7):
         publish(sink, number)

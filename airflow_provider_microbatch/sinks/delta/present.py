@@ -1,4 +1,5 @@
-"""Tells which batches no file of a version can have rows of: somebody has restored the table, or deleted their rows.
+"""Tells which batches a version does not have as they were published: no file can have rows of them, or the files are
+those of before a replay. Somebody has restored the table, or deleted their rows.
 
 The log tells it without a look into a file: paths of a batch's own files name the batch, and of files that others have
 written or merged the statistics do, as far as they are there. What might be in such a file counts as there.
@@ -6,20 +7,21 @@ written or merged the statistics do, as far as they are there. What might be in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.sinks.delta.log import Snapshot, in_words
+from airflow_provider_microbatch.sinks.delta.put_back import put_back
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.placed.places import DATA, REST, folder_of_batch, shared_by
 
 _COMMITS = 1000
 """How many of the newest commits are searched for the one that took a batch's rows out."""
 _NAMED = 3
-_TAKES_NOTHING = ("OPTIMIZE", "VACUUM START", "VACUUM END", "ADD COLUMN", "SET TBLPROPERTIES", "CREATE TABLE")
+_MOVES_NO_ROW = ("OPTIMIZE", "VACUUM START", "VACUUM END", "ADD COLUMN", "SET TBLPROPERTIES", "CREATE TABLE")
 
 _Bounds = tuple[Any, Any]
 """The least and the greatest value in a file; None: not known."""
@@ -47,18 +49,32 @@ class Present:
 
         :param number: number of the batch's manifest, as the commit info has it.
         """
-        found = []
-        for info in self._history:
-            ours = info.get("microbatch")
-            if isinstance(ours, Mapping):
-                if ours.get("batch") == str(key) and ours.get("manifest") == number:
-                    break
-                continue
-            parameters = info.get("operationParameters") or {}
-            appends = info.get("operation") == "WRITE" and str(parameters.get("mode")).casefold() == "append"
-            if not appends and info.get("operation") not in _TAKES_NOTHING:
-                found.append(in_words(info))
+        infos, _ = self._since(key, number)
+        found = [in_words(info) for info in infos if not (_is_ours(info) or _appends(info) or _moves_no_row(info))]
         return "; ".join(found[:_NAMED]) + ("; …" if len(found) > _NAMED else "")
+
+    def put_back_by(self, key: BatchKey, number: str) -> str | None:
+        """The commits of others that have put the table back to before the batch was published, in words: what it has
+        of the batch is of an attempt before. None if there are none, if others may have brought the rows since, or if
+        the log does not tell any more.
+
+        :param number: as for :meth:`taken_out_by`.
+        """
+        infos, since = self._since(key, number)
+        away = None if since is None else put_back(infos, at=self.version, since=since)
+        if away is None:
+            return None
+        later = (info for info in infos if info["version"] > away.last)
+        return None if any(not (_is_ours(info) or _moves_no_row(info)) for info in later) else away.by
+
+    def _since(self, key: BatchKey, number: str) -> tuple[Sequence[Mapping[str, Any]], int | None]:
+        """The commits since the batch was published, newest first, and the version of that; all that are searched, and
+        None, if it is not among them."""
+        for at, info in enumerate(self._history):
+            ours = info.get("microbatch")
+            if isinstance(ours, Mapping) and ours.get("batch") == str(key) and ours.get("manifest") == number:
+                return self._history[:at], info["version"]
+        return self._history, None
 
     @cached_property
     def _history(self) -> list[dict[str, Any]]:
@@ -78,6 +94,19 @@ class Present:
             elif not _has_none_of_ours(file):
                 shared.add((_bounds(file, lane), _bounds(file, number)))
         return own, shared
+
+
+def _is_ours(info: Mapping[str, Any]) -> bool:
+    return isinstance(info.get("microbatch"), Mapping)
+
+
+def _appends(info: Mapping[str, Any]) -> bool:
+    parameters = info.get("operationParameters") or {}
+    return info.get("operation") == "WRITE" and str(parameters.get("mode")).casefold() == "append"
+
+
+def _moves_no_row(info: Mapping[str, Any]) -> bool:
+    return info.get("operation") in _MOVES_NO_ROW
 
 
 def _has_none_of_ours(file: Mapping[str, Any]) -> bool:

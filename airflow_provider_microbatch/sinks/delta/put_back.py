@@ -1,7 +1,9 @@
-"""Tells whether somebody has put the whole table into another state than the one that its newest changes belong to.
+"""Tells whether somebody has put the whole table into another state than the one that its log's newest commits of this
+package speak of.
 
-RESTORE and an overwrite bring files back, or take them out, and leave the application transactions as they are: the
-newest changes stay those of after. A key whose row went back would keep it for ever, since its newest change has been
+RESTORE and an overwrite bring files back, or take them out, and leave the application transactions as they are. The
+rows of a batch that was replayed since are those of before, and the log names the replay. Where changes are merged, the
+newest changes stay those of after: a key whose row went back would keep it for ever, since its newest change has been
 there; a later change of it that is older than that one would do nothing.
 """
 
@@ -11,30 +13,32 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_microbatch.sinks.delta.log import Snapshot, in_words
+from airflow_provider_microbatch.sinks.delta.log import in_words
 
 
 @dataclass(frozen=True, kw_only=True)
 class PutBack:
     """:param by: the commits that did so, newest first, in words.
     :param good: the newest version of before, whose rows are those of the newest changes.
+    :param last: version of the newest of them.
     :param beside: what others have committed since, in words; empty if nothing.
     """
 
     by: str
     good: int
+    last: int
     beside: str
 
 
-def put_back(snapshot: Snapshot, *, since: int) -> PutBack | None:
+def put_back(infos: Sequence[Mapping[str, Any]], *, at: int, since: int) -> PutBack | None:
     """What has put the table into another state; None if nothing has, or another RESTORE has brought it back.
 
-    :param since: the version that the newest changes were committed with.
+    :param infos: of the commits after ``since``, newest first.
+    :param at: the table's version.
+    :param since: the version that has what is asked for.
     """
-    infos = snapshot.history_after(since)
     # By version: where the table was put; None: into a state of its own, or one that nobody can tell.
     targets = {info["version"]: _target(info) for info in infos if _is_of_whole(info)}
-    at = snapshot.version
     while (last := max((version for version in targets if version <= at), default=None)) is not None:
         target = targets[last]
         # Anybody may write an info: one that leads no further back than its own version would be followed for ever.
@@ -50,6 +54,7 @@ def _told(infos: Sequence[Mapping[str, Any]], away: Collection[int]) -> PutBack:
     return PutBack(
         by="; ".join(in_words(info) for info in infos if info["version"] in away),
         good=good,
+        last=max(away),
         beside="; ".join(map(in_words, beside)),
     )
 

@@ -164,9 +164,9 @@ class OpenDeltaTable(OpenLogged):
             found = None if snapshot is None else self._published(snapshot, batch)
             if snapshot is None or found is None:
                 raise SinkError(f"batch {batch.key} is not in the Delta table {self._where}.")
-            taken_out = self._taken_out(snapshot, batch.key, found.own)
-            if taken_out is not None:
-                raise SinkError(f"{taken_out}. Bring them back to the Delta table {self._where}.")
+            differs = self._differs(snapshot, batch.key, found.own)
+            if differs is not None:
+                raise SinkError(f"{differs}. Bring them back to the Delta table {self._where}.")
             rules = rules_of(snapshot)
             protocol.check(snapshot, partition_by=self._sink.partition_by, where=self._where, held=rules)
             # From a file with a deletion vector, Spark would read rows that were deleted.
@@ -190,17 +190,20 @@ class OpenDeltaTable(OpenLogged):
     def damage(self, batch: ExpectedBatch, found: Manifest) -> str | None:
         with self._telling("look into", batch.key):
             snapshot = self._log.open()
-            return None if snapshot is None else self._taken_out(snapshot, batch.key, found)
+            return None if snapshot is None else self._differs(snapshot, batch.key, found)
 
-    def _taken_out(self, snapshot: Snapshot, key: BatchKey, found: Manifest) -> str | None:
-        """That no row of the batch is in the snapshot any more, in words; None if one may be, or nobody can tell."""
+    def _differs(self, snapshot: Snapshot, key: BatchKey, found: Manifest) -> str | None:
+        """That no row of the batch is in the snapshot any more, or those of an attempt before are, in words; None if
+        the rows may be there, or nobody can tell."""
         rows, number = rows_written(found), snapshot.number(key)
         if number is None or not rows:
             return None
         if self._present is None or self._present.version != snapshot.version:
             self._present = Present(snapshot)
         if self._present.may_have(key):
-            return None
+            back = self._present.put_back_by(key, f"{number:016x}")
+            told = f"are those of before attempt {found.epoch}: put back by {back}"
+            return None if back is None else f"its rows in version {snapshot.version} {told}"
         by = self._present.taken_out_by(key, f"{number:016x}")
         told = f"; taken out, most likely, by {by}" if by else ""
         return f"none of its {rows:,} rows is in version {snapshot.version}{told}"

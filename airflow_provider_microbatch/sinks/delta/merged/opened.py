@@ -106,7 +106,7 @@ class OpenMerged(OpenDeltaTable):
             raise lacking(error, log="the log", where=self._named) from error
         check_like_before(before, self._merge, where=self._named)
         with reporting("read the commits of", self._home):
-            away = put_back(snapshot, since=since)
+            away = put_back(snapshot.history_after(since), at=snapshot.version, since=since)
         if away is not None:
             beside = f" That takes out what others have committed since ({away.beside})." if away.beside else ""
             code = f"from deltalake import DeltaTable; {self._home.in_python}.restore({away.good})"
