@@ -49,6 +49,14 @@ MUTATIONS = [
         tests=(KEPT,),
     ),
     Mutation(
+        name="behind lost state a rewind is named that leaves batches where nobody takes them out",
+        why="it is refused, and the error names no other way on",
+        file="execution/lost_state.py",
+        old="    rewind = rewind_named(checkpoint, kept.sink, LIVE, to)\n",
+        new='    rewind = rewind_named(checkpoint, kept.sink, LIVE, to) or "a rewind"\n',
+        tests=(KEPT,),
+    ),
+    Mutation(
         name="the oldest batch that retention keeps is named to go back to",
         why="no rewind goes back to it, and the error names no other way on",
         file="execution/lost_state.py",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,37 @@ def test_an_attempt_that_fails_for_another_reason_says_so(tmp_path: Path) -> Non
 
     with pytest.raises(EngineError, match="the driver was killed"):
         world.run(1, world.engine(before_stage=fail))
+
+
+@dataclass(frozen=True)
+class Topic(FileSink):
+    """Nobody takes a batch out of it."""
+
+    @property
+    def can_withdraw(self) -> bool:
+        return False
+
+
+def test_no_rewind_is_named_that_would_be_refused(tmp_path: Path) -> None:
+    """What is behind the batch that it would go back to stays in its table."""
+    world = CountingWorld(tmp_path, sink=Topic(str(tmp_path / "lake"), format="json"))
+    for number in range(3):
+        make(world, number)
+    (gone,) = (tmp_path / "checkpoint" / "state").rglob("3_*")
+    gone.unlink()
+    world.come(4)
+    with pytest.raises(CheckpointError, match=f"such as {gone.stem}: .*: begin a checkpoint and a table of their own"):
+        world.run(3, world.engine(before_stage=tell("read", f"{gone} does not exist")))
+
+
+def test_a_replay_whose_state_is_gone_leaves_its_batch_as_it_is(tmp_path: Path) -> None:
+    world = CountingWorld(tmp_path)
+    make(world, 0)
+    world.batch(1, head=2)
+    (gone,) = (tmp_path / "checkpoint" / "state").rglob("1_*")
+    gone.unlink()
+    with pytest.raises(CheckpointError, match=f"such as {gone.stem}: .* The batch stays as it is. Bring the files"):
+        world.run(1, world.engine(before_stage=tell("read", f"{gone} does not exist")), clear_number=1)
 
 
 @pytest.mark.parametrize("what", ["a folder", "the log", "a table"])
