@@ -7,7 +7,7 @@ Rows that it refuses again are letters that a later batch may have.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
@@ -292,25 +292,29 @@ class OpenLetters(OpenSource):
         if batch.key.lane == LETTERS:  # whom no task of Airflow's has run
             rewind = command(self._checkpoint.lane(LETTERS), f"rewind --to {batch.key.id - 1} --drop-output")
             return f"Or {rewind}: then this runs the letters again that it had, and those of what came after it."
-        wrote = self._letters_sink(batch)
-        return (
-            f"No clear makes them anew: {wrote.not_replaceable()}. They stay in {wrote.location()}, and are named "
-            "here as long as the log has the batch."
-        )
+        letters = self._tables(batch)[0]
+        they = f"They stay in {letters.location()}, and are" if letters.not_replaceable() else "They are"
+        return f"No clear makes them anew: {self._refusal(batch)}. {they} named here as long as the log has the batch."
 
     def _clear(self, batch: BatchSummary) -> str | None:
         """The clear that makes a batch anew with its letters, in words; None if no clear does."""
-        if batch.key.lane == LETTERS or self._letters_sink(batch).not_replaceable() is not None:
+        if batch.key.lane == LETTERS or self._refusal(batch) is not None:
             return None
         run = batch.planned_by
         whose = "its task" if run is None else f"task {run.task_id!r} of run {run.run_id!r} of DAG {run.dag_id!r}"
         return f"clear {whose}: that makes the batch's rows and its dead letters anew."
 
-    def _letters_sink(self, batch: BatchSummary) -> Sink:
-        wrote: Sink | None = None
+    def _refusal(self, batch: BatchSummary) -> str | None:
+        """Why a clear of the batch is refused, which replaces it in all its tables; None if it is not."""
+        return next(filter(None, (table.not_replaceable() for table in self._tables(batch))), None)
+
+    def _tables(self, batch: BatchSummary) -> Sequence[Sink]:
+        """The tables that the batch was written to, that of its letters first: as far as is on record, that alone."""
         with suppress(CheckpointError, DefinitionError):  # it may be the very reason why letters cannot be read
-            wrote = self._wrote(batch.key, batch.epoch)
-        return wrote or self._source.letters
+            wrote = self._recorded(batch.key, batch.epoch)
+            if wrote is not None and wrote.dead_letters is not None:
+                return (wrote.dead_letters, *wrote.tables)
+        return (self._source.letters,)
 
 
 def check_not_replayed(checkpoint: Checkpoint, key: BatchKey, epoch: int | None) -> None:

@@ -90,11 +90,15 @@ class Ending:
         """Put on record that an attempt was stopped which could not be cleaned up: its Spark, which could not be asked,
         ends by the fence mark, and whoever cleans up after it does not take it for one that died."""
         try:
-            sink.fence(attempt.batch, attempt.epoch, by=str(error))
             if attempt.run is not None:
                 self._checkpoint.marks.put(Mark.of_stop(attempt.run, reason=str(error), marked_ms=self._clock_ms()))
         except (MicroBatchError, OSError) as failed:
             log.warning("batch %s attempt %s: its stop is not on record: %s", attempt.key, attempt.epoch, failed)
+        # By itself: the fence is where the stages are, whose storage may be what has failed.
+        try:
+            sink.fence(attempt.batch, attempt.epoch, by=str(error))
+        except (MicroBatchError, OSError) as failed:
+            log.warning("batch %s attempt %s: its Spark sees no fence: %s", attempt.key, attempt.epoch, failed)
 
     def outrun(self, attempt: Attempt, *, by: Attempt | None) -> None:
         """End an attempt whose batch is in by another one."""

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt
-from airflow_provider_microbatch.exceptions import EngineError, ReadError, TransformError
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import (
+    CheckpointError,
+    EngineError,
+    MicroBatchError,
+    ReadError,
+    TransformError,
+)
 from airflow_provider_microbatch.execution.lost_state import lost_state
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sinks import OpenSink
@@ -24,18 +33,32 @@ def check_staged(
     :raises CheckpointError: if the state that the batch goes on from is not there.
     :raises EngineError: if anything else failed.
     """
-    if sink.failure(attempt.batch, attempt.epoch) is None and sink.manifest(attempt.batch, attempt.epoch) is not None:
+    failure = sink.failure(attempt.batch, attempt.epoch)
+    if failure is None and sink.manifest(attempt.batch, attempt.epoch) is not None:
         log.warning("Batch %s attempt %s is staged whole; after that: %s", attempt.key, attempt.epoch, error)
         return
-    lost = lost_state(checkpoint, sink, attempt.key) if pipeline.stateful else None
-    raise lost or explain(pipeline, sink, attempt, error) from None
-
-
-def explain(pipeline: Pipeline, sink: OpenSink, attempt: Attempt, error: Exception) -> Exception:
-    """The error that the runtime wrote about its failure, if it wrote one; else the engine's own error."""
-    failure = sink.failure(attempt.batch, attempt.epoch)
     if failure is None:
-        return error
+        # Killed, maybe by a stop: that has to be on record within seconds, which a look for the state may take.
+        raise error from None
+    explained = _explain(failure, pipeline=pipeline, attempt=attempt)
+    lost = _lost_state(checkpoint, sink, attempt.key) if pipeline.stateful else None
+    if lost is not None:
+        raise lost from explained
+    raise explained from None
+
+
+def _lost_state(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> CheckpointError | None:
+    """See :func:`lost_state`. None where nobody can tell: then the batch's own failure is told, which may count for
+    setting the batch aside, and not that the look has failed."""
+    try:
+        return lost_state(checkpoint, sink, key)
+    except (MicroBatchError, OSError) as unknown:
+        log.warning("Whether the state that batch %s goes on from is there cannot be told: %s", key, unknown)
+        return None
+
+
+def _explain(failure: Mapping[str, Any], *, pipeline: Pipeline, attempt: Attempt) -> Exception:
+    """The error that the runtime wrote about its failure."""
     if failure.get("origin") == "transform":
         return TransformError(
             f"batch {attempt.key} attempt {attempt.epoch}: transform '{pipeline.transform}' failed. The batch "

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.execution.rewind_named import rewind_named
 from airflow_provider_microbatch.execution.state_files import flat, versions_in
 from airflow_provider_microbatch.execution.stateful import local_folder, published_result, state_of
 from airflow_provider_microbatch.runtime.streaming_folder import STATE
@@ -30,10 +30,11 @@ def lost_state(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> Checkpo
     if not missing:
         return None
     back = _way_back(checkpoint, kept, before=key.id - 1)
+    stays = "planned" if checkpoint.lane(LIVE).commit_of(key.id) is None else "as it is"
     return CheckpointError(
         f"batch {key} goes on from the state of batch {LIVE}/{key.id - 1}, of which files are not in "
         f"{checkpoint.location}/{STATE} any more, such as {missing}: they were removed, or the folder was restored "
-        "from a backup of another moment than the logs. The batch stays planned. Bring the files back, and run this "
+        f"from a backup of another moment than the logs. The batch stays {stays}. Bring the files back, and run this "
         f"task again. If nobody has them: {back}."
     )
 
@@ -43,12 +44,12 @@ def _way_back(checkpoint: Checkpoint, kept: _Kept, *, before: int) -> str:
     # No log goes on from the oldest that retention has kept: it has none before it.
     usable = (number for number in reversed(numbers) if number < before and (number > numbers[0] or number == 0))
     to = next((number for number in usable if kept.has(number)), -1)
-    if to < 0 < numbers[0]:  # nothing tells what the first batches have read
+    rewind = rewind_named(checkpoint, kept.sink, LIVE, to)
+    if rewind is None:  # one further back is refused as well, since it takes out what this one does
         return "begin a checkpoint and a table of their own, which read from the beginning"
-    back = f"`microbatch rewind {quote(checkpoint.location)} --to {to} --drop-output` "
-    if to >= 0:
-        return f"{back}goes back to batch {to}, the newest whose state is there, and the next runs make the later ones"
-    return f"{back}takes all batches back, since the state of none is there, and the next runs read everything again"
+    if to < 0:
+        return f"{rewind} takes all batches back, since the state of none is there, and the next runs read all again"
+    return f"{rewind} goes back to batch {to}, the newest whose state is there, and the next runs make the later ones"
 
 
 @dataclass(frozen=True)

@@ -425,7 +425,7 @@ def _back(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) -> str:
     lane = checkpoint.lane(key.lane)
     entry = lane.offset_log.get(key.id)
     run = entry.run if entry is not None else None
-    can_be_rewound = lane.can_be_rewound_to(key.id - 1) and not _is_beside(checkpoint, recorded, key)
+    can_be_rewound = lane.can_be_rewound_to(key.id - 1) and not _is_in_the_way(checkpoint, recorded, key)
     rewind = command(lane, f"rewind --to {key.id - 1} --drop-output")
     restored = "bring the table, or this batch of it, back from a backup that has it."
     if key.lane == LETTERS:  # whom no task of Airflow's has run
@@ -442,7 +442,7 @@ def _back(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) -> str:
     again = (
         f"If its run is gone, or the clear is refused, {rewind} runs it and all after it again. If"
         if can_be_rewound
-        else "If its run is gone, or"
+        else "If its run is gone, or the clear is refused, or"
     )
     return (
         f"{clear}: that reads its recorded range again and puts the batch back, whatever came after it. {again} a "
@@ -450,11 +450,19 @@ def _back(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) -> str:
     )
 
 
-def _is_beside(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) -> bool:
-    """Whether the batch went to a table of the pipeline's and to one that it names no more. A rewind over it is refused
-    then; one over later batches that did tells so itself, since a look at all of them by each finding is dear."""
+def _is_in_the_way(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) -> bool:
+    """Whether a rewind over the batch is refused: it stays in a table, or went to a table of the pipeline's and to one
+    that it names no more, or nobody can tell what the pipeline names. A later batch that is in the way tells so itself,
+    since a look at all of them by each finding is dear."""
+    try:
+        in_force = InForce(checkpoint, recorded, key.lane)
+    except CheckpointError:
+        return True
     with suppress(CheckpointError):
-        return InForce(checkpoint, recorded, key.lane).is_beside(key)
+        if in_force.is_beside(key):
+            return True
+    with suppress(SinkError, CheckpointError):
+        return any(not one.sink.definition.can_withdraw for one in recorded.everywhere(key))
     return False
 
 

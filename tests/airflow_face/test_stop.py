@@ -19,11 +19,12 @@ from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.engines import processes
 from airflow_provider_microbatch.engines.spark_connect import SparkConnectEngine
 from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
-from airflow_provider_microbatch.exceptions import AttemptCanceledError
+from airflow_provider_microbatch.exceptions import AttemptCanceledError, SinkError
 from airflow_provider_microbatch.execution.engine import Code, Engine, Handle
 from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator
 from airflow_provider_microbatch.operators.steps import SubmitMicroBatchOperator
 from airflow_provider_microbatch.runtime.job import Job
+from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.task_context import stoppable
 from airflow_provider_microbatch.task_context.stoppable import StoppableEngine
 from tests.execution.world import World, run_identity
@@ -214,4 +215,32 @@ def test_nor_is_it_one_that_died_to_the_next_attempt(
     assert end is not None
     assert end.state == "canceled"
     assert "told to stop" in str(end.error)
+    assert world.table() == {0: [1]}
+
+
+def test_a_stop_is_on_record_though_the_storage_of_the_stages_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither can the stage be dropped there, nor Spark be told by a mark."""
+    world = World(tmp_path, on_failure="set_aside", set_aside_after_dead=1)
+    world.land(1)
+
+    def away(*_: object, **__: object) -> bool:
+        raise SinkError("its storage is away")
+
+    def stop(job: Job) -> None:
+        for name in ("drop_stage", "fence"):
+            outage.setattr(FileSink, name, away)
+        engine.stop()
+
+    engine = StoppableEngine(InlineEngine(after_stage=stop))
+    with monkeypatch.context() as outage, pytest.raises(AttemptCanceledError):
+        world.execution.run(
+            run=run_identity(1), engine=engine, code=Code(), transform=None, should_stop=lambda: engine.stopped
+        )
+    world.expire_leases()
+    assert world.run(1, try_number=2) is not None
+    end = world.checkpoint.attempts.ended(KEY, 1)
+    assert end is not None
+    assert end.state == "canceled"
     assert world.table() == {0: [1]}

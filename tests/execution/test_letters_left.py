@@ -11,15 +11,19 @@ from unittest import mock
 import pytest
 from deltalake import DeltaTable
 
+from airflow_provider_microbatch import settings
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.cli.main import main
-from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
+from airflow_provider_microbatch.exceptions import SinkError, SourceChangedError, SourceError
 from airflow_provider_microbatch.execution.dead_letters import letters_left
+from airflow_provider_microbatch.settings import Settings
+from airflow_provider_microbatch.sinks.dead_letters import with_letters
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.kafka import KafkaSink
 from tests.execution.test_dead_letters import Checked, OfLetters, typed
 from tests.execution.test_letters_once import again, ids, live, planned, replay
+from tests.execution.test_not_replaceable import AppendedOnly
 from tests.execution.two_tables import is_clean
 from tests.execution.world import KEY, run_identity
 
@@ -174,12 +178,26 @@ def test_no_clear_is_named_for_letters_that_cannot_be_replaced_where_they_are(wo
     letters = again(world).planner.sources.open("dead_letters")
     with (
         mock.patch.object(type(letters), "_part", tells_not),
-        mock.patch.object(type(letters), "_wrote", return_value=topic),
+        mock.patch.object(type(letters), "_recorded", return_value=with_letters(world.pipeline.sink.tables[0], topic)),
     ):
         told = letters_left(again(world))
     assert list(told) == [BatchKey("live", 0), BatchKey("live", 1)]
     assert "No clear makes them anew" in told[KEY]
     assert topic.location() in told[KEY]
+
+
+def test_nor_where_their_batch_is_in_a_table_that_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "_given", lambda: Settings(trusted_modules=(AppendedOnly.__module__,)))
+    world = Checked(tmp_path, sink=AppendedOnly(str(tmp_path / "lake"), format="json"))
+    world.land(1, 2, 3)
+    live(world, 0, 2)
+    lose(world)
+    with pytest.raises(SourceError, match="No clear makes them anew: what was read cannot be taken back") as told:
+        replay(world, 10)
+    assert "task" not in str(told.value)
+    assert "stay in" not in str(told.value)
+    with pytest.raises(SinkError, match="cannot be replayed: what was read cannot be taken back"):
+        live(world, 0, 2, clear_number=1)
 
 
 def test_nor_does_a_definition_that_cannot_be_loaded_keep_the_others(world: Checked) -> None:

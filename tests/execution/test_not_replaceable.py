@@ -3,6 +3,7 @@ Spark runs, and leaves nothing behind; and what is in there is followed by the o
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,15 +11,19 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_microbatch import settings
 from airflow_provider_microbatch.checkpoint.entries import Attempt
-from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.exceptions import MaintenanceError, SinkError
 from airflow_provider_microbatch.execution.identity import expected
+from airflow_provider_microbatch.settings import Settings
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.manifest import Manifest
 from airflow_provider_microbatch.sinks.several import Sinks
+from airflow_provider_microbatch.upkeep.table_check import check_table
 from tests.execution.intervals import IntervalWorld, hour
+from tests.execution.maintaining import planned, rewind
 from tests.execution.sleepers import Sleep
-from tests.execution.two_tables import Two, coded
+from tests.execution.two_tables import Two, coded, is_clean
 from tests.execution.world import KEY, World
 from tests.support.inline_engine import InlineEngine
 
@@ -29,6 +34,13 @@ class AppendedOnly(FileSink):
 
     def not_replaceable(self) -> str | None:
         return "what was read cannot be taken back"
+
+
+@dataclass(frozen=True)
+class Topic(AppendedOnly):
+    """Nobody takes a batch out of it either."""
+
+    can_withdraw = False
 
 
 @dataclass(frozen=True)
@@ -106,6 +118,42 @@ def test_a_backfill_that_is_refused_has_taken_nothing_that_is_unread(tmp_path: P
             world.backfill(hour(1), number)
     world.run(3)
     assert world.rows() == {"live/0": [1], "live/1": [2]}
+
+
+def test_check_names_no_rewind_where_the_clear_is_refused_for_the_same_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "_given", lambda: Settings(trusted_modules=(__name__,)))
+    orders = FileSink(str(tmp_path / "orders"), format="json")
+    world = Two(tmp_path, sink=Sinks({"orders": orders, "events": Topic(str(tmp_path / "events"), format="json")}))
+    world.land(1)
+    world.run(0)
+    folder = tmp_path / "orders" / "lane=live" / "batch_id=0"
+    folder.rename(tmp_path / "backup")
+    with pytest.raises(SinkError, match="cannot be replayed"):
+        world.run(0, clear_number=1)
+    with pytest.raises(MaintenanceError, match="no batch can be taken out of"):
+        planned(world, rewind(-1))
+    (finding,) = check_table(world.checkpoint, everything=True).findings
+    assert "microbatch rewind" not in finding.repair
+    assert "or the clear is refused, or a source cannot be read again, bring the table" in finding.repair
+    (tmp_path / "backup").rename(folder)
+    assert is_clean(world)
+
+
+def test_nor_where_nobody_can_tell_what_the_pipeline_writes_to(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.land(1)
+    world.run(0)
+    shutil.rmtree(tmp_path / "lake" / "lane=live" / "batch_id=0")
+    (record,) = (tmp_path / "checkpoint").rglob("in-force/sinks")
+    whole = record.read_bytes()
+    record.write_text("torn")
+    (finding,) = check_table(world.checkpoint, everything=True).findings
+    assert "microbatch rewind" not in finding.repair
+    record.write_bytes(whole)
+    (finding,) = check_table(world.checkpoint, everything=True).findings
+    assert "--to -1 --drop-output" in finding.repair
 
 
 class Full:

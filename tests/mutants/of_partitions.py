@@ -57,6 +57,14 @@ MUTATIONS = [
         tests=(BY_HAND,),
     ),
     Mutation(
+        name="a part of another checkpoint's batch is adopted for the batch",
+        why="the next run makes the batch all the same, and puts away what was adopted",
+        file="upkeep/commands/site.py",
+        old="recognise=lambda found: found, partly=partly\n",
+        new="recognise=lambda found: found, partly=True\n",
+        tests=(BY_HAND,),
+    ),
+    Mutation(
         name="what is named of a dead attempt stays named when its stage is dropped",
         why="readers find a part of a batch for good, also if it is set aside",
         file="sinks/table/spark_catalog.py",

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.entries import JOB
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
-from airflow_provider_microbatch.exceptions import CheckpointError, EngineError
+from airflow_provider_microbatch.exceptions import CheckpointError, EngineError, SinkError, TransformError
+from airflow_provider_microbatch.runtime.failure import BatchFailure
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.runtime.streaming import SNAPSHOT_EVERY
+from airflow_provider_microbatch.sinks.file import FileSink
 from tests.state.counting import CountingWorld
 
 
@@ -25,6 +31,18 @@ def make(world: CountingWorld, number: int) -> None:
     folder = world.root / "checkpoint" / "state" / "0" / "0"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{number + 1}_{id}.changelog").write_text("")
+
+
+def tell(origin: str, error: str) -> Callable[[Job], None]:
+    """What Spark does where an attempt has failed: it tells why, and ends."""
+
+    def fail(job: Job) -> None:
+        report = Path(job.stage.report.removeprefix("file://")) / "_error" / "part-0.txt"
+        report.parent.mkdir(parents=True)
+        report.write_text(json.dumps(BatchFailure(origin, error).report()))
+        raise EngineError("spark-submit ended with 1")
+
+    return fail
 
 
 def test_state_is_kept_as_long_as_the_logs_keep_its_batch(tmp_path: Path) -> None:
@@ -53,12 +71,8 @@ def test_where_the_state_has_a_gap_the_newest_batch_before_it_is_named(tmp_path:
     (gone,) = (tmp_path / "checkpoint" / "state").rglob("2_*")
     gone.unlink()
     world.come(5)
-
-    def fail(job: Job) -> None:
-        raise EngineError(f"{gone} does not exist")
-
     with pytest.raises(CheckpointError, match=rf"such as {gone.stem}: .* --to 0 --drop-output` goes back to batch 0"):
-        world.run(4, world.engine(before_stage=fail))
+        world.run(4, world.engine(before_stage=tell("read", f"{gone} does not exist")))
 
 
 def test_an_attempt_that_fails_for_another_reason_says_so(tmp_path: Path) -> None:
@@ -71,3 +85,84 @@ def test_an_attempt_that_fails_for_another_reason_says_so(tmp_path: Path) -> Non
 
     with pytest.raises(EngineError, match="the driver was killed"):
         world.run(1, world.engine(before_stage=fail))
+
+
+@dataclass(frozen=True)
+class Topic(FileSink):
+    """Nobody takes a batch out of it."""
+
+    @property
+    def can_withdraw(self) -> bool:
+        return False
+
+
+def test_no_rewind_is_named_that_would_be_refused(tmp_path: Path) -> None:
+    """What is behind the batch that it would go back to stays in its table."""
+    world = CountingWorld(tmp_path, sink=Topic(str(tmp_path / "lake"), format="json"))
+    for number in range(3):
+        make(world, number)
+    (gone,) = (tmp_path / "checkpoint" / "state").rglob("3_*")
+    gone.unlink()
+    world.come(4)
+    with pytest.raises(CheckpointError, match=f"such as {gone.stem}: .*: begin a checkpoint and a table of their own"):
+        world.run(3, world.engine(before_stage=tell("read", f"{gone} does not exist")))
+
+
+def test_a_replay_whose_state_is_gone_leaves_its_batch_as_it_is(tmp_path: Path) -> None:
+    world = CountingWorld(tmp_path)
+    make(world, 0)
+    world.batch(1, head=2)
+    (gone,) = (tmp_path / "checkpoint" / "state").rglob("1_*")
+    gone.unlink()
+    with pytest.raises(CheckpointError, match=f"such as {gone.stem}: .* The batch stays as it is. Bring the files"):
+        world.run(1, world.engine(before_stage=tell("read", f"{gone} does not exist")), clear_number=1)
+
+
+@pytest.mark.parametrize("what", ["a folder", "the log", "a table"])
+def test_a_look_for_the_state_that_fails_hides_no_failure_of_the_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """That says what is to be mended, and counts for setting the batch aside."""
+    world = CountingWorld(tmp_path)
+    world.batch(0, head=1)
+    world.come(2)
+
+    def away(*_: object) -> None:
+        raise SinkError("its server is away")
+
+    def fail(job: Job) -> None:
+        if what == "a folder":
+            (tmp_path / "checkpoint" / "state").symlink_to(tmp_path)
+        elif what == "the log":  # retention takes offsets before commits, and may die between them
+            (tmp_path / "checkpoint" / "offsets" / "0").unlink()
+        else:
+            monkeypatch.setattr(FileSink, "contains", away)
+        tell("transform", "no such column")(job)
+
+    with pytest.raises(TransformError, match="no such column"):
+        world.run(1, world.engine(before_stage=fail))
+    end = world.checkpoint.attempts.ended(BatchKey(LIVE, 1), 1)
+    assert end is not None
+    assert end.cause == JOB
+
+
+def test_where_both_are_told_the_failure_of_the_batch_is_beside(tmp_path: Path) -> None:
+    world = CountingWorld(tmp_path)
+    world.batch(0, head=1)
+    world.come(2)
+    with pytest.raises(CheckpointError, match="of which files are not in") as lost:
+        world.run(1, world.engine(before_stage=tell("transform", "no such column")))
+    assert "no such column" in str(lost.value.__cause__)
+
+
+def test_nobody_looks_for_state_behind_a_spark_that_was_killed(tmp_path: Path) -> None:
+    """By a stop, say, which is to be on record before Airflow kills the task."""
+    world = CountingWorld(tmp_path)
+    world.batch(0, head=1)
+    world.come(2)
+
+    def kill(job: Job) -> None:
+        raise EngineError("it was stopped: the task was told to end")
+
+    with pytest.raises(EngineError, match="told to end"):
+        world.run(1, world.engine(before_stage=kill))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from airflow_provider_microbatch import settings
 from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import BatchSetAsideError, MaintenanceError, SinkError
+from airflow_provider_microbatch.exceptions import BatchSetAsideError, ForeignBatchError, MaintenanceError, SinkError
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.settings import Settings
 from airflow_provider_microbatch.sinks.table import TableSink
@@ -21,10 +22,11 @@ from airflow_provider_microbatch.sinks.table.metastore import Metastore
 from airflow_provider_microbatch.sinks.table.partition_values import Values
 from airflow_provider_microbatch.sinks.table.spark_catalog import SparkCatalog
 from airflow_provider_microbatch.sinks.table.statements import ConnectStatements, Rows, StatementError
+from airflow_provider_microbatch.upkeep.commands.adopt import plan_adopt
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
 from airflow_provider_microbatch.upkeep.table_check import check_table
 from tests.execution.maintaining import applied, rewind
-from tests.execution.world import Killed, World
+from tests.execution.world import Killed, World, run_identity
 from tests.support.inline_engine import InlineEngine
 from tests.tables.metastore_in_memory import InMemory
 
@@ -78,8 +80,8 @@ def fail(*_: object) -> bool:
 
 
 @pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
-    """Two batches of two rows each; the odd day of both was dropped."""
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
+    """Nothing has run there yet."""
     shop = Shop(tmp_path)
     shop.metastore = metastore = InMemory()
 
@@ -91,6 +93,13 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
     catalog = SparkCatalog(ConnectStatements(URL), str(tmp_path / "lake"))
     schema = "id long, of string"
     shop.options["sink"] = TableSink(catalog, "orders", format="json", schema=schema, partition_by=("of",))
+    return shop
+
+
+@pytest.fixture
+def shop(empty: Shop) -> Shop:
+    """Two batches of two rows each; the odd day of both was dropped."""
+    shop = empty
     for number in range(2):
         shop.land(2 * number, 2 * number + 1)
         shop.run_by_day(number)
@@ -140,3 +149,27 @@ def test_no_batch_is_set_aside_while_readers_find_a_part_of_it(
     with pytest.raises(SinkError if is_down else BatchSetAsideError, match="is not set aside" if is_down else None):
         shop.run_by_day(2, try_number=2)
     assert shop.rows() == ([0, 2, 4] if is_down else [0, 2])
+
+
+def test_nobody_adopts_a_part_of_a_batch(empty: Shop) -> None:
+    """It is not in, so the next run would make the batch, and put away what was adopted."""
+    adopt = partial(plan_adopt, key=BatchKey("live", 0), allow_skip=True)
+    shop, here = empty, empty.pipeline.checkpoint
+    shop.land(0, 1)
+    shop.execution.plan(run_identity(0))
+    shop.options["checkpoint"] = str(shop.root / "of another")
+    shop.run_by_day(0)
+    whole = dict(shop.metastore.partitions["`orders`"])
+    shop.drop_odd_day()
+    shop.options["checkpoint"] = here
+    with pytest.raises(ForeignBatchError, match="microbatch adopt"):
+        shop.run_by_day(0, try_number=2)
+    with pytest.raises(MaintenanceError, match=r"readers of spark_catalog\.orders find only a part .* the rest of it"):
+        applied(shop, adopt)
+    assert shop.rows() == [0]
+    shop.metastore.partitions["`orders`"] = whole
+    applied(shop, adopt)
+    engine = InlineEngine()
+    shop.run(0, engine, try_number=3)
+    assert engine.jobs == []
+    assert shop.rows() == [0, 1]

@@ -29,7 +29,8 @@ def plan_adopt(drafting: Drafting, key: BatchKey, *, allow_skip: bool = False) -
     range.
 
     :param allow_skip: adopt even if nothing proves that the output was made of exactly the planned data.
-    :raises MaintenanceError: if the batch is not planned, or the table has nothing under its number.
+    :raises MaintenanceError: if the batch is not planned, or the table has nothing under its number, or only a part of
+        something.
     """
     checkpoint = drafting.checkpoint
     recorded = Recorded(checkpoint)
@@ -49,6 +50,14 @@ def plan_adopt(drafting: Drafting, key: BatchKey, *, allow_skip: bool = False) -
         drafting.note(f"what is in the table under batch {key} is this checkpoint's own.")
         return drafting.plan()
     found = recorded.whatever_is_at(key)
+    parts = [] if found else recorded.whatever_is_at(key, partly=True)
+    if parts:
+        raise MaintenanceError(
+            f"readers of {parts[0].sink.location()} find only a part of what is there under batch {key}. That is not "
+            "in: were it adopted, the next run would put it away for what it makes of its own range. Nothing was done. "
+            "Bring the rest of it back there, as it was, and type this again; or choose another way of those that the "
+            "batch's run names."
+        )
     if not found:
         raise MaintenanceError(f"nothing is in the table under batch {key}, so there is nothing to adopt.")
     if len(found) > 1:

@@ -147,15 +147,17 @@ class Recorded:
             self._refused[lane] = refused_plan(self._checkpoint, lane)
         return self._refused[lane]
 
-    def whatever_is_at(self, key: BatchKey) -> list[Published]:
+    def whatever_is_at(self, key: BatchKey, *, partly: bool = False) -> list[Published]:
         """The batches in the sinks under this number, of any checkpoint.
 
+        :param partly: whether those count of which readers find only a part.
         :raises MaintenanceError: if no pipeline is on record, or a sink cannot be asked from here.
         """
         found = list[Published]()
         # A table may belong to two definitions, if a second table was added later: the definition with more tables
         # counts.
-        for one in sorted(_at(key, self.sinks(), self._tables), key=lambda one: -len(one.sink.tables)):
+        at = _at(key, self.sinks(), self._tables, partly=partly)
+        for one in sorted(at, key=lambda one: -len(one.sink.tables)):
             known = [table for other in found for table in other.sink.tables]
             if not all(is_among(table, known) for table in one.sink.tables):
                 found.append(one)
@@ -473,8 +475,10 @@ class Recorded:
         return next(((name, found) for name, found in left if found is not None), None)
 
 
-def _at(key: BatchKey, sinks: Sequence[OpenSink], tables: KnownTables) -> list[Published]:
-    anything = ExpectedBatch(identity=BatchIdentity.at(key), tables=tables, recognise=lambda found: found, partly=True)
+def _at(key: BatchKey, sinks: Sequence[OpenSink], tables: KnownTables, *, partly: bool = True) -> list[Published]:
+    anything = ExpectedBatch(
+        identity=BatchIdentity.at(key), tables=tables, recognise=lambda found: found, partly=partly
+    )
     found = [(sink.contains(anything), sink) for sink in sinks]
     return [Published(manifest=manifest, sink=sink) for manifest, sink in found if manifest is not None]
 
