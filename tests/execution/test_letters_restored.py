@@ -98,6 +98,24 @@ def test_a_table_that_letters_would_not_come_back_to_keeps_them_until_a_batch_is
     assert ids(world, "orders") == [1, 2, 3, 6, 7, 12]
 
 
+@pytest.mark.parametrize("restored", ["lake", "letters"])
+def test_letters_and_rows_of_two_attempts_are_told_of_before_anybody_runs_letters_again(
+    tmp_path: Path, restored: str
+) -> None:
+    """What the mended code has kept is among the letters of before, and what it has refused is nowhere."""
+    world = Checked(tmp_path)
+    world.land(1, 2, 3)
+    live(world, 0, 2)
+    shutil.copytree(tmp_path / restored, tmp_path / "kept" / restored)
+    live(world, 0, 3, clear_number=1)
+    assert is_clean(world)
+    restore(world, restored)
+    assert not is_clean(world)
+    live(world, 0, 3, clear_number=2)
+    assert is_clean(world)
+    assert ids(world) == [1, 2]
+
+
 @pytest.fixture
 def forgotten(tmp_path: Path) -> Checked:
     """Retention has removed the batch whose letter 2 was run again, and kept the batch of that."""

@@ -10,6 +10,14 @@ BESIDE = "tests/execution/test_lost_beside_another.py"
 
 MUTATIONS = [
     Mutation(
+        name="letters may be of another attempt than the rows of their batch",
+        why="what mended code has kept is among the letters too, what it has refused is nowhere, and check is content",
+        file="execution/identity.py",
+        old="if len(sink.tables) > 1 else published",
+        new="if sink.definition.names else published",
+        tests=("tests/execution/test_letters_restored.py",),
+    ),
+    Mutation(
         name="a rewind promises the rows of a table that the pipeline had once",
         why="who agrees takes rows out of a table to which nothing puts them back",
         file="upkeep/commands/rewind.py",
