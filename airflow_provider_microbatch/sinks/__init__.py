@@ -280,6 +280,15 @@ class OpenSink(ABC):
             :meth:`replace` and :meth:`withdraw` raise it too.
         """
 
+    def seen(self, batch: ExpectedBatch) -> Manifest | None:
+        """The output that readers find rows of: also where they find a part of it alone, and the batch is not in. For
+        who takes it out, puts other output in its place, or goes on from it.
+
+        :raises ForeignBatchError: as :meth:`contains` does.
+        :raises SinkError: as :meth:`contains` does.
+        """
+        return self.contains(batch)
+
     def finish(self, batch: ExpectedBatch) -> Manifest | None:
         """Like :meth:`contains`, after completing a publish that was interrupted between two tables, as far as stages
         are still there. Called by a process that may run the batch, when no other process runs it. Idempotent.
