@@ -3,6 +3,7 @@ know of, and whatever makes the batch again takes the place of."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,12 @@ import pytest
 from airflow_provider_microbatch import settings
 from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import BatchSetAsideError, MaintenanceError, SinkError
+from airflow_provider_microbatch.exceptions import (
+    BatchSetAsideError,
+    MaintenanceError,
+    SinkError,
+    SourceError,
+)
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.settings import Settings
 from airflow_provider_microbatch.sinks.table import TableSink
@@ -47,13 +53,27 @@ def by_day(job: Job) -> None:
     told.write_text("\n".join([result, *map(json.dumps, listed)]) + "\n")
 
 
+def rows_of(metastore: InMemory) -> list[int]:
+    return sorted(row["id"] for row in metastore.rows("`orders`"))
+
+
+def drop_odd_day(metastore: InMemory) -> None:
+    named = metastore.partitions["`orders`"]
+    metastore.partitions["`orders`"] = {path: at for path, at in named.items() if not path.endswith("of=1")}
+
+
 class Shop(World):
     """A pipeline that writes partitions into a metastore of this process, behind the address of a server."""
 
     metastore = InMemory()
 
-    def run_by_day(self, number: int, **given: Any) -> None:
-        self.run(number, InlineEngine(after_stage=by_day), **given)
+    def run_by_day(self, number: int, *, adds: int = 0, **given: Any) -> None:
+        """:param adds: to each id, as other code would."""
+
+        def added(sources: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+            return [{"id": row["id"] + adds} for row in sources["orders"]]
+
+        self.run(number, InlineEngine(after_stage=by_day, transform=added), **given)
 
     def staged_by_day(self, number: int) -> Attempt:
         attempt = self.staged(number)
@@ -61,11 +81,10 @@ class Shop(World):
         return attempt
 
     def rows(self) -> list[int]:
-        return sorted(row["id"] for row in self.metastore.rows("`orders`"))
+        return rows_of(self.metastore)
 
     def drop_odd_day(self) -> None:
-        named = self.metastore.partitions["`orders`"]
-        self.metastore.partitions["`orders`"] = {path: at for path, at in named.items() if not path.endswith("of=1")}
+        drop_odd_day(self.metastore)
 
 
 def name_a_part(store: Metastore, name: str, key: BatchKey, locations: Mapping[Values, Path]) -> None:
@@ -78,19 +97,27 @@ def fail(*_: object) -> bool:
 
 
 @pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
-    """Two batches of two rows each; the odd day of both was dropped."""
-    shop = Shop(tmp_path)
-    shop.metastore = metastore = InMemory()
+def metastore(monkeypatch: pytest.MonkeyPatch) -> InMemory:
+    metastore = InMemory()
 
     def run(_: object, statements: Sequence[str], *, handle: Mapping[str, Any] | None = None) -> list[Rows]:
         return metastore.run(statements)
 
     monkeypatch.setattr(ConnectStatements, "run", run)
     monkeypatch.setattr(settings, "_given", lambda: Settings(trusted_servers=(URL,)))
-    catalog = SparkCatalog(ConnectStatements(URL), str(tmp_path / "lake"))
-    schema = "id long, of string"
-    shop.options["sink"] = TableSink(catalog, "orders", format="json", schema=schema, partition_by=("of",))
+    return metastore
+
+
+def orders_in(folder: Path) -> TableSink:
+    catalog = SparkCatalog(ConnectStatements(URL), str(folder / "lake"))
+    return TableSink(catalog, "orders", format="json", schema="id long, of string", partition_by=("of",))
+
+
+@pytest.fixture
+def shop(tmp_path: Path, metastore: InMemory) -> Shop:
+    """Two batches of two rows each; the odd day of both was dropped."""
+    shop = Shop(tmp_path, sink=orders_in(tmp_path))
+    shop.metastore = metastore
     for number in range(2):
         shop.land(2 * number, 2 * number + 1)
         shop.run_by_day(number)
@@ -113,6 +140,18 @@ def test_a_rewind_wants_to_take_out_what_readers_find_and_does(shop: Shop) -> No
 def test_a_clear_brings_the_whole_batch_back(shop: Shop) -> None:
     shop.run_by_day(1, clear_number=1)
     assert shop.rows() == [0, 2, 3]
+
+
+def test_a_clear_that_reads_less_than_readers_find_a_part_of_replaces_nothing(shop: Shop) -> None:
+    shop.sources["orders"] = dataclasses.replace(shop.sources["orders"], on_missing="skip")
+    gone = shop.land(4)
+    shop.land(5)
+    shop.run_by_day(2)
+    shop.drop_odd_day()
+    gone.unlink()
+    with pytest.raises(SourceError, match="nothing was replaced, since attempt 1, which is published, has more"):
+        shop.run_by_day(2, clear_number=1)
+    assert shop.rows() == [0, 2, 4]
 
 
 def test_a_look_at_the_table_tells_that_a_part_is_there(shop: Shop) -> None:
