@@ -49,6 +49,14 @@ MUTATIONS = [
         tests=(BY_HAND,),
     ),
     Mutation(
+        name="an attempt may have the number of one that readers find a part of",
+        why="behind a restored checkpoint a clear is answered by the rows of before, and those that were erased come back",
+        file="execution/guard.py",
+        old="else planner.seen(batch)\n",
+        new="else planner.published(batch)\n",
+        tests=(BY_HAND,),
+    ),
+    Mutation(
         name="a batch of which a part is named is in for whoever asks",
         why="it is committed, and the rest of its rows is in no reader's answer",
         file="sinks/table/spark_catalog.py",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,18 @@ def test_a_clear_that_reads_less_than_readers_find_a_part_of_replaces_nothing(sh
     with pytest.raises(SourceError, match="nothing was replaced, since attempt 1, which is published, has more"):
         shop.run_by_day(2, clear_number=1)
     assert shop.rows() == [0, 2, 4]
+
+
+def test_a_clear_behind_a_restored_checkpoint_brings_its_own_rows(shop: Shop) -> None:
+    """Of the attempt that readers find a part of, which has the number of the next one on record, nothing is left."""
+    backup = shop.root / "backup"
+    shutil.copytree(shop.root / "checkpoint", backup)
+    shop.run_by_day(1, clear_number=1)
+    shop.drop_odd_day()
+    shutil.rmtree(shop.root / "checkpoint")
+    shutil.copytree(backup, shop.root / "checkpoint")
+    shop.run_by_day(1, clear_number=2, adds=10)
+    assert shop.rows() == [0, 12, 13]
 
 
 def test_a_look_at_the_table_tells_that_a_part_is_there(shop: Shop) -> None:
