@@ -57,6 +57,14 @@ MUTATIONS = [
         tests=(BY_HAND,),
     ),
     Mutation(
+        name="letters are run again though readers find a part of a replay that has made rows of them",
+        why="these rows are in the table twice",
+        file="execution/dead_letters.py",
+        old="                found = seen_in(table, batch)\n            if found is not None and found.epoch > epoch",
+        new="                found = found_in(table, batch)\n            if found is not None and found.epoch > epoch",
+        tests=(BY_HAND,),
+    ),
+    Mutation(
         name="a batch of which a part is named is in for whoever asks",
         why="it is committed, and the rest of its rows is in no reader's answer",
         file="sinks/table/spark_catalog.py",

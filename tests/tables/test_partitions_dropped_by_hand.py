@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -23,15 +24,19 @@ from airflow_provider_microbatch.exceptions import (
 )
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.settings import Settings
+from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.table import TableSink
 from airflow_provider_microbatch.sinks.table.metastore import Metastore
 from airflow_provider_microbatch.sinks.table.partition_values import Values
 from airflow_provider_microbatch.sinks.table.spark_catalog import SparkCatalog
 from airflow_provider_microbatch.sinks.table.statements import ConnectStatements, Rows, StatementError
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
+from airflow_provider_microbatch.upkeep.commands.withdraw_clear import plan_withdraw_clear
 from airflow_provider_microbatch.upkeep.table_check import check_table
 from tests.execution.maintaining import applied, rewind
-from tests.execution.world import Killed, World
+from tests.execution.test_dead_letters import Checked, OfLetters
+from tests.execution.test_letters_once import again
+from tests.execution.world import CODE, KEY, Killed, World, run_identity
 from tests.support.inline_engine import InlineEngine
 from tests.tables.metastore_in_memory import InMemory
 
@@ -165,6 +170,34 @@ def test_a_clear_behind_a_restored_checkpoint_brings_its_own_rows(shop: Shop) ->
     shutil.copytree(backup, shop.root / "checkpoint")
     shop.run_by_day(1, clear_number=2, adds=10)
     assert shop.rows() == [0, 12, 13]
+
+
+def test_letters_of_an_attempt_are_not_run_again_while_readers_find_a_part_of_the_next(
+    tmp_path: Path, metastore: InMemory
+) -> None:
+    """A replay was cut off between the tables, and its clear withdrawn: its rows are those of the letters, too."""
+    world = Checked(tmp_path, sink=orders_in(tmp_path))
+    world.land(1, 2)
+    world.run(0, InlineEngine(after_stage=by_day, refuse=lambda row: "dead_letter" if row["id"] == 2 else None))
+    replace = FileSink.replace
+
+    def killed_at_letters(sink: FileSink, *given: Any) -> object:
+        if sink.path == str(tmp_path / "letters"):
+            raise Killed
+        return replace(sink, *given)
+
+    with mock.patch.object(FileSink, "replace", killed_at_letters), pytest.raises(Killed):
+        world.run(0, InlineEngine(after_stage=by_day), clear_number=1)
+    assert rows_of(metastore) == [1, 2]
+    drop_odd_day(metastore)
+    world.expire_leases()
+    world.janitor()
+    applied(world, lambda drafting: plan_withdraw_clear(drafting, KEY))
+    with pytest.raises(
+        SourceError, match=r"they are attempt 1's, and spark_catalog\.orders has the batch of attempt 2"
+    ):
+        again(world).run(run=run_identity(9), engine=OfLetters(after_stage=by_day), code=CODE, transform=None)
+    assert rows_of(metastore) == [2]
 
 
 def test_a_look_at_the_table_tells_that_a_part_is_there(shop: Shop) -> None:
