@@ -65,6 +65,22 @@ MUTATIONS = [
         tests=(BY_HAND,),
     ),
     Mutation(
+        name="a clear that was answered waits as long as readers find a part of its output",
+        why="the pipeline stands, and the way on that is named goes on from the state of before",
+        file="execution/standing_state.py",
+        old="    return sink.seen(expected(",
+        new="    return sink.contains(expected(",
+        tests=(BY_HAND,),
+    ),
+    Mutation(
+        name="state goes on from the commit entry where readers find a part of a replay",
+        why="the next batch counts on from other rows than those that they find",
+        file="execution/stateful.py",
+        old="if (found := sink.seen(batch)) is not None",
+        new="if (found := sink.contains(batch)) is not None",
+        tests=(BY_HAND,),
+    ),
+    Mutation(
         name="a batch of which a part is named is in for whoever asks",
         why="it is committed, and the rest of its rows is in no reader's answer",
         file="sinks/table/spark_catalog.py",

@@ -16,6 +16,7 @@ import pytest
 from airflow_provider_microbatch import settings
 from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.replays import Replays
 from airflow_provider_microbatch.exceptions import (
     BatchSetAsideError,
     MaintenanceError,
@@ -37,6 +38,8 @@ from tests.execution.maintaining import applied, rewind
 from tests.execution.test_dead_letters import Checked, OfLetters
 from tests.execution.test_letters_once import again
 from tests.execution.world import CODE, KEY, Killed, World, run_identity
+from tests.state.counting import CountingWorld
+from tests.state.test_replay_beside_the_next import an_hour_passes
 from tests.support.inline_engine import InlineEngine
 from tests.tables.metastore_in_memory import InMemory
 
@@ -66,6 +69,21 @@ def rows_of(metastore: InMemory) -> list[int]:
 def drop_odd_day(metastore: InMemory) -> None:
     named = metastore.partitions["`orders`"]
     metastore.partitions["`orders`"] = {path: at for path, at in named.items() if not path.endswith("of=1")}
+
+
+def on_two_days(job: Job) -> None:
+    """The job's rows, all of them on each of two days."""
+    folder = Path(job.stage.report.removeprefix("file://"))
+    told, written = folder / "_manifest" / "part-0.txt", folder / "part-0.json"
+    text, listed = written.read_text(), []
+    written.unlink()
+    for day in range(2):
+        path = folder / f"of={day}" / "part-0.json"
+        path.parent.mkdir()
+        path.write_text(text)
+        listed.append({"file": str(path.relative_to(folder)), "bytes": path.stat().st_size})
+    result = told.read_text().splitlines()[0]
+    told.write_text("\n".join([result, *map(json.dumps, listed)]) + "\n")
 
 
 class Shop(World):
@@ -198,6 +216,20 @@ def test_letters_of_an_attempt_are_not_run_again_while_readers_find_a_part_of_th
     ):
         again(world).run(run=run_identity(9), engine=OfLetters(after_stage=by_day), code=CODE, transform=None)
     assert rows_of(metastore) == [2]
+
+
+def test_state_goes_on_from_the_attempt_that_readers_find_a_part_of(tmp_path: Path, metastore: InMemory) -> None:
+    world = CountingWorld(tmp_path, sink=orders_in(tmp_path))
+    world.come(1)
+    world.run(0, world.engine(after_stage=on_two_days))
+    world.come(2)
+    with mock.patch.object(Replays, "complete", side_effect=Killed), pytest.raises(Killed):
+        world.run(0, world.engine(times=2, after_stage=on_two_days), clear_number=1)
+    assert rows_of(metastore) == [2, 2]
+    drop_odd_day(metastore)
+    an_hour_passes(world)
+    world.run(1, world.engine(after_stage=on_two_days))
+    assert rows_of(metastore) == [2, 3, 3]
 
 
 def test_a_look_at_the_table_tells_that_a_part_is_there(shop: Shop) -> None:
