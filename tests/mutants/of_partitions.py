@@ -50,7 +50,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="an attempt may have the number of one that readers find a part of",
-        why="behind a restored checkpoint a clear is answered by the rows of before, and those that were erased come back",
+        why="behind a restored checkpoint a clear is answered by the rows of before, and erased ones come back",
         file="execution/guard.py",
         old="else planner.seen(batch)\n",
         new="else planner.published(batch)\n",
@@ -111,6 +111,14 @@ MUTATIONS = [
         old="    if latest_seen(sink, batch) is not None:\n",
         new="    if False:\n",
         tests=(BY_HAND,),
+    ),
+    Mutation(
+        name="what is left of a batch that was in goes with the rest of its attempt's stage",
+        why="somebody drops the partitions of a day, and readers lose those of the other days of a committed batch",
+        file="sinks/table/spark_catalog.py",
+        old="                    kind.note_whole(stage.key)\n",
+        new="",
+        tests=(PARTITIONS,),
     ),
     Mutation(
         name="the partitions of a replay are named behind its exchange",

@@ -253,6 +253,20 @@ def test_what_readers_find_of_a_batch_that_is_not_in_is_taken_out_with_it(tmp_pa
     assert len(sink.drop_replaced(BATCH.checkpoint, older_seconds=0)) == 1
 
 
+def test_what_is_left_of_a_published_attempts_stage_goes_without_what_readers_find(tmp_path: Path) -> None:
+    """Its publisher died at the very end; the batch is committed, and somebody has dropped a day since."""
+    metastore = InMemory()
+    sink = sink_in(tmp_path, metastore, "orders")
+    write_partitions(sink, 1, below=("of=a", "of=b"))
+    with dying(at=2, after=lambda: None), pytest.raises(Killed):
+        sink.publish(EXPECTED, 1)
+    assert sink.contains(EXPECTED) is not None
+    drop_by_hand(metastore, "a")
+    assert sink.drop_stage(BATCH, 1) is True
+    assert len(metastore.rows("`orders`")) == 3
+    assert sink.seen(EXPECTED) is not None
+
+
 def test_what_readers_find_of_another_checkpoints_batch_is_foreign(tmp_path: Path) -> None:
     metastore = InMemory()
     sink = sink_in(tmp_path, metastore, "orders")

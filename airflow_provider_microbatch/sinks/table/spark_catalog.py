@@ -168,6 +168,7 @@ class SparkCatalog(Catalog):
                 raise SinkError(f"table {stage.table.name} does not show batch {stage.key} after its publish.")
             if found.epoch == stage.epoch:
                 if isinstance(kind, TableOfFolders):
+                    kind.note_whole(stage.key)
                     # Who died behind its exchange has left there what it replaced, which only the stage table tells.
                     kind.files.drop_stage(stage.batch, stage.epoch)
                 store.drop(names.ready, names.stage)
