@@ -121,6 +121,14 @@ MUTATIONS = [
         tests=(PARTITIONS,),
     ),
     Mutation(
+        name="an attempt that has a stage goes on from what lies in its place",
+        why="behind a restored checkpoint that is another life's, and the stage is thrown away",
+        file="sinks/table/spark_catalog.py",
+        old=" or super().manifest(stage) is not None:\n",
+        new=":\n",
+        tests=(PARTITIONS,),
+    ),
+    Mutation(
         name="the partitions of a replay are named behind its exchange",
         why="readers find the partitions that the old output had too, and none of the others",
         file="sinks/table/table_of_folders.py",

@@ -267,6 +267,19 @@ def test_what_is_left_of_a_published_attempts_stage_goes_without_what_readers_fi
     assert sink.seen(EXPECTED) is not None
 
 
+def test_output_of_before_a_restore_is_no_stage_of_an_attempt_that_has_one(tmp_path: Path) -> None:
+    """The checkpoint was restored: the attempt has the number of one whose rest readers find."""
+    metastore = InMemory()
+    sink = sink_in(tmp_path, metastore, "orders")
+    write_partitions(sink, 1, below=("of=a", "of=b"))
+    sink.publish(EXPECTED, 1)
+    drop_by_hand(metastore, "a")
+    write_partitions(sink, 1, below=("of=b", "of=c"), rows=1)
+    assert sink.publish(EXPECTED, 1) == sink.contains(EXPECTED)
+    assert [path.rpartition("/")[2] for path in metastore.partitions["`orders`"]] == ["of=b", "of=c"]
+    assert len(metastore.rows("`orders`")) == 2
+
+
 def test_what_readers_find_of_another_checkpoints_batch_is_foreign(tmp_path: Path) -> None:
     metastore = InMemory()
     sink = sink_in(tmp_path, metastore, "orders")

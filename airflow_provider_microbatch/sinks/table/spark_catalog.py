@@ -284,11 +284,12 @@ class SparkCatalog(Catalog):
 
     def _left_unseen(self, stage: StageTable, store: Metastore) -> Manifest | None:
         """What the attempt has put in its place, where no reader sees it yet. It is the attempt's stage still, and is
-        dropped with the stage table: what is not in by then never will be."""
+        dropped with the stage table: what is not in by then never will be. Where the stage is that the attempt has
+        written, what lies in its place is of before a restore of the checkpoint, which did not know of its number."""
         kind = self._kind(stage.table, store)
         found = kind.manifest(stage.key) if isinstance(kind, TableOfFolders) else None
         # A file tells whose it is. Of others' output nothing is asked: the server may be what the job has died of.
-        if found is None or not found.is_of(stage.batch, stage.epoch):
+        if found is None or not found.is_of(stage.batch, stage.epoch) or super().manifest(stage) is not None:
             return None
         return found if kind.folder(stage.key) is None and self._made(stage, store) is not None else None
 
