@@ -20,6 +20,22 @@ MUTATIONS = [
         tests=(SINK,),
     ),
     Mutation(
+        name="manifests of a commit that the catalog has refused are removed by pyiceberg",
+        why="the commit is in, its request was sent again, and no reader can read the table any more",
+        file="sinks/iceberg/log.py",
+        old=' = getattr(transaction, "_snapshot_producers", []), []\n',
+        new=', _ = getattr(transaction, "_snapshot_producers", []), []\n',
+        tests=(SINK,),
+    ),
+    Mutation(
+        name="manifests of a commit that was refused are removed though the table names them",
+        why="another commit came behind it, and no reader can read the table any more",
+        file="sinks/iceberg/log.py",
+        old=".snapshot_by_id(one.snapshot_id) is None:\n",
+        new=" is not None:\n",
+        tests=(SINK,),
+    ),
+    Mutation(
         name="files are removed that a commit on its way may name",
         why="the table names files that are gone",
         file="sinks/iceberg/opened.py",
