@@ -35,16 +35,21 @@ def is_refusal(error: Any) -> bool:
 
 
 def heeds_conditions(client: Any, place: str, name: str, *, parameter: str) -> bool:
-    """Whether the metastore refuses a call whose condition does not hold, as 2.3.10 does; older ones do not look. Then
-    the call has put the table back as it was when it was looked at.
+    """Whether the metastore refuses a call whose condition does not hold, as 2.3.10 does; older ones do not look. It is
+    asked by a call that none carries out: that would put the table back as it was when it was looked at, also behind a
+    caller that has slept since.
 
     :raises MetaException: if the call is refused for anything else.
     """
-    from hive_metastore.ttypes import MetaException
+    from hive_metastore.ttypes import FieldSchema, InvalidOperationException, MetaException
 
     table = client.get_table(place, name)
+    # Refused by each, and behind the look at the condition by those that have one.
+    table.partitionKeys = [*(table.partitionKeys or ()), FieldSchema(name="microbatch_none", type="string")]
     try:
         client.alter_table_with_environment_context(place, name, table, condition(parameter, _NEVER))
+    except InvalidOperationException:
+        return False
     except MetaException as error:
         if not is_refusal(error):
             raise

@@ -252,6 +252,14 @@ MUTATIONS = [
         tests=(HIVE,),
     ),
     Mutation(
+        name="whether a metastore heeds conditions is asked by a call that it carries out",
+        why="a task that slept over the question puts the table back behind what was published since",
+        file="sinks/hive_calls.py",
+        old="    table.partitionKeys = [",
+        new="    _ = [",
+        tests=(HIVE,),
+    ),
+    Mutation(
         name="a refusal by a metastore is a commit that failed",
         why="pyiceberg removes the manifests of a commit that may be in: the table names files that are gone",
         file="sinks/iceberg/hive.py",

@@ -152,17 +152,19 @@ def test_who_comes_too_late_keeps_what_the_metastore_may_have_named(
 def test_a_metastore_that_heeds_no_condition_is_refused_and_nothing_is_published(
     sink: OpenIceberg, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = getattr(Client, ALTER)
+    real, done = getattr(Client, ALTER), list[str]()
 
     def heedless(client: Client, place: str, name: str, table: Any, context: EnvironmentContext) -> None:
         told = {key: value for key, value in context.properties.items() if not key.startswith("expected_")}
         real(client, place, name, table, EnvironmentContext(properties=told))
+        done.append(name)
 
     monkeypatch.setattr(Client, ALTER, heedless)
     with pytest.raises(SinkError, match=r"heeds no condition.*Nothing was published. Take a metastore of Hive 2.3.10"):
         publish(sink, 7)
     assert sink.contains(expect(BatchKey("live", 7))) is None
     assert not attempts_of(sink)
+    assert not done, "the question itself puts nothing back: whoever asks may have slept, too"
 
 
 def test_a_metastore_that_is_away_is_named(tmp_path: Path) -> None:

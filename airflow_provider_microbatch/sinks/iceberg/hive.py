@@ -44,7 +44,7 @@ class _Conditional:
     def check_heeded(self, client: Any, place: str, name: str) -> None:
         """Called under the table's lock.
 
-        :raises SinkError: if the metastore carries out a call whose condition does not hold. That call changed nothing.
+        :raises SinkError: if the metastore would carry out a call whose condition does not hold.
         """
         self._is_heeded = self._is_heeded or heeds_conditions(client, place, name, parameter=_LOCATION)
         if not self._is_heeded:
