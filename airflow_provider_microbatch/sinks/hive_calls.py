@@ -18,6 +18,16 @@ _NEVER = "no table has this value"
 _NO_STATISTICS = MappingProxyType({"DO_NOT_UPDATE_STATS": "true"})
 
 
+def limit(transport: Any) -> None:
+    """Have no answer through the transport waited for longer than :data:`SECONDS`; it counts as lost then. By itself a
+    wait has no end: a host that lost its power says nothing."""
+    from thrift.transport.TSocket import TSocket
+
+    for one in (transport, *vars(transport).values()):  # a transport keeps the one below it to itself
+        if isinstance(one, TSocket):
+            one.setTimeout(SECONDS * 1000)
+
+
 def condition(parameter: str, value: str, more: Mapping[str, str] = _NO_STATISTICS) -> Any:
     """The context of a call that is carried out only where the table's parameter has the value.
 

@@ -260,6 +260,14 @@ MUTATIONS = [
         tests=(HIVE,),
     ),
     Mutation(
+        name="the answer of a metastore is waited for without end",
+        why="its host lost its power: the task holds its lease and stands still until somebody kills it",
+        file="sinks/iceberg/hive.py",
+        old="            limit(transport)\n",
+        new="",
+        tests=(HIVE,),
+    ),
+    Mutation(
         name="a refusal by a metastore is a commit that failed",
         why="pyiceberg removes the manifests of a commit that may be in: the table names files that are gone",
         file="sinks/iceberg/hive.py",

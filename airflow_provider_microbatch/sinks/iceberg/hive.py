@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.sinks.hive_calls import condition, heeds_conditions, is_refusal
+from airflow_provider_microbatch.sinks.hive_calls import condition, heeds_conditions, is_refusal, limit
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -21,7 +21,8 @@ _LOCATION, _PREVIOUS = "metadata_location", "previous_metadata_location"
 
 
 def on_condition(catalog: Catalog) -> None:
-    """If the catalog is a Hive metastore, carry out no commit from now on where the table has got other metadata."""
+    """If the catalog is a Hive metastore, carry out no commit from now on where the table has got other metadata, and
+    wait for none of its answers without end."""
     module = sys.modules.get("pyiceberg.catalog.hive")
     if module is not None and isinstance(catalog, module.HiveCatalog):
         told: Any = catalog
@@ -29,9 +30,19 @@ def on_condition(catalog: Catalog) -> None:
 
 
 class _Conditional:
-    """In place of pyiceberg's own: opens a client for each of its blocks."""
+    """In place of pyiceberg's own: opens a client for each of its blocks, whose answers are not waited for without
+    end."""
 
     def __init__(self, clients: Any) -> None:
+        made = clients._init_thrift_transport
+
+        def limited() -> Any:
+            transport = made()
+            limit(transport)
+            return transport
+
+        clients._init_thrift_transport = limited
+        clients._transport = limited()  # the one that it has made is not open yet
         self._clients = clients
         self._is_heeded = False
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from airflow_provider_microbatch.definition import is_read_back
 from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
 from airflow_provider_microbatch.registry import DISTRIBUTION
-from airflow_provider_microbatch.sinks.hive_calls import SECONDS, condition, heeds_conditions
+from airflow_provider_microbatch.sinks.hive_calls import condition, heeds_conditions, limit
 
 VERSION = "microbatch.version"
 """Property of a table that is replaced as a whole."""
@@ -112,9 +112,8 @@ def _client(uri: str) -> Iterator[Any]:
     from thrift.transport.TTransport import TBufferedTransport
 
     address = urlsplit(uri)
-    socket = TSocket(address.hostname, address.port or 9083)
-    socket.setTimeout(SECONDS * 1000)
-    transport = TBufferedTransport(socket)
+    transport = TBufferedTransport(TSocket(address.hostname, address.port or 9083))
+    limit(transport)
     try:
         transport.open()
     except (TException, OSError) as error:
