@@ -23,8 +23,8 @@ MUTATIONS = [
         name="manifests of a commit that the catalog has refused are removed by pyiceberg",
         why="the commit is in, its request was sent again, and no reader can read the table any more",
         file="sinks/iceberg/log.py",
-        old=' = getattr(transaction, "_snapshot_producers", []), []\n',
-        new=', _ = getattr(transaction, "_snapshot_producers", []), []\n',
+        old="written, transaction._snapshot_producers = getattr(",
+        new="written, _ = getattr(",
         tests=(SINK,),
     ),
     Mutation(

@@ -19,6 +19,7 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.replays import Replays
 from airflow_provider_microbatch.exceptions import (
     BatchSetAsideError,
+    EngineError,
     MaintenanceError,
     SinkError,
     SourceError,
@@ -186,7 +187,14 @@ def test_a_clear_behind_a_restored_checkpoint_brings_its_own_rows(shop: Shop) ->
     shop.drop_odd_day()
     shutil.rmtree(shop.root / "checkpoint")
     shutil.copytree(backup, shop.root / "checkpoint")
-    shop.run_by_day(1, clear_number=2, adds=10)
+
+    def fails(job: Job) -> None:
+        raise EngineError("no executors")
+
+    with pytest.raises(EngineError):
+        shop.run(1, InlineEngine(before_stage=fails), clear_number=2)
+    assert shop.rows() == [0, 2]
+    shop.run_by_day(1, clear_number=2, try_number=2, adds=10)
     assert shop.rows() == [0, 12, 13]
 
 
