@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutation import Mutation
 
 SINK = "tests/sinks/test_iceberg_sink.py"
+REFUSALS = "tests/sinks/test_iceberg_refusals.py"
 HISTORY = "tests/sinks/test_iceberg_history.py"
 MERGE = "tests/sinks/test_iceberg_merge.py"
 HIVE = "tests/sinks/test_iceberg_hive.py"
@@ -25,7 +26,7 @@ MUTATIONS = [
         file="sinks/iceberg/log.py",
         old="written, transaction._snapshot_producers = getattr(",
         new="written, _ = getattr(",
-        tests=(SINK,),
+        tests=(REFUSALS,),
     ),
     Mutation(
         name="manifests of a commit that was refused are removed though the table names them",
@@ -33,7 +34,7 @@ MUTATIONS = [
         file="sinks/iceberg/log.py",
         old=".snapshot_by_id(one.snapshot_id) is None:\n",
         new=" is not None:\n",
-        tests=(SINK,),
+        tests=(REFUSALS,),
     ),
     Mutation(
         name="files are removed that a commit on its way may name",

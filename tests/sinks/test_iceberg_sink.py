@@ -242,42 +242,6 @@ def test_an_answer_of_the_catalog_that_was_lost_is_looked_for(
     assert rows(sink) == {(6, 1): 3, (7, 1): 3}
 
 
-@pytest.mark.parametrize("outrun", [False, True], ids=["newest", "outrun"])
-def test_a_commit_that_the_catalog_has_carried_out_and_then_refused_is_in(
-    sink: OpenIceberg, folder: Path, monkeypatch: pytest.MonkeyPatch, outrun: bool
-) -> None:
-    """So does one behind a transport that sends a request again whose answer was lost: the second is refused."""
-    publish(sink, 6)
-    catalog, refused = sink._log.catalog.get(), list[str]()
-    commit = catalog.commit_table
-
-    def refusing(*given: Any) -> Any:
-        done = commit(*given)
-        if refused:
-            return done
-        refused.append("what is done")
-        if outrun:
-            append(opened_in(folder))
-        raise CommitFailedException("Requirement failed: branch main has changed")
-
-    monkeypatch.setattr(catalog, "commit_table", refusing)
-    publish(sink, 7)
-    assert refused
-    assert rows(sink) == {(6, 1): 3, (7, 1): 3, **({(None, 9): 1} if outrun else {})}
-
-
-def test_a_commit_that_is_refused_leaves_no_manifest(
-    sink: OpenIceberg, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    publish(sink, 6)
-    before_the_next_commit(monkeypatch, lambda: append(sink))
-    publish(sink, 7)
-    now = table(sink)
-    named = {snapshot.manifest_list for snapshot in now.snapshots()}
-    named |= {one.manifest_path for snapshot in now.snapshots() for one in snapshot.manifests(now.io)}
-    assert {f"file://{path}" for path in folder.rglob("metadata/*.avro")} == named
-
-
 def test_files_that_are_removed_come_to_be_in_the_table_by_no_commit_that_is_on_its_way(
     sink: OpenIceberg, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
