@@ -29,7 +29,7 @@ from airflow_provider_microbatch.exceptions import (
     SourceError,
 )
 from airflow_provider_microbatch.execution.execution import Execution
-from airflow_provider_microbatch.execution.identity import expected, found_in
+from airflow_provider_microbatch.execution.identity import expected, found_in, seen_in
 from airflow_provider_microbatch.execution.letters_taken import (
     SOURCE,
     batches_of,
@@ -209,7 +209,7 @@ class OpenLetters(OpenSource):
         for table in () if wrote is None else self._open(wrote).tables:
             found = None
             with suppress(SinkError):  # a table that is away, or was moved, tells nothing
-                found = found_in(table, batch)
+                found = seen_in(table, batch)
             if found is not None and found.epoch > epoch:
                 raise SinkError(
                     f"they are attempt {epoch}'s, and {table.location()} has the batch of attempt {found.epoch}: a "

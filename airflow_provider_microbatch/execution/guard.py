@@ -13,7 +13,7 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import AttemptFencedError, BatchInProgressError, EngineError, SinkError
 from airflow_provider_microbatch.execution.engine import Code
-from airflow_provider_microbatch.execution.identity import complete_replace, expected, latest_in
+from airflow_provider_microbatch.execution.identity import complete_replace, expected, latest_seen
 from airflow_provider_microbatch.execution.liveness import EngineOf, sign_of_life
 from airflow_provider_microbatch.execution.plan import Planner
 from airflow_provider_microbatch.execution.planned import PlannedBatch
@@ -182,7 +182,7 @@ def look(
     if request is None and not is_of_several:
         return found
     batch = expected(checkpoint, planned.identity)
-    published = latest_in(planner.sink, batch) if is_of_several else planner.published(batch)
+    published = latest_seen(planner.sink, batch) if is_of_several else planner.seen(batch)
     if published is None or published.epoch <= newest:
         return found
     return replace(found, newest=_take_what_is_published(checkpoint, key, newest, published.epoch, now_ms=now_ms))

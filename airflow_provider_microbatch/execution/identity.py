@@ -5,7 +5,8 @@ A sink is asked by identity; output that bears no identity, or another one, is l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
@@ -149,15 +150,30 @@ def published_in(
 
 def found_in(sink: OpenSink, batch: ExpectedBatch) -> Manifest | None:
     """The batch in the sink; None if the batch is not there, whatever else is at its place."""
-    try:
+    with suppress(ForeignBatchError):
         return sink.contains(batch)
-    except ForeignBatchError:
-        return None
+    return None
+
+
+def seen_in(sink: OpenSink, batch: ExpectedBatch) -> Manifest | None:
+    """What readers of the sink find of the batch, see :meth:`OpenSink.seen`; None if nothing, whatever they find of
+    another one."""
+    with suppress(ForeignBatchError):
+        return sink.seen(batch)
+    return None
 
 
 def latest_in(sink: OpenSink, batch: ExpectedBatch) -> Manifest | None:
     """The newest attempt's manifest among those that a sink's tables have of the batch; others may lack it."""
-    found = (found_in(table, batch) for table in sink.tables)
+    return _newest(found_in(table, batch) for table in sink.tables)
+
+
+def latest_seen(sink: OpenSink, batch: ExpectedBatch) -> Manifest | None:
+    """The newest attempt's manifest among those that readers of a sink's tables find rows of."""
+    return _newest(seen_in(table, batch) for table in sink.tables)
+
+
+def _newest(found: Iterable[Manifest | None]) -> Manifest | None:
     return max((one for one in found if one is not None), key=lambda one: one.epoch, default=None)
 
 

@@ -290,6 +290,10 @@ class Planner:
         """
         return self._asked(self.sink.contains, batch)
 
+    def seen(self, batch: ExpectedBatch) -> Manifest | None:
+        """What readers find of the batch, see :meth:`OpenSink.seen`; raises as :meth:`published`."""
+        return self._asked(self.sink.seen, batch)
+
     def finished(self, batch: ExpectedBatch, *, committed: bool) -> Manifest | None:
         """As :meth:`published`, after a publish or replace that was cut off between two tables has been finished; see
         :meth:`OpenSink.finish`.

@@ -20,7 +20,7 @@ from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import DefinitionError, PublishConflictError, SourceError
 from airflow_provider_microbatch.execution.forgetting import check_left_out
 from airflow_provider_microbatch.execution.guard import named
-from airflow_provider_microbatch.execution.identity import latest_in
+from airflow_provider_microbatch.execution.identity import latest_seen
 from airflow_provider_microbatch.execution.letters_taken import check_not_taken
 from airflow_provider_microbatch.execution.newest import published_epoch
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources, read_as
@@ -143,8 +143,8 @@ def replace_published(
     :raises PublishConflictError: if a later attempt was faster.
     :raises SinkError: if a table has the batch's rows and has lost its record of them.
     """
-    # Also where a table lacks the batch: what another table has of it would be replaced.
-    before = latest_in(sink, batch) if published is None else published
+    # Also where a table lacks the batch, or readers find a part of it: what they find would be replaced.
+    before = latest_seen(sink, batch) if published is None else published
     gone = [] if before is None else sources.left_out(planned.ranges, told=told(checkpoint, before.result))
     if before is not None and gone:
         raise SourceError(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import DEAD, JOB, Attempt, AttemptEnd, CommitEntry, RunIdentity
@@ -33,7 +33,7 @@ from airflow_provider_microbatch.exceptions import (
 )
 from airflow_provider_microbatch.execution.commit_entry import add_commit
 from airflow_provider_microbatch.execution.engine import Engine
-from airflow_provider_microbatch.execution.identity import expected, latest_in
+from airflow_provider_microbatch.execution.identity import expected, latest_in, latest_seen
 from airflow_provider_microbatch.execution.liveness import EngineOf, sign_of_life
 from airflow_provider_microbatch.execution.newest import SINCE, first_in_a_row
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
@@ -203,7 +203,7 @@ def set_aside(
     batch = expected(checkpoint, planned.identity)
     if (sink.contains(batch) or latest_in(sink, batch)) is not None:
         raise OutrunError(f"batch {key} was published at the same moment.")
-    if latest_in(sink, replace(batch, partly=True)) is not None:
+    if latest_seen(sink, batch) is not None:
         raise SinkError(
             f"batch {key} is not set aside: readers of {sink.location()} find a part of its rows, which goes with the "
             "stage of the attempt that has died over it, and that could not be dropped. The next run tries again."

@@ -121,7 +121,7 @@ def _before(key: BatchKey) -> BatchKey | None:
 
 
 def _published(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> Manifest | None:
-    return sink.contains(expected(checkpoint, load_batch(checkpoint, key).identity))
+    return sink.seen(expected(checkpoint, load_batch(checkpoint, key).identity))
 
 
 def _may_replace(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> list[Attempt]:

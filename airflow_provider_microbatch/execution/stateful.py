@@ -202,13 +202,13 @@ def _before(key: BatchKey) -> BatchKey:
 
 
 def published_result(checkpoint: Checkpoint, key: BatchKey, sinks: Iterable[OpenSink]) -> Mapping[str, Any]:
-    """The result of the attempt whose output of a batch is published. Without any sink that has the batch (the table is
+    """The result of the attempt whose output readers find of a batch. Without any sink that has it (the table is
     another one now) the newest answer to a replay tells it, else the commit entry; or nothing does.
 
-    :param sinks: asked in turn, until one has the batch.
+    :param sinks: asked in turn, until readers of one find rows of the batch.
     """
     batch = expected(checkpoint, load_batch(checkpoint, key).identity)
-    published = next((found for sink in sinks if (found := sink.contains(batch)) is not None), None)
+    published = next((found for sink in sinks if (found := sink.seen(batch)) is not None), None)
     if published is not None:
         return published.result
     commit = checkpoint.lane(key.lane).commit_of(key.id)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -22,10 +22,10 @@ from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.lifetime import Close, at_end
 from airflow_provider_microbatch.runtime.intake import Intake
-from airflow_provider_microbatch.runtime.job import NOTHING as NO_REQUIREMENTS
-from airflow_provider_microbatch.runtime.job import Requirements, Stage
+from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.sinks.compaction import Compacted, Compaction
 from airflow_provider_microbatch.sinks.manifest import ExpectedBatch, Manifest
+from airflow_provider_microbatch.sinks.published_rows import PublishedRows
 from airflow_provider_microbatch.sinks.subtasks import SubtaskStages
 
 __all__ = [
@@ -59,27 +59,6 @@ class SinkContext:
     connect: Connect = connect
     at_end: Callable[[Close], None] = at_end
     rows_are_judged: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class PublishedRows:
-    """Files that hold the rows of a batch, which has the columns ``lane`` and ``batch_id``; the files may also hold
-    rows of other batches.
-
-    :param format: format of the files.
-    :param base: the table's folder, in Spark's form: names of folders below it have values of columns.
-    :param paths: files or folders, in Spark's form.
-    :param options: options of Spark's reader.
-    :param access: name of the one of :meth:`OpenSink.secrets` that has further options of the reader; None for none.
-    :param requires: what Spark needs to read them.
-    """
-
-    format: str
-    base: str
-    paths: tuple[str, ...]
-    options: Mapping[str, str] = field(default_factory=dict)
-    access: str | None = None
-    requires: Requirements = NO_REQUIREMENTS
 
 
 class Sink(Definition, ABC):
@@ -300,6 +279,15 @@ class OpenSink(ABC):
         :raises SinkError: if the table is away: it is then unknown whether the batch is in. :meth:`publish`,
             :meth:`replace` and :meth:`withdraw` raise it too.
         """
+
+    def seen(self, batch: ExpectedBatch) -> Manifest | None:
+        """The output that readers find rows of: also where they find a part of it alone, and the batch is not in. For
+        who takes it out, puts other output in its place, or goes on from it.
+
+        :raises ForeignBatchError: as :meth:`contains` does.
+        :raises SinkError: as :meth:`contains` does.
+        """
+        return self.contains(batch)
 
     def finish(self, batch: ExpectedBatch) -> Manifest | None:
         """Like :meth:`contains`, after completing a publish that was interrupted between two tables, as far as stages

@@ -97,8 +97,6 @@ class ExpectedBatch:
     :param can_rewind_to: whether ``microbatch rewind`` may go back to a batch of the lane, for the ways on.
     :param staged_as: identity in the stage of the attempt to be published, if the stage was written by an older version
         that recorded less than ``identity``.
-    :param partly: whether output counts of which readers find only a part, and which is not in: rows that they find are
-        to be taken out, or known of, before others take their place.
     """
 
     identity: BatchIdentity
@@ -107,7 +105,6 @@ class ExpectedBatch:
     newest: int | None = None
     can_rewind_to: Callable[[int], bool] = _any
     staged_as: BatchIdentity | None = None
-    partly: bool = False
 
     @property
     def key(self) -> BatchKey:
@@ -242,8 +239,8 @@ def counted_over(place: str, lane: str) -> str | None:
 
 
 def only(found: Manifest, *, checkpoint: str, tables: KnownTables) -> ExpectedBatch:
-    """Expect the output that was looked at, of whatever checkpoint, and any part of it: for a plan, seen by the user,
-    that takes this output out.
+    """Expect the output that was looked at, of whatever checkpoint: for a plan, seen by the user, that takes this
+    output out.
 
     :param checkpoint: id of the checkpoint that takes the output out, and keeps it for a while.
     :param tables: that checkpoint's knowledge of its tables.
@@ -252,9 +249,7 @@ def only(found: Manifest, *, checkpoint: str, tables: KnownTables) -> ExpectedBa
     def same(other: Manifest) -> Manifest | None:
         return other if other.identity == found.identity else None
 
-    return ExpectedBatch(
-        identity=BatchIdentity.at(found.key, checkpoint=checkpoint), tables=tables, recognise=same, partly=True
-    )
+    return ExpectedBatch(identity=BatchIdentity.at(found.key, checkpoint=checkpoint), tables=tables, recognise=same)
 
 
 def as_adopted(found: Manifest) -> Manifest:

@@ -171,6 +171,10 @@ class OpenSinks(OpenSink):
         as the older attempt's: the replay is not over."""
         return self._whole(self._found(batch))
 
+    def seen(self, batch: ExpectedBatch) -> Manifest | None:
+        """Like :meth:`contains`: None if readers of one of the tables find nothing."""
+        return self._whole({name: sink.seen(batch) for name, sink in self._sinks.items()})
+
     def finish(self, batch: ExpectedBatch) -> Manifest | None:
         found = self._found(batch)
         first = next(iter(found.values()))

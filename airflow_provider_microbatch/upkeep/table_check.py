@@ -28,6 +28,7 @@ from airflow_provider_microbatch.execution.identity import (
     is_of_one_attempt,
     latest_in,
     planned_identity,
+    seen_in,
 )
 from airflow_provider_microbatch.execution.letters_taken import replay_command
 from airflow_provider_microbatch.execution.liveness import Held, held_as
@@ -188,7 +189,7 @@ def _look(checkpoint: Checkpoint, recorded: Recorded, batch: BatchIdentity, *, i
     asked_for = tables_of([sink for sink in sinks if sink not in silent])
     missing = [table for table in asked_for if found_in(table, asked) is None]
     tables = " nor in ".join(table.location() for table in missing)
-    is_partly = any(found_in(table, replace(asked, partly=True)) is not None for table in missing)
+    is_partly = any(seen_in(table, asked) is not None for table in missing)
     there = "readers find only a part of its rows there" if is_partly else "its rows are missing"
     message = str(told) if told else f"batch {key} is committed and not in {tables}: {there}."
     repair = _back(checkpoint, recorded, key)

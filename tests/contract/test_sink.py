@@ -242,7 +242,7 @@ def test_a_stage_is_published_once_and_saying_it_again_changes_nothing(kind: Kin
     staged = sink.manifest(BATCH, 1)
     assert staged is not None
     assert sink.publish(EXPECTED, 1) == staged
-    assert sink.contains(EXPECTED) == staged
+    assert sink.contains(EXPECTED) == sink.seen(EXPECTED) == staged
     assert sink.publish(EXPECTED, 1) == staged
     assert sink.stages(CHECKPOINT) == []
 

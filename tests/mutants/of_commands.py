@@ -230,7 +230,7 @@ MUTATIONS = [
         name="a rewind takes out only the attempt's output that its plan saw",
         why="a replay that wakes up meanwhile stops it half way, for good",
         file="upkeep/commands/steps.py",
-        old="        found = sink.contains(taken)\n",
+        old="        found = sink.seen(taken)\n",
         new="        found = seen\n",
         tests=(LATE, LATE_COMMANDS),
     ),

@@ -101,6 +101,14 @@ MUTATIONS = [
         tests=("tests/execution/test_check_inside.py",),
     ),
     Mutation(
+        name="a file that a compaction has exchanged is gone for who looks for a batch's files",
+        why="letters are not run again, and the job that has read them fails",
+        file="sinks/file/present.py",
+        old="        if found == before:\n",
+        new="        if True:\n",
+        tests=(FILES,),
+    ),
+    Mutation(
         name="two manifests in one folder are one",
         why="a restore that has removed nothing shows rows twice, and `check --table` finds all well",
         file="sinks/file/report.py",

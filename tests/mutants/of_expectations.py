@@ -391,8 +391,8 @@ MUTATIONS = [
         name="letters of which a file is gone are planned",
         why="the batch of them fails for good, and keeps all others from being run again",
         file="sinks/file/present.py",
-        old="    if gone is not None:\n",
-        new="    if gone is not None and gone.exists():\n",
+        old="        if gone is None:\n",
+        new="        if gone is None or not gone.exists():\n",
         tests=(LEFT,),
     ),
     Mutation(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutation import Mutation
 
 SINK = "tests/sinks/test_iceberg_sink.py"
+REFUSALS = "tests/sinks/test_iceberg_refusals.py"
 HISTORY = "tests/sinks/test_iceberg_history.py"
 MERGE = "tests/sinks/test_iceberg_merge.py"
 HIVE = "tests/sinks/test_iceberg_hive.py"
@@ -18,6 +19,22 @@ MUTATIONS = [
         old='{**table.metadata.properties, _NO_RETRY: "0"}',
         new="{**table.metadata.properties}",
         tests=(SINK,),
+    ),
+    Mutation(
+        name="manifests of a commit that the catalog has refused are removed by pyiceberg",
+        why="the commit is in, its request was sent again, and no reader can read the table any more",
+        file="sinks/iceberg/log.py",
+        old="written, transaction._snapshot_producers = getattr(",
+        new="written, _ = getattr(",
+        tests=(REFUSALS,),
+    ),
+    Mutation(
+        name="manifests of a commit that was refused are removed though the table names them",
+        why="another commit came behind it, and no reader can read the table any more",
+        file="sinks/iceberg/log.py",
+        old=".snapshot_by_id(one.snapshot_id) is None:\n",
+        new=" is not None:\n",
+        tests=(REFUSALS,),
     ),
     Mutation(
         name="files are removed that a commit on its way may name",
@@ -232,6 +249,22 @@ MUTATIONS = [
         why="a task that slept puts the table back behind what was published since",
         file="sinks/iceberg/hive.py",
         old="        self._by.check_heeded(self._client, dbname, tbl_name)\n",
+        new="",
+        tests=(HIVE,),
+    ),
+    Mutation(
+        name="whether a metastore heeds conditions is asked by a call that it carries out",
+        why="a task that slept over the question puts the table back behind what was published since",
+        file="sinks/hive_calls.py",
+        old="    table.partitionKeys = [",
+        new="    _ = [",
+        tests=(HIVE,),
+    ),
+    Mutation(
+        name="the answer of a metastore is waited for without end",
+        why="its host lost its power: the task holds its lease and stands still until somebody kills it",
+        file="sinks/iceberg/hive.py",
+        old="            limit(transport)\n",
         new="",
         tests=(HIVE,),
     ),

@@ -161,7 +161,7 @@ MUTATIONS = [
         name="a table that lacks a batch lets a replay take rows out of the other",
         why="they are nowhere else, and the run is green",
         file="execution/read_again.py",
-        old="    before = latest_in(sink, batch) if published is None else published\n",
+        old="    before = latest_seen(sink, batch) if published is None else published\n",
         new="    before = published\n",
         tests=(DEATHS,),
     ),

@@ -72,7 +72,7 @@ MUTATIONS = [
         name="a rewind does not look whether a batch of a topic was published meanwhile",
         why="its plan is away, and no batch of its number can be made or taken out",
         file="upkeep/commands/not_in.py",
-        old="if Sink.from_dict(self.sink).open(SinkContext()).contains(expected) is not None:",
+        old="if Sink.from_dict(self.sink).open(SinkContext()).seen(expected) is not None:",
         new="if False:",
         tests=(RESTORED,),
     ),

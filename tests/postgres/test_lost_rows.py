@@ -140,6 +140,24 @@ def test_check_tells_of_a_merged_table_that_was_put_back_without_its_changes(tmp
     assert [damage(key) for key in keys] == [None, None, None]
 
 
+def test_check_names_the_trigger_that_may_make_other_rows_of_a_merged_table(tmp_path: Path) -> None:
+    """As one that notes the time of an update in the column that orders changes, or keeps what is deleted."""
+    sink, table = database.sink_in(tmp_path, merge=MERGE), database.table_in(tmp_path)
+    merged(sink, EXPECTED.key, "1", "10", "old")
+    found = sink.contains(EXPECTED)
+    assert found is not None
+    run(f"UPDATE {table} SET ts = 11")
+    assert str(sink.damage(EXPECTED, found)).endswith("or changed by hand")
+    body = "BEGIN NEW.ts := 99; RETURN NEW; END"
+    moved = database.table_in(tmp_path, "moved")
+    run(f"CREATE FUNCTION {moved}() RETURNS trigger LANGUAGE plpgsql AS $$ {body} $$")
+    run(f"CREATE TRIGGER moved BEFORE INSERT OR UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION {moved}()")
+    merged(sink, EXPECTED.key, "1", "10", "new", epoch=2)
+    found = sink.contains(EXPECTED)
+    assert found is not None
+    assert "or its trigger moved makes other rows: then no clear changes that" in str(sink.damage(EXPECTED, found))
+
+
 @pytest.mark.parametrize("how", ["DROP TABLE", "TRUNCATE"])
 def test_changes_that_are_gone_are_not_begun_anew(tmp_path: Path, how: str) -> None:
     """The older of two changes of a key would win, if it came last."""

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.sinks import Compacted, Compaction, file
+from airflow_provider_microbatch.sinks import Compacted, Compaction, ExpectedBatch, Manifest, file
 from airflow_provider_microbatch.sinks.compaction.lines import LineJoining
 from airflow_provider_microbatch.sinks.file import FileSink, compacting
 from airflow_provider_microbatch.sinks.file.lock import locked
@@ -83,6 +83,25 @@ def test_a_batch_is_in_as_before_for_whoever_asks(sink: FileSink) -> None:
     assert sink.strays(NOTHING_KNOWN) == []
     assert sink.published_rows(EXPECTED).paths == tuple(f"file://{path}" for path in data(batch_folder(sink)))
     assert sink.publish(EXPECTED, 2) == after, "a late attempt finds it in"
+
+
+def test_files_that_it_exchanges_while_somebody_looks_for_them_are_not_gone(
+    sink: FileSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(sink)
+    contains, waiting = FileSink.contains, [sink.compact]
+
+    def looking(self: FileSink, batch: ExpectedBatch) -> Manifest | None:
+        found = contains(self, batch)
+        if waiting:
+            waiting.pop()(wanted())
+        return found
+
+    monkeypatch.setattr(FileSink, "contains", looking)
+    assert sink.published_rows(EXPECTED).paths == tuple(f"file://{path}" for path in data(batch_folder(sink)))
+    data(batch_folder(sink))[0].unlink()
+    with pytest.raises(SinkError, match="is gone"):
+        sink.published_rows(EXPECTED)
 
 
 def test_a_second_compaction_finds_nothing_to_do(sink: FileSink) -> None:

@@ -3,7 +3,9 @@ does, on this catalog too.)"""
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from pyiceberg.catalog.hive import HiveCatalog
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
-from airflow_provider_microbatch.sinks import SinkContext
+from airflow_provider_microbatch.sinks import SinkContext, hive_calls
 from airflow_provider_microbatch.sinks.iceberg.catalog import CatalogBusyError
 from airflow_provider_microbatch.sinks.iceberg.opened import OpenIceberg
 from tests.sinks.delta_stages import write_delta_stage
@@ -152,17 +154,34 @@ def test_who_comes_too_late_keeps_what_the_metastore_may_have_named(
 def test_a_metastore_that_heeds_no_condition_is_refused_and_nothing_is_published(
     sink: OpenIceberg, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = getattr(Client, ALTER)
+    real, done = getattr(Client, ALTER), list[str]()
 
     def heedless(client: Client, place: str, name: str, table: Any, context: EnvironmentContext) -> None:
         told = {key: value for key, value in context.properties.items() if not key.startswith("expected_")}
         real(client, place, name, table, EnvironmentContext(properties=told))
+        done.append(name)
 
     monkeypatch.setattr(Client, ALTER, heedless)
     with pytest.raises(SinkError, match=r"heeds no condition.*Nothing was published. Take a metastore of Hive 2.3.10"):
         publish(sink, 7)
     assert sink.contains(expect(BatchKey("live", 7))) is None
     assert not attempts_of(sink)
+    assert not done, "the question itself puts nothing back: whoever asks may have slept, too"
+
+
+def test_a_metastore_that_does_not_answer_is_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its host has lost its power, or a firewall has forgotten the connection."""
+    monkeypatch.setattr(hive_calls, "SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as mute, ThreadPoolExecutor() as waiting:
+        sink = opened(tmp_path, f"thrift://127.0.0.1:{mute.getsockname()[1]}")
+        asked = waiting.submit(sink.contains, expect(BatchKey("live", 7)))
+        line, _ = mute.accept()
+        with line:
+            wait([asked], timeout=5)
+    with pytest.raises(CatalogBusyError, match="read timeout"):
+        asked.result()
 
 
 def test_a_metastore_that_is_away_is_named(tmp_path: Path) -> None:

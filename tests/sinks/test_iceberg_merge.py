@@ -16,6 +16,8 @@ from pyiceberg.types import UUIDType
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks.iceberg.log import IcebergLog
+from airflow_provider_microbatch.sinks.iceberg.look import Look
 from airflow_provider_microbatch.sinks.iceberg.merged.shown import ShownFiles
 from tests.sinks.changes import change
 from tests.sinks.merged_iceberg import MergedInIceberg
@@ -177,6 +179,30 @@ def test_a_replay_whose_answer_the_catalog_has_lost_is_exact(
     assert table.batches_with_changes() == ["live/1", "live/2", "live/3"]
     table.publish(4, change(id=4))
     assert len([name for name in table.newest_files() if name.endswith(".json")]) == 1
+
+
+def test_what_was_to_go_out_and_is_in_is_told_from_stages_by_one_look(
+    table: MergedInIceberg, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Withdrawals were killed before their commit; the janitor asks at each of its runs."""
+
+    def die(*_: object, **__: object) -> bool:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as dying:
+        dying.setattr(IcebergLog, "commit", die)
+        for number in 1, 2, 3:
+            with pytest.raises(KeyboardInterrupt):
+                table.withdraw(number)
+    looks, look = list[str](), IcebergLog.look
+
+    def looking(self: IcebergLog) -> Look | None:
+        looks.append("a look")
+        return look(self)
+
+    monkeypatch.setattr(IcebergLog, "look", looking)
+    assert table.sink.stages(CHECKPOINT) == []
+    assert looks == ["a look"]
 
 
 def test_a_file_of_the_rows_that_is_gone_is_named(table: MergedInIceberg) -> None:

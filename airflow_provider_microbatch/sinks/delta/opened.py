@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager
+from functools import cache
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
@@ -15,7 +16,7 @@ from airflow_provider_microbatch.sinks.file.arguments import is_object
 from airflow_provider_microbatch.sinks.file.report import read_schema, reporting
 from airflow_provider_microbatch.sinks.placed import OpenPlaced
 from airflow_provider_microbatch.sinks.placed.logged import Published
-from airflow_provider_microbatch.sinks.placed.places import DATA, Place, in_place, own_of
+from airflow_provider_microbatch.sinks.placed.places import DATA, IsIn, Place, in_place, own_of
 from airflow_provider_microbatch.sinks.table_folder import check_file_system, check_writable
 
 
@@ -75,8 +76,9 @@ class OpenDelta(OpenPlaced, OpenDeltaTable):
         number = None if snapshot is None else snapshot.number(key)
         return () if number is None else (number,)
 
-    def _is_in(self, key: BatchKey, number: int) -> bool:
-        return number in self._numbers_for_good(key)
+    def _is_in_now(self) -> IsIn:
+        look = cache(self._log.open)
+        return lambda key, number: (now := look()) is not None and now.number(key) == number
 
     def _settle(self, found: Published) -> None:
         self._forget(self._place_of(found))

@@ -262,14 +262,17 @@ class FileSink(SelfContained):
         return sorted(int(text) for text in ids if text.isascii() and text.isdecimal() and str(int(text)) == text)
 
     def published_rows(self, batch: ExpectedBatch) -> PublishedRows:
-        found = self.contains(batch)
-        if found is None:
-            raise SinkError(f"batch {batch.key} is not in {self.location()}.")
+        def look() -> Manifest:
+            found = self.contains(batch)
+            if found is None:
+                raise SinkError(f"batch {batch.key} is not in {self.location()}.")
+            return found
+
         return PublishedRows(
             format=self.format,
             base=f"file://{self.root}",
             # Not the folder: a batch without rows has no file, and Spark could tell no format of its folder.
-            paths=tuple(f"file://{path}" for path in all_there(self.published_path(batch.key), found)),
+            paths=tuple(f"file://{path}" for path in all_there(self.published_path(batch.key), look)),
             options=dict(self.options),
         )
 

@@ -2,28 +2,27 @@
 
 Pyiceberg's commit takes the metastore's lock of a table, looks at the table, and tells the metastore where its new
 metadata is. That last call asks for nothing: the metastore lets go of a lock whose holder sleeps, and carries out a
-call whose caller has died, so a late call would put the table back behind what others have published since. The
-metastore has a condition for it, ``expected_parameter_key`` (HIVE-26882, HIVE-28121), which Iceberg's Java writers use
-too. The lock stays: writers that set no condition go by it.
+call whose caller has died, so a late call would put the table back behind what others have published since. So each has
+the condition that Iceberg's Java writers set too. The lock stays: writers that set no condition go by it.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks.hive_calls import condition, heeds_conditions, is_refusal, limit
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
 _LOCATION, _PREVIOUS = "metadata_location", "previous_metadata_location"
-_NEVER = "no table has this metadata"
 
 
 def on_condition(catalog: Catalog) -> None:
-    """If the catalog is a Hive metastore, carry out no commit from now on where the table has got other metadata."""
+    """If the catalog is a Hive metastore, carry out no commit from now on where the table has got other metadata, and
+    wait for none of its answers without end."""
     module = sys.modules.get("pyiceberg.catalog.hive")
     if module is not None and isinstance(catalog, module.HiveCatalog):
         told: Any = catalog
@@ -31,9 +30,19 @@ def on_condition(catalog: Catalog) -> None:
 
 
 class _Conditional:
-    """In place of pyiceberg's own: opens a client for each of its blocks."""
+    """In place of pyiceberg's own: opens a client for each of its blocks, whose answers are not waited for without
+    end."""
 
     def __init__(self, clients: Any) -> None:
+        made = clients._init_thrift_transport
+
+        def limited() -> Any:
+            transport = made()
+            limit(transport)
+            return transport
+
+        clients._init_thrift_transport = limited
+        clients._transport = limited()  # the one that it has made is not open yet
         self._clients = clients
         self._is_heeded = False
 
@@ -46,20 +55,10 @@ class _Conditional:
     def check_heeded(self, client: Any, place: str, name: str) -> None:
         """Called under the table's lock.
 
-        :raises SinkError: if the metastore carries out a call whose condition does not hold. That call changed nothing.
+        :raises SinkError: if the metastore would carry out a call whose condition does not hold.
         """
-        from hive_metastore.ttypes import MetaException
-
-        if self._is_heeded:
-            return
-        try:
-            table = client.get_table(place, name)
-            client.alter_table_with_environment_context(place, name, table, _if_metadata(_NEVER, {}))
-        except MetaException as error:
-            self._is_heeded = _is_refusal(error)
-            if not self._is_heeded:
-                raise
-        else:
+        self._is_heeded = self._is_heeded or heeds_conditions(client, place, name, parameter=_LOCATION)
+        if not self._is_heeded:
             raise SinkError(
                 f"the metastore of {place}.{name} heeds no condition, so a task that slept could put the table back "
                 "behind what was published since. Nothing was published. Take a metastore of Hive 2.3.10, or of 4.0.1 "
@@ -84,23 +83,12 @@ class _Calls:
         from pyiceberg.exceptions import CommitStateUnknownException
 
         self._by.check_heeded(self._client, dbname, tbl_name)
-        condition = _if_metadata(new_tbl.parameters[_PREVIOUS], environment_context.properties)
+        follows = condition(_LOCATION, new_tbl.parameters[_PREVIOUS], environment_context.properties)
         try:
-            self._client.alter_table_with_environment_context(dbname, tbl_name, new_tbl, condition)
+            self._client.alter_table_with_environment_context(dbname, tbl_name, new_tbl, follows)
         except MetaException as error:
-            if not _is_refusal(error):
+            if not is_refusal(error):
                 raise
             # A metastore that loses the answer of its own database says the same of a commit that it has carried out.
             # If that was told to have failed, pyiceberg would remove manifests that the table names.
             raise CommitStateUnknownException(f"{dbname}.{tbl_name} has got other metadata meanwhile") from None
-
-
-def _if_metadata(location: str, more: Mapping[str, str]) -> Any:
-    from hive_metastore.ttypes import EnvironmentContext
-
-    condition = {"expected_parameter_key": _LOCATION, "expected_parameter_value": location}
-    return EnvironmentContext(properties={**more, **condition})
-
-
-def _is_refusal(error: Any) -> bool:
-    return "The table has been modified" in str(error.message)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import RolledBackError, SinkError
@@ -287,6 +288,7 @@ class IcebergLog:
         with self.catalog.reporting("commit to"):
             transaction = _without_retry(before.table).transaction()
             update = transaction.update_snapshot(snapshot_properties=dict(info), branch=self.branch)
+            written = list[Any]()
             try:
                 with update.overwrite() if removed else update.merge_append() as producer:
                     for one in added:
@@ -307,8 +309,12 @@ class IcebergLog:
                         AssertDefaultSpecId.model_validate({"default-spec-id": metadata.default_spec_id}),
                     ),
                 )
+                # Pyiceberg would remove the manifests of a commit that is refused, and the table may name them: a
+                # request that was sent again is refused when the first one is in. (0.11 removes none.)
+                written, transaction._snapshot_producers = getattr(transaction, "_snapshot_producers", []), []
                 transaction.commit_transaction()
             except CommitFailedException:
+                self._remove_outrun(written, before)
                 return False
             except ValueError:
                 # So pyiceberg refuses a snapshot that another branch has got a newer one beside.
@@ -317,6 +323,20 @@ class IcebergLog:
                     raise
                 return False
         return True
+
+    def _remove_outrun(self, written: Sequence[Any], before: Look) -> None:
+        """Remove the manifests of a commit that was refused, if it is not in and never will be: the branch has another
+        head by now, on top of which no try of it succeeds.
+
+        :param written: pyiceberg's writers of snapshots.
+        """
+        with suppress(CatalogBusyError):
+            now = self.look()
+            if now is None or now.head == before.head:
+                return
+            for one in written:
+                if now.table.metadata.snapshot_by_id(one.snapshot_id) is None:
+                    one._clean_all_uncommitted()
 
     def remember(self, look: Look) -> None:
         """Record this table's UUID: from now on no other table is accepted here."""

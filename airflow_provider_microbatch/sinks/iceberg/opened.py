@@ -7,6 +7,7 @@ import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
@@ -29,7 +30,7 @@ from airflow_provider_microbatch.sinks.iceberg.removing import Removal, batches_
 from airflow_provider_microbatch.sinks.iceberg.rolled_away import rolled_away
 from airflow_provider_microbatch.sinks.placed import HIDDEN, OpenPlaced, Placed
 from airflow_provider_microbatch.sinks.placed.logged import Published, rows_written
-from airflow_provider_microbatch.sinks.placed.places import DATA, Place, in_place
+from airflow_provider_microbatch.sinks.placed.places import DATA, IsIn, Place, in_place
 from airflow_provider_microbatch.sinks.table_folder import check_file_system, check_writable
 
 if TYPE_CHECKING:
@@ -210,8 +211,13 @@ class OpenIceberg(OpenPlaced):
                 return {*others.values(), *(() if own is None else (own,))}
         raise self._outrun(key)
 
-    def _is_in(self, key: BatchKey, number: int) -> bool:
-        return self._number(self._log.look(), key) == number
+    def _is_in_now(self) -> IsIn:
+        @cache
+        def record() -> Mapping[str, str]:
+            look = self._log.look()
+            return {} if look is None else self._log.record(look)
+
+        return lambda key, number: self._log.ledger.number(record(), key.lane, key.id) == number
 
     def _published(self, look: Look | None, batch: ExpectedBatch) -> Published | None:
         """:raises ForeignBatchError: if other output is at the batch's place."""

@@ -31,7 +31,7 @@ from airflow_provider_microbatch.sinks.file import STAGING, FileSink
 from airflow_provider_microbatch.sinks.file.posix import check_no_link, make_folders, sync_tree
 from airflow_provider_microbatch.sinks.file.report import check_files, read_manifest, reporting
 from airflow_provider_microbatch.sinks.placed.logged import WRITER, OpenLogged, Published, constants_of
-from airflow_provider_microbatch.sinks.placed.places import DATA, Place, Places
+from airflow_provider_microbatch.sinks.placed.places import DATA, IsIn, Place, Places
 from airflow_provider_microbatch.sinks.placed.records import FolderRecords, encode, number_of
 from airflow_provider_microbatch.sinks.staged_in_files import StagedInFiles
 from airflow_provider_microbatch.sinks.table_folder import TableFolder
@@ -77,8 +77,9 @@ class OpenPlaced(StagedInFiles, OpenLogged):
         the batch is not in; of a table with branches, those of all branches, which share its files and marks."""
 
     @abstractmethod
-    def _is_in(self, key: BatchKey, number: int) -> bool:
-        """Whether the table's log, as it is now, has the batch by that number."""
+    def _is_in_now(self) -> IsIn:
+        """Tells of many batches whether the table's log has them by a number: the log as it is when it is asked first,
+        which is looked at once."""
 
     @abstractmethod
     def _forget(self, place: Place) -> None:
@@ -121,7 +122,7 @@ class OpenPlaced(StagedInFiles, OpenLogged):
 
     def stages(self, checkpoint: str) -> list[tuple[BatchKey, int]]:
         with reporting("list the stages of", self._root):
-            placed = self._places.stages(checkpoint, is_in=self._is_in)
+            placed = self._places.stages(checkpoint, is_in=self._is_in_now())
             return sorted({*self._files.stages(checkpoint), *placed})
 
     def seems_away(self, tables: KnownTables) -> str | None:

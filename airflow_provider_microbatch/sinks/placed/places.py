@@ -58,6 +58,10 @@ class Place:
     out: Path
 
 
+IsIn = Callable[[BatchKey, int], bool]
+"""Whether a table's log has a batch by the number of a manifest."""
+
+
 @dataclass(frozen=True)
 class Places:
     """:param root: the table's folder.
@@ -96,11 +100,11 @@ class Places:
         found = filter(None, (own.fullmatch(path.name) for path in folder.glob(f"attempt={epoch}.*")))
         return [self.of(batch, epoch, int(number, 16)) for number in sorted({match[1] for match in found})]
 
-    def stages(self, checkpoint: str, *, is_in: Callable[[BatchKey, int], bool]) -> Iterator[tuple[BatchKey, int]]:
+    def stages(self, checkpoint: str, *, is_in: IsIn) -> Iterator[tuple[BatchKey, int]]:
         """All attempts of a checkpoint that have a marked place, but those whose files the log names: who was to take
         one out may have died before.
 
-        :param is_in: whether the log names the batch by the number of a manifest.
+        :param is_in: asked of attempts that are marked to go out.
         """
         root = self._marks(checkpoint)
         names = [path.relative_to(root).as_posix() for path in root.glob("lane=*/batch_id=*/attempt=*")]

@@ -33,6 +33,11 @@ SELECT array_agg(a.attname::text) FROM pg_index i JOIN pg_attribute a
 WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indisvalid AND i.indimmediate
     AND i.indpred IS NULL AND i.indexprs IS NULL GROUP BY i.indexrelid
 """
+# Of each row, before it is written: 1 and 2 are these bits of their type.
+_TRIGGERS = """
+SELECT tgname::text FROM pg_trigger
+WHERE tgrelid = to_regclass(%s) AND NOT tgisinternal AND tgenabled <> 'D' AND tgtype & 3 = 3 ORDER BY 1
+"""
 OWN = {LANE: "text", BATCH: "bigint"}
 """The columns that say which batch brought each row."""
 
@@ -66,6 +71,11 @@ def columns_of(connection: psycopg.Connection[Row], table: TableName) -> list[Co
         Column(name=name, type=type, base=base, is_needed=needed, has_default=default, is_made=made)
         for name, type, base, needed, default, made in execute(connection, _COLUMNS, table.text)
     ]
+
+
+def triggers_of(connection: psycopg.Connection[Row], table: TableName) -> list[str]:
+    """Names of the triggers that may make another row of one that is written to the table, or none."""
+    return [str(name) for (name,) in execute(connection, _TRIGGERS, table.text)]
 
 
 def check_table(

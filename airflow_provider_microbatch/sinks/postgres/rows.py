@@ -16,7 +16,7 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.changes import DELETED
 from airflow_provider_microbatch.sinks.merge import Merge
-from airflow_provider_microbatch.sinks.postgres.columns import OWN, Column, columns_of
+from airflow_provider_microbatch.sinks.postgres.columns import OWN, Column, columns_of, triggers_of
 from airflow_provider_microbatch.sinks.postgres.database import Row, execute
 from airflow_provider_microbatch.sinks.postgres.known_merge import record_merge
 from airflow_provider_microbatch.sinks.postgres.names import BATCH, BATCHES, KEPT, LANE, TableName, listed, quoted
@@ -273,9 +273,11 @@ class Merged(Rows):
         assert found is not None
         if not found[0]:
             return None
+        triggers = ", ".join(triggers_of(self.connection, self.table))
+        makes = f", or its trigger {triggers} makes other rows: then no clear changes that" if triggers else ""
         return (
             f"of the keys that it has changed, {found[0]:,} are in {self.table} not as {self.place} says: the table "
-            "was put back without that, or changed by hand"
+            f"was put back without that, or changed by hand{makes}"
         )
 
     def _newest(self, of: str) -> str:
@@ -283,8 +285,8 @@ class Merged(Rows):
         return ""
 
     def _differs(self, has: Collection[str]) -> str:
-        """Whether the row of a key is another one than that of its winning change, as far as no trigger of the table's
-        makes it another one: it is there or not, and its place in the order."""
+        """Whether the row of a key is another one than that of its winning change, in what triggers seldom change: it
+        is there or not, and its place in the order."""
         shown = f"w.{quoted(DELETED)} IS FALSE"
         order = [name for name in self.merge.sequence_by if name in has and name not in self.merge.leave_out]
         others = [f"({shown} AND t.{quoted(name)} IS DISTINCT FROM w.{quoted(name)})" for name in order]

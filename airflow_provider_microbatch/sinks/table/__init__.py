@@ -102,6 +102,9 @@ class TableSink(SelfContained):
     def contains(self, batch: ExpectedBatch) -> Manifest | None:
         return self.catalog.published(self.as_table, batch) if self._is_here(batch.tables) else None
 
+    def seen(self, batch: ExpectedBatch) -> Manifest | None:
+        return self.catalog.seen(self.as_table, batch) if self._is_here(batch.tables) else None
+
     @property
     def keeps_batches(self) -> bool:
         return self.mode == APPEND

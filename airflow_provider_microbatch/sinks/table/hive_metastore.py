@@ -1,28 +1,24 @@
 """A Hive metastore, spoken to by its own protocol, for what no statement of Spark does: it gives a table other columns
 and other files in one call.
 
-Such a call cannot be ended by whoever comes after a process that died over it. So each is made on a condition: the
-table has the version that it had. A version is given once, and :meth:`Metastore.give_version` makes earlier calls fail.
+Each such call is made on the condition that the table has the version that it had. A version is given once, and
+:meth:`Metastore.give_version` makes earlier calls fail.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
 from airflow_provider_microbatch.definition import is_read_back
 from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
 from airflow_provider_microbatch.registry import DISTRIBUTION
+from airflow_provider_microbatch.sinks.hive_calls import condition, heeds_conditions, limit
 
 VERSION = "microbatch.version"
 """Property of a table that is replaced as a whole."""
-
-_SECONDS = 60.0
-"""How long the metastore may take to answer."""
-
-_NEVER = "no table has this version"
 
 
 def check_uri(uri: object) -> None:
@@ -71,11 +67,11 @@ def replace_at_once(uri: str, *, namespace: str | None, table: str, by: str, ver
     place = namespace or "default"
     with _client(uri) as client:
         try:
-            new = client.get_table(place, by)
-            if not _heeds_conditions(client, place, by, new):
+            if not _heeds_conditions(client, place, by):
                 return False
+            new = client.get_table(place, by)
             new.tableName = table
-            client.alter_table_with_environment_context(place, table, new, _if_version(version))
+            client.alter_table_with_environment_context(place, table, new, condition(VERSION, version))
         except InvalidOperationException:
             return False
         except MetaException as error:
@@ -99,22 +95,12 @@ def names_partitions(uri: str, *, namespace: str | None, table: str) -> bool:
         raise SinkError(f"the metastore {uri} does not tell the partitions of table {table}: {error}") from error
 
 
-def _heeds_conditions(client: Any, place: str, name: str, table: Any) -> bool:
-    """Whether the metastore refuses a call whose condition does not hold, as 2.3.10 does; older ones do not look."""
+def _heeds_conditions(client: Any, place: str, name: str) -> bool:
     from hive_metastore.ttypes import MetaException
 
-    try:
-        client.alter_table_with_environment_context(place, name, table, _if_version(_NEVER))
-    except MetaException as error:
-        return _NEVER in str(error.message)
+    with suppress(MetaException):
+        return heeds_conditions(client, place, name, parameter=VERSION)
     return False
-
-
-def _if_version(version: str) -> Any:
-    from hive_metastore.ttypes import EnvironmentContext
-
-    condition = {"expected_parameter_key": VERSION, "expected_parameter_value": version}
-    return EnvironmentContext(properties={**condition, "DO_NOT_UPDATE_STATS": "true"})
 
 
 @contextmanager
@@ -126,9 +112,8 @@ def _client(uri: str) -> Iterator[Any]:
     from thrift.transport.TTransport import TBufferedTransport
 
     address = urlsplit(uri)
-    socket = TSocket(address.hostname, address.port or 9083)
-    socket.setTimeout(_SECONDS * 1000)
-    transport = TBufferedTransport(socket)
+    transport = TBufferedTransport(TSocket(address.hostname, address.port or 9083))
+    limit(transport)
     try:
         transport.open()
     except (TException, OSError) as error:

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
@@ -168,6 +168,7 @@ class SparkCatalog(Catalog):
                 raise SinkError(f"table {stage.table.name} does not show batch {stage.key} after its publish.")
             if found.epoch == stage.epoch:
                 if isinstance(kind, TableOfFolders):
+                    kind.note_whole(stage.key)
                     # Who died behind its exchange has left there what it replaced, which only the stage table tells.
                     kind.files.drop_stage(stage.batch, stage.epoch)
                 store.drop(names.ready, names.stage)
@@ -181,6 +182,11 @@ class SparkCatalog(Catalog):
         with reporting(f"look for batch {batch.key}"):
             return self._published(self._kind(table, self._store(table)), batch)
 
+    def seen(self, table: Table, batch: ExpectedBatch) -> Manifest | None:
+        with reporting(f"look for batch {batch.key}"):
+            kind = self._kind(table, self._store(table))
+            return self._seen(kind, batch, kind.folder(batch.key))
+
     def batches(self, table: Table, lane: str) -> list[int]:
         with reporting(f"list table {table.name}"):
             return self._kind(table, self._store(table)).batches(lane)
@@ -193,7 +199,7 @@ class SparkCatalog(Catalog):
             kind = self._kind(table, store)
             if isinstance(kind, WholeTable):
                 return super().withdraw(table, batch, epoch)
-            found = self._published(kind, replace(batch, partly=True))
+            found = self._seen(kind, batch, kind.folder(batch.key))
             if found is not None and found.epoch != epoch:
                 raise SinkError(
                     f"batch {batch.key} of table {table.name} is attempt {found.epoch}'s, not {epoch}'s: replaced "
@@ -250,10 +256,21 @@ class SparkCatalog(Catalog):
         put_mark(folder / TABLE, {**stage.owner.to_dict(), "version": 1, "table": stage.table.name})
         sync_tree(folder)
 
-    @staticmethod
-    def _published(kind: Kind, batch: ExpectedBatch) -> Manifest | None:
+    @classmethod
+    def _published(cls, kind: Kind, batch: ExpectedBatch) -> Manifest | None:
         """The batch in its place; None if it is not in. What its readers find of another one's is an error."""
-        key, whole = batch.key, kind.folder(batch.key)
+        whole = kind.folder(batch.key)
+        seen = cls._seen(kind, batch, whole)
+        return None if whole is None else seen
+
+    @staticmethod
+    def _seen(kind: Kind, batch: ExpectedBatch, whole: Path | None) -> Manifest | None:
+        """What readers find of the batch in its place, which may be a part of it.
+
+        :param whole: the folder of a batch that is in.
+        :raises ForeignBatchError: if it is another one's.
+        """
+        key = batch.key
         folder = kind.seen(key) if whole is None and isinstance(kind, TableOfFolders) else whole
         if folder is None:
             return None
@@ -263,16 +280,16 @@ class SparkCatalog(Catalog):
                 f"table {kind.table.name} says that batch {key} is at {folder}, where there is no manifest: this "
                 "package did not publish it. Look at it, and drop the partition or table."
             )
-        own = kind.find(batch, found)
-        return own if whole is not None or batch.partly else None
+        return kind.find(batch, found)
 
     def _left_unseen(self, stage: StageTable, store: Metastore) -> Manifest | None:
         """What the attempt has put in its place, where no reader sees it yet. It is the attempt's stage still, and is
-        dropped with the stage table: what is not in by then never will be."""
+        dropped with the stage table: what is not in by then never will be. Where the stage is that the attempt has
+        written, what lies in its place is of before a restore of the checkpoint, which did not know of its number."""
         kind = self._kind(stage.table, store)
         found = kind.manifest(stage.key) if isinstance(kind, TableOfFolders) else None
         # A file tells whose it is. Of others' output nothing is asked: the server may be what the job has died of.
-        if found is None or not found.is_of(stage.batch, stage.epoch):
+        if found is None or not found.is_of(stage.batch, stage.epoch) or super().manifest(stage) is not None:
             return None
         return found if kind.folder(stage.key) is None and self._made(stage, store) is not None else None
 

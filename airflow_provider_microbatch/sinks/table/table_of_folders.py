@@ -25,11 +25,15 @@ from airflow_provider_microbatch.sinks.file.posix import make_folders, sync
 from airflow_provider_microbatch.sinks.file.report import read_manifest
 from airflow_provider_microbatch.sinks.manifest import only
 from airflow_provider_microbatch.sinks.table.continuous import Continuous
+from airflow_provider_microbatch.sinks.table.marks import put_mark
 from airflow_provider_microbatch.sinks.table.metastore import TableInfo
 from airflow_provider_microbatch.sinks.table.partition_values import KINDS, Values, values_of
 from airflow_provider_microbatch.sinks.table.stage_names import Names
 from airflow_provider_microbatch.sinks.table.stage_table import StageTable
 from airflow_provider_microbatch.sinks.table.statements import StatementError
+
+WHOLE = "_whole.json"
+"""Mark in a batch's folder: readers have found all of it."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +57,16 @@ class TableOfFolders(Continuous):
         is_seen = self.manifest(key) is not None and self._named(key)
         return self.files.published_path(key) if is_seen else None
 
+    def note_whole(self, key: BatchKey) -> None:
+        """Put on record that readers find all of the batch: where they find less later, somebody has dropped the rest,
+        and no publisher has died over it."""
+        put_mark(self.files.published_path(key) / WHOLE, {"version": 1})
+
     def hide(self, key: BatchKey) -> None:
-        """Have the metastore forget all of the batch: what is in its folder is no reader's then."""
-        self._drop(key, self._named(key))
+        """Have the metastore forget what a publisher has named of a batch that never was in: what is in its folder is
+        no reader's then. A batch that was in may be committed, and keeps what is left of it."""
+        if not (self.files.published_path(key) / WHOLE).exists():
+            self._drop(key, self._named(key))
 
     def find(self, batch: ExpectedBatch, found: Manifest) -> Manifest | None:
         """The output in the batch's folder. :raises ForeignBatchError: if it is another batch's."""

@@ -51,7 +51,7 @@ class NotIn:
         seen = Manifest(key=BatchKey.parse(self.key), epoch=self.epoch, identity=identity)
         own = owner.query_id if owner is not None else ""
         expected = only(seen, checkpoint=own, tables=checkpoint.tables.following_moves)
-        if Sink.from_dict(self.sink).open(SinkContext()).contains(expected) is not None:
+        if Sink.from_dict(self.sink).open(SinkContext()).seen(expected) is not None:
             raise MaintenanceError(
                 f"batch {self.key} is in {self.where}: it was published while the command began, and no batch can be "
                 "taken out of there. Nothing was rewound. Let the pipeline run: it finds the batch, and commits it."

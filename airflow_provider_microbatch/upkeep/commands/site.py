@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,12 +22,15 @@ from airflow_provider_microbatch.exceptions import (
     MaintenanceError,
     SinkError,
 )
-from airflow_provider_microbatch.execution.identity import expected_on_record, found_in, is_of_one_attempt
+from airflow_provider_microbatch.execution.identity import expected_on_record, found_in, is_of_one_attempt, seen_in
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.refused_plan import refused_plan
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink, Sink, SinkContext
 from airflow_provider_microbatch.sources import OpenSource, Source
 from airflow_provider_microbatch.upkeep.commands.told import Told, told_by
+
+Question = Callable[[OpenSink, ExpectedBatch], Manifest | None]
+"""What is asked of a table: whether a batch is in, or what readers see of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +72,7 @@ class Recorded:
         unknown: SinkError | CorruptEntryError | None = None
         for sink in self.usable():
             try:
-                manifest = self._found_in(sink, batch, of=sink)
+                manifest = self._asked(found_in, sink, batch, of=sink)
             except (SinkError, CorruptEntryError) as error:
                 unknown = error  # another sink may have the batch
                 continue
@@ -104,7 +107,7 @@ class Recorded:
         :meth:`published`, which looks for the whole batch."""
         whole = self.published(key)
         sinks = self.usable() if whole is None else [whole.sink, *self.usable()]
-        batch = replace(expected_on_record(self._checkpoint, key, tables=self._tables), partly=True)
+        batch = expected_on_record(self._checkpoint, key, tables=self._tables)
         found = list[Published]()
         for sink in sinks:
             # A table besides those that have the batch already is another table, or a copy that readers no longer use.
@@ -112,15 +115,15 @@ class Recorded:
                 continue
             for table in sink.tables:
                 is_known = is_among(table, [one.sink for one in found])
-                manifest = None if is_known else self._found_in(table, batch, of=sink)
+                manifest = None if is_known else self._asked(seen_in, table, batch, of=sink)
                 if manifest is not None:
                     found.append(Published(manifest=manifest, sink=table))
         return found
 
-    def _found_in(self, table: OpenSink, batch: ExpectedBatch, *, of: OpenSink) -> Manifest | None:
+    def _asked(self, question: Question, table: OpenSink, batch: ExpectedBatch, *, of: OpenSink) -> Manifest | None:
         """The batch in a table of a sink; None, too, if a table that was named by mistake cannot tell."""
         try:
-            return found_in(table, batch)
+            return question(table, batch)
         except (SinkError, CorruptEntryError):
             if not self._is_in_vain(of, batch.key):
                 raise
@@ -476,10 +479,8 @@ class Recorded:
 
 
 def _at(key: BatchKey, sinks: Sequence[OpenSink], tables: KnownTables, *, partly: bool = True) -> list[Published]:
-    anything = ExpectedBatch(
-        identity=BatchIdentity.at(key), tables=tables, recognise=lambda found: found, partly=partly
-    )
-    found = [(sink.contains(anything), sink) for sink in sinks]
+    anything = ExpectedBatch(identity=BatchIdentity.at(key), tables=tables, recognise=lambda found: found)
+    found = [((sink.seen if partly else sink.contains)(anything), sink) for sink in sinks]
     return [Published(manifest=manifest, sink=sink) for manifest, sink in found if manifest is not None]
 
 

@@ -343,7 +343,7 @@ class DropOutput:
         own, tables = owner.query_id if owner is not None else "", checkpoint.tables.following_moves
         taken = only(seen, checkpoint=own, tables=tables)
         sink = Sink.from_dict(self.sink).open(SinkContext())
-        found = sink.contains(taken)
+        found = sink.seen(taken)
         # After the look: output that is there after the command's end is of the batch's next life, or was given back.
         if found is None or is_over():
             return

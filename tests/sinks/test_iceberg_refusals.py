@@ -1,0 +1,59 @@
+"""A commit that the catalog of an Iceberg table refuses: what the table names stays there, and nothing else does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.exceptions import CommitFailedException
+
+from airflow_provider_microbatch.sinks.iceberg.opened import OpenIceberg
+from tests.sinks.test_iceberg_sink import append, before_the_next_commit, publish, rows, table
+from tests.support.iceberg_table import opened_in
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "lake"
+
+
+@pytest.fixture
+def sink(folder: Path) -> OpenIceberg:
+    return opened_in(folder)
+
+
+@pytest.mark.parametrize("outrun", [False, True], ids=["newest", "outrun"])
+def test_a_commit_that_the_catalog_has_carried_out_and_then_refused_is_in(
+    sink: OpenIceberg, folder: Path, monkeypatch: pytest.MonkeyPatch, outrun: bool
+) -> None:
+    """So does one behind a transport that sends a request again whose answer was lost: the second is refused."""
+    publish(sink, 6)
+    catalog, refused = sink._log.catalog.get(), list[str]()
+    commit = catalog.commit_table
+
+    def refusing(*given: Any) -> Any:
+        done = commit(*given)
+        if refused:
+            return done
+        refused.append("what is done")
+        if outrun:
+            append(opened_in(folder))
+        raise CommitFailedException("Requirement failed: branch main has changed")
+
+    monkeypatch.setattr(catalog, "commit_table", refusing)
+    publish(sink, 7)
+    assert refused
+    assert rows(sink) == {(6, 1): 3, (7, 1): 3, **({(None, 9): 1} if outrun else {})}
+
+
+def test_a_commit_that_is_refused_leaves_no_manifest(
+    sink: OpenIceberg, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(sink, 6)
+    before_the_next_commit(monkeypatch, lambda: append(sink))
+    publish(sink, 7)
+    now = table(sink)
+    named = {snapshot.manifest_list for snapshot in now.snapshots()}
+    named |= {one.manifest_path for snapshot in now.snapshots() for one in snapshot.manifests(now.io)}
+    assert {f"file://{path}" for path in folder.rglob("metadata/*.avro")} == named
