@@ -22,19 +22,19 @@ from airflow_provider_microbatch.sinks import OpenSink
 from airflow_provider_microbatch.sinks.manifest import ADOPTED
 
 
-def published_beside(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> bool:
-    """Whether an attempt has published the batch to one of the sink's tables, and to another one that the sink has not,
-    or the batch has adopted output in both.
-    One of dead letters does not count: what it has are rows that the others are not to have.
+def published_beside(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> list[RecordedTable]:
+    """The tables that the sink has not, and to which an attempt has published the batch together with one of the
+    sink's, or in which it has adopted output, as in one of the sink's; whether or not they have it still. One of dead
+    letters does not count: what it has are rows that the others are not to have.
 
     :param sink: the pipeline's sink of now.
     :raises CorruptEntryError: if an entry cannot be read.
     """
     for tables in _given(checkpoint, sink, key):
-        are_ours = {_is_ours(checkpoint, sink, one) for one in tables}
-        if len(are_ours) > 1:
-            return True
-    return False
+        others = [one for one in tables if not _is_ours(checkpoint, sink, one)]
+        if 0 < len(others) < len(tables):
+            return others
+    return []
 
 
 def given_beside(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, other: RecordedTable) -> list[OpenSink]:

@@ -460,7 +460,7 @@ def _is_in_the_way(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) ->
     except CheckpointError:
         return True
     with suppress(CheckpointError):
-        if in_force.is_beside(key):
+        if in_force.beside(key):
             return True
     with suppress(SinkError, CheckpointError):
         return any(not one.sink.definition.can_withdraw for one in recorded.everywhere(key))

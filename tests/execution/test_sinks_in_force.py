@@ -4,6 +4,7 @@ once: then it is not refused any more."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -194,6 +195,16 @@ def test_what_would_not_come_back_is_left_until_a_run_names_it(
         world.rewound(lane)
     world.nothing_new("a b c" if "a c" in dict(runs[1:]).values() else "a b")
     world.rewound(lane)
+
+
+def test_a_batch_is_not_taken_back_that_a_table_has_lost_which_is_not_named_for_now(tmp_path: Path) -> None:
+    """It was put back from a backup: what was taken back would have told that the batch is due there."""
+    world = told(tmp_path, [BOTH, ("live", "a")])
+    shutil.rmtree(tmp_path / "b" / "lane=live")
+    with pytest.raises(MaintenanceError, match=r"is to be in \S+/b, .*let the pipeline run once"):
+        world.rewound("live")
+    expire_all(tmp_path)
+    planned(world, rewind(-1, allow_skip=True))
 
 
 def test_a_record_that_cannot_be_read_is_no_leave(tmp_path: Path) -> None:

@@ -66,13 +66,25 @@ class InForce:
         places = places_of(tables_in(form, beside=table))
         return any(table.is_written_by(place, self._checkpoint.tables) for place in places)
 
-    def is_beside(self, key: BatchKey) -> bool:
-        """Whether the batch was published to a table of these together with one that is none.
+    def beside(self, key: BatchKey) -> list[str]:
+        """The tables that are none of these and got the batch together with one of these, whether or not they have it
+        still.
 
         :raises MaintenanceError: if none of the tables of one of the sinks can be used from here.
         :raises CorruptEntryError: if an entry cannot be read.
         """
-        return any(published_beside(self._checkpoint, sink, key) for sink in self._sinks)
+        if not self._went_to_several:
+            return []
+        found = (one for sink in self._sinks for one in published_beside(self._checkpoint, sink, key))
+        return [
+            "a table of a class that is not known here" if one.place is None else one.place.location() for one in found
+        ]
+
+    @cached_property
+    def _went_to_several(self) -> bool:
+        """Whether any pipeline on record has several tables: then each batch is looked at."""
+        forms = (_form(self._checkpoint, name) for name in self._checkpoint.definitions.names())
+        return any(len(forms_in(form)) > 1 for form in forms if form is not None)
 
     @cached_property
     def _sinks(self) -> Sequence[OpenSink]:
@@ -98,11 +110,14 @@ class InForce:
             and not any(one.sink.definition.is_same_place(other) for other in letters if other)
         ]
         away = self.away(tables)
-        if away and (len(away) < len(tables) or self.is_beside(key)):
-            where = " and ".join(dict.fromkeys(away))
+        # Also where such a table has lost it: the attempts that are put away are all that tells that it is due there.
+        beside = self.beside(key)
+        if beside or 0 < len(away) < len(tables):
+            where = " and ".join(dict.fromkeys(away or beside))
+            is_in, taken = ("is in", "taken out there") if away else ("is to be in", "made again without it")
             raise MaintenanceError(
-                f"batch {key} is in {where}, and was published together with another table's, which the pipeline "
-                f"writes to as its last run has it. It does not write to {where}: taken out there, the batch would not "
+                f"batch {key} {is_in} {where}, and was published together with another table's, which the pipeline "
+                f"writes to as its last run has it. It does not write to {where}: {taken}, the batch would not "
                 f"come back. Nothing was done. Name all these tables, {self._until}, and type this again; or, if the "
                 "batch may be lost there, with --allow-skip."
             )
