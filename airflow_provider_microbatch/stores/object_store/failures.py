@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 _REDIRECT = "redirect without LOCATION"
 """The library's text for a 301 of S3, which says that the bucket is in another region and not in which."""
+_BEYOND = "StartTooLarge"
+"""The library's word where a service answers a range beyond the end with something else than 416, as Azurite does."""
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,80})</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]{1,300})</Message>")
@@ -58,6 +60,8 @@ class Failure:
         """Parse the text of the library's error."""
         text = str(error)
         status, code, message, kind = (found.search(text) for found in (_STATUS, _CODE, _MESSAGE, _KIND))
+        if _BEYOND in text:
+            return cls(status=None, code=_BEYOND)
         return cls(
             status=int(status[1]) if status else 301 if _REDIRECT in text else None,
             code=code[1] if code else "" if status or kind is None or _REDIRECT in text else kind[1],
@@ -83,7 +87,7 @@ class Failure:
     @property
     def is_beyond_the_end(self) -> bool:
         """Whether the requested part begins at or after the end of the object."""
-        return self.status == 416 or self.code == "InvalidRange"
+        return self.status == 416 or self.code in ("InvalidRange", _BEYOND)
 
     @property
     def is_no_bucket(self) -> bool:
