@@ -1,0 +1,165 @@
+"""Azure Blob Storage as a connection of type ``wasb`` leads to it, on a real server (Azurite): each form of the
+connection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_microbatch import connections
+from airflow_provider_microbatch.connections import Connection
+from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.stores import Store
+from airflow_provider_microbatch.stores.location import open_store
+from airflow_provider_microbatch.stores.object_store.wasb import WasbAccess
+from tests.contract.registered import registered
+from tests.support import object_store_azure
+from tests.support.faulty_proxy import FaultyProxy
+from tests.support.object_services import SERVICES
+from tests.support.object_store_azure import ACCOUNT, CONTAINER, KEY, sas
+
+system_name = registered(["azure"])
+pytestmark = [pytest.mark.usefixtures("system_name"), pytest.mark.slow]
+
+CONN_ID = "lake"
+WRONG_KEY = "b2YgYW5vdGhlciBhY2NvdW50"
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, Connection]:
+    """Connections by id, as Airflow would find them, beside an environment that leads elsewhere."""
+    found: dict[str, Connection] = {}
+    object_store_azure.endpoint()
+    monkeypatch.setattr(connections, "_found_by", [found.__getitem__])
+    for name in object_store_azure.environment(""):
+        monkeypatch.delenv(name)
+    for name, value in SERVICES["azure"].elsewhere.items():
+        monkeypatch.setenv(name, value)
+    return found
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(f"abfs://{CONN_ID}@{CONTAINER}{tmp_path}/checkpoint")
+
+
+@pytest.fixture
+def proxy() -> Iterator[FaultyProxy]:
+    proxy = FaultyProxy(object_store_azure.endpoint(), above=2)
+    proxy.start()
+    yield proxy
+    proxy.stop()
+
+
+def fields(form: str) -> dict[str, Any]:
+    """The fields of a connection by which the tests' server is reached."""
+    url = f"{object_store_azure.endpoint()}/{ACCOUNT}"
+    at = {"login": ACCOUNT, "host": url}
+    told = f"DefaultEndpointsProtocol=http;BlobEndpoint={url}/;"
+    return {
+        "a key as password": {**at, "password": KEY},
+        "a shared access key": {**at, "extra": {"shared_access_key": KEY}},
+        "an account key": {**at, "extra": {"account_key": KEY}},
+        "a SAS token": {**at, "extra": {"sas_token": sas()}},
+        "a SAS token with its question mark": {**at, "extra": {"sas_token": f"?{sas()}"}},
+        "a SAS token and a password": {**at, "password": WRONG_KEY, "extra": {"sas_token": sas()}},
+        "a SAS URL": {"extra": {"sas_token": f"{url}/?{sas()}"}},
+        "a field of an old form": {**at, "extra": {"extra__wasb__sas_token": sas()}},
+        "a connection string with a key": {
+            "extra": {"connection_string": f"{told}AccountName={ACCOUNT};AccountKey={KEY};"}
+        },
+        "a connection string with a SAS token": {
+            "extra": {"connection_string": f"{told}SharedAccessSignature={sas()}"},
+            "login": "another",
+            "password": WRONG_KEY,
+        },
+    }[form]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "a key as password",
+        "a shared access key",
+        "an account key",
+        "a SAS token",
+        "a SAS token with its question mark",
+        "a SAS token and a password",
+        "a SAS URL",
+        "a field of an old form",
+        "a connection string with a key",
+        "a connection string with a SAS token",
+    ],
+)
+def test_each_form_of_a_connection_leads_there(store: Store, found: dict[str, Connection], form: str) -> None:
+    found[CONN_ID] = Connection(conn_id=CONN_ID, conn_type="wasb", **fields(form))
+    assert store.put_if_absent("offsets/0", b"x") is True
+    assert store.get("offsets/0") == b"x"
+    assert store.list("offsets") == ["0"]
+    assert store.now_ms() > 1_700_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("given", "account", "endpoint"),
+    [
+        ({"login": "lake"}, "lake", "https://lake.blob.core.windows.net"),
+        ({"host": "lake"}, "lake", "https://lake.blob.core.windows.net"),
+        ({"host": "lake.blob.core.windows.net"}, "lake", "https://lake.blob.core.windows.net"),
+        ({"host": "https://lake.blob.core.windows.net/"}, "lake", "https://lake.blob.core.windows.net"),
+        ({"host": "https://lake.dfs.core.windows.net"}, "lake", "https://lake.blob.core.windows.net"),
+        ({"host": "lake.blob.core.chinacloudapi.cn"}, "lake", "https://lake.blob.core.chinacloudapi.cn"),
+        ({"login": "lake", "host": "https://blobs.example/"}, "lake", "https://blobs.example"),
+        (
+            {"login": "application", "host": "https://lake.blob.core.windows.net", "extra": {"tenant_id": "t"}},
+            "lake",
+            "https://lake.blob.core.windows.net",
+        ),
+        (
+            {"extra": {"connection_string": "AccountName=lake;AccountKey=a2V5;EndpointSuffix=core.usgovcloudapi.net"}},
+            "lake",
+            "https://lake.blob.core.usgovcloudapi.net",
+        ),
+        (
+            {"extra": {"sas_token": "https://lake.blob.core.windows.net/?sv=1&sig=x"}},
+            "lake",
+            "https://lake.blob.core.windows.net",
+        ),
+    ],
+)
+def test_the_account_is_where_the_connection_says(given: dict[str, Any], account: str, endpoint: str) -> None:
+    access = WasbAccess.of(Connection(conn_id=CONN_ID, conn_type="wasb", **given))
+    assert (access.account, access.endpoint) == (account, endpoint)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"password": "secret"}, "names no storage account: give it as login"),
+        ({"extra": {"connection_string": "secret"}}, "without AccountName and AccountKey"),
+        ({"extra": {"connection_string": "AccountName=lake;SharedAccessKey=secret"}}, "without AccountName and"),
+        ({"login": "lake", "password": "no base64, but a secret"}, "makes no client"),
+        (
+            {"login": "lake", "extra": {"managed_identity_client_id": "secret"}},
+            "'managed_identity_client_id', which is not supported .*AZURE_STORAGE_ACCOUNT_NAME",
+        ),
+    ],
+)
+def test_a_connection_of_no_use_is_named(
+    store: Store, found: dict[str, Connection], given: dict[str, Any], why: str
+) -> None:
+    found[CONN_ID] = Connection(conn_id=CONN_ID, conn_type="wasb", **given)
+    with pytest.raises(CheckpointError, match=f"{CONN_ID}.*{why}") as told:
+        store.list("")
+    assert "secret" not in str(told.value).replace("client_secret", "")
+
+
+def test_a_token_that_expires_meanwhile_is_asked_for_again(store: Store, found: dict[str, Connection]) -> None:
+    url = object_store_azure.endpoint()
+    found[CONN_ID] = object_store_azure.connection(CONN_ID, url, extra={"sas_token": sas(seconds=-60.0)})
+    with pytest.raises(CheckpointError):
+        store.put_if_absent("offsets/0", b"x")
+    found[CONN_ID] = object_store_azure.connection(CONN_ID, url)
+    assert store.put_if_absent("offsets/0", b"x") is True

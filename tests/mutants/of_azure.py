@@ -1,0 +1,26 @@
+"""Mutations of what leads to an Azure container."""
+
+from __future__ import annotations
+
+from tests.mutants.mutation import Mutation
+
+AZURE = "tests/contract/test_azure.py"
+
+MUTATIONS = [
+    Mutation(
+        name="an account's key in the environment counts beside a connection",
+        why="the checkpoint of one account is looked for by the key of another, and nobody finds it",
+        file="stores/object_store/credentials.py",
+        old='        options |= {"sas_key": access.sas, **_by("sas_token")}\n',
+        new='        options |= {"sas_key": access.sas}\n',
+        tests=(AZURE,),
+    ),
+    Mutation(
+        name="an account of another cloud is looked for in the public one",
+        why="a name that a stranger may have is sent what the connection's token allows",
+        file="stores/object_store/wasb.py",
+        old='        at = cls(account=account, endpoint=url or f"https://{account}.blob.{_PUBLIC}")\n',
+        new='        at = cls(account=account, endpoint=f"https://{account}.blob.{_PUBLIC}")\n',
+        tests=(AZURE,),
+    ),
+]
