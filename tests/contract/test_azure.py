@@ -1,5 +1,5 @@
 """Azure Blob Storage as a connection of type ``wasb`` leads to it, on a real server (Azurite): each form of the
-connection."""
+connection, and listings that begin at the beginning."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from airflow_provider_microbatch import connections
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.stores import Store
+from airflow_provider_microbatch.stores import object_store as store_of_objects
 from airflow_provider_microbatch.stores.location import open_store
 from airflow_provider_microbatch.stores.object_store.wasb import WasbAccess
 from tests.contract.registered import registered
 from tests.support import object_store_azure
-from tests.support.faulty_proxy import FaultyProxy
+from tests.support.faulty_proxy import FaultyProxy, error
 from tests.support.object_services import SERVICES
 from tests.support.object_store_azure import ACCOUNT, CONTAINER, KEY, sas
 
@@ -163,3 +164,27 @@ def test_a_token_that_expires_meanwhile_is_asked_for_again(store: Store, found: 
         store.put_if_absent("offsets/0", b"x")
     found[CONN_ID] = object_store_azure.connection(CONN_ID, url)
     assert store.put_if_absent("offsets/0", b"x") is True
+
+
+def test_a_listing_after_a_name_ends_where_the_service_begins_each_at_the_beginning(
+    store: Store, found: dict[str, Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that does not know ``startFrom`` does, such as Azurite before 3.37."""
+    proxy = FaultyProxy(object_store_azure.endpoint(), above=2, unknown="startFrom")
+    proxy.start()
+    found[CONN_ID] = object_store_azure.connection(CONN_ID, proxy.url)
+    names = [f"{number:02}" for number in range(10)]
+    for name in names:
+        store.put_if_absent(f"attempts/{name}", b"x")
+    store.put_if_absent("metadata", b"x")
+    monkeypatch.setattr(store_of_objects, "_AT_ONCE", 3)
+    refusal = error(403, "AuthorizationFailure", "So that no test goes on without end.")
+    proxy.fail(lambda asked: proxy.requests["list"] > 20, lambda asked, forward: refusal, times=1_000)
+    with proxy.counted() as asked:
+        assert list(store.list_after("")) == ["attempts", "metadata"]
+    assert asked["list"] <= 2, "one that would pass over a folder, and one that shows that there is no passing over"
+    with proxy.counted() as asked:
+        assert list(store.list_after("attempts", "03", limit=4)) == names[4:8]
+    assert asked["list"] == 1
+    assert proxy.asked[-1].query["startFrom"][0].endswith("/attempts/03"), "one that knows begins there"
+    proxy.stop()

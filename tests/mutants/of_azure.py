@@ -1,4 +1,4 @@
-"""Mutations of what leads to an Azure container."""
+"""Mutations of what leads to an Azure container, and of listings there."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ from tests.mutants.mutation import Mutation
 AZURE = "tests/contract/test_azure.py"
 
 MUTATIONS = [
+    Mutation(
+        name="a service that lists from the beginning is asked to pass over a folder again and again",
+        why="a poll on an Azure of before startFrom never ends",
+        file="stores/object_store/__init__.py",
+        old="            passed = _one_folder(keys) if jumps else None\n",
+        new="            passed = _one_folder([one['path'].removeprefix(f'{folder}/') for one in page])\n",
+        tests=(AZURE,),
+    ),
     Mutation(
         name="an account's key in the environment counts beside a connection",
         why="the checkpoint of one account is looked for by the key of another, and nobody finds it",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 import socket
 import threading
 from collections import Counter
@@ -58,11 +59,13 @@ class FaultyProxy:
     """:param behind: address of the service.
     :param page: so many keys a listing tells at once; None: as many as the service does.
     :param above: so many parts of a path stand before an object's key.
+    :param unknown: a parameter of the query that the service hears nothing of; empty: none.
     """
 
-    def __init__(self, behind: str, *, page: int | None = None, above: int = 1) -> None:
+    def __init__(self, behind: str, *, page: int | None = None, above: int = 1, unknown: str = "") -> None:
         self._page = page
         self._above = above
+        self._unknown = re.compile(f"&{unknown}=[^&]*") if unknown else None
         self._behind = urlsplit(behind).netloc
         self._faults: list[tuple[Callable[[Asked], bool], Fault, list[int]]] = []
         self._lock = threading.Lock()
@@ -134,7 +137,8 @@ class FaultyProxy:
             headers = {name: value for name, value in handler.headers.items() if name.lower() not in {*_HOP, *without}}
             # The words of S3 and of Azure: each service leaves aside the other's.
             paged = f"&max-keys={self._page}&maxresults={self._page}" if self._page and asked.kind == "list" else ""
-            upstream.request(handler.command, handler.path + paged, body=body, headers=headers)
+            path = handler.path if self._unknown is None else self._unknown.sub("", handler.path)
+            upstream.request(handler.command, path + paged, body=body, headers=headers)
             answer = upstream.getresponse()
             kept = [(name, value) for name, value in answer.getheaders() if name.lower() not in _HOP]
             if handler.command == "HEAD":
