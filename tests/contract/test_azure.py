@@ -1,5 +1,5 @@
 """Azure Blob Storage as a connection of type ``wasb`` leads to it, on a real server (Azurite): each form of the
-connection, and listings that begin at the beginning."""
+connection, what refusals are told as, and listings that begin at the beginning."""
 
 from __future__ import annotations
 
@@ -155,6 +155,62 @@ def test_a_connection_of_no_use_is_named(
     with pytest.raises(CheckpointError, match=f"{CONN_ID}.*{why}") as told:
         store.list("")
     assert "secret" not in str(told.value).replace("client_secret", "")
+
+
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [
+        ({"password": WRONG_KEY}, "failed to authenticate the request.*see that its token has not expired"),
+        ({"extra": {"sas_token": "expired"}}, "failed to authenticate the request.*see that its token has not expired"),
+        ({"extra": {"sas_token": "of no use"}}, "Give connection 'lake' the rights to list bucket 'microbatch'"),
+    ],
+    ids=["another account's key", "an expired token", "a token without rights"],
+)
+def test_a_refusal_is_told_with_container_key_connection_and_remedy_and_without_secrets(
+    store: Store, found: dict[str, Connection], given: dict[str, Any], remedy: str
+) -> None:
+    if "extra" in given:
+        expired = given["extra"]["sas_token"] == "expired"
+        given = {"extra": {"sas_token": sas(seconds=-60.0) if expired else sas(rights="t")}}
+    found[CONN_ID] = object_store_azure.connection(CONN_ID, object_store_azure.endpoint(), **given)
+    calls = {
+        "write": lambda: store.put_if_absent("offsets/0", b"x"),
+        "read": lambda: store.get("offsets/0"),
+        "list": lambda: store.list("offsets"),
+        "delete": lambda: store.delete_many(["offsets/0"]),
+    }
+    for doing, call in calls.items():
+        with pytest.raises(
+            CheckpointError, match=f"cannot {doing} .*'microbatch'.*connection 'lake'.*{remedy}"
+        ) as told:
+            call()
+        assert not any(text in str(told.value) for text in ("sig=", WRONG_KEY, KEY, "RequestId")), told.value
+
+
+def test_a_token_that_has_expired_is_told_from_a_wrong_key(
+    store: Store, found: dict[str, Connection], proxy: FaultyProxy
+) -> None:
+    """As Azure says it; Azurite does not say why."""
+    found[CONN_ID] = object_store_azure.connection(CONN_ID, proxy.url)
+    detail = (
+        "Signature not valid in the specified time frame: Start [Thu, 26 Nov 2026 08:00:00 GMT] - "
+        "Expiry [Thu, 26 Nov 2026 09:00:00 GMT] - Current [Thu, 26 Nov 2026 10:00:00 GMT]"
+    )
+    for more, remedy in (
+        (f"<AuthenticationErrorDetail>{detail}</AuthenticationErrorDetail>", "token of connection 'lake' has expired"),
+        ("", "keys of connection 'lake' are not those"),
+    ):
+        refusal = error(403, "AuthenticationFailed", "Server failed to authenticate the request.", more)
+        proxy.fail(lambda asked: True, lambda asked, forward, refusal=refusal: refusal, times=2)  # type: ignore[misc]
+        with pytest.raises(CheckpointError, match=remedy):
+            store.list("offsets")
+
+
+def test_a_missing_container_is_named(found: dict[str, Connection]) -> None:
+    found[CONN_ID] = object_store_azure.connection(CONN_ID, object_store_azure.endpoint(), password=KEY)
+    for call in (lambda store: store.put_if_absent("offsets/0", b"x"), lambda store: store.list("offsets")):
+        with pytest.raises(CheckpointError, match="There is no bucket 'nothing': make it"):
+            call(open_store(f"abfs://{CONN_ID}@nothing/orders"))
 
 
 def test_a_token_that_expires_meanwhile_is_asked_for_again(store: Store, found: dict[str, Connection]) -> None:
