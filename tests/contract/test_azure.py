@@ -1,8 +1,9 @@
 """Azure Blob Storage as a connection of type ``wasb`` leads to it, on a real server (Azurite): each form of the
-connection, what refusals are told as, and listings that begin at the beginning."""
+connection, what refusals are told as, listings that begin at the beginning, a pipeline that moves there and back."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_microbatch import connections
+from airflow_provider_microbatch.cli.main import main
+from airflow_provider_microbatch.configuration import hand_down
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.stores import Store
@@ -17,7 +20,8 @@ from airflow_provider_microbatch.stores import object_store as store_of_objects
 from airflow_provider_microbatch.stores.location import open_store
 from airflow_provider_microbatch.stores.object_store.wasb import WasbAccess
 from tests.contract.registered import registered
-from tests.support import object_store_azure
+from tests.execution.world import World
+from tests.support import object_store, object_store_azure
 from tests.support.faulty_proxy import FaultyProxy, error
 from tests.support.object_services import SERVICES
 from tests.support.object_store_azure import ACCOUNT, CONTAINER, KEY, sas
@@ -244,3 +248,25 @@ def test_a_listing_after_a_name_ends_where_the_service_begins_each_at_the_beginn
     assert asked["list"] == 1
     assert proxy.asked[-1].query["startFrom"][0].endswith("/attempts/03"), "one that knows begins there"
     proxy.stop()
+
+
+def test_a_pipeline_moves_from_s3_to_azure_and_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at = {"conn_type": "wasb", "login": ACCOUNT, "password": KEY, "host": f"{object_store_azure.endpoint()}/{ACCOUNT}"}
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(at))
+    hand_down()
+    there = f"abfs://lake@{CONTAINER}{tmp_path}/checkpoint"
+    places = [object_store.address(tmp_path / "first"), there, object_store.address(tmp_path / "last")]
+    world = World(tmp_path, checkpoint=places[0])
+    for batch, place in enumerate(places):
+        if batch:
+            world.clock += 1_000
+            assert main(["copy", places[batch - 1], place]) == 0, capsys.readouterr()
+            world.options["checkpoint"] = place
+        world.land(batch)
+        world.run(batch)
+    assert world.table() == {batch: [batch] for batch in range(3)}
+    assert main(["check", places[-1]]) == 0
+    assert "3 planned, 3 committed" in capsys.readouterr().out
+    assert main(["log", there]) != 0, "nobody goes on there"
