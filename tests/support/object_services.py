@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from airflow_provider_microbatch.connections import Connection
@@ -20,6 +21,8 @@ class Service:
     :param connection: a connection of an id to a URL, which signs nothing that a proxy changes.
     :param put: put an object by another library than the one that is tested.
     :param delete: delete one likewise.
+    :param load: put all files of a folder to the address of it.
+    :param address: the address of a folder, by the environment's credentials.
     :param environment: the variables that lead to a URL.
     :param elsewhere: variables that would lead elsewhere, if they counted beside a connection.
     """
@@ -31,6 +34,8 @@ class Service:
     connection: Callable[[str, str], Connection]
     put: Callable[[str, bytes], object]
     delete: Callable[[str], object]
+    load: Callable[[Path], None]
+    address: Callable[[Path], str]
     environment: Callable[[str], Mapping[str, str]]
     elsewhere: Mapping[str, str]
 
@@ -55,6 +60,8 @@ SERVICES = {
         connection=s3_connection,
         put=lambda key, body: object_store.client().put_object(Bucket=object_store.BUCKET, Key=key, Body=body),
         delete=lambda key: object_store.client().delete_object(Bucket=object_store.BUCKET, Key=key),
+        load=object_store.load,
+        address=object_store.address,
         environment=object_store.environment,
         elsewhere={"AWS_SESSION_TOKEN": "a token that is not of this connection"},
     ),
@@ -66,6 +73,8 @@ SERVICES = {
         connection=object_store_azure.connection,
         put=object_store_azure.put,
         delete=object_store_azure.delete,
+        load=object_store_azure.load,
+        address=object_store_azure.address,
         environment=object_store_azure.environment,
         elsewhere={
             "AZURE_STORAGE_ACCOUNT_KEY": "b2YgYW5vdGhlciBhY2NvdW50",

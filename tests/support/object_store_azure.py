@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,14 @@ def put(key: str, body: bytes) -> None:
 def delete(key: str) -> None:
     """By another client than the one that is tested."""
     _ask("DELETE", key, {}, None)
+
+
+def load(folder: Path) -> None:
+    """Put all files of a folder to :func:`address` of it."""
+    endpoint()
+    files = [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda path: put(str(path.absolute()).strip("/"), path.read_bytes()), files))
 
 
 def environment(url: str) -> dict[str, str]:
