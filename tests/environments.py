@@ -1,5 +1,5 @@
 """What tests need beside the locked environment, each made once and kept: a pyspark of another version, docker-compose,
-the packages of the image, jars of a server or a connector.
+the packages of the image, jars of a server or a connector, a server that Node.js runs.
 
 pyspark of two versions cannot share an environment, and a checkpoint of the v2 format needs Spark 4.2.
 ``python -m tests.environments`` makes them all.
@@ -60,6 +60,25 @@ def jars(name: str) -> list[Path]:
     goal = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
     _made_once(lib, name, pom, ["mvn", "--quiet", "--batch-mode", "--file", str(pom), goal, f"-DoutputDirectory={lib}"])
     return sorted(lib.glob("*.jar"))
+
+
+def node_packages(name: str) -> Path:
+    """The folder ``node_modules`` of what ``tests/support/node/<name>/package-lock.json`` names, by digests.
+
+    The first call installs it by npm, which takes half a minute. No package runs a script of its own.
+
+    :param name: such as ``azurite``.
+    """
+    source, folder = REPOSITORY / "tests" / "support" / "node" / name, ENVIRONMENTS / name
+    for program in ("node", "npm"):
+        assert shutil.which(program), f"Node.js is not installed ('{program}' on PATH): apt-get install nodejs npm"
+    # npm takes no link for a prefix.
+    prefix = str(folder.resolve())
+    npm = ["npm", "--prefix", prefix, "--loglevel=error", "--ignore-scripts", "--no-audit", "--no-fund", "ci"]
+    files = [str(source / "package.json"), str(source / "package-lock.json")]
+    made = folder / "node_modules"
+    _made_once(made, name, Path(files[1]), ["mkdir", "-p", str(folder)], ["cp", *files, str(folder)], npm)
+    return made
 
 
 def spark_classes() -> Path:
@@ -154,5 +173,8 @@ if __name__ == "__main__":
     for each in sorted(path.parent.name for path in (REPOSITORY / "tests" / "support" / "jars").glob("*/pom.xml")):
         print(f"jars {each}", flush=True)
         jars(each)
+    for each in sorted(path.parent.name for path in (REPOSITORY / "tests" / "support" / "node").glob("*/package.json")):
+        print(f"packages of Node.js {each}", flush=True)
+        node_packages(each)
     print("classes of Spark", flush=True)
     spark_classes()

@@ -20,7 +20,7 @@ from airflow_provider_microbatch.stores import Store
 from airflow_provider_microbatch.stores import object_store as store_of_objects
 from airflow_provider_microbatch.stores.location import open_store
 from airflow_provider_microbatch.stores.object_store import bucket
-from tests.contract.registered import registered
+from tests.contract.registered import FIXTURE, registered
 from tests.execution.world import World
 from tests.support import object_store
 from tests.support.faulty_proxy import (
@@ -36,47 +36,44 @@ from tests.support.faulty_proxy import (
     lost,
     truncated,
 )
+from tests.support.object_services import KEY, SECRET, SERVICES, TOKEN, Service, s3_connection
 
-system_name = registered(["s3"])
+system_name = registered(SERVICES)
+of_s3 = pytest.mark.parametrize(FIXTURE, ["s3"])
 pytestmark = [pytest.mark.usefixtures("system_name"), pytest.mark.slow]
 
 CONN_ID = "lake"
-KEY, SECRET, TOKEN = "AKIALAKE", "the-secret-of-lake", "the-token-of-lake"
 
 
 @pytest.fixture
-def proxy() -> Iterator[FaultyProxy]:
-    proxy = FaultyProxy(object_store.endpoint())
+def service(system_name: str) -> Service:
+    return SERVICES[system_name]
+
+
+@pytest.fixture
+def proxy(service: Service) -> Iterator[FaultyProxy]:
+    proxy = FaultyProxy(service.endpoint(), above=service.above)
     proxy.start()
     yield proxy
     proxy.stop()
 
 
-def connection(url: str, **extra: Any) -> Connection:
-    return Connection(
-        conn_id=CONN_ID,
-        conn_type="aws",
-        login=KEY,
-        password=SECRET,
-        extra={"endpoint_url": url, "region_name": "us-east-1", "aws_session_token": TOKEN, **extra},
-    )
-
-
 @pytest.fixture
-def found(proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> dict[str, Connection]:
+def found(service: Service, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> dict[str, Connection]:
     """Connections by id, as Airflow would find them."""
-    found = {CONN_ID: connection(proxy.url)}
+    found = {CONN_ID: service.connection(CONN_ID, proxy.url)}
     monkeypatch.setattr(connections, "_found_by", [found.__getitem__])
     # Nothing of the environment leads anywhere.
-    for name in object_store.environment(""):
+    for name in service.environment(""):
         monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_SESSION_TOKEN", "a token that is not of this connection")
+    for name, value in service.elsewhere.items():
+        monkeypatch.setenv(name, value)
     return found
 
 
 @pytest.fixture
-def location(found: dict[str, Connection], tmp_path: Path) -> str:
-    return f"s3://{CONN_ID}@{object_store.BUCKET}{tmp_path}/checkpoint"
+def location(service: Service, found: dict[str, Connection], tmp_path: Path) -> str:
+    return f"{service.scheme}://{CONN_ID}@{service.bucket}{tmp_path}/checkpoint"
 
 
 @pytest.fixture
@@ -118,11 +115,13 @@ def test_and_another_writers_who_came_between_a_lost_put_and_its_repetition(stor
     assert store.get("offsets/0") == b"equal"
 
 
-def test_a_put_of_which_nobody_can_know_any_more_is_an_error(store: Store, proxy: FaultyProxy) -> None:
+def test_a_put_of_which_nobody_can_know_any_more_is_an_error(
+    store: Store, proxy: FaultyProxy, service: Service
+) -> None:
     def done_and_removed(asked: Asked, forward: Forward) -> Answer:
         forward()
         answer = forward()  # refused by the first
-        object_store.client().delete_object(Bucket=object_store.BUCKET, Key=asked.key)
+        service.delete(asked.key)
         return answer
 
     proxy.fail(entry("offsets/0"), lost)
@@ -151,14 +150,16 @@ def test_a_replacement_whose_answer_is_lost_is_ours_whether_it_was_done_or_not(
     assert store.compare_and_put("count", b"3", version=read.version) is None
 
 
-def test_a_replacement_that_may_have_been_replaced_in_turn_is_an_error(store: Store, proxy: FaultyProxy) -> None:
+def test_a_replacement_that_may_have_been_replaced_in_turn_is_an_error(
+    store: Store, proxy: FaultyProxy, service: Service
+) -> None:
     store.put_if_absent("count", b"1")
     read = store.get_versioned("count")
     assert read is not None
 
     def done_and_replaced(asked: Asked, forward: Forward) -> None:
         forward()
-        object_store.client().put_object(Bucket=object_store.BUCKET, Key=asked.key, Body=b"3")
+        service.put(asked.key, b"3")
 
     proxy.fail(entry("count"), done_and_replaced)
     with pytest.raises(CheckpointError, match="nobody knows"):
@@ -204,6 +205,7 @@ def test_what_is_asked_of_a_service_that_stumbles_is_asked_again(store: Store, p
     assert store.list_after("offsets") == ["2"]
 
 
+@of_s3
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
     ("answer", "remedy"),
@@ -249,6 +251,7 @@ def test_what_goes_wrong_is_said_with_bucket_key_connection_and_remedy_and_witho
         assert told.value.__suppress_context__, "what the library says holds secrets, and a traceback shows it"
 
 
+@of_s3
 def test_a_token_that_expires_meanwhile_is_asked_for_again(
     store: Store, proxy: FaultyProxy, found: dict[str, Connection]
 ) -> None:
@@ -257,15 +260,15 @@ def test_a_token_that_expires_meanwhile_is_asked_for_again(
     proxy.fail(
         lambda asked: asked.headers.get("x-amz-security-token") == TOKEN, lambda asked, forward: expired, times=1000
     )
-    found[CONN_ID] = connection(proxy.url, aws_session_token="a newer one")
+    found[CONN_ID] = s3_connection(CONN_ID, proxy.url, aws_session_token="a newer one")
     assert store.put_if_absent("offsets/1", b"x") is True
     assert store.get("offsets/0") == b"x"
 
 
-def test_what_another_library_wrote_is_read_and_nobodys_put(store: Store, tmp_path: Path) -> None:
+def test_what_another_library_wrote_is_read_and_nobodys_put(store: Store, service: Service, tmp_path: Path) -> None:
     prefix = f"{str(tmp_path).strip('/')}/checkpoint"
-    object_store.client().put_object(Bucket=object_store.BUCKET, Key=f"{prefix}/offsets/0", Body=b"of Spark")
-    object_store.client().put_object(Bucket=object_store.BUCKET, Key=f"{prefix}/offsets/", Body=b"")
+    service.put(f"{prefix}/offsets/0", b"of Spark")
+    service.put(f"{prefix}/offsets/", b"")
     assert store.get("offsets/0") == b"of Spark"
     assert store.put_if_absent("offsets/0", b"of Spark") is False
     assert store.list("offsets") == ["0"]
@@ -339,6 +342,7 @@ def test_the_clock_is_the_services_and_asking_writes_nothing(store: Store, proxy
         store.now_ms()
 
 
+@of_s3
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("extra", [{"sas_token": "sv=2022-11-02&sig=abc"}, {"tenant_id": "t"}, {}], ids=str)
 def test_the_clock_of_azure_needs_no_right_either(
@@ -354,6 +358,7 @@ def test_the_clock_of_azure_needs_no_right_either(
     assert [asked.key for asked in proxy.asked] == ["container/orders"]
 
 
+@of_s3
 def test_many_keys_are_listed_and_deleted_by_the_page(
     found: dict[str, Connection], location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -364,7 +369,7 @@ def test_many_keys_are_listed_and_deleted_by_the_page(
     monkeypatch.setattr(store_of_objects, "_AT_ONCE", 100)
     proxy = FaultyProxy(object_store.endpoint(), page=100)
     proxy.start()
-    found[CONN_ID] = connection(proxy.url)
+    found[CONN_ID] = s3_connection(CONN_ID, proxy.url)
     store = open_store(location)
     with proxy.counted() as page:
         assert list(store.list_after("many", "009", limit=100)) == [f"{number:03}" for number in range(10, 110)]
@@ -381,6 +386,7 @@ def test_many_keys_are_listed_and_deleted_by_the_page(
     proxy.stop()
 
 
+@of_s3
 @pytest.mark.parametrize(
     ("location", "why"),
     [
@@ -401,6 +407,7 @@ def test_what_is_no_address_is_refused(location: str, why: str) -> None:
     assert "verysecret" not in str(told.value)
 
 
+@of_s3
 @pytest.mark.parametrize(
     ("given", "why"),
     [
@@ -428,6 +435,7 @@ def _lagging(asked: Asked, forward: Forward, proxy: FaultyProxy) -> Answer:
     return Answer(status=answer.status, headers=answer.headers, body=kept)
 
 
+@of_s3
 def test_batches_go_on_where_a_listing_misses_a_fresh_key(proxy: FaultyProxy, location: str, tmp_path: Path) -> None:
     world, hidden = World(tmp_path, checkpoint=location), 0
 

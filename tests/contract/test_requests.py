@@ -22,10 +22,10 @@ from tests.contract.registered import FIXTURE, registered
 from tests.contract.test_store import ADDRESSES
 from tests.execution import world as worlds
 from tests.execution.world import CODE, World, run_identity
-from tests.support import object_store
 from tests.support.counted import Count, CountedStore
 from tests.support.faulty_proxy import FaultyProxy
 from tests.support.inline_engine import InlineEngine
+from tests.support.object_services import SERVICES
 
 NAMES_A_PAGE = 40
 HISTORIES = (63, 191)
@@ -34,11 +34,11 @@ HISTORIES = (63, 191)
 MOST = {"poll": 62, "plan": 120, "look": 9, "open": 13, "renewal": 3, "run": 30, "publish": 9, "commit": 27}
 """Requests of each step, as it was measured: lower them when you can, and do not raise them for what grows."""
 
-AT_THE_SERVER = "s3"
-"""Its requests are counted where they arrive: below."""
+AT_THE_SERVER = {"s3": HISTORIES, "azure": HISTORIES[:1]}
+"""Their requests are counted where they arrive, after so many batches: below. Both are asked alike."""
 # A database's history of so many batches takes minutes to make: what it is asked is counted in statements, in
 # `tests/checkpoint/test_sql.py`.
-system_name = registered([name for name in ADDRESSES if name != AT_THE_SERVER and not name.startswith("sql-")])
+system_name = registered([name for name in ADDRESSES if name not in AT_THE_SERVER and not name.startswith("sql-")])
 MOST_AT_THE_SERVER = {
     "poll": 62,
     "plan": 123,
@@ -119,18 +119,19 @@ def test_no_step_of_a_batch_makes_more_requests_the_longer_the_history(system_na
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(FIXTURE, [AT_THE_SERVER])
+@pytest.mark.parametrize(FIXTURE, AT_THE_SERVER)
 def test_nor_as_they_arrive_at_a_service(system_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_of_objects, "_AT_ONCE", NAMES_A_PAGE)
-    proxy = FaultyProxy(object_store.endpoint(), page=NAMES_A_PAGE)
+    service = SERVICES[system_name]
+    proxy = FaultyProxy(service.endpoint(), page=NAMES_A_PAGE, above=service.above)
     proxy.start()
-    for history in HISTORIES:
+    for history in AT_THE_SERVER[system_name]:
         checkpoint = tmp_path / str(history) / "checkpoint"
         watched = Watched(tmp_path / str(history), str(checkpoint))
         watched.fill(history)
         # The same history, in an object store.
-        object_store.load(checkpoint)
-        watched.world.options["checkpoint"] = object_store.address(checkpoint)
+        service.load(checkpoint)
+        watched.world.options["checkpoint"] = service.address(checkpoint)
         found: dict[str, Counter[str]] = {}
 
         @contextmanager
@@ -139,7 +140,8 @@ def test_nor_as_they_arrive_at_a_service(system_name: str, tmp_path: Path, monke
                 yield
 
         with monkeypatch.context() as patched:
-            patched.setenv("AWS_ENDPOINT_URL", proxy.url)
+            for variable, value in service.environment(proxy.url).items():
+                patched.setenv(variable, value)
             watched.steps(step)
         for name, count in found.items():
             assert count.total() <= MOST_AT_THE_SERVER[name], f"{name} after {history} batches: {count}"

@@ -15,7 +15,7 @@ from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.stores import Store, Versioned, look_by_listing
 from airflow_provider_microbatch.stores.location import open_store
 from tests.contract.registered import registered
-from tests.support import object_store, sql
+from tests.support import object_store, object_store_azure, sql
 from tests.support.waiting import wait_until
 
 Address = Callable[[Path], str]
@@ -25,6 +25,7 @@ ADDRESSES: dict[str, Address] = {
     "sql-sqlite": sql.in_sqlite,
     "sql-postgres": sql.in_postgres,
     "s3": lambda folder: object_store.address(folder / "checkpoint"),
+    "azure": lambda folder: object_store_azure.address(folder / "checkpoint"),
 }
 
 
@@ -37,7 +38,7 @@ SPAWN = multiprocessing.get_context("spawn")
 WHOLE = 200_000
 
 
-system_name = registered(SYSTEMS)
+system_name = registered(SYSTEMS, slow=["azure"])
 
 
 @pytest.fixture

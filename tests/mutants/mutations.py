@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants import (
     of_attempts,
+    of_azure,
     of_batches,
     of_channels,
     of_cleaned_files,
@@ -58,6 +59,7 @@ from tests.mutants import (
 MUTATIONS = [
     *of_parts.MUTATIONS,
     *of_attempts.MUTATIONS,
+    *of_azure.MUTATIONS,
     *of_batches.MUTATIONS,
     *of_channels.MUTATIONS,
     *of_cleaned_files.MUTATIONS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 import socket
 import threading
 from collections import Counter
@@ -27,7 +28,7 @@ class Asked:
     @property
     def kind(self) -> str:
         """As a bill would call it."""
-        if "list-type" in self.query:
+        if "list-type" in self.query or self.query.get("comp") == ["list"]:
             return "list"
         return {"GET": "get", "PUT": "put", "HEAD": "head", "DELETE": "delete", "POST": "delete"}[self.method]
 
@@ -57,10 +58,14 @@ def error(status: int, code: str, message: str = "So it is.", more: str = "") ->
 class FaultyProxy:
     """:param behind: address of the service.
     :param page: so many keys a listing tells at once; None: as many as the service does.
+    :param above: so many parts of a path stand before an object's key.
+    :param unknown: a parameter of the query that the service hears nothing of; empty: none.
     """
 
-    def __init__(self, behind: str, *, page: int | None = None) -> None:
+    def __init__(self, behind: str, *, page: int | None = None, above: int = 1, unknown: str = "") -> None:
         self._page = page
+        self._above = above
+        self._unknown = re.compile(f"&{unknown}=[^&]*") if unknown else None
         self._behind = urlsplit(behind).netloc
         self._faults: list[tuple[Callable[[Asked], bool], Fault, list[int]]] = []
         self._lock = threading.Lock()
@@ -118,7 +123,7 @@ class FaultyProxy:
     def _serve(self, handler: BaseHTTPRequestHandler) -> None:
         url = urlsplit(handler.path)
         query = parse_qs(url.query, keep_blank_values=True)
-        key = unquote(url.path).lstrip("/").partition("/")[2]
+        key = "/".join(unquote(url.path).lstrip("/").split("/")[self._above :])
         body = handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
         asked = Asked(
             method=handler.command,
@@ -130,8 +135,10 @@ class FaultyProxy:
         def forward(*without: str) -> Answer:
             upstream: http.client.HTTPConnection = handler.upstream  # type: ignore[attr-defined]
             headers = {name: value for name, value in handler.headers.items() if name.lower() not in {*_HOP, *without}}
-            paged = f"&max-keys={self._page}" if self._page is not None and asked.kind == "list" else ""
-            upstream.request(handler.command, handler.path + paged, body=body, headers=headers)
+            # The words of S3 and of Azure: each service leaves aside the other's.
+            paged = f"&max-keys={self._page}&maxresults={self._page}" if self._page and asked.kind == "list" else ""
+            path = handler.path if self._unknown is None else self._unknown.sub("", handler.path)
+            upstream.request(handler.command, path + paged, body=body, headers=headers)
             answer = upstream.getresponse()
             kept = [(name, value) for name, value in answer.getheaders() if name.lower() not in _HOP]
             if handler.command == "HEAD":

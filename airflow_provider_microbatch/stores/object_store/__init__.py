@@ -210,16 +210,22 @@ def _names(keys: Iterable[str], folder: str) -> Sequence[str]:
 
 def _keys(client: Any, folder: str, after: str) -> Iterator[str]:
     """Yield the keys below ``folder`` that come after ``after``, ascending and relative to ``folder``. A subfolder with
-    more than a page of keys is passed over after the first page: the caller needs only its name."""
+    more than a page of keys is passed over after the first page: the caller needs only its name.
+
+    A service of Azure's kind that does not know ``startFrom``, which is of 2026, lists from the beginning: what comes
+    up to ``after`` is left out here, and nothing is passed over, since each jump would lead back."""
     # No name has a slash, and the library takes no key with an empty part.
     after = after.partition("/")[0]
     begin: str | None = f"{folder}/{after}" if after else None
+    jumps = True
     while True:
         passed = None
         for page in library().list(client, folder, offset=begin, chunk_size=_AT_ONCE):
-            keys = [one["path"].removeprefix(f"{folder}/") for one in page]
+            found = [one["path"] for one in page if begin is None or one["path"] > begin]
+            jumps = jumps and len(found) == len(page)
+            keys = [path.removeprefix(f"{folder}/") for path in found]
             yield from keys
-            passed = _one_folder(keys)
+            passed = _one_folder(keys) if jumps else None
             if passed is not None:
                 break
         if passed is None:

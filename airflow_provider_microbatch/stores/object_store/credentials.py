@@ -16,6 +16,7 @@ from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionEr
 from airflow_provider_microbatch.stores.object_store.address import AZURE, GCS, S3, Address
 from airflow_provider_microbatch.stores.object_store.aws import UNSUPPORTED, AwsAccess
 from airflow_provider_microbatch.stores.object_store.forks import library
+from airflow_provider_microbatch.stores.object_store.wasb import WasbAccess, WasbFieldsError, unsupported
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
@@ -78,8 +79,8 @@ def _opened(
 ) -> Opened:
     client = signer = _client(address, options, transport)
     if address.scheme == AZURE:
-        place = {name: options[name] for name in ("account_name", "endpoint") if name in options}
-        signer = _client(address, {**place, "account_key": _MADE_UP_KEY}, transport)
+        place = {name: options[name] for name in ("account_name", "endpoint", "use_emulator") if name in options}
+        signer = _client(address, {**place, "account_key": _MADE_UP_KEY, **_by("access_key")}, transport)
     return Opened(client=client, signer=signer, secrets=secrets, tls=_tls(transport))
 
 
@@ -160,38 +161,33 @@ def _google(address: Address, connection: Connection) -> _Options:
 
 
 def _azure(address: Address, connection: Connection) -> _Options:
-    extra = connection.extra
-    if extra.get("connection_string"):
+    who = f"{address.of} {address}: connection {connection.conn_id!r}"
+    if name := unsupported(connection):
         raise CheckpointError(
-            f"{address.of} {address}: connection {connection.conn_id!r} has a connection_string, which is not "
-            "supported here. Give the account as login and its key as password, or a sas_token."
+            f"{who} has {name!r}, which is not supported here. Give it the account as login and its key as password, a "
+            "sas_token, or a connection_string; or leave conn_id@ out of the address: the workers' identity is found "
+            "in the environment, and the account in AZURE_STORAGE_ACCOUNT_NAME."
         )
-    host = (connection.host or "").removeprefix("https://").rstrip("/")
-    account = connection.login or host.partition(".")[0]
-    if not account:
-        raise CheckpointError(
-            f"{address.of} {address}: connection {connection.conn_id!r} names no storage account: give it as login."
-        )
-    sas, tenant = extra.get("sas_token"), extra.get("tenant_id")
-    if tenant:
-        # As in Airflow's hook: login and password belong to the application then, and the host names the account.
-        options = {
-            "account_name": host.partition(".")[0] or account,
-            "client_id": connection.login,
-            "client_secret": connection.password,
-            "tenant_id": str(tenant),
-        }
-    elif sas:
-        options = {"account_name": account, "sas_key": str(sas).removeprefix("?")}
-    elif connection.password:
-        options = {"account_name": account, "account_key": connection.password}
-    else:
-        options = {"account_name": account}
-    transport: dict[str, Any] = {}
-    if (connection.host or "").startswith("http://"):
-        options["endpoint"] = connection.host
-        transport["allow_http"] = True
-    return options, transport, tuple(str(one) for one in (connection.password, sas) if one)
+    try:
+        access = WasbAccess.of(connection)
+    except WasbFieldsError as error:
+        raise CheckpointError(f"{who} {error}.") from None
+    # What the environment says of another account, of an emulator or of public data must not count beside a connection.
+    options: dict[str, Any] = {"account_name": access.account, "endpoint": access.endpoint, "use_emulator": False}
+    if access.application:
+        client_id, secret, tenant = access.application
+        options |= {"client_id": client_id, "client_secret": secret, "tenant_id": tenant}
+        options |= _by("client_secret")
+    elif access.sas:
+        options |= {"sas_key": access.sas, **_by("sas_token")}
+    elif access.key:
+        options |= {"account_key": access.key, **_by("access_key")}
+    return options, {"allow_http": True} if access.is_plain else {}, access.secrets
+
+
+def _by(credential: str) -> dict[str, Any]:
+    """Options that leave aside the environment's credentials of other types, some of which the library prefers."""
+    return {"credential_type": credential, "skip_signature": False}
 
 
 def _tls(transport: Mapping[str, Any]) -> ssl.SSLContext | None:

@@ -12,7 +12,10 @@ from dataclasses import dataclass
 
 _REDIRECT = "redirect without LOCATION"
 """The library's text for a 301 of S3, which says that the bucket is in another region and not in which."""
-_STATUS = re.compile(r"status code: (\d{3})")
+_BEYOND = "StartTooLarge"
+"""The library's word where a service answers a range beyond the end with something else than 416, as Azurite does."""
+_STATUS = re.compile(r"(?:status code: |\(code: )(\d{3})")
+"""The second form is that of one deletion among many, on Azure."""
 _CODE = re.compile(r"<Code>(\w{1,80})</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]{1,300})</Message>")
 _KIND = re.compile(r"kind: (\w{1,40})")
@@ -22,6 +25,8 @@ _NOBODY = ("169.254.169.254", "metadata.google.internal", "169.254.170.2")
 
 _PASSING_STATUS = frozenset({408, 409, 429, 500, 502, 503, 504})
 _PASSING_CODES = frozenset({"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "ServerBusy"})
+_TOO_LATE = "not valid in the specified time frame"
+"""Azure's words for a SAS token that has expired; the code is that of a wrong key."""
 _EXPIRED = frozenset({"ExpiredToken", "TokenRefreshRequired", "InvalidToken", "ExpiredTokenException"})
 _WRONG_KEYS = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "AuthenticationFailed"})
 _WRONG_PLACE = frozenset(
@@ -45,6 +50,7 @@ class Failure:
     :param nobody: whether the machine's identity was requested, since nothing else names credentials, without an
         answer.
     :param malformed: whether the request could not be built.
+    :param expired: whether the token has expired.
     """
 
     status: int | None
@@ -52,18 +58,23 @@ class Failure:
     message: str = ""
     nobody: bool = False
     malformed: bool = False
+    expired: bool = False
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
         """Parse the text of the library's error."""
         text = str(error)
         status, code, message, kind = (found.search(text) for found in (_STATUS, _CODE, _MESSAGE, _KIND))
+        if _BEYOND in text:
+            return cls(status=None, code=_BEYOND)
         return cls(
             status=int(status[1]) if status else 301 if _REDIRECT in text else None,
             code=code[1] if code else "" if status or kind is None or _REDIRECT in text else kind[1],
-            message=message[1] if message else "",
+            # Azure's sentence is followed by lines with the request's id and its time.
+            message=message[1].partition("\n")[0] if message else "",
             nobody=any(place in text for place in _NOBODY),
             malformed="builder error" in text,
+            expired=_TOO_LATE in text or (code is not None and code[1] in _EXPIRED),
         )
 
     @property
@@ -77,13 +88,16 @@ class Failure:
     def is_of_credentials(self) -> bool:
         """Whether newer credentials may help. The request was not done."""
         return (
-            self.code in _EXPIRED | _WRONG_KEYS or self.status in (401, 403) or (self.status == 400 and not self.code)
+            self.expired
+            or self.code in _WRONG_KEYS
+            or self.status in (401, 403)
+            or (self.status == 400 and not self.code)
         )
 
     @property
     def is_beyond_the_end(self) -> bool:
         """Whether the requested part begins at or after the end of the object."""
-        return self.status == 416 or self.code == "InvalidRange"
+        return self.status == 416 or self.code in ("InvalidRange", _BEYOND)
 
     @property
     def is_no_bucket(self) -> bool:
@@ -110,7 +124,7 @@ class Failure:
             return f"The endpoint that {who} names is no address of a service: write it as https://host:port."
         if self.is_no_bucket:
             return f"There is no bucket {bucket!r}: make it, or correct the address."
-        if self.code in _EXPIRED:
+        if self.expired:
             return f"The token of {who} has expired: renew it there. What waits goes on with the next try."
         if self.code == "RequestTimeTooSkewed":
             return "The clock of this machine is off by more than the service bears: let NTP set it."
