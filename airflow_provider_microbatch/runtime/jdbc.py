@@ -16,12 +16,12 @@ _NONE = "1 = 0"
 def read(spark: SparkSession, arguments: Mapping[str, Any]) -> ReadResult:
     """Read one range.
 
-    :param arguments: ``url``, ``user``, ``options`` of the driver, ``password_setting`` (name of the session's setting
-        that has the password; a missing setting is no error, since the driver may find a password by itself), ``table``
-        (quoted), ``texts`` (columns to read as texts), ``predicates`` (one for each Spark partition), and ``told``
-        (handed back unchanged).
+    :param arguments: ``url``, ``driver`` (its class; a job of an older version has none), ``user``, ``options`` of the
+        driver, ``password_setting`` (name of the session's setting that has the password; a missing setting is no
+        error, since the driver may find a password by itself), ``table`` (quoted), ``texts`` (columns to read as
+        texts), ``predicates`` (one for each Spark partition), and ``told`` (handed back unchanged).
     """
-    properties = {**arguments["options"], "driver": "org.postgresql.Driver"}
+    properties = {**arguments["options"], "driver": arguments.get("driver", "org.postgresql.Driver")}
     if arguments["user"]:
         properties["user"] = arguments["user"]
     password = spark.conf.get(arguments["password_setting"], None)

@@ -40,8 +40,8 @@ class Matrices:
         kept, left = [], []
         for item in items:
             system = system_of(item)
-            self.known |= {system} - {None}
-            if system is None or (self._wanted and system not in self._wanted):
+            self.known |= {system, system and _family(system)} - {None}
+            if system is None or (self._wanted and not {system, _family(system)} & {*self._wanted}):
                 left.append(item)
                 continue
             suite = item.path.stem.removeprefix("test_")
@@ -58,6 +58,11 @@ class Matrices:
             cells[system] = FAILED
         elif report.when == "call":
             cells.setdefault(system, PASSED)
+
+
+def _family(system: str) -> str:
+    """The system of which this one is a way to use it: ``jdbc`` of ``jdbc, by time``."""
+    return system.partition(", ")[0]
 
 
 def _case(item: pytest.Item, system: str) -> str:
@@ -86,7 +91,9 @@ def text(results: Mapping[str, Mapping[str, Mapping[str, str]]]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run and print."""
     parser = argparse.ArgumentParser(prog="contract", description=__doc__)
-    parser.add_argument("--system", action="append", default=[], help="only this one; may be given again")
+    parser.add_argument(
+        "--system", action="append", default=[], help="only this one, in all its ways; may be given again"
+    )
     given, for_pytest = parser.parse_known_args(arguments)
     matrices = Matrices(given.system)
     status = pytest.main(["-q", "-p", "no:cacheprovider", str(HERE), *for_pytest], plugins=[matrices])

@@ -20,16 +20,15 @@ from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.sources import OpenSource, ReadLimit, Source, SourceContext
 from airflow_provider_microbatch.sources.file import FileSource
-from airflow_provider_microbatch.sources.jdbc import JdbcSource
 from airflow_provider_microbatch.sources.kafka import KafkaSource
 from airflow_provider_microbatch.sources.python import PythonSource
 from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.contract.registered import registered
 from tests.support import kafka
+from tests.support.database_systems import Rows, RowsInMariaDb
 from tests.support.lake_systems import DeltaTables, IcebergTables
 from tests.support.landing_bucket import Objects
 from tests.support.orders_api import OrdersServer, serving
-from tests.support.orders_table import orders_table
 from tests.support.slot_table import Changes
 
 
@@ -130,27 +129,6 @@ class PythonStream(Counter):
         self.source = PythonSource(f"number_streams:{reader}", options={"path": str(self._head)})
 
 
-class Rows:
-    """A table of PostgreSQL, at most two rows a batch.
-
-    :param timestamp: the column that it is read by; None for its numbers.
-    """
-
-    keeps_a_log = False
-    counts = True
-
-    def __init__(self, root: Path, stack: ExitStack, *, timestamp: str | None = None) -> None:
-        self._orders = stack.enter_context(orders_table())
-        self._orders.execute("ALTER TABLE orders ADD updated_at timestamptz DEFAULT clock_timestamp()")
-        self.source: Source = JdbcSource("orders", self._orders.conn_id, max_rows=2, timestamp=timestamp)
-
-    def arrive(self) -> None:
-        self._orders.execute("INSERT INTO orders (note) VALUES ('x')")
-
-    def break_it(self) -> None:
-        self._orders.execute("ALTER TABLE orders RENAME TO elsewhere")
-
-
 class Kafka:
     """Records of a topic with one partition, at most two a batch."""
 
@@ -181,6 +159,8 @@ SYSTEMS: dict[str, Callable[[Path, ExitStack], System]] = {
     "python": partial(PythonStream, reader="LimitedNumbers"),
     "jdbc": Rows,
     "jdbc, by time": partial(Rows, timestamp="updated_at"),
+    "jdbc, mariadb": RowsInMariaDb,
+    "jdbc, mariadb by time": partial(RowsInMariaDb, timestamp="updated_at"),
     "slot": Changes,
     "kafka": Kafka,
     "delta-source": DeltaTables,
@@ -189,7 +169,17 @@ SYSTEMS: dict[str, Callable[[Path, ExitStack], System]] = {
 }
 
 
-SERVED = ("s3", "s3, ordered", "python", "jdbc", "jdbc, by time", "slot", "kafka")
+SERVED = (
+    "s3",
+    "s3, ordered",
+    "python",
+    "jdbc",
+    "jdbc, by time",
+    "jdbc, mariadb",
+    "jdbc, mariadb by time",
+    "slot",
+    "kafka",
+)
 system_name = registered(SYSTEMS, slow=SERVED)
 
 

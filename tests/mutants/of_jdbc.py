@@ -222,7 +222,7 @@ MUTATIONS = [
     Mutation(
         name="a lag by number waits for a lock",
         why="a batch that is published is not committed",
-        file="sources/jdbc/open.py",
+        file="sources/jdbc/numbered.py",
         old="self._snapshot(seconds=LAG_SECONDS)",
         new="self._snapshot()",
         tests=(JDBC,),

@@ -134,7 +134,7 @@ MUTATIONS = [
     Mutation(
         name="what was missed in a table is not looked for again",
         why="a row whose transaction committed late is lost",
-        file="sources/jdbc/open.py",
+        file="sources/jdbc/numbered.py",
         old="        filled = table.filled([(gap.first, gap.last) for gap in begin.gaps])\n",
         new="        filled = table.filled([])\n",
         tests=(JDBC,),
@@ -142,7 +142,7 @@ MUTATIONS = [
     Mutation(
         name="a gap is given up while a transaction of then runs",
         why="a row whose transaction was open for long is lost",
-        file="sources/jdbc/open.py",
+        file="sources/jdbc/numbered.py",
         old="            over = gap.xmax <= xmin and ",
         new="            over = ",
         tests=(JDBC,),
@@ -174,7 +174,7 @@ MUTATIONS = [
     Mutation(
         name="a table that was made again is waited for",
         why="all its rows up to where the old ones had ended are lost, and nothing says so",
-        file="sources/jdbc/open.py",
+        file="sources/jdbc/numbered.py",
         old="        if given is not None and given >= place.number:\n",
         new="        if True:\n",
         tests=(JDBC,),
@@ -182,7 +182,7 @@ MUTATIONS = [
     Mutation(
         name="a position is good for any table of its numbers",
         why="all rows of a table that was made again, or of another one, up to the old position are lost",
-        file="sources/jdbc/open.py",
+        file="sources/jdbc/numbered.py",
         old="        if then is None:\n            return None\n        differs",
         new="        if True:\n            return None\n        differs",
         tests=(JDBC,),

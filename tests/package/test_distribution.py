@@ -78,4 +78,4 @@ def test_what_the_code_imports_is_among_its_requirements(metadata: Message) -> N
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
             for top in {name.partition(".")[0] for name in names} - {"airflow_provider_microbatch"}:
                 if top not in sys.stdlib_module_names | brought:
-                    assert allowed & set(owners[top]), (path, top)
+                    assert allowed & {owner.lower() for owner in owners[top]}, (path, top)

@@ -1,4 +1,5 @@
-"""Planned rows of a real PostgreSQL, read by Spark's JDBC source with the driver that the source requires."""
+"""Planned rows of a real PostgreSQL and a real MariaDB, read by Spark's JDBC source with the drivers that the source
+requires."""
 
 from __future__ import annotations
 
@@ -12,19 +13,22 @@ from airflow_provider_microbatch.runtime.app import run_job
 from airflow_provider_microbatch.runtime.jdbc import read
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources import SourceContext
-from airflow_provider_microbatch.sources.jdbc import DRIVER, JdbcSource
+from airflow_provider_microbatch.sources.jdbc import DRIVER, MARIADB_DRIVER, JdbcSource
 from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.environments import jars
 from tests.runtime.jobs import EXPECTED, make_job
 from tests.support.local_spark import local_spark
+from tests.support.orders_in_mariadb import orders_in_mariadb
 from tests.support.orders_table import orders_table
 
 pytestmark = pytest.mark.spark
 
+JUNE_MS = 1_780_272_000_250  # 2026-06-01 00:00:00.25 UTC
+
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    with local_spark(cores=2, jars=jars("postgres-driver")) as session:
+    with local_spark(cores=2, jars=[*jars("postgres-driver"), *jars("mariadb-driver")]) as session:
         yield session
 
 
@@ -76,3 +80,87 @@ def test_rows_by_time_are_read_as_they_were_planned(spark: Any, tmp_path: Path) 
             frame = read(spark, source.read(start, end).arguments).frame
             assert sorted(row.id for row in frame.collect()) == ids
             assert frame.rdd.getNumPartitions() == 2
+
+
+@pytest.fixture
+def far_from_utc(spark: Any) -> Iterator[None]:
+    """The JVM, and Spark's session, in a zone that is not that of the server."""
+    zones, before = spark._jvm.java.util.TimeZone, spark.conf.get("spark.sql.session.timeZone")
+    java = zones.getDefault()
+    zones.setDefault(zones.getTimeZone("America/New_York"))
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    yield
+    zones.setDefault(java)
+    spark.conf.set("spark.sql.session.timeZone", before)
+
+
+def test_rows_of_mariadb_are_those_that_were_planned_wherever_spark_is(
+    spark: Any, tmp_path: Path, far_from_utc: None
+) -> None:
+    store = PosixStore(tmp_path / "checkpoint")
+    with orders_in_mariadb() as orders:
+        context = SourceContext(name="orders", log=store, state=store, clock_ms=lambda: 0)
+        source = JdbcSource("orders", orders.conn_id, database="mariadb", partitions=2).open(context)
+        with orders.connect() as slow:
+            slow.execute("INSERT INTO orders (note) VALUES ('late')")
+            orders.execute("INSERT INTO orders (id, note) VALUES (2, 'n2'), (3, 'n3'), (5, 'n5'), (6, 'n6')")
+            first = source.latest_offset(None)
+        orders.execute("INSERT INTO orders (id, note) VALUES (4, 'filled'), (7, 'new')")
+        planned = source.read(None, first)
+        assert planned.requires.packages == (MARIADB_DRIVER,)
+        frame = read(spark, planned.arguments).frame
+        assert sorted((row.id, row.note) for row in frame.collect()) == [(id, f"n{id}") for id in (2, 3, 5, 6)]
+        assert frame.rdd.getNumPartitions() == 2
+        second = source.latest_offset(first)
+        assert sorted(row.id for row in read(spark, source.read(first, second).arguments).frame.collect()) == [1, 4, 7]
+        empty = read(spark, source.read(second, second).arguments).frame
+        assert (empty.columns, empty.count()) == (["id", "note", "updated_at"], 0)
+
+        orders.execute("UPDATE orders SET updated_at = CONCAT('2026-06-01 0', id, ':00:00.25')")
+        timed = JdbcSource(
+            "orders", orders.conn_id, database="mariadb", timestamp="updated_at", partitions=3, max_rows=4
+        ).open(context)
+        first = timed.latest_offset(None)
+        for start, end, ids in ((None, first, [1, 2, 3, 4]), (first, timed.latest_offset(first), [5, 6, 7])):
+            frame = read(spark, timed.read(start, end).arguments).frame
+            rows = sorted((row.id, row.at) for row in frame.selectExpr("id", "unix_millis(updated_at) at").collect())
+            assert rows == [(id, JUNE_MS + id * 3_600_000) for id in ids]
+            assert frame.rdd.getNumPartitions() > 1
+
+
+def test_values_of_mariadb_are_what_they_were(spark: Any, tmp_path: Path, far_from_utc: None) -> None:
+    columns = {
+        "a": ("tinyint(1)", "2", 2),
+        "b": ("bigint unsigned", "18446744073709551615", 18446744073709551615),
+        "c": ("tinyint unsigned", "200", 200),
+        "d": ("decimal(38, 10)", "1234567890123456789012345678.0123456789", None),
+        "e": ("year", "2026", 2026),
+        "f": ("decimal(65, 30)", "12345678901234567890123456789012345.000000000000000000000000000001", None),
+        "h": ("varchar(9) collate utf8mb4_bin", "'é𝄞'", "é𝄞"),
+        "i": ("varbinary(3)", "x'00ff10'", bytearray(b"\x00\xff\x10")),
+        "j": ("json", "'{}'", "{}"),
+        "k": ("bit(9)", "b'100000001'", "b'100000001'"),
+        "q": ("bit(1)", "b'1'", True),
+        "l": ("time(3)", "'-23:10:00.5'", "-23:10:00.500"),
+        "m": ("date", "'1000-01-01'", None),
+        "n": ("mediumint unsigned", "16777215", 16777215),
+        "o": ("int unsigned", "4294967295", 4294967295),
+        "p": ("datetime(6)", "'2026-06-01 10:00:00.123456'", None),
+    }
+    with orders_in_mariadb() as orders:
+        orders.execute("DROP TABLE orders")
+        made = ", ".join(f"{name} {kind}" for name, (kind, _, _) in columns.items())
+        orders.execute(f"CREATE TABLE orders (id int AUTO_INCREMENT PRIMARY KEY, {made})")
+        values = ", ".join(value for _, value, _ in columns.values())
+        orders.execute(f"SET STATEMENT sql_mode = '' FOR INSERT INTO orders VALUES (1, {values})")
+        store = PosixStore(tmp_path / "checkpoint")
+        context = SourceContext(name="orders", log=store, state=store, clock_ms=lambda: 0)
+        source = JdbcSource("orders", orders.conn_id, database="mariadb", texts=["f", "k", "l"]).open(context)
+        frame = read(spark, source.read(None, source.latest_offset(None)).arguments).frame
+        row = frame.first()
+        print(frame.schema.simpleString(), row)
+        assert {name: row[name] for name, (_, _, value) in columns.items() if value is not None} == {
+            name: value for name, (_, _, value) in columns.items() if value is not None
+        }
+        assert str(row.d) == columns["d"][1]
+        assert row.f == columns["f"][1]

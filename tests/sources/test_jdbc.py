@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_microbatch.exceptions import DefinitionError, SourceChangedError, SourceError
 from airflow_provider_microbatch.sources import ReadLimit, SourceContext
-from airflow_provider_microbatch.sources.jdbc import JdbcSource
-from airflow_provider_microbatch.sources.jdbc import open as opened_module
+from airflow_provider_microbatch.sources.jdbc import JdbcSource, numbered
 from airflow_provider_microbatch.sources.jdbc.cluster import Cluster
 from airflow_provider_microbatch.sources.jdbc.offset import Gap, Place, Table, divided
 from airflow_provider_microbatch.stores.posix import PosixStore
@@ -141,7 +140,7 @@ def test_writers_at_once_and_every_row_is_read_once(opened: Any, orders: OrdersT
 
 
 def test_a_lag_waits_for_nobody_long(opened: Any, orders: OrdersTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opened_module, "LAG_SECONDS", 0.1)
+    monkeypatch.setattr(numbered, "LAG_SECONDS", 0.1)
     check_lag_waits_for_nobody(opened(), orders)
 
 

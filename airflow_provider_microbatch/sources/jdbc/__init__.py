@@ -1,4 +1,5 @@
-"""Rows of a PostgreSQL table, by an incrementing column or by timestamps: planned by psycopg, read by Spark's JDBC."""
+"""Rows of a table of PostgreSQL or MariaDB, by an incrementing column or by timestamps: planned without a JVM, read by
+Spark's JDBC source."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.sources import OpenSource, Source, SourceContext
 from airflow_provider_microbatch.sources.arguments import check_limit
 
+POSTGRES, MARIADB = "postgres", "mariadb"
 DRIVER = "org.postgresql:postgresql:42.7.8"
+MARIADB_DRIVER = "org.mariadb.jdbc:mariadb-java-client:3.5.6"
 FAIL, SKIP = "fail", "skip"
 
 
@@ -28,13 +31,16 @@ class JdbcSource(Source):
     first missed has ended, and ``late_seconds`` have passed.
 
     :param table: ``table`` or ``schema.table``.
-    :param conn_id: a connection of type ``postgres``: host, port, database (``schema``), login, password.
+    :param conn_id: a connection of type ``postgres``, or ``mysql`` for MariaDB: host, port, database (``schema``),
+        login, password.
+    :param database: ``postgres`` or ``mariadb``, which has a page of its own in the docs: it does not tell which
+        transaction wrote a row.
     :param column: whole numbers, unique, from a sequence; an index must begin with this column. With ``timestamp`` it
         orders rows that have the same timestamp, so that a batch may end among them; None if there is no such column.
     :param timestamp: a column of ``timestamptz`` or ``timestamp``, set whenever a row is inserted or updated; an index
         must begin with this column. None to read by ``column``.
-    :param time_zone: the time zone of a ``timestamp`` without one, as PostgreSQL knows it. Rows of the future are read
-        when their time has come.
+    :param time_zone: the time zone of a ``timestamp`` without one (of MariaDB's ``DATETIME``), as PostgreSQL knows it.
+        Rows of the future are read when their time has come.
     :param first: the first number; rows with lower numbers are not read. Not with ``timestamp``.
     :param late_seconds: the minimum time for which a missed number is awaited. It covers transactions that take a
         number before they write anything. With ``timestamp`` the window behind the latest timestamp: longer than the
@@ -45,13 +51,14 @@ class JdbcSource(Source):
         which the batch then reports.
     :param texts: columns that are read as texts, as PostgreSQL writes them: ``numeric`` without a precision, which is
         refused otherwise, or timestamps that may be ``infinity``.
-    :param driver: Maven coordinates of the JDBC driver; None if Spark has one.
+    :param driver: Maven coordinates of the JDBC driver, by default that of the database; None if Spark has one.
     :raises DefinitionError: for a wrong type or value, naming the field.
     """
 
     table: str
     conn_id: str
     _: KW_ONLY
+    database: str = POSTGRES
     column: str | None = "id"
     timestamp: str | None = None
     time_zone: str = "UTC"
@@ -65,6 +72,10 @@ class JdbcSource(Source):
 
     def __post_init__(self) -> None:
         where = f"JdbcSource({self.table!r:.200})"
+        if self.database not in (POSTGRES, MARIADB):
+            raise DefinitionError(f"{where}: database must be {POSTGRES!r} or {MARIADB!r}, not {self.database!r:.200}.")
+        if self.database == MARIADB and self.driver == DRIVER:
+            object.__setattr__(self, "driver", MARIADB_DRIVER)
         if self.timestamp is not None and self.first != 1:
             raise DefinitionError(f"{where}: first is a number of a column that is read by, and not for timestamps.")
         for name in ("table", "conn_id", "column", "timestamp", "time_zone"):
@@ -92,6 +103,14 @@ class JdbcSource(Source):
 
     def open(self, context: SourceContext) -> OpenSource:
         """Return the source opened for one checkpoint."""
+        if self.database == MARIADB:
+            if self.timestamp is not None:
+                from airflow_provider_microbatch.sources.jdbc.mariadb.by_time import OpenTimedMariaDb
+
+                return OpenTimedMariaDb(self, context)
+            from airflow_provider_microbatch.sources.jdbc.mariadb.open import OpenMariaDb
+
+            return OpenMariaDb(self, context)
         if self.timestamp is not None:
             from airflow_provider_microbatch.sources.jdbc.by_time import OpenTimedTable
 
@@ -103,7 +122,8 @@ class JdbcSource(Source):
     def reads_as(self) -> Mapping[str, str | None]:
         texts = ", ".join(self.texts) or None
         by_time = {} if self.timestamp is None else {"timestamp": self.timestamp, "time_zone": self.time_zone}
-        return {"table": self.table, "column": self.column, **by_time, "texts": texts}
+        database = {} if self.database == POSTGRES else {"database": self.database}
+        return {**database, "table": self.table, "column": self.column, **by_time, "texts": texts}
 
     def location(self) -> str:
         """The connection and the table."""

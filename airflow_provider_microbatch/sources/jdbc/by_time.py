@@ -8,10 +8,13 @@ from dataclasses import replace
 from functools import partial
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
+from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources import UNLIMITED, Figures, ReadLimit, digest_of_range
+from airflow_provider_microbatch.sources.jdbc.access import Access
 from airflow_provider_microbatch.sources.jdbc.moment import FIRST, Made, Moment
 from airflow_provider_microbatch.sources.jdbc.opened import LAG_SECONDS, MOST_COUNTED, OpenTable
+from airflow_provider_microbatch.sources.jdbc.session import access
 from airflow_provider_microbatch.sources.jdbc.timed_table import TimedTable, timed
 
 MOST_RUNNING = 5000
@@ -247,6 +250,9 @@ class OpenTimedTable(OpenTable):
             return Moment() if offset is None else Moment.of(offset)
         except ValueError as error:
             raise SourceError(f"source {self._name!r}: {error}") from error
+
+    def _access(self, connection: Connection) -> Access:
+        return access(connection, table=self._source.table)
 
     @contextmanager
     def _timed(self, *, plans: bool = False, seconds: float | None = None) -> Iterator[TimedTable]:

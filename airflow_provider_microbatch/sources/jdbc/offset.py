@@ -116,9 +116,9 @@ class Place:
             which is made from the rows that are visible now.
         """
         ahead, late = [(start.number + 1, self.number)] if start.number < self.number else [], list(self.late)
-        found = [_between(column, part) for part in divided(ahead, parts)] + ([_between(column, late)] if late else [])
+        found = [between(column, part) for part in divided(ahead, parts)] + ([between(column, late)] if late else [])
         if self.sparse is None:
-            return [_between(column, part) for part in divided(self.spans(start.number), parts)]
+            return [between(column, part) for part in divided(self.spans(start.number), parts)]
         if start.sparse is not None:
             found.append(start.unseen(column, self.sparse.since))
         return [f"({one}) AND {self.sparse.seen}" if replayed else f"({one})" for one in found]
@@ -144,7 +144,8 @@ class Place:
         return [*found, *([(first, self.number)] if first <= self.number else [])]
 
 
-def _between(column: str, spans: Sequence[tuple[int, int]]) -> str:
+def between(column: str, spans: Sequence[tuple[int, int]]) -> str:
+    """An SQL condition for the rows with numbers in the spans, of which there is at least one."""
     return " OR ".join(f"{column} BETWEEN {first} AND {last}" for first, last in spans)
 
 

@@ -8,54 +8,28 @@ from dataclasses import replace
 from functools import partial
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
+from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceError
-from airflow_provider_microbatch.sources import UNLIMITED, Figures, ReadLimit, digest_of_range
-from airflow_provider_microbatch.sources.jdbc.offset import Gap, Place
-from airflow_provider_microbatch.sources.jdbc.opened import LAG_SECONDS, MOST_COUNTED, OpenTable
-from airflow_provider_microbatch.sources.jdbc.session import quoted_column
+from airflow_provider_microbatch.sources import digest_of_range
+from airflow_provider_microbatch.sources.jdbc.access import Access
+from airflow_provider_microbatch.sources.jdbc.numbered import MOST_GAPS, OpenNumbered
+from airflow_provider_microbatch.sources.jdbc.offset import Place, Table
+from airflow_provider_microbatch.sources.jdbc.opened import MOST_COUNTED
+from airflow_provider_microbatch.sources.jdbc.session import access, quoted_column
 from airflow_provider_microbatch.sources.jdbc.sparse import Mark, Sparse, joined, spans_of
 from airflow_provider_microbatch.sources.jdbc.table import Snapshot, snapshot
 
-MOST_GAPS = 5000
-"""More gaps would make entries of the offset log too large: beyond this, transactions tell which rows were read."""
 
-_HIGHEST = 2**63 - 2
-
-
-class OpenJdbcSource(OpenTable):
+class OpenJdbcSource(OpenNumbered[Snapshot]):
     """Offsets are :class:`~airflow_provider_microbatch.sources.jdbc.offset.Place` as JSON."""
 
-    def check(self) -> None:
-        with self._snapshot() as table:
-            table.check()
-            self._check_exact(table)
+    def _is_new(self, table: Snapshot, place: Place) -> bool:
+        return super()._is_new(table, place) or (place.sparse is not None and table.any(self._late(place)))
 
-    def initial_offset(self) -> Offset | None:
-        return Place(number=self._source.first - 1).text()
-
-    def has_new(self, position: Offset | None) -> bool:
-        place = self._place(position)
-        with self._snapshot() as table:
-            self._check_goes_on(table, place)
-            found = (
-                table.any_after(place.number)
-                or bool(table.filled([(gap.first, gap.last) for gap in place.gaps]))
-                or (place.sparse is not None and table.any(self._late(place)))
-            )
-            if found:  # no sensor fires for what a plan refuses
-                self._check_exact(table)
-            return found
-
-    def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
-        begin = self._place(start)
-        most = min((one for one in (self._source.max_rows, limit.rows) if one is not None), default=None)
-        with self._snapshot(plans=True) as table:
-            self._check_exact(table)
-            self._check_goes_on(table, begin)
-            end = self._planned(table, begin, most) if begin.sparse is None else self._by_marks(table, begin, most)
-            if end is not None and len(end.gaps) > MOST_GAPS:
-                end = self._unlisted(table, begin, end)
-        return start if end is None else end.text()
+    def _next(self, table: Snapshot, begin: Place, most: int | None) -> Place | None:
+        end = self._planned(table, begin, most) if begin.sparse is None else self._by_marks(table, begin, most)
+        # Beyond the gaps that can be listed, transactions tell which rows were read.
+        return self._unlisted(table, begin, end) if end is not None and len(end.gaps) > MOST_GAPS else end
 
     def known_as(self, start: Offset | None, end: Offset | None) -> str | None:
         """Return a digest of the table's name and identity, and of the numbers."""
@@ -63,60 +37,10 @@ class OpenJdbcSource(OpenTable):
         if place is not None and place.sparse is not None and end != start:
             made = None if place.table is None else place.table.oid
             return digest_of_range(self._source.location(), self._source.column, place.rows, place.sparse.digest, made)
-        spans = [] if place is None else place.spans(self._place(start).number)
-        of = [] if place is None or place.table is None else [[place.table.oid, place.table.sequence]]
-        return digest_of_range(self._source.location(), self._source.column, spans, *of)
+        return super().known_as(start, end)
 
-    def check_offset(self, offset: Offset) -> None:
-        place = self._place(offset)
-        with self._snapshot() as table:
-            if place.number > table.last(self._source.first - 1, None):
-                raise SourceError(f"{offset} lies behind the last row of {self._source.table}.")
-
-    def is_after(self, offset: Offset | None, other: Offset | None) -> bool | None:
-        one, two = self._place(offset), self._place(other)
-        if one.by_hand != two.by_hand:
-            written, read = (one, two) if one.by_hand else (two, one)
-            with self._snapshot() as table:
-                # No row of the current table has been read: positions in another table lie before all of it.
-                if self._other(table, read) is not None:
-                    return written is one
-                if self._untold(table, read) is not None:
-                    return None  # some of its rows have been read, and nobody knows which
-        return None if one.number == two.number and offset != other else one.number > two.number
-
-    def lag(self, position: Offset | None) -> Figures:
-        """Rows, counted up to :data:`MOST_COUNTED`."""
-        place = self._place(position)
-        spans = [(gap.first, gap.last) for gap in place.gaps]
-        with self._snapshot(seconds=LAG_SECONDS) as table:
-            self._check_goes_on(table, place)
-            late = 0 if place.sparse is None else table.count_of(self._late(place), most=MOST_COUNTED)
-            return Figures(rows=late + table.count([*spans, (place.number + 1, _HIGHEST)], most=MOST_COUNTED - late))
-
-    def _planned(self, table: Snapshot, begin: Place, most: int | None) -> Place | None:
-        """Return the end of the next range; None if there is nothing."""
-        now_ms, xmin, xmax = table.moment()
-        filled = table.filled([(gap.first, gap.last) for gap in begin.gaps])
-        number = table.last(begin.number, most)
-        if not filled and number == begin.number:
-            return None
-        gaps: list[Gap] = []
-        late: list[tuple[int, int]] = []
-        for gap in begin.gaps:
-            if (gap.first, gap.last) not in filled:
-                left = [gap]
-            else:
-                left = [replace(gap, first=one, last=other) for one, other in table.missing(gap.first, gap.last)]
-                late += _between(gap.first, gap.last, left)
-            # Every transaction that took one of the numbers has ended, and no other will get one of them.
-            over = gap.xmax <= xmin and now_ms - gap.seen_ms >= 1000 * self._source.late_seconds
-            gaps += [] if over else left
-        if number > begin.number:
-            missing = table.missing(begin.number + 1, number)
-            gaps += [Gap(first=one, last=other, seen_ms=now_ms, xmax=xmax) for one, other in missing]
-        end = Place(number=number, gaps=tuple(gaps), late=tuple(late), table=table.identity())
-        return replace(end, rows=table.count(end.spans(begin.number)))
+    def _late_rows(self, table: Snapshot, place: Place) -> int:
+        return 0 if place.sparse is None else table.count_of(self._late(place), most=MOST_COUNTED)
 
     def _unlisted(self, table: Snapshot, begin: Place, end: Place) -> Place:
         """Return the end of the same range in the sparse form, since its gaps are too many to be listed."""
@@ -166,37 +90,19 @@ class OpenJdbcSource(OpenTable):
     def _column(self) -> str:
         return quoted_column(self._source.column or "")
 
-    def _check_goes_on(self, table: Snapshot, place: Place) -> None:
-        """Check that it is the same table: one that was created again, or emptied with its sequence, has other rows
-        under the same numbers."""
-        other = self._other(table, place) or self._untold(table, place)
-        if other is not None:
-            raise SourceError(other)
-
     def _untold(self, table: Snapshot, place: Place) -> str | None:
-        """The reason why the rows of a place, of the same table, cannot be told from the others of the table; None if
-        they can, as far as is known."""
-        sparse, highest = place.sparse, table.highest(self._source.first)
+        sparse = place.sparse
         if sparse is not None and table.below() < sparse.below:
             return (
                 f"the database is at transaction {table.below()}, and was read up to {sparse.below}: it was restored "
-                f"to an earlier time, or is another one. {self._ways(place, highest)}"
+                f"to an earlier time, or is another one. {self._ways(place, table.highest(self._source.first))}"
             )
         if sparse is not None and self._is_written_anew(table, place, sparse):
             return (
                 f"{self._source.table} was written anew (ALTER TABLE that changes a type): what was read of its last "
-                f"rows cannot be told from what was not. {self._ways(place, highest)}"
+                f"rows cannot be told from what was not. {self._ways(place, table.highest(self._source.first))}"
             )
-        if highest is None or highest >= place.number:
-            return None
-        given = table.given()
-        if given is not None and given >= place.number:
-            return None
-        return (
-            f"{self._source.table} begins again, or has lost its newest rows: its highest {self._source.column!r} "
-            f"is {highest}, and was read up to {place.number}. What is there now cannot be told from what was "
-            f"read. {self._ways(place, highest)}"
-        )
+        return super()._untold(table, place)
 
     def _is_written_anew(self, table: Snapshot, place: Place, sparse: Sparse) -> bool:
         """Whether the rows have other transactions than those by which they are known."""
@@ -204,58 +110,22 @@ class OpenJdbcSource(OpenTable):
         is_new = sparse.waited_from is not None and table.file() != sparse.file
         return is_new and table.any(self._late(place)) and not table.any(seen)
 
-    def _ways(self, place: Place, highest: int | None) -> str:
-        begin = self._source.first - 1
-        here = begin if highest is None else min(place.number, highest)
-        gaps = [gap for gap in place.gaps if gap.last <= here]
-        return (
-            "Where its rows are to be read from the first, also those that were read: "
-            f"`{self._to(begin, reread=True)}`, or a source of another name. Where what lies at {here} or before was "
-            f"read: `{self._to(here, gaps, reread=True)}`, which passes over what was committed late."
-        )
+    def _made_again(self, then: Table, now: Table) -> str:
+        return f"oid {then.oid} and sequence file {then.sequence} then, {now.oid} and {now.sequence} now"
 
-    def _to(self, number: int, gaps: Sequence[Gap] = (), *, reread: bool = False) -> str:
-        """The command that goes on behind a number of the current table."""
-        place = Place(number=number, gaps=tuple(gaps), by_hand=True)
-        return self._set_offset(place.text(), skip=True, reread=reread)
-
-    def _other(self, table: Snapshot, place: Place) -> str | None:
-        """The reason why the numbers of a place are not those of the current table; None if they are, as far as is
-        known."""
-        now, then = table.identity(), place.table
-        if then is None:
-            return None
-        differs = then.cluster.differs(now.cluster)
-        if differs is None and (then.name, then.oid, then.sequence) == (now.name, now.oid, now.sequence):
-            return None
-        # Transactions of another database have other ids: no transaction of that time can still commit into this one.
-        is_same = then.oid == now.oid and differs is None
-        gaps = place.gaps if is_same else tuple(replace(gap, xmax=0) for gap in place.gaps)
-        here, begin = self._to(place.number, gaps), self._to(self._source.first - 1)
-        if then.name != now.name:
-            what = f"the position is one of table {then.name}, and {now.name} is read now"
-        elif differs is not None:
-            what = f"{now.name} is not as it was: {differs}"
-        else:
-            what = f"{now.name} was made again, or its sequence begins again"
-        return (
-            f"{what} (oid {then.oid} and sequence file {then.sequence} then, {now.oid} and {now.sequence} now): its "
-            f"rows up to {place.number} would count as read. Where they are to be read: `{begin}`, or a new "
-            f"checkpoint. Where they are the same rows (restored by pg_restore, renamed): `{here}`."
-        )
-
-    def _planned_rows(self, end: Offset | None) -> int:
-        return self._place(end).rows
+    def _same_rows(self) -> str:
+        return "restored by pg_restore, renamed"
 
     def _there(self, start: Offset | None, end: Offset | None) -> int | str:
         place = self._place(end)
+        sparse = place.sparse
+        if sparse is None:
+            return super()._there(start, end)
         with self._snapshot() as table:
             other = self._other(table, place)
             if other is not None:
                 return other
-            begin, sparse = self._place(start), place.sparse
-            if sparse is None:
-                return table.count(place.spans(begin.number))
+            begin = self._place(start)
             there, _ = table.rows(place.conditions(begin, self._column, 1))
             first = min(sparse.since, begin.number + 1)
             numbers = f"{self._column} BETWEEN {first} AND {place.number}"
@@ -267,23 +137,12 @@ class OpenJdbcSource(OpenTable):
                 later=table.below() - sparse.below,
             )
 
-    def _predicates(self, start: Offset | None, end: Offset | None) -> list[str]:
-        return self._place(end).conditions(self._place(start), self._column, self._source.partitions)
-
-    def _place(self, offset: Offset | None) -> Place:
-        try:
-            return Place.of(self.initial_offset() or "" if offset is None else offset)
-        except ValueError as error:
-            raise SourceError(f"source {self._name!r}: {error}") from error
+    def _access(self, connection: Connection) -> Access:
+        return access(connection, table=self._source.table)
 
     @contextmanager
-    def _snapshot(self, *, plans: bool = False, seconds: float | None = None) -> Iterator[Snapshot]:
-        source, connection = self._source, self._connect(self._source.conn_id)
+    def _snapshot(self, *, begin: Place | None = None, seconds: float | None = None) -> Iterator[Snapshot]:
+        source, connection, plans = self._source, self._connect(self._source.conn_id), begin is not None
         opened = snapshot(connection, table=source.table, column=source.column or "", plans=plans, seconds=seconds)
         with self._named(), opened as table:
             yield table
-
-
-def _between(first: int, last: int, left: list[Gap]) -> list[tuple[int, int]]:
-    """Return the part of a span that is in none of its remaining gaps."""
-    return Place(number=last, gaps=tuple(left)).spans(first - 1)

@@ -1,4 +1,4 @@
-"""The common part of both ways to read a PostgreSQL table, by numbers and by timestamps, opened for its checkpoint."""
+"""The common part of all ways to read a table, by numbers and by timestamps, opened for its checkpoint."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
+from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
 from airflow_provider_microbatch.runtime.job import Read, Requirements
 from airflow_provider_microbatch.sources import Figures, OpenSource, SourceContext
 from airflow_provider_microbatch.sources.jdbc import FAIL
-from airflow_provider_microbatch.sources.jdbc.session import quoted, tls
+from airflow_provider_microbatch.sources.jdbc.access import Access
 from airflow_provider_microbatch.sources.jdbc.transactions import RECYCLED
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ class OpenTable(OpenSource):
     """A table whose ranges are predicates. The offset at the end of a range records its number of rows: rows of a
     planned range may go, when they are deleted or changed, but none come."""
 
+    inexact_types = "numeric"
+    exact_types = "or give them a precision of at most 38 digits and a scale"
+
     def __init__(self, source: JdbcSource, context: SourceContext) -> None:
         self._source = source
         self._name = context.name
@@ -56,20 +60,26 @@ class OpenTable(OpenSource):
     def _predicates(self, start: Offset | None, end: Offset | None) -> list[str]:
         """SQL conditions for the rows of a range, which is not empty: one for each partition."""
 
+    @abstractmethod
+    def _access(self, connection: Connection) -> Access:
+        """How Spark reaches the table."""
+
     def read(self, start: Offset | None, end: Offset | None) -> Read:
         gone = self._gone(start, end)
         if gone and self._source.on_missing == FAIL:
             raise SourceChangedError(f"source {self._name!r}: {self._lost(gone, end)}")
         found = self._connect(self._source.conn_id)
+        access = self._access(found)
         return Read(
             reader=_READER,
             arguments={
                 "name": self._name,
-                "url": f"jdbc:postgresql://{found.host}:{found.port or 5432}/{found.schema or ''}",
+                "url": access.url,
+                "driver": access.driver,
                 "user": found.login,
-                "options": tls(found),
+                "options": dict(access.options),
                 "password_setting": f"spark.microbatch.password.{self._source.conn_id}",
-                "table": quoted(self._source.table),
+                "table": access.table,
                 "texts": list(self._source.texts),
                 "predicates": [] if end is None or end == start else self._predicates(start, end),
                 "told": {"left_out": gone},
@@ -156,9 +166,9 @@ class OpenTable(OpenSource):
         names = table.inexact(texts=self._source.texts)
         if names:
             raise SourceError(
-                f"{self._source.table} has columns of numeric that Spark cannot carry exactly, and would cut or make "
-                f"null: {', '.join(names)}. Have them read as texts, texts={names!r}; or give them a precision of at "
-                "most 38 digits and a scale."
+                f"{self._source.table} has columns of {self.inexact_types} that Spark cannot carry exactly, and would "
+                f"change or make null: {', '.join(names)}. Have them read as texts, texts={names!r}; "
+                f"{self.exact_types}."
             )
 
     @contextmanager

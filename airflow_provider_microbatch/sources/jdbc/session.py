@@ -9,6 +9,7 @@ from typing import Any
 
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.sources.jdbc.access import Access
 
 KEEPALIVES: Mapping[str, Any] = {"keepalives_idle": 30}
 """Of libpq: a network forgets a session that says nothing for some minutes."""
@@ -31,6 +32,19 @@ def quoted(name: str) -> str:
 def quoted_column(name: str) -> str:
     """A column's name as SQL has it; a dot is part of the name."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def access(connection: Connection, *, table: str) -> Access:
+    """How Spark reaches a table.
+
+    :param table: as the user wrote it.
+    """
+    return Access(
+        url=f"jdbc:postgresql://{connection.host}:{connection.port or 5432}/{connection.schema or ''}",
+        driver="org.postgresql.Driver",
+        options=tls(connection),
+        table=quoted(table),
+    )
 
 
 @contextmanager

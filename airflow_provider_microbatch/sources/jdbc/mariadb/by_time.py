@@ -1,0 +1,195 @@
+"""A MariaDB table that is read by a column of timestamps, opened for its checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from airflow_provider_microbatch.checkpoint.entries import Offset
+from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.sources import UNLIMITED, Figures, ReadLimit, digest_of_range
+from airflow_provider_microbatch.sources.jdbc.mariadb.opened import OpenMariaDbTable
+from airflow_provider_microbatch.sources.jdbc.mariadb.timed_table import TimedTable, timed
+from airflow_provider_microbatch.sources.jdbc.moment import Moment
+from airflow_provider_microbatch.sources.jdbc.opened import LAG_SECONDS, MOST_COUNTED
+
+_PLANNED = 0
+"""Of a :class:`Moment` that was planned: MariaDB tells of no row which transaction wrote it."""
+
+
+class OpenTimedMariaDb(OpenMariaDbTable):
+    """Offsets are :class:`~airflow_provider_microbatch.sources.jdbc.moment.Moment` as JSON, without transactions. Which
+    rows of a time were read could not be told from those that are committed later. So a row is read once nothing can be
+    committed before it any more, and then the time alone tells.
+    """
+
+    def check(self) -> None:
+        with self._timed() as table:
+            table.check()
+            self._check_exact(table)
+
+    def initial_offset(self) -> Offset | None:
+        return Moment().text()
+
+    def has_new(self, position: Offset | None) -> bool:
+        with self._timed() as table:
+            place = self._placed(table, position)
+            if not table.any(table.ahead(place, table.now)):
+                return False
+            table.check()  # no sensor fires for what a plan refuses
+            self._check_exact(table)
+            return table.any(table.ahead(place, table.settled(self._source.late_seconds)))
+
+    def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
+        most = min((one for one in (self._source.max_rows, limit.rows) if one is not None), default=None)
+        with self._timed() as table:
+            table.check()
+            self._check_exact(table)
+            begin = self._placed(table, start)
+            if not table.any(table.ahead(begin, table.now)):
+                return start
+            found = table.last(table.ahead(begin, table.settled(self._source.late_seconds)), most)
+            if found is None:
+                return start
+            end = Moment(time=found[0], key=found[1], below=_PLANNED, made=table.identity())
+            rows, digest = table.rows(table.between(begin, end))
+        return replace(end, rows=rows, digest=digest).text()
+
+    def known_as(self, start: Offset | None, end: Offset | None) -> str | None:
+        """Return a digest of the table, and of its rows by timestamp and key."""
+        if end is None or end == start:
+            return digest_of_range(self._source.location(), self._source.timestamp, [])
+        place = self._place(end)
+        if place.made is None:
+            return None
+        parts = (self._source.timestamp, self._source.column, place.made.oid, place.rows, place.digest)
+        return digest_of_range(self._source.location(), *parts)
+
+    def check_offset(self, offset: Offset) -> None:
+        with self._timed() as table:
+            place = table.exact(self._place(offset))
+            if place.time is not None and place.time > table.now:
+                raise SourceError(f"{offset} lies in the future of the database's clock.")
+
+    def is_after(self, offset: Offset | None, other: Offset | None) -> bool | None:
+        one, two = self._place(offset), self._place(other)
+        with self._timed() as table:
+            if (one.below is None) != (two.below is None):
+                written, read = (one, two) if one.below is None else (two, one)
+                # No row of the current table has been read: positions in another table lie before all of it.
+                if self._other(table, read) is not None:
+                    return written is one
+            one, two = table.exact(one), table.exact(two)
+        if one.time is None or two.time is None:
+            return one.time is not None and two.time is None
+        # All rows of its time lie before a place without a key.
+        order = [(place.time, place.key is None, place.key or 0) for place in (one, two)]
+        return order[0] > order[1] if order[0] != order[1] or offset == other else None
+
+    def lag(self, position: Offset | None) -> Figures:
+        """Rows, counted up to :data:`MOST_COUNTED`: those too that nobody may read yet."""
+        with self._timed(seconds=LAG_SECONDS) as table:
+            place = self._placed(table, position)
+            return Figures(rows=table.count_of(table.ahead(place, table.now), most=MOST_COUNTED))
+
+    def not_read(self) -> str | None:
+        with self._timed() as table:
+            without = table.count_of(f"{table.time} IS NULL OR NOT ({table.after(Moment())})")
+        if not without:
+            return None
+        return (
+            f"{without:,} rows of {self._source.table} have no {self._source.timestamp!r}, or a zero date, and are not "
+            "read as long as they have not. Give them one."
+        )
+
+    def _placed(self, table: TimedTable, offset: Offset | None) -> Moment:
+        """The place of an offset in the table.
+
+        :raises SourceError: if the table is another one by now.
+        """
+        place = table.exact(self._place(offset))
+        other = self._other(table, place)
+        if other is not None:
+            raise SourceError(other)
+        return place
+
+    def _other(self, table: TimedTable, place: Moment) -> str | None:
+        """The reason why a place does not belong to the current table; None if it does, as far as can be known."""
+        then, now = place.made, table.identity()
+        if then is None or (then.name, then.oid) == (now.name, now.oid):
+            return None
+        if then.name != now.name:
+            what = f"the position is one of table {then.name}, and {now.name} is read now"
+        else:
+            what = f"{now.name} was made again, or written anew (TRUNCATE, OPTIMIZE, ALTER TABLE)"
+        begin, here = (self._set_offset(moment.text(), skip=True) for moment in (Moment(), replace(place, below=None)))
+        return (
+            f"{what} (InnoDB's id of the table was {then.oid} then, and is {now.oid} now). Where its rows are to be "
+            f"read from the first: `{begin}`; where they are the same rows, and what lies before {place.time} was "
+            f"read: `{here}`."
+        )
+
+    def _planned_rows(self, end: Offset | None) -> int:
+        return self._place(end).rows
+
+    def _there(self, start: Offset | None, end: Offset | None) -> int | str:
+        with self._timed() as table:
+            begin, place = table.exact(self._place(start)), table.exact(self._place(end))
+            other = self._other(table, place)
+            if other is not None:
+                return other
+            there, digest = table.rows(table.between(begin, place))
+        if there < place.rows or (there, digest) == (place.rows, place.digest) or place.by_hand:
+            return there
+        again = self._set_offset(Moment().text() if start is None else start, reread=True)
+        return (
+            f"{there:,} rows of {self._source.table} are in the range where {place.rows:,} were planned, or others. "
+            f"Some got their {self._source.timestamp!r} more than late_seconds={self._source.late_seconds:g} before "
+            "their transaction wrote anything, and nobody waited for them. Make late_seconds longer. A batch that is "
+            "planned is taken back by `microbatch rewind`; rows behind what was committed are read by "
+            f"`{again}`."
+        )
+
+    def _lost(self, gone: int, end: Offset | None) -> str:
+        return (
+            f"{gone:,} of {self._place(end).rows:,} rows that were planned are gone from {self._source.table}, or were "
+            f"changed since: a changed row comes again, by a later batch, if its {self._source.timestamp!r} was set. "
+            "on_missing='skip' goes on without them, and the batch says what it lacks."
+        )
+
+    def _predicates(self, start: Offset | None, end: Offset | None) -> list[str]:
+        with self._timed() as table:
+            whole = table.between(table.exact(self._place(start)), table.exact(self._place(end)))
+            bounds = table.bounds(whole, self._source.partitions) if self._source.partitions > 1 else []
+            time = table.time
+        spans = zip([None, *bounds], [*bounds, None], strict=True)
+        return [
+            " AND ".join(
+                [whole, *([f"{time} > '{first}'"] if first else []), *([f"{time} <= '{last}'"] if last else [])]
+            )
+            for first, last in spans
+        ]
+
+    def _place(self, offset: Offset | None) -> Moment:
+        try:
+            return Moment() if offset is None else Moment.of(offset)
+        except ValueError as error:
+            raise SourceError(f"source {self._name!r}: {error}") from error
+
+    @contextmanager
+    def _timed(self, *, seconds: float | None = None) -> Iterator[TimedTable]:
+        source = self._source
+        connection = self._connect(source.conn_id)
+        with (
+            self._named(),
+            timed(
+                connection,
+                table=source.table,
+                time=source.timestamp or "",
+                key=source.column,
+                zone=source.time_zone,
+                seconds=seconds,
+            ) as table,
+        ):
+            yield table

@@ -1,0 +1,51 @@
+"""Determines since when the transactions run that may still commit rows."""
+
+from __future__ import annotations
+
+import time
+
+from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.sources.jdbc.mariadb.session import Session
+
+_PATIENCE_SECONDS = 5.0
+_AGAIN_SECONDS = 0.105
+"""InnoDB makes its list of transactions anew when nobody has looked for a tenth of a second."""
+
+# InnoDB writes the local time of its process. In the hour that an autumn has twice the earlier one is taken, for a
+# transaction that seems younger than it is would not be waited for.
+_LISTED = (
+    "SELECT trx_mysql_thread_id = connection_id(), trx_id <> 0, least(unix_timestamp(trx_started), "
+    "unix_timestamp(trx_started - INTERVAL 1 HOUR) + 3600) FROM information_schema.innodb_trx"
+)
+
+
+def now(session: Session) -> int:
+    """Return the time of the server's clock, milliseconds since the epoch."""
+    (seconds,) = session.row("SELECT unix_timestamp(sysdate(6))")
+    return int(1000 * seconds)
+
+
+def running_since(session: Session) -> int:
+    """Return since when the oldest transaction runs that has written something, rounded down to a second; the present
+    time if there is none; milliseconds since the epoch. Called before the snapshot begins: what is not listed has
+    committed before it, or begins later than that time.
+
+    :raises SourceError: if that cannot be known.
+    """
+    session.rows("SET SESSION time_zone = 'SYSTEM'")
+    now_ms = now(session)
+    session.begin()
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        listed = session.rows(_LISTED)
+        # The list is an old one as long as this transaction is not on it.
+        if any(is_own for is_own, _, _ in listed):
+            break
+        if time.monotonic() > deadline:
+            raise SourceError(
+                "MariaDB's list of running transactions (information_schema.INNODB_TRX) stays as it was, since it is "
+                "looked at more often than ten times a second. Let fewer sensors and monitors look at it."
+            )
+        time.sleep(_AGAIN_SECONDS)
+    session.rows("SET SESSION time_zone = '+00:00'")
+    return min([now_ms, *(int(1000 * since) for is_own, wrote, since in listed if wrote and not is_own)])

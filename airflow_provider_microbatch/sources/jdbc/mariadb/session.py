@@ -1,0 +1,171 @@
+"""Sessions of MariaDB, and names as its SQL has them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import Any
+
+from airflow_provider_microbatch.connections import Connection, type_of
+from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.sources.jdbc.access import Access
+
+_CONNECT_SECONDS = 10
+_LOCK_SECONDS = 60
+"""The longest wait for an ALTER TABLE that is at work; MariaDB's own limit is a day."""
+
+_TYPE = "mysql"  # Airflow's type of connections to MariaDB too
+_SSL = "ssl"
+_NO_RIGHT = 1227  # MariaDB's number of the error
+
+
+def quoted(name: str) -> str:
+    """A name as SQL has it, with each of its parts quoted."""
+    return ".".join(quoted_column(part) for part in name.split("."))
+
+
+def quoted_column(name: str) -> str:
+    """A column's name as SQL has it; a dot is part of the name."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def access(connection: Connection, *, table: str) -> Access:
+    """How Spark reaches a table.
+
+    :param table: as the user wrote it.
+    """
+    ca = _authority(connection)
+    options = {
+        # Instants are the same whatever the time zones of the server, of Spark's JVM and of the session are.
+        "connectionTimeZone": "UTC",
+        "forceConnectionTimeZoneToSession": "true",
+        "preserveInstants": "true",
+        # A TINYINT(1) may be 2, and a year is no date.
+        "tinyInt1isBit": "false",
+        "yearIsDateType": "false",
+        **({} if ca is None else {"sslMode": "verify-full", "serverSslCert": ca}),
+    }
+    # Spark knows how MariaDB quotes names by this scheme only. By jdbc:mariadb: it would quote them as the standard
+    # does, MariaDB would take them for texts, and each row would be the names of its columns.
+    database = f"{connection.host}:{connection.port or 3306}/{connection.schema or ''}"
+    return Access(
+        url=f"jdbc:mysql://{database}?permitMysqlScheme",
+        driver="org.mariadb.jdbc.Driver",
+        options=options,
+        table=quoted(table),
+    )
+
+
+class Session:
+    """Asks MariaDB, whose numbers and texts are not changed on the way.
+
+    :param opened: a connection of PyMySQL.
+    """
+
+    def __init__(self, opened: Any) -> None:
+        self._opened = opened
+
+    def rows(self, statement: str, *values: Any) -> Sequence[tuple[Any, ...]]:
+        """All rows of a statement. With ``values`` a ``%`` of the statement is a placeholder's."""
+        with self._opened.cursor() as cursor:
+            cursor.execute(statement, values or None)
+            found: Sequence[tuple[Any, ...]] = cursor.fetchall()
+            return found
+
+    def row(self, statement: str, *values: Any) -> tuple[Any, ...]:
+        """The only row of a statement."""
+        return self.rows(statement, *values)[0]
+
+    def begin(self) -> None:
+        """Begin a transaction of one snapshot, which is that of this moment. What was begun before ends."""
+        self.rows("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+
+
+@contextmanager
+def connected(connection: Connection, *, seconds: float | None = None) -> Iterator[Session]:
+    """Open a session of MariaDB, whose times are in UTC. It is in no transaction.
+
+    :param seconds: the longest time that a statement may take, locks included; None for no limit.
+    :raises SourceError: if the database cannot be asked, or does not know what runs.
+    """
+    try:
+        import pymysql
+    except ImportError as error:
+        raise SourceError(
+            "PyMySQL is not installed, which plans for tables of MariaDB. Run: pip install "
+            "'airflow-provider-microbatch[mariadb]'"
+        ) from error
+    if connection.conn_type != _TYPE:
+        raise SourceError(
+            f"connection {connection.conn_id!r} is of type {type_of(connection)}, and database='mariadb' takes one of "
+            f"type {_TYPE!r}."
+        )
+    ca = _authority(connection)
+    try:
+        opened = pymysql.connect(
+            host=connection.host,
+            port=connection.port or 3306,
+            database=connection.schema,
+            user=connection.login,
+            password=connection.password or "",
+            connect_timeout=_CONNECT_SECONDS,
+            charset="utf8mb4",
+            autocommit=True,
+            program_name="microbatch",
+            ssl=None if ca is None else {"ca": ca, "check_hostname": True},
+        )
+        with closing(opened):
+            session = Session(opened)
+            waits = _LOCK_SECONDS if seconds is None else math.ceil(seconds)
+            session.rows("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            session.rows(
+                "SET SESSION time_zone = '+00:00', sql_mode = '', "
+                f"lock_wait_timeout = {waits}, max_statement_time = {0 if seconds is None else float(seconds)}"
+            )
+            _check_knows_what_runs(session, connection)
+            yield session
+    except pymysql.MySQLError as error:
+        if error.args[:1] == (_NO_RIGHT,):
+            raise SourceError(
+                f"user {connection.login!r} may not see which transactions run, whose rows have to be waited for, nor "
+                "by what a table that was made again is told from the one before. Run: "
+                f"GRANT PROCESS ON *.* TO '{connection.login}'@'…'"
+            ) from error
+        raise SourceError(f"MariaDB says: {' '.join(str(part) for part in error.args)}") from error
+
+
+def _check_knows_what_runs(session: Session, connection: Connection) -> None:
+    """:raises SourceError: if transactions that may still commit rows run elsewhere: nobody would wait for them."""
+    version, is_read_only = session.row("SELECT version(), @@global.read_only")
+    if "mariadb" not in version.lower():
+        raise SourceError(
+            f"{connection.host} is no MariaDB, but MySQL or another ({version}), which this version does not read."
+        )
+    asked = "SHOW GLOBAL STATUS WHERE Variable_name IN ('Slaves_running', 'wsrep_cluster_size')"
+    found = {name.lower(): int(value) for name, value in session.rows(asked)}
+    if is_read_only or found.get("slaves_running", 0):
+        raise SourceError(
+            f"{connection.host} is a replica, or read_only: it does not know what runs on the primary. Connection "
+            f"{connection.conn_id!r} must lead to the primary."
+        )
+    if found.get("wsrep_cluster_size", 0):
+        raise SourceError(
+            f"{connection.host} is a node of a Galera cluster, and does not know what runs on the others: a row that "
+            "is committed there behind a later one would be lost. This version does not read one."
+        )
+
+
+def _authority(connection: Connection) -> str | None:
+    """The file of the authority that the server's certificate must be of; None for a connection without TLS. The path
+    must be valid both where Airflow runs and where Spark runs."""
+    given = connection.extra.get(_SSL)
+    others = {name for name in connection.extra if name.lower().startswith(_SSL)} - {_SSL}
+    if given is None and not others:
+        return None
+    if others or not isinstance(given, dict) or given.keys() != {"ca"}:
+        raise SourceError(
+            f"connection {connection.conn_id!r} has other settings of TLS than {{'ssl': {{'ca': '/path/ca.pem'}}}}, "
+            "and the plan and Spark's driver can both heed that one only."
+        )
+    return str(given["ca"])

@@ -1,0 +1,38 @@
+"""Times as columns of MariaDB have them: ``TIMESTAMP`` in UTC, ``DATETIME`` in a zone that the user alone knows."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+_AHEAD = timedelta(hours=3)
+"""Longer than any clock is put back by."""
+
+
+def plain(time: str, *, in_utc: bool) -> str:
+    """A time as MariaDB writes it.
+
+    :param time: as a position has it, perhaps with a zone.
+    :param in_utc: whether a zone counts, and the result is in UTC; else it is left out.
+    :raises ValueError: if it is no time that MariaDB has.
+    """
+    found = datetime.fromisoformat(time)
+    if found.tzinfo is not None and in_utc:
+        found = found.astimezone(UTC)
+    return found.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
+
+
+def before_all_later(ms: int, zone: ZoneInfo, *, digits: int) -> str:
+    """The latest time of a column such that all rows that are written from a moment on have this time, or a later one.
+
+    :param ms: the moment, milliseconds since the epoch.
+    :param zone: of the column.
+    :param digits: so many digits of a second the column keeps; the rest is cut off.
+    """
+    moment = datetime.fromtimestamp(ms // 1000, zone).replace(microsecond=ms % 1000 * 1000)
+    # Where clocks are put back soon, rows that are written then have times that have been before.
+    offset = min(one.utcoffset() or timedelta() for one in (moment, (moment.astimezone(UTC) + _AHEAD).astimezone(zone)))
+    local = (moment.astimezone(UTC) + offset).replace(tzinfo=None)
+    unit = 10 ** (6 - digits)
+    cut = local.replace(microsecond=local.microsecond // unit * unit)
+    return cut.isoformat(sep=" ", timespec="microseconds")

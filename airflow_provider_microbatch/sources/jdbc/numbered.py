@@ -1,0 +1,268 @@
+"""A table that is read by an incrementing column, whose missed numbers an offset lists, opened for its checkpoint."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Generic, Protocol, TypeVar
+
+from airflow_provider_microbatch.checkpoint.entries import Offset
+from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.sources import UNLIMITED, Figures, ReadLimit, digest_of_range
+from airflow_provider_microbatch.sources.jdbc.offset import Gap, Place, Table
+from airflow_provider_microbatch.sources.jdbc.opened import LAG_SECONDS, MOST_COUNTED, OpenTable
+
+MOST_GAPS = 5000
+"""More gaps would make entries of the offset log too large."""
+
+_HIGHEST = 2**63 - 2
+
+
+class Numbers(Protocol):
+    """The numbers of a table at one moment."""
+
+    def check(self) -> None:
+        """:raises SourceError: if the column does not have whole numbers."""
+
+    def inexact(self, *, texts: Sequence[str]) -> list[str]:
+        """Columns that Spark cannot carry exactly."""
+
+    def identity(self) -> Table:
+        """The identity of the table."""
+
+    def moment(self) -> tuple[int, int, int]:
+        """The time, milliseconds since the epoch; the first transaction that runs; and the first one that had not
+        begun. A transaction that may still commit a number that is missing now lies before the last one."""
+
+    def any_after(self, number: int) -> bool:
+        """Whether there is a row behind ``number``."""
+
+    def last(self, after: int, most: int | None) -> int:
+        """The highest number behind ``after``, of the first ``most`` rows if there is a limit; ``after`` if there is
+        none."""
+
+    def highest(self, first: int) -> int | None:
+        """The highest number of all rows from ``first`` on; None if there is none."""
+
+    def given(self) -> int | None:
+        """The number that the database assigned last; None if that is unknown."""
+
+    def missing(self, first: int, last: int) -> list[tuple[int, int]]:
+        """First and last of the missing numbers from ``first`` to ``last``, both included."""
+
+    def filled(self, spans: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
+        """The spans that contain a row."""
+
+    def count(self, spans: Sequence[tuple[int, int]], *, most: int | None = None) -> int:
+        """Number of rows in the spans, or ``most`` if there are more."""
+
+
+N = TypeVar("N", bound=Numbers)
+
+
+class OpenNumbered(OpenTable, Generic[N]):
+    """Offsets are :class:`~airflow_provider_microbatch.sources.jdbc.offset.Place` as JSON."""
+
+    @abstractmethod
+    def _snapshot(self, *, begin: Place | None = None, seconds: float | None = None) -> AbstractContextManager[N]:
+        """Open the table as it is at one moment.
+
+        :param begin: the start of a range that is planned, for which the transactions that run have to be known.
+        :param seconds: the longest time that a statement may take; None for no limit. Not with ``begin``.
+        """
+
+    @abstractmethod
+    def _next(self, table: N, begin: Place, most: int | None) -> Place | None:
+        """Return the end of the next range; None if there is nothing."""
+
+    @property
+    @abstractmethod
+    def _column(self) -> str:
+        """The column as SQL has it."""
+
+    @abstractmethod
+    def _made_again(self, then: Table, now: Table) -> str:
+        """What differs, where a table of the same name and database is another one."""
+
+    @abstractmethod
+    def _same_rows(self) -> str:
+        """By what another table may have the same rows."""
+
+    def check(self) -> None:
+        with self._snapshot() as table:
+            table.check()
+            self._check_exact(table)
+
+    def initial_offset(self) -> Offset | None:
+        return Place(number=self._source.first - 1).text()
+
+    def has_new(self, position: Offset | None) -> bool:
+        place = self._place(position)
+        with self._snapshot() as table:
+            self._check_goes_on(table, place)
+            found = self._is_new(table, place)
+            if found:  # no sensor fires for what a plan refuses
+                self._check_exact(table)
+            return found
+
+    def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
+        begin = self._place(start)
+        most = min((one for one in (self._source.max_rows, limit.rows) if one is not None), default=None)
+        with self._snapshot(begin=begin) as table:
+            self._check_exact(table)
+            self._check_goes_on(table, begin)
+            end = self._next(table, begin, most)
+        return start if end is None else end.text()
+
+    def known_as(self, start: Offset | None, end: Offset | None) -> str | None:
+        """Return a digest of the table's name and identity, and of the numbers."""
+        place = None if end is None else self._place(end)
+        spans = [] if place is None else place.spans(self._place(start).number)
+        of = [] if place is None or place.table is None else [[place.table.oid, place.table.sequence]]
+        return digest_of_range(self._source.location(), self._source.column, spans, *of)
+
+    def check_offset(self, offset: Offset) -> None:
+        place = self._place(offset)
+        with self._snapshot() as table:
+            if place.number > table.last(self._source.first - 1, None):
+                raise SourceError(f"{offset} lies behind the last row of {self._source.table}.")
+
+    def is_after(self, offset: Offset | None, other: Offset | None) -> bool | None:
+        one, two = self._place(offset), self._place(other)
+        if one.by_hand != two.by_hand:
+            written, read = (one, two) if one.by_hand else (two, one)
+            with self._snapshot() as table:
+                # No row of the current table has been read: positions in another table lie before all of it.
+                if self._other(table, read) is not None:
+                    return written is one
+                if self._untold(table, read) is not None:
+                    return None  # some of its rows have been read, and nobody knows which
+        return None if one.number == two.number and offset != other else one.number > two.number
+
+    def lag(self, position: Offset | None) -> Figures:
+        """Rows, counted up to :data:`MOST_COUNTED`."""
+        place = self._place(position)
+        spans = [(gap.first, gap.last) for gap in place.gaps]
+        with self._snapshot(seconds=LAG_SECONDS) as table:
+            self._check_goes_on(table, place)
+            late = self._late_rows(table, place)
+            return Figures(rows=late + table.count([*spans, (place.number + 1, _HIGHEST)], most=MOST_COUNTED - late))
+
+    def _late_rows(self, table: N, place: Place) -> int:
+        """Number of rows that came late and are in no listed gap, counted up to :data:`MOST_COUNTED`."""
+        return 0
+
+    def _is_new(self, table: N, place: Place) -> bool:
+        """Whether there is a row behind a place, or in one of its gaps."""
+        return table.any_after(place.number) or bool(table.filled([(gap.first, gap.last) for gap in place.gaps]))
+
+    def _planned(self, table: N, begin: Place, most: int | None) -> Place | None:
+        """Return the end of the next range; None if there is nothing."""
+        now_ms, xmin, xmax = table.moment()
+        filled = table.filled([(gap.first, gap.last) for gap in begin.gaps])
+        number = table.last(begin.number, most)
+        if not filled and number == begin.number:
+            return None
+        gaps: list[Gap] = []
+        late: list[tuple[int, int]] = []
+        for gap in begin.gaps:
+            if (gap.first, gap.last) not in filled:
+                left = [gap]
+            else:
+                left = [replace(gap, first=one, last=other) for one, other in table.missing(gap.first, gap.last)]
+                late += _between(gap.first, gap.last, left)
+            # Every transaction that took one of the numbers has ended, and no other will get one of them.
+            over = gap.xmax <= xmin and now_ms - gap.seen_ms >= 1000 * self._source.late_seconds
+            gaps += [] if over else left
+        if number > begin.number:
+            missing = table.missing(begin.number + 1, number)
+            gaps += [Gap(first=one, last=other, seen_ms=now_ms, xmax=xmax) for one, other in missing]
+        end = Place(number=number, gaps=tuple(gaps), late=tuple(late), table=table.identity())
+        return replace(end, rows=table.count(end.spans(begin.number)))
+
+    def _check_goes_on(self, table: N, place: Place) -> None:
+        """Check that it is the same table: one that was created again, or emptied with its sequence, has other rows
+        under the same numbers."""
+        other = self._other(table, place) or self._untold(table, place)
+        if other is not None:
+            raise SourceError(other)
+
+    def _untold(self, table: N, place: Place) -> str | None:
+        """The reason why the rows of a place, of the same table, cannot be told from the others of the table; None if
+        they can, as far as is known."""
+        highest = table.highest(self._source.first)
+        if highest is None or highest >= place.number:
+            return None
+        given = table.given()
+        if given is not None and given >= place.number:
+            return None
+        return (
+            f"{self._source.table} begins again, or has lost its newest rows: its highest {self._source.column!r} "
+            f"is {highest}, and was read up to {place.number}. What is there now cannot be told from what was "
+            f"read. {self._ways(place, highest)}"
+        )
+
+    def _ways(self, place: Place, highest: int | None) -> str:
+        begin = self._source.first - 1
+        here = begin if highest is None else min(place.number, highest)
+        gaps = [gap for gap in place.gaps if gap.last <= here]
+        return (
+            "Where its rows are to be read from the first, also those that were read: "
+            f"`{self._to(begin, reread=True)}`, or a source of another name. Where what lies at {here} or before was "
+            f"read: `{self._to(here, gaps, reread=True)}`, which passes over what was committed late."
+        )
+
+    def _to(self, number: int, gaps: Sequence[Gap] = (), *, reread: bool = False) -> str:
+        """The command that goes on behind a number of the current table."""
+        place = Place(number=number, gaps=tuple(gaps), by_hand=True)
+        return self._set_offset(place.text(), skip=True, reread=reread)
+
+    def _other(self, table: N, place: Place) -> str | None:
+        """The reason why the numbers of a place are not those of the current table; None if they are, as far as is
+        known."""
+        now, then = table.identity(), place.table
+        if then is None:
+            return None
+        differs = then.cluster.differs(now.cluster)
+        if differs is None and (then.name, then.oid, then.sequence) == (now.name, now.oid, now.sequence):
+            return None
+        # Transactions of another database have other ids: no transaction of that time can still commit into this one.
+        is_same = then.oid == now.oid and differs is None
+        gaps = place.gaps if is_same else tuple(replace(gap, xmax=0) for gap in place.gaps)
+        here, begin = self._to(place.number, gaps), self._to(self._source.first - 1)
+        if then.name != now.name:
+            what = f"the position is one of table {then.name}, and {now.name} is read now"
+        elif differs is not None:
+            what = f"{now.name} is not as it was: {differs}"
+        else:
+            what = f"{now.name} was made again, or its sequence begins again"
+        return (
+            f"{what} ({self._made_again(then, now)}): its "
+            f"rows up to {place.number} would count as read. Where they are to be read: `{begin}`, or a new "
+            f"checkpoint. Where they are the same rows ({self._same_rows()}): `{here}`."
+        )
+
+    def _planned_rows(self, end: Offset | None) -> int:
+        return self._place(end).rows
+
+    def _there(self, start: Offset | None, end: Offset | None) -> int | str:
+        place = self._place(end)
+        with self._snapshot() as table:
+            other = self._other(table, place)
+            return table.count(place.spans(self._place(start).number)) if other is None else other
+
+    def _predicates(self, start: Offset | None, end: Offset | None) -> list[str]:
+        return self._place(end).conditions(self._place(start), self._column, self._source.partitions)
+
+    def _place(self, offset: Offset | None) -> Place:
+        try:
+            return Place.of(self.initial_offset() or "" if offset is None else offset)
+        except ValueError as error:
+            raise SourceError(f"source {self._name!r}: {error}") from error
+
+
+def _between(first: int, last: int, left: list[Gap]) -> list[tuple[int, int]]:
+    """Return the part of a span that is in none of its remaining gaps."""
+    return Place(number=last, gaps=tuple(left)).spans(first - 1)

@@ -1,0 +1,58 @@
+"""Mutations of a table of MariaDB as a source, of whose rows nobody tells which transaction wrote them."""
+
+from __future__ import annotations
+
+from tests.mutants.mutation import Mutation
+
+MARIADB = "tests/sources/test_mariadb.py"
+
+MUTATIONS = [
+    Mutation(
+        name="an old list of MariaDB's transactions is believed",
+        why="who has begun since is not waited for: its rows are lost",
+        file="sources/jdbc/mariadb/running.py",
+        old="        if any(is_own for is_own, _, _ in listed):\n",
+        new="        if True:\n",
+        tests=(MARIADB,),
+    ),
+    Mutation(
+        name="nobody's transaction is waited for in MariaDB",
+        why="a row whose transaction was open for long is lost",
+        file="sources/jdbc/mariadb/running.py",
+        old="for is_own, wrote, since in listed if wrote and not is_own)",
+        new="for is_own, wrote, since in listed if is_own)",
+        tests=(MARIADB,),
+    ),
+    Mutation(
+        name="of more gaps than can be listed in MariaDB the last ones are forgotten",
+        why="their rows are in no batch",
+        file="sources/jdbc/mariadb/open.py",
+        old="replace(end, number=new[room].first - 1, gaps=",
+        new="replace(end, gaps=",
+        tests=(MARIADB,),
+    ),
+    Mutation(
+        name="rows of MariaDB that nobody waited for are read by a batch that was planned without them",
+        why="a retry has other rows than its plan, and no batch says so",
+        file="sources/jdbc/mariadb/by_time.py",
+        old="        if there < place.rows or (there, digest)",
+        new="        if True or (there, digest)",
+        tests=(MARIADB,),
+    ),
+    Mutation(
+        name="a span of numbers ends before its last one in MariaDB",
+        why="a row before each gap is lost",
+        file="sources/jdbc/mariadb/spans.py",
+        old='f"{first}, {last + 1}"',
+        new='f"{first}, {last}"',
+        tests=(MARIADB,),
+    ),
+    Mutation(
+        name="a local time in MariaDB is read as if no clock were put back",
+        why="in the hour that an autumn has twice rows are lost",
+        file="sources/jdbc/mariadb/times.py",
+        old="    offset = min(",
+        new="    offset = max(",
+        tests=(MARIADB,),
+    ),
+]

@@ -1,0 +1,64 @@
+"""A table of orders in a real MariaDB, found by a connection."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_microbatch import connections
+from airflow_provider_microbatch.connections import Connection
+from tests.support.mariadb import server
+
+_numbers = itertools.count()
+
+
+@dataclass
+class OrdersInMariaDb:
+    """:param connection: to its database."""
+
+    connection: Connection
+
+    @property
+    def conn_id(self) -> str:
+        return self.connection.conn_id
+
+    @contextmanager
+    def connect(self) -> Iterator[Any]:
+        """A cursor of a session of its own, in a transaction that is committed at the end, or rolled back by an
+        error."""
+        with closing(server().connect(self.connection.schema)) as session, session.cursor() as cursor:
+            cursor.execute("SET SESSION time_zone = '+00:00'")
+            session.begin()
+            yield cursor
+            session.commit()
+
+    def execute(self, statement: str, *values: Any) -> Any:
+        """What one statement returns."""
+        with self.connect() as cursor:
+            cursor.execute(statement, values or None)
+            return cursor.fetchall()
+
+
+@contextmanager
+def orders_in_mariadb() -> Iterator[OrdersInMariaDb]:
+    """An empty table ``orders`` with the columns ``id``, ``note`` and ``updated_at``; connections are found by it."""
+    name = f"orders_{next(_numbers)}"
+    made = Connection(
+        conn_id="orders_db", conn_type="mysql", host="127.0.0.1", port=server().port, schema=name, login="root"
+    )
+    with closing(server().connect()) as session, session.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {name}")
+    table = OrdersInMariaDb(made)
+    table.execute(
+        "CREATE TABLE orders (id bigint AUTO_INCREMENT PRIMARY KEY, note text, updated_at timestamp(6) NOT NULL "
+        "DEFAULT current_timestamp(6) ON UPDATE current_timestamp(6), KEY (updated_at, id))"
+    )
+    before = list(connections._found_by)
+    connections.find_by(lambda _: made)
+    try:
+        yield table
+    finally:
+        connections._found_by[:] = before
