@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from airflow_provider_microbatch.sources.polling import PollingSource
     from airflow_provider_microbatch.sources.python import PythonSource
     from airflow_provider_microbatch.sources.slot import SlotSource
+    from airflow_provider_microbatch.sources.tablestore import TablestoreSource
 
 __all__ = [
     "Catalog",
@@ -66,6 +67,7 @@ __all__ = [
     "Source",
     "SparkCatalog",
     "TableSink",
+    "TablestoreSource",
     "__version__",
     "open_dataset",
     "published_files",
@@ -98,6 +100,7 @@ _LAZY = {
     "SparkCatalog": "airflow_provider_microbatch.sinks.table.spark_catalog",
     "ConnectStatements": "airflow_provider_microbatch.sinks.table.statements",
     "TableSink": "airflow_provider_microbatch.sinks.table",
+    "TablestoreSource": "airflow_provider_microbatch.sources.tablestore",
     "open_dataset": "airflow_provider_microbatch.sinks.file.published",
     "published_files": "airflow_provider_microbatch.sinks.file.published",
     "read_table": "airflow_provider_microbatch.runtime.object_table",

@@ -109,6 +109,7 @@ SOURCES = Registry(
         "kafka": Entry(f"{_PACKAGE}.sources.kafka:KafkaSource", extra="kafka"),
         "kinesis": Entry(f"{_PACKAGE}.sources.kinesis:KinesisSource", extra="kinesis"),
         "slot": Entry(f"{_PACKAGE}.sources.slot:SlotSource", extra="postgres"),
+        "tablestore": Entry(f"{_PACKAGE}.sources.tablestore:TablestoreSource"),
         "dead_letters": Entry(f"{_PACKAGE}.execution.dead_letters:LettersSource"),
     },
 )

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 At = Mapping[str, Any]
 """The place up to which a channel was read: ``rows``, the number of rows read so far; ``after``, the place of the last
-row, or ``begin``, where reading begins if no row was read yet (neither: at the channel's first row); ``seen``, the
+row, or ``begin``, where reading begins if no row was read yet (neither: at the channel's first row); ``origin``,
+where the channel's first row is, if a server tells that only until its reader has said that it went on; ``seen``, the
 moment, milliseconds since the epoch, up to which all arrived rows were read; ``finished``, if no row will ever
 follow."""
 

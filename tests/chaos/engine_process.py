@@ -21,7 +21,7 @@ from airflow_provider_microbatch.runtime.layout import MANIFEST, SCHEMA
 from airflow_provider_microbatch.runtime.polling import revived
 from airflow_provider_microbatch.runtime.subtasks import merged
 from tests.chaos.signals import kill
-from tests.support import kafka_reader, kinesis_reader
+from tests.support import channel_reader, kafka_reader
 from tests.support.shadow import local, send
 from tests.support.stage_parts import write_part
 
@@ -63,7 +63,7 @@ class Engine:
         for name, read in self.job["sources"].items():
             if "ends" in read["arguments"]:
                 site.main()
-                found, read_up_to[name] = kinesis_reader.read(read["arguments"])
+                found, read_up_to[name] = channel_reader.read(read["arguments"])
             else:
                 found = rows_of(read["arguments"])
             counted[name] = len(found)

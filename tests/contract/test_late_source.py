@@ -21,9 +21,10 @@ from airflow_provider_microbatch.runtime.channels import read_here
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.sources import LATE, OpenSource, Source, SourceContext
 from airflow_provider_microbatch.sources.kinesis import KinesisSource
+from airflow_provider_microbatch.sources.tablestore import TablestoreSource
 from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.contract.registered import registered
-from tests.support import kinesis
+from tests.support import kinesis, tablestore
 
 
 class System(Protocol):
@@ -83,10 +84,32 @@ class Kinesis:
         return [int(row[1]) for row in rows], told
 
 
+class Tablestore:
+    """A table whose log has two shards, and rows in one of them."""
+
+    begins_on_record = True
+
+    def __init__(self, root: Path) -> None:
+        connections.find_by(tablestore.connection)
+        self._table = tablestore.Table(shards=2)
+        self._number = itertools.count()
+        self.source: Source = TablestoreSource(
+            self._table.name, self._table.tunnel, conn_id=tablestore.CONN_ID, idle_seconds=0, discover_seconds=0
+        )
+
+    def arrive(self) -> None:
+        self._table.put([str(next(self._number))])
+
+    def told(self, read: Read) -> tuple[list[int], Mapping[str, Any]]:
+        rows, told = read_here(json.loads(json.dumps(read.arguments)), tablestore.SECRETS)
+        return [int(dict(row[1])["id"]) for row in rows], told
+
+
 SYSTEMS: dict[str, Callable[[Path], System]] = {
     "acme's late counter": LateCounter,
     "kinesis": Kinesis,
     "kinesis of moto": partial(Kinesis, server=kinesis.MOTO),
+    "tablestore": Tablestore,
 }
 
 system_name = registered(SYSTEMS)

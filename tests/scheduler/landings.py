@@ -1,5 +1,5 @@
-"""Where what a documented DAG reads lands: in a folder, a table, a topic, a stream or a bucket; and what its tables
-have, as a reader of all of each finds it."""
+"""Where what a documented DAG reads lands: in a folder, a table, a topic, a stream, a log or a bucket; and what its
+tables have, as a reader of all of each finds it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ from airflow_provider_microbatch.connections import Connection
 from tests.environments import jars
 from tests.scheduler.shop import Shop, order
 from tests.sources.test_kafka_spark import CONNECTOR
-from tests.support import kafka, kinesis, object_store, orders_table
+from tests.support import kafka, kinesis, object_store, orders_table, tablestore
+from tests.support.tablestore_tunnels import PUT
 
 _BUCKET = re.compile(r'"s3://bucket@([\w-]+)/')
 _READS = {
     "topic": re.compile(r'KafkaSource\(.*topics=\["(\w+)"\]'),
     "stream": re.compile(r'KinesisSource\("(\w+)"'),
+    "log": re.compile(r'TablestoreSource\("(\w+)"'),
     "bucket": re.compile(r'FileSource\("s3://\w+@([\w-]+)/\w+"'),
     "table": re.compile(r'DeltaSource\("([^"]*/lake/\w+)"'),
     "changes": re.compile(r'SlotSource\(\s*"\w+",\s*"(\w+)"'),
@@ -101,6 +103,23 @@ class ShardStream:
         self._stream.send([json.dumps(order(id)) for id in ids], at=0.5 * (number % 2))
 
 
+class TableLog:
+    """A row for each order."""
+
+    ends_late: ClassVar[bool] = True
+
+    def __init__(self, name: str, shop: Shop) -> None:
+        self._table = tablestore.Table(name=name, shards=2)
+        known = tablestore.connection()
+        where = {"host": known.host, "schema": known.schema, "login": known.login, "password": known.password}
+        shop.connect("tablestore", known.conn_type, extra={}, **where)
+
+    def land(self, number: int, ids: Sequence[int]) -> None:
+        for id in ids:
+            columns = {name: value for name, value in order(id).items() if name != "id"}
+            self._table.write(PUT, {"id": id}, columns, at=0.5 * (number % 2))
+
+
 class Changes:
     """An insert for each order, and a transaction for all at once."""
 
@@ -144,6 +163,7 @@ class Bucket:
 _KINDS: dict[str, Any] = {
     "topic": Topic,
     "stream": ShardStream,
+    "log": TableLog,
     "bucket": Bucket,
     "table": Table,
     "changes": Changes,

@@ -78,6 +78,7 @@ class TunnelServer:
 
     splits = "channels"
     keeps_ms = 7 * DAY_MS
+    has_origins = False
 
     def __init__(self, tunnel: str) -> None:
         self._name = tunnel
@@ -109,12 +110,16 @@ class TunnelServer:
     def secrets(self) -> Mapping[str, str]:
         return {}
 
+    def origin(self, channel: str) -> str:
+        raise AssertionError("a channel begins at its first row")
+
     def push(self, position: Position) -> None:
         if not self._tunnel.loses_pushes:
             self._tunnel.kept = {channel: at.get("after") for channel, at in position.items()}
 
-    def pushed(self) -> Mapping[str, str | None]:
-        return self._tunnel.kept or dict.fromkeys(self._tunnel.rows)
+    def lacks(self, position: Position) -> list[str]:
+        kept = self._tunnel.kept
+        return [name for name, at in position.items() if name in kept and "after" in at and kept[name] != at["after"]]
 
 
 class TunnelChannels:

@@ -1,4 +1,5 @@
-"""A real Spark reads shards by its executors: up to where they come, and exactly what was read once more."""
+"""A real Spark reads shards, and a tunnel's channels, by its executors: up to where they come, and then exactly what
+was read once more."""
 
 from __future__ import annotations
 
@@ -18,9 +19,11 @@ from airflow_provider_microbatch.runtime.files import ReadResult
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources.kinesis import KinesisSource
 from tests.airflow_face.support import context
+from tests.sources import test_tablestore
 from tests.sources.test_kinesis import World
 from tests.support import kinesis
 from tests.support.local_spark import local_spark
+from tests.support.tablestore_tunnels import PUT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -85,6 +88,30 @@ def test_what_was_not_read_to_its_end_ends_nowhere(spark: SparkSession, tmp_path
     assert found.ended is not None
     with pytest.raises(ChannelError, match=r"orders.*2 of 2 channels were not read to their end"):
         found.ended()
+
+
+def test_changes_of_a_table_reach_the_transform_by_name_and_type(spark: SparkSession, tmp_path: Path) -> None:
+    world = test_tablestore.World(tmp_path, shards=2, max_partitions=1)
+    world.table.write(PUT, {"id": 1}, {"amount": 2.5, "paid": True})
+    world.table.write(PUT, {"id": 2}, {"amount": float("inf")}, at=0.9)
+    world.table.update({"id": 1}, {"amount": {"delete": True}})
+    source = world.open()
+    secrets.give({f"orders/{name}": value for name, value in source.secrets().items()})
+    found = read(spark, json.loads(json.dumps(source.read_late(None).arguments)))
+    rows = found.frame.orderBy("sequence").selectExpr(
+        "cast(primaryKey['id'] as long) id",
+        "operation",
+        "cast(get(filter(columns, c -> c.name = 'amount'), 0).value as double) amount",
+        "columns.operation changes",
+        "unix_micros(recordTimestamp) = cast(split_part(sequence, '-', 2) as long) same",
+    )
+    assert [tuple(row) for row in rows.collect()] == [
+        (1, "put", 2.5, ["put", "put"], True),
+        (2, "put", float("inf"), ["put"], True),
+        (1, "update", None, ["delete"], True),
+    ]
+    assert found.ended is not None
+    assert source.resolve(None, found.ended()) is not None
 
 
 TRANSFORM = """

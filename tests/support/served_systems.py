@@ -22,10 +22,12 @@ from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.open import OpenFileSource
 from airflow_provider_microbatch.sources.kafka import KafkaSource
 from airflow_provider_microbatch.sources.kinesis import KinesisSource
-from tests.support import kafka, kinesis
+from airflow_provider_microbatch.sources.tablestore import TablestoreSource
+from tests.support import kafka, kinesis, tablestore
 from tests.support.system import FilesOnPosix, Row, System
 from tests.support.systems import SYSTEMS as OF_THIS_MACHINE
 from tests.support.systems import SplitWiseFiles
+from tests.support.tablestore_tunnels import PUT
 
 
 class KafkaTopics(FilesOnPosix):
@@ -148,10 +150,53 @@ class KinesisShards(FilesOnPosix):
         return kinesis.Stream(name=f"{self._root.parent.name}-{self._root.name}-{source}")
 
 
+class TunnelChannels(FilesOnPosix):
+    """Channels of a tunnel, whose table's log is split and merged as changes come; the table is of files."""
+
+    has_clock: ClassVar[bool] = False
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        tablestore.endpoint()  # of whoever makes the world, since the server ends with who starts it
+
+    def source(self, name: str, *, limit: int | None = None, cleans: bool = False, archive: str = "archive") -> Source:
+        connections.find_by(tablestore.connection)
+        table = self._table(name)
+        return TablestoreSource(
+            table.name,
+            table.tunnel,
+            conn_id=tablestore.CONN_ID,
+            max_records=limit or 10_000,
+            idle_seconds=0,
+            discover_seconds=0,
+        )
+
+    def prepare(self, source: str) -> None:
+        table = self._table(source)
+        table.create(2)
+        table.set_tunnel("page", 3)
+
+    def land(self, source: str, ids: Sequence[int], *, at_ms: int | None = None) -> None:
+        table = self._table(source)
+        there = table.open_shards()
+        if ids[0] % 5 == 2 and len(there) < 4:
+            table.arrange("split", there[ids[0] % len(there)])
+        elif ids[0] % 5 == 3 and len(there) > 1:
+            table.arrange("merge", *there[:2])
+        table.write(PUT, {"id": ids[0]}, {"ids": json.dumps(list(ids))}, at=ids[0] % 7 / 7)
+
+    def not_given_up(self, source: str) -> list[str]:
+        return []
+
+    def _table(self, source: str) -> tablestore.Table:
+        return tablestore.Table(name=f"of-{self._root.parent.name}-{self._root.name}-{source}", shards=None)
+
+
 SYSTEMS: Mapping[str, Callable[[Path], System]] = {
     **OF_THIS_MACHINE,
     "jobs": Job,
     "kafka": KafkaTopics,
     "kafka-sink": FilesIntoTopic,
     "kinesis": KinesisShards,
+    "tablestore": TunnelChannels,
 }

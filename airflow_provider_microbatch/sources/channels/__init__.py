@@ -9,7 +9,7 @@ the records.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import PurePosixPath
 from typing import Any, ClassVar, Protocol
@@ -58,6 +58,13 @@ class Server(Protocol):
     def keeps_ms(self) -> int:
         """The time after which an ended channel is gone from the server, milliseconds, whatever its settings are."""
 
+    @property
+    def has_origins(self) -> bool:
+        """Whether :meth:`origin` alone tells the place of a channel's first row; otherwise no place stands for it."""
+
+    def origin(self, channel: str) -> str:
+        """The place of the first row of a channel of which nothing was pushed yet."""
+
     def retention_ms(self) -> int:
         """The time for which the server keeps a row by its present settings, milliseconds."""
 
@@ -88,9 +95,9 @@ class Server(Protocol):
     def push(self, position: Mapping[str, At]) -> None:
         """Tell the server how far batches are committed, if it keeps that. Idempotent, and never moves backwards."""
 
-    def pushed(self) -> Mapping[str, str | None] | None:
-        """The places that the server keeps, by channel; None if it keeps none, and the checkpoint's logs are the
-        record."""
+    def lacks(self, position: Mapping[str, At]) -> Collection[str]:
+        """The channels for which the server shows something else than that it is read up to the position; none if it
+        keeps no places, and the checkpoint's logs are the record."""
 
 
 @dataclass(frozen=True)

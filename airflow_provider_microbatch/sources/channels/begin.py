@@ -1,6 +1,12 @@
-"""The beginning of the first batch in each channel: on record before its plan, so that a replay begins there too."""
+"""Where channels begin: on record before the plan of the first batch that reads them, so that a replay begins there
+too."""
 
 from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.sources.channels.graph import Position, parse, render
@@ -10,7 +16,9 @@ _ENTRY = "begin"
 
 
 class Beginning:
-    """:param state: the source's own state."""
+    """The beginning of the first batch in each channel.
+
+    :param state: the source's own state."""
 
     def __init__(self, state: Store) -> None:
         self._state = state
@@ -33,3 +41,45 @@ class Beginning:
         found = self.get()
         assert found is not None, "it was put there, and nobody removes it"
         return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """:param place: the place of the channel's first row.
+    :param behind: channels that had ended by then: the parents of the channel are among them.
+    """
+
+    place: str
+    behind: Sequence[str]
+
+
+class Origins:
+    """The origins of channels of a server that tells them only until it hears that its reader went on. After a rewind a
+    channel begins where it began then, and not where the reader was last; and it waits for its parents again.
+
+    :param state: the source's own state.
+    """
+
+    def __init__(self, state: Store) -> None:
+        self._state = state
+
+    def get(self, channel: str) -> Origin | None:
+        """The origin on record; None if no plan has read the channel. Writes nothing."""
+        data = self._state.get(self._entry(channel))
+        if data is None:
+            return None
+        found = json.loads(data)
+        return Origin(place=found["place"], behind=tuple(found["behind"]))
+
+    def pin(self, channel: str, origin: Origin) -> Origin:
+        """Put the origin on record unless one is; return the recorded one."""
+        data = json.dumps({"channel": channel, "place": origin.place, "behind": list(origin.behind)})
+        self._state.put_if_absent(self._entry(channel), data.encode())
+        found = self.get(channel)
+        assert found is not None, "it was put there, and nobody removes it"
+        return found
+
+    @staticmethod
+    def _entry(channel: str) -> str:
+        # The server chooses the channel's name, which need not be a valid name of an entry.
+        return f"origins/{hashlib.sha256(channel.encode()).hexdigest()}"

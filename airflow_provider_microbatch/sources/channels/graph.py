@@ -21,7 +21,14 @@ Position = Mapping[str, At]
 NEW: At = {"rows": 0}
 """The place in a channel that no batch has read: before its first row."""
 
-_KINDS: Mapping[str, type] = {"rows": int, "seen": int, "begin": int, "after": str, "finished": bool}
+_KINDS: Mapping[str, type] = {
+    "rows": int,
+    "seen": int,
+    "begin": int,
+    "origin": str,
+    "after": str,
+    "finished": bool,
+}
 
 
 def render(position: Position) -> Offset:
@@ -57,6 +64,12 @@ def is_position(value: Any) -> bool:
         and not any(type(one) is int and one < 0 for one in at.values())
         for at in value.values()
     )
+
+
+def from_its_origin(at: At, end: At) -> At:
+    """A place to read from up to an end: where no row was read before, from the first row, as the end says where that
+    is."""
+    return at if "after" in at or "origin" not in end else {**at, "origin": end["origin"]}
 
 
 def is_finished(position: Position, channel: str) -> bool:

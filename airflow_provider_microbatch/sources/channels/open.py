@@ -7,6 +7,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,13 +28,15 @@ from airflow_provider_microbatch.sources import (
     SourceContext,
 )
 from airflow_provider_microbatch.sources.channels import Channel, ChannelSource, Server
-from airflow_provider_microbatch.sources.channels.begin import Beginning
+from airflow_provider_microbatch.sources.channels.begin import Beginning, Origin, Origins
 from airflow_provider_microbatch.sources.channels.graph import (
     NEW,
     Position,
     compare,
     eligible,
     forgettable,
+    from_its_origin,
+    is_finished,
     is_position,
     merged,
     moved,
@@ -67,6 +70,7 @@ class OpenChannels(OpenSource):
         self._context = context
         self._name = context.name
         self._beginning = Beginning(context.state)
+        self._origins = Origins(context.state)
 
     @cached_property
     def _server(self) -> Server:
@@ -103,12 +107,19 @@ class OpenChannels(OpenSource):
                 return bool(listed)
             start = {}
         listed, expired = self._listed_for(start)
-        candidates = eligible(start, listed)
+        candidates = self._candidates(start, listed)
         return (
             bool(expired)
             or self._is_to_be_renewed(start, candidates)
+            or self._is_untold(start, listed)
             or any(self._server.look(channel, at).is_new for channel, at in candidates.items())
         )
+
+    def _is_untold(self, position: Position, listed: Mapping[str, Channel]) -> bool:
+        """Whether the server has not taken in that channels have ended, which it must before it opens their children. A
+        task that died behind its commit has not said so; the next plan does."""
+        ended = {one.id: position[one.id] for one in listed.values() if is_finished(position, one.id)}
+        return any(not listed[one].closed for one in ended) and bool(self._server.lacks(ended))
 
     def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | Late | None:
         """Return LATE if there is something to read. Puts the beginning of the first batch on record."""
@@ -122,7 +133,31 @@ class OpenChannels(OpenSource):
             if begins is None and not self._has_new(None):
                 return None
             position = self._beginning.pin(dict.fromkeys(listed, NEW) if begins is None else begins)
-        return LATE if self._has_new(position) else position
+        if not self._has_new(position):
+            return position
+        begin = self._parsed(position)
+        self._candidates(begin, self._listed_for(begin)[0], pins=True)
+        return LATE
+
+    def _candidates(self, start: Position, listed: Mapping[str, Channel], *, pins: bool = False) -> dict[str, At]:
+        """The channels that a batch from there on may read, with the place where each begins.
+
+        :param pins: put on record where channels begin that no batch has read.
+        """
+        if not self._server.has_origins:
+            return eligible(start, listed)
+        known = {
+            name: found
+            for name in listed
+            if start.get(name, NEW) == NEW and (found := self._origins.get(name)) is not None
+        }
+        parents = {name: replace(listed[name], parents=tuple(found.behind)) for name, found in known.items()}
+        candidates = eligible(start, {**listed, **parents})
+        if pins:
+            ended = sorted(name for name in start if is_finished(start, name))
+            for name in (name for name, at in candidates.items() if at == NEW and name not in known):
+                known[name] = self._origins.pin(name, Origin(place=self._server.origin(name), behind=ended))
+        return {name: {**at, "origin": known[name].place} if name in known else at for name, at in candidates.items()}
 
     def read_late(self, start: Offset | None) -> Read:
         """Return a read of all channels that may be read from there, each up to the end that its read reaches."""
@@ -132,8 +167,9 @@ class OpenChannels(OpenSource):
         listed, expired = self._listed_for(start)
         # By the orchestrator's clock: rows of a forgotten channel have been gone for long.
         before_ms = self._context.clock_ms() - self._server.keeps_ms
+        candidates = self._candidates(start, listed, pins=True)
         return self._read(
-            [{"channel": channel, "at": at} for channel, at in sorted(eligible(start, listed).items())],
+            [{"channel": channel, "at": at} for channel, at in sorted(candidates.items())],
             expired=expired,
             forgotten=forgettable(start, listed, before_ms=before_ms),
             ends=True,
@@ -146,7 +182,8 @@ class OpenChannels(OpenSource):
         if any(count < 0 for count in counts.values()):
             raise self._error(f"{end} lies before {start} in {min(counts, key=lambda one: counts[one])}.")
         pieces = [
-            {"channel": channel, "at": first.get(channel, NEW), "end": last[channel]} for channel in sorted(counts)
+            {"channel": channel, "at": from_its_origin(first.get(channel, NEW), last[channel]), "end": last[channel]}
+            for channel in sorted(counts)
         ]
         settled = {channel: at for channel, at in last.items() if channel not in counts and first.get(channel) != at}
         # With record_gap, the reader must report rows that are missing again; otherwise the plan tells everything, and
@@ -244,10 +281,7 @@ class OpenChannels(OpenSource):
 
     def _push(self, position: Position) -> None:
         self._server.push(position)
-        kept = self._server.pushed()
-        if kept is None:
-            return
-        lost = [one for one, at in position.items() if one in kept and "after" in at and kept[one] != at["after"]]
+        lost = sorted(self._server.lacks(position))
         if lost:
             raise self._error(f"the server was told how far {', '.join(lost[:5])} is read, and does not show it.")
 
@@ -325,7 +359,7 @@ class OpenChannels(OpenSource):
         def look() -> Mapping[str, int]:
             found = {
                 channel: self._server.look(channel, at).behind_ms
-                for channel, at in eligible(start, self._listed()).items()
+                for channel, at in self._candidates(start, self._listed()).items()
             }
             return {channel: behind for channel, behind in found.items() if behind is not None}
 

@@ -35,6 +35,7 @@ class Stream:
 
     splits = "shards"
     keeps_ms = _KEEPS_HOURS * _HOUR_MS
+    has_origins = False
 
     def __init__(self, source: KinesisSource, *, connect: Connect, clock_ms: Callable[[], int]) -> None:
         self._source = source
@@ -104,11 +105,16 @@ class Stream:
         """The secrets of the connection."""
         return self._access.secrets
 
+    def origin(self, channel: str) -> str:
+        """Unused: a shard is read from its oldest record."""
+        raise NotImplementedError
+
     def push(self, position: Position) -> None:
         """Do nothing: Kinesis keeps no position."""
 
-    def pushed(self) -> None:
+    def lacks(self, position: Position) -> tuple[()]:
         """None, since Kinesis keeps no position."""
+        return ()
 
     def _list(self, kinesis: Any) -> Mapping[str, Channel]:
         found: dict[str, Channel] = {}
