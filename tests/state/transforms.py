@@ -105,6 +105,25 @@ def paid(batch: Batch) -> DataFrame:
     return orders.join(payments, within, "leftOuter").select("o.id", F.expr("p.id IS NOT NULL").alias("paid"))
 
 
+def paid_in_sessions(batch: Batch) -> DataFrame:
+    """Different orders that were paid once in their next minute, by id and session: four kinds of operators, one behind
+    the other."""
+    from pyspark.sql import functions as F
+
+    orders = batch.sources["orders"].withWatermark("at", "30 seconds").dropDuplicates(["id", "at"]).alias("o")
+    payments = batch.sources["payments"].withWatermark("at", "30 seconds")
+    payments = payments.dropDuplicatesWithinWatermark(["id", "at"]).alias("p")
+    within = F.expr("o.id = p.id AND p.at BETWEEN o.at AND o.at + INTERVAL 1 MINUTE")
+    paid = payments.join(orders, within).select("o.id", "p.at")
+    by = paid.groupBy(F.session_window("at", "1 minute"), "id").count()
+    return by.select("id", F.col("session_window.start").alias("since"), "count")
+
+
+def the_first(batch: Batch) -> DataFrame:
+    """The first four rows."""
+    return batch.sources["orders"].limit(4)
+
+
 def joined(batch: Batch) -> DataFrame:
     """Payments with their orders, whichever comes first."""
     return batch.sources["payments"].join(batch.sources["orders"], "id")
