@@ -24,8 +24,10 @@ SCHEMAS = {
     "joined": "id long",
     "paid_in_sessions": "id long, at timestamp",
     "the_first": "id long",
+    "visits": "id long, at timestamp",
+    "reminders": "id long",
 }
-MODES = {**dict.fromkeys(SCHEMAS, "append"), "counts": "update"}
+MODES = {**dict.fromkeys(SCHEMAS, "append"), "counts": "update", "reminders": "update"}
 
 
 class Batch:
