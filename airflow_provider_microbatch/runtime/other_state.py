@@ -92,6 +92,6 @@ def _refusal(what: str) -> BatchFailure:
     return BatchFailure(
         "transform",
         f"{what}. State is read by the operators that have written it: the same ones in the same order, with grouping "
-        "columns, aggregates and variables of the same types. Put them back as they were, or begin a checkpoint and a table of "
-        "their own with the new transform, which read from the beginning",
+        "columns, aggregates and variables of the same types. Put them back as they were, or begin a checkpoint and a "
+        "table of their own with the new transform, which read from the beginning",
     )

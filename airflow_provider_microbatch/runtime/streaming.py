@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -97,6 +98,9 @@ def own_folder(spark: SparkSession, streaming: Streaming) -> Iterator[None]:
         )
     with failing_as("runtime"):
         make_folder(streaming)
+    # Spark asks a Python process beside the driver what a processor keeps. The process gets none of the job's files: it
+    # finds the processor's module only where the driver does.
+    spark.sparkContext.environment.setdefault("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     try:
         yield
     finally:

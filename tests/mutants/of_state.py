@@ -58,6 +58,14 @@ MUTATIONS = [
         tests=(PROCESSORS,),
     ),
     Mutation(
+        name="a processor's module is not found beside the driver",
+        why="each processor of a file that travels with the job fails at batch 0",
+        file="runtime/streaming.py",
+        old='    spark.sparkContext.environment.setdefault("PYTHONPATH", os.environ.get("PYTHONPATH", ""))\n',
+        new="",
+        tests=("tests/state/test_kills.py",),
+    ),
+    Mutation(
         name="an interval waits for a time of day",
         why="what a timer was to tell is in no table, and nobody is told",
         file="runtime/streaming.py",
