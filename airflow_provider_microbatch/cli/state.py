@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 NAME = "state"
 HELP = "show what a stateful pipeline keeps: rows, bytes and oldest event by operator; changes nothing"
 
+_OF_ALL = ("key", "partition_id")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this command alone."""
@@ -59,7 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"operator {found['operator']} {found['name']}: {found['rows']:,} rows, oldest event "
               f"{found['oldestEvent'] or '-'}")  # fmt: skip
         for row in found.get("found", ()):
-            print(f"  {json.dumps(row['key'], ensure_ascii=False)}: {json.dumps(row['value'], ensure_ascii=False)}")
+            value = row["value"] if "value" in row else {name: row[name] for name in row if name not in _OF_ALL}
+            print(f"  {json.dumps(row['key'], ensure_ascii=False)}: {json.dumps(value, ensure_ascii=False)}")
     return 0
 
 

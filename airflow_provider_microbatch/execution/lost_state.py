@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
@@ -12,6 +14,7 @@ from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.execution.rewind_named import rewind_named
 from airflow_provider_microbatch.execution.state_files import flat, versions_in
 from airflow_provider_microbatch.execution.stateful import local_folder, published_result, state_of
+from airflow_provider_microbatch.runtime.operator_schemas import SCHEMAS, names_in
 from airflow_provider_microbatch.runtime.streaming_folder import STATE
 from airflow_provider_microbatch.sinks import OpenSink
 
@@ -24,8 +27,9 @@ def lost_state(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> Checkpo
     """
     if key.lane != LIVE or key.id == 0:
         return None
-    there = versions_in(local_folder(checkpoint) / STATE)
-    kept = _Kept(checkpoint, sink, {(version, id): kind for version, id, kind in there})
+    folder = local_folder(checkpoint) / STATE
+    files = {(version, id): kind for version, id, kind in versions_in(folder)}
+    kept = _Kept(checkpoint, sink, folder, files)
     missing = kept.missing(key.id - 1)
     if not missing:
         return None
@@ -54,10 +58,14 @@ def _way_back(checkpoint: Checkpoint, kept: _Kept, *, before: int) -> str:
 
 @dataclass(frozen=True)
 class _Kept:
-    """:param files: the files of state that are there, by version and id: ``zip`` is a snapshot."""
+    """
+    :param state: the folder of all state.
+    :param files: the files of state that are there, by version and id: ``zip`` is a snapshot.
+    """
 
     checkpoint: Checkpoint
     sink: OpenSink
+    state: Path
     files: Mapping[tuple[int, str], str]
 
     def has(self, number: int) -> bool:
@@ -67,6 +75,10 @@ class _Kept:
 
     def missing(self, number: int) -> str | None:
         """A file that the state after the batch is read from and that is not there; None if there is none."""
+        for operator, told in (self._state(number) or {}).get("schemas", {}).items():
+            for name in names_in(told):
+                if not (self.state / operator / SCHEMAS / name).exists():
+                    return f"{operator}/{SCHEMAS}/{name}"
         for batch_id in itertools.count(number, -1):
             ids = self._ids(batch_id)
             if ids is None:
@@ -79,8 +91,11 @@ class _Kept:
         return None
 
     def _ids(self, number: int) -> list[str] | None:
+        state = self._state(number)
+        return None if state is None else list(flat(state["ids"]))
+
+    def _state(self, number: int) -> Mapping[str, Any] | None:
         if number < 0 or self.checkpoint.lane(LIVE).commit_of(number) is None:
             return None
         key = BatchKey(LIVE, number)
-        state = state_of(published_result(self.checkpoint, key, [self.sink]), where=f"batch {key}")
-        return None if state is None else list(flat(state["ids"]))
+        return state_of(published_result(self.checkpoint, key, [self.sink]), where=f"batch {key}")

@@ -24,6 +24,7 @@ from airflow_provider_microbatch.execution.query_state import state_of_query
 from airflow_provider_microbatch.execution.state_conf import check_state_conf
 from airflow_provider_microbatch.execution.state_files import MARGIN_MS, Needed, flat, remove_unneeded
 from airflow_provider_microbatch.pipeline import INTERVAL, Pipeline
+from airflow_provider_microbatch.runtime.operator_schemas import are_schemas
 from airflow_provider_microbatch.runtime.streaming import SNAPSHOT_EVERY
 from airflow_provider_microbatch.runtime.streaming_folder import STATE, remove_folder
 from airflow_provider_microbatch.runtime.streaming_job import Streaming
@@ -157,6 +158,7 @@ def state_of(result: Mapping[str, Any], *, where: str) -> Mapping[str, Any] | No
         and _are_ids(state.get("ids"))
         and (state.get("base") is None or _are_ids(state["base"]))
         and type(state.get("since", 0)) is int
+        and are_schemas(state.get("schemas", {}))
     )
     if not good:
         raise CheckpointError(f"{where}: what it tells of its state cannot be read. Replay the batch.")

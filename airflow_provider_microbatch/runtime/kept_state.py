@@ -9,7 +9,7 @@ import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _JOIN = "symmetricHashJoin"
 _SIDES = ("left", "right")
+_TIMERS = "TimerState"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,7 @@ class StateOfBatch:
     :param ids: Spark's ``stateUniqueIds``, which tell the batch's files.
     :param conf: the settings that the state was made with.
     :param watermark_ms: watermark of the next batch, milliseconds since the epoch.
+    :param schemas: what operators with several families of columns have written down, see :mod:`.operator_schemas`.
     """
 
     batch_id: int
@@ -43,15 +45,17 @@ class StateOfBatch:
     ids: Mapping[str, Any]
     conf: Mapping[str, str]
     watermark_ms: int
+    schemas: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StateStore:
-    """The rows that one operator keeps under one name; for a join, the rows of one side.
+    """The rows that one operator keeps under one name; for a join, the rows of one side, and for a processor of a
+    user's own those of one variable, or its timers.
 
     :param operator: number of the operator in the query, from 0 on.
     :param name: Spark's name of the operator, and of the store where the operator has several.
-    :param frame: columns ``key``, ``value`` and ``partition_id``.
+    :param frame: columns ``key`` and ``partition_id``, and Spark's of what is kept: ``value``, for most.
     """
 
     operator: int
@@ -76,7 +80,7 @@ class StateStore:
         """The oldest time in the store, as Spark writes it; None if no column holds a time."""
         from pyspark.sql import functions as F
 
-        times = [F.min(path) for part in ("key", "value") for path in _times(self._fields(part), part)]
+        times = [F.min(path) for part in self.frame.columns for path in _times(self._fields(part), part)]
         if not times:
             return None
         (row,) = self.frame.select(F.least(*times) if len(times) > 1 else times[0]).collect()
@@ -92,11 +96,11 @@ class StateStore:
 def _times(struct: StructType, path: str) -> Iterator[str]:
     from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
-    for field in struct.fields:
-        if isinstance(field.dataType, StructType):
-            yield from _times(field.dataType, f"{path}.`{field.name}`")
-        elif isinstance(field.dataType, TimestampType | TimestampNTZType):
-            yield f"{path}.`{field.name}`"
+    for one in struct.fields:
+        if isinstance(one.dataType, StructType):
+            yield from _times(one.dataType, f"{path}.`{one.name}`")
+        elif isinstance(one.dataType, TimestampType | TimestampNTZType):
+            yield f"{path}.`{one.name}`"
 
 
 @contextmanager
@@ -117,6 +121,7 @@ def opened(batch: StateOfBatch) -> Iterator[Sequence[StateStore]]:
             watermark_ms=batch.watermark_ms,
             ids=batch.ids,
             conf=batch.conf,
+            schemas=batch.schemas,
         )
         try:
             yield list(_stores(spark, folder, batch.batch_id))
@@ -126,16 +131,28 @@ def opened(batch: StateOfBatch) -> Iterator[Sequence[StateStore]]:
 
 def _stores(spark: SparkSession, folder: str, batch_id: int) -> Iterator[StateStore]:
     metadata = spark.read.format("state-metadata").load(folder)
-    found = metadata.select("operatorId", "operatorName", "stateStoreName").distinct().collect()
-    for operator, name, store in sorted({(row[0], row[1], "" if row[1] == _JOIN else row[2]) for row in found}):
-        reader = spark.read.format("statestore").option("batchId", batch_id).option("operatorId", operator)
-        if name == _JOIN:
-            for side in _SIDES:
-                frame = reader.option("joinSide", side).load(folder)
-                yield StateStore(operator=operator, name=f"{name} {side}", frame=frame)
+    found = metadata.select("operatorId", "operatorName", "stateStoreName", "operatorProperties").distinct().collect()
+    rows = {(row[0], row[1], "" if row[1] == _JOIN else row[2], row[3] or "{}") for row in found}
+    for operator, name, store, properties in sorted(rows):
+        for said, which in _parts(name, store, json.loads(properties).get("stateVariables", ())):
+            reader = spark.read.format("statestore").option("batchId", batch_id).option("operatorId", operator)
+            yield StateStore(operator=operator, name=said, frame=reader.options(**which).load(folder))
+
+
+def _parts(name: str, store: str, variables: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, dict[str, str]]]:
+    """What of an operator is read by itself: its name for people, and the reader's options.
+
+    :param variables: those of a processor of a user's own; empty for another operator.
+    """
+    for variable in variables:
+        if variable["stateVariableType"] == _TIMERS:
+            yield f"{name} timers", {"readRegisteredTimers": "true"}
         else:
-            said = name if store == "default" else f"{name} {store}"
-            yield StateStore(operator=operator, name=said, frame=reader.option("storeName", store).load(folder))
+            yield f"{name} {variable['stateName']}", {"stateVarName": variable["stateName"]}
+    if name == _JOIN:
+        yield from ((f"{name} {side}", {"joinSide": side}) for side in _SIDES)
+    elif not variables:
+        yield name if store == "default" else f"{name} {store}", {"storeName": store}
 
 
 def as_json(frame: DataFrame, *, rows: int) -> list[Any]:

@@ -13,6 +13,10 @@ _CODES = (
     "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE",
     "STATE_STORE_VALUE_SCHEMA_EVOLUTION_THRESHOLD_EXCEEDED",
     "STATE_STORE_COLUMN_FAMILY_SCHEMA_INCOMPATIBLE",
+    "STATE_STORE_INVALID_CONFIG_AFTER_RESTART",
+    "STATE_STORE_INVALID_VALUE_SCHEMA_EVOLUTION",
+    "STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE",
+    "STATE_STORE_STATE_SCHEMA_FILES_THRESHOLD_EXCEEDED",
     "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",
 )
 # Behind what differs Spark names a setting that reads the state all the same, as what it is not.
@@ -31,6 +35,10 @@ _KEEPING = (
 """Nodes of Spark's plan that keep state, where all that they are made of is streams."""
 
 
+PROCESSOR = "TransformWithState"
+"""What the names of nodes of ``transformWithState`` begin with, in each of its forms."""
+
+
 def refuse_other_state(error: str) -> None:
     """Refuse the transform, if this is what Spark's error says.
 
@@ -38,7 +46,7 @@ def refuse_other_state(error: str) -> None:
     """
     found = _TOLD.search(error)
     if found is not None:
-        told = " ".join(found[1].split())
+        told = " ".join(found[1].split()).rstrip(".")
         raise _refusal(f"the transform keeps other state than the batches before have left: {told}")
 
 
@@ -51,7 +59,9 @@ def refuse_first_operator(nodes: Iterable[Any]) -> None:
     """
     for node in nodes:
         kind, children = node.getClass().getSimpleName(), node.children()
-        if kind in _KEEPING and all(children.apply(number).isStreaming() for number in range(children.size())):
+        streams = [children.apply(number).isStreaming() for number in range(children.size())]
+        # Beside the stream of a processor there is its initial state, which is none.
+        if (kind in _KEEPING and all(streams)) or (kind.startswith(PROCESSOR) and any(streams)):
             raise _refusal(
                 f"the batches before have kept none, and the transform has an operator that keeps it ({kind}) now: it "
                 "would not know their rows"
@@ -82,6 +92,6 @@ def _refusal(what: str) -> BatchFailure:
     return BatchFailure(
         "transform",
         f"{what}. State is read by the operators that have written it: the same ones in the same order, with grouping "
-        "columns and aggregates of the same types. Put them back as they were, or begin a checkpoint and a table of "
-        "their own with the new transform, which read from the beginning",
+        "columns, aggregates and variables of the same types. Put them back as they were, or begin a checkpoint and a "
+        "table of their own with the new transform, which read from the beginning",
     )

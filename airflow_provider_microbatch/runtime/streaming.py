@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from airflow_provider_microbatch.runtime.failure import BatchFailure, failing_as
 from airflow_provider_microbatch.runtime.files import literally
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.runtime.other_state import (
+    PROCESSOR,
     refuse_first_operator,
     refuse_other_spark,
     refuse_other_state,
@@ -27,6 +29,7 @@ from airflow_provider_microbatch.runtime.other_state import (
 from airflow_provider_microbatch.runtime.streaming_folder import (
     ROWS,
     TOLD,
+    leave_state,
     make_folder,
     plan_end,
     read_commit,
@@ -57,6 +60,7 @@ format of the checkpoint, which pins the setting."""
 STATE_SETTINGS = {PROVIDER: ROCKSDB, FORMAT: "2", _STATE + "stateSchemaCheck": "true"}
 """Settings that a pipeline which keeps state has to leave as they are."""
 
+_JOIN_FORMAT = "spark.sql.streaming.join.stateFormatVersion"
 _NEVER = "1000000000"
 _METADATA_CLASSES = (
     "org.apache.spark.sql.execution.streaming.OffsetSeqMetadata",
@@ -94,6 +98,9 @@ def own_folder(spark: SparkSession, streaming: Streaming) -> Iterator[None]:
         )
     with failing_as("runtime"):
         make_folder(streaming)
+    # Spark asks a Python process beside the driver what a processor keeps. The process gets none of the job's files: it
+    # finds the processor's module only where the driver does.
+    spark.sparkContext.environment.setdefault("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     try:
         yield
     finally:
@@ -149,7 +156,8 @@ def run_query(
             "of a pipeline with stateful=True the transform returned a frame that is no stream; make it of "
             "batch.sources, or leave out stateful=True",
         )
-    _check_operators(result)
+    if streaming.bounded:
+        _check_clock(result)
     before = streaming.before
     if before is not None:
         refuse_other_spark(str(before.get("sparkVersion", spark.version)), spark.version)
@@ -171,6 +179,7 @@ def run_query(
             watermark_ms=job.watermark_ms,
             timestamp_ms=job.batch_timestamp_ms,
             conf=conf,
+            apart=_names_its_folder(result, conf),
         )
     ends = streaming.bounded and _has_watermark(result)
     told = Path(streaming.folder) / TOLD
@@ -193,6 +202,8 @@ def run_query(
         _run(streaming, at, result, lambda last: write(_together(told, last)))
     if streaming.bounded:
         return None, False, figures
+    with failing_as("runtime"):
+        schemas = leave_state(streaming, job.batch_id)
     state = {
         "ids": commit["stateUniqueIds"] or {},
         "base": before["ids"] if before is not None else None,
@@ -201,6 +212,7 @@ def run_query(
         "outputMode": streaming.output_mode,
         "sparkVersion": spark.version,
         **({"since": before["since"]} if before is not None and "since" in before else {}),
+        **({"schemas": schemas} if schemas else {}),
     }
     return state, another, figures
 
@@ -309,22 +321,27 @@ def _pinned_by_spark(spark: SparkSession) -> dict[str, str]:
     raise RuntimeError(f"Spark {spark.version} has no OffsetSeqMetadata that this package knows")
 
 
-def _check_operators(result: DataFrame) -> None:
-    """Check that the state of each operator can lie in a folder of each attempt's own. Of ``transformWithState``, in
-    each of its forms, it cannot: Spark keeps the absolute path of the schema with it, and would look for that in the
-    folder of the attempt that ran batch 0, which is gone.
+def _names_its_folder(result: DataFrame, conf: Mapping[str, str]) -> bool:
+    """Whether an operator of the plan keeps the address of its folder with its state: ``transformWithState`` in each of
+    its forms does, and joins of state format 3."""
+    kinds = {node.getClass().getSimpleName() for node in _nodes(result)}
+    joins = "Join" in kinds and conf.get(_JOIN_FORMAT, "2") not in ("1", "2")
+    return joins or any(kind.startswith(PROCESSOR) for kind in kinds)
 
-    :raises BatchFailure: naming the operator. Nothing has run then, and no state is there.
+
+def _check_clock(result: DataFrame) -> None:
+    """Check that nothing of a bounded batch waits for a time of day, which never comes in it.
+
+    :raises BatchFailure: naming the operator.
     """
     for node in _nodes(result):
         kind = node.getClass().getSimpleName()
-        if kind.startswith("TransformWithState"):
+        if kind.startswith(PROCESSOR) and node.timeMode().toString() == "ProcessingTime":
             raise BatchFailure(
                 "transform",
-                f"the transform uses transformWithState ({kind} in Spark's plan), which a pipeline with stateful=True "
-                "cannot have: Spark keeps the address of the attempt's own folder with such state, and each later "
-                "batch would look there for ever. Keep the state by groupBy with aggregations, by dropDuplicates or by "
-                "a join, and run the batch again",
+                f"the transform uses transformWithState with timeMode 'ProcessingTime' ({kind} in Spark's plan), and a "
+                "data interval is made at one moment: its timers would never expire, and what they were to tell would "
+                "be in no table. Take 'EventTime' or 'None', and run the batch again",
             )
 
 

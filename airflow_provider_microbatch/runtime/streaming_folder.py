@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_microbatch.runtime.operator_schemas import ADDRESSES, lend, take
 from airflow_provider_microbatch.runtime.streaming_job import Stream, Streaming
 
 log = logging.getLogger("microbatch")
@@ -28,7 +29,7 @@ TOLD = "told"
 """Folder beside Spark's own with the rows that a bounded batch tells before its end."""
 
 STATE = "state"
-"""Where Spark looks for state in a checkpoint: a link to what all attempts share, or a folder of a bounded batch."""
+"""Where Spark looks for state in a checkpoint: a link to what all attempts share, or a folder of the attempt's own."""
 
 END_MS = 253_402_300_799_999
 """The watermark that nothing comes after: the last millisecond that Spark can write, milliseconds since the epoch."""
@@ -55,6 +56,7 @@ def write_folder(
     watermark_ms: int,
     timestamp_ms: int,
     conf: Mapping[str, str],
+    apart: bool,
 ) -> None:
     """Fill the folder, which :func:`make_folder` has made.
 
@@ -62,12 +64,10 @@ def write_folder(
     :param streams: streams in the order of the plan's relations, each relation once: Spark numbers the sources' own
         logs by it.
     :param conf: the settings that the query's state was, or will be, made with.
+    :param apart: the first batch writes its state into the attempt's own folder, until :func:`leave_state`.
     """
     folder = Path(streaming.folder)
-    state = Path(streaming.state)
-    state.mkdir(parents=True, exist_ok=True)
-    if state != folder / STATE:
-        (folder / STATE).symlink_to(state, target_is_directory=True)
+    _show_state(streaming, batch_id, apart=apart)
     _write(folder / "metadata", json.dumps({"id": streaming.query_id}))
     if batch_id > 0:
         before: Mapping[str, Any] = streaming.before or {}
@@ -84,6 +84,42 @@ def write_folder(
     # Written last: for Spark, the batch is planned once this entry exists.
     line = _line(watermark_ms, timestamp_ms, conf)
     _write(folder / "offsets" / str(batch_id), "\n".join(["v1", line, *ends]))
+
+
+def _show_state(streaming: Streaming, batch_id: int, *, apart: bool) -> None:
+    shared, own = Path(streaming.state), Path(streaming.folder) / STATE
+    shared.mkdir(parents=True, exist_ok=True)
+    schemas = _schemas_before(streaming)
+    if schemas:
+        lend(schemas, shared=shared, own=own, batch_id=batch_id - 1)
+    elif shared == own:
+        pass  # of a bounded batch
+    elif apart and streaming.before is None:
+        own.mkdir()
+    else:
+        own.symlink_to(shared, target_is_directory=True)
+
+
+def _schemas_before(streaming: Streaming) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = (streaming.before or {}).get("schemas", {})
+    return found
+
+
+def leave_state(streaming: Streaming, batch_id: int) -> dict[str, Any]:
+    """Have what Spark has written of its state lie where all attempts share it.
+
+    :return: what operators with several families of columns have written down, see :mod:`.operator_schemas`.
+    :raises ValueError: if it has an address in the attempt's own folder.
+    """
+    shared, own = Path(streaming.state), Path(streaming.folder) / STATE
+    if not own.is_symlink():
+        return take(_schemas_before(streaming), shared=shared, own=own, batch_id=batch_id - 1)
+    for found in shared.glob(f"*/{ADDRESSES}"):
+        raise ValueError(
+            f"an operator of this version of Spark keeps the address of the attempt's own folder in {found}, and no "
+            "later batch could go on from there. Begin a checkpoint and a table of their own, without that operator"
+        )
+    return {}
 
 
 def plan_end(
@@ -108,6 +144,7 @@ def write_committed(
     watermark_ms: int,
     ids: Mapping[str, Any],
     conf: Mapping[str, str],
+    schemas: Mapping[str, Any] | None = None,
 ) -> None:
     """Make a folder that holds one committed batch, as Spark's state reader needs it. The state stays where it is.
 
@@ -115,7 +152,7 @@ def write_committed(
     """
     path = Path(folder)
     path.mkdir()
-    (path / STATE).symlink_to(state, target_is_directory=True)
+    lend(schemas or {}, shared=Path(state), own=path / STATE, batch_id=batch_id)
     _write(path / "metadata", json.dumps({"id": query_id}))
     _write(path / "offsets" / str(batch_id), "\n".join(["v1", _line(watermark_ms, 0, conf), _VOID]))
     _write(path / "commits" / str(batch_id), _commit(watermark_ms, ids))

@@ -58,6 +58,7 @@ def kept_state(checkpoint: Checkpoint, batch_id: int | None = None) -> KeptState
             ids=found["ids"],
             conf=found["conf"],
             watermark_ms=int(found["nextWatermarkMs"]),
+            schemas=found.get("schemas", {}),
         ),
         operators=result.get("stateOperators") or (),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -87,18 +88,34 @@ def test_a_record_of_steps_that_no_command_plans_is_named_and_not_done(
     assert {path for path in tmp_path.rglob("*") if "leases" not in path.parts} == before
 
 
+COLUMNS = f"state/0/_stateSchema/default/0_{uuid.UUID(int=7)}"
+
+
 @pytest.mark.parametrize(
-    "changed", [7, ["offsets/0"], {"offsets/0": 7}, {"metadata": "{}"}, {"offsets/../../x": "v1"}, {"offsets": "v1"}]
+    "what",
+    [
+        {"changed": 7},
+        {"changed": ["offsets/0"]},
+        {"changed": {"offsets/0": 7}},
+        {"changed": {"metadata": "{}"}},
+        {"changed": {"offsets/../../x": "v1"}},
+        {"changed": {"offsets": "v1"}},
+        {"changed": {"state/0/_metadata/v2/../../x": "v2"}},
+        {"again": 7},
+        {"again": {COLUMNS: "metadata"}},
+        {"again": {"offsets/0": COLUMNS}},
+        {"again": {"state/0/_stateSchema/default/../x": COLUMNS}},
+    ],
 )
 def test_a_killed_export_writes_nothing_into_its_copy_but_entries_of_the_logs(
-    tmp_path: Path, changed: Any, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, what: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = filled(World(tmp_path), 1)
     location, target = str(world.root / "checkpoint"), str(tmp_path / "copy")
     copy = {"source": location, "target": target, "sources": ["orders"], "hand_over": True, "why": ""}
     record = world.root / "checkpoint" / "maintenance" / "1"
     record.parent.mkdir(exist_ok=True)
-    steps = [{"step": "copy", **copy, "changed": changed}]
+    steps = [{"step": "copy", **copy, **what}]
     record.write_bytes(encode_record({"command": "export", "by": "me", "started_ms": 0, "steps": steps}))
     world.expire_leases()
     assert main(["export", location, target]) != 0

@@ -14,7 +14,7 @@ import pytest
 from airflow_provider_microbatch.checkpoint.maintenance import HOLD_SECONDS
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import BatchSetAsideError, BrokenLogError, CheckpointError, MaintenanceError
-from airflow_provider_microbatch.runtime.streaming import PROVIDER, state_settings
+from airflow_provider_microbatch.runtime.streaming import PROVIDER, ROCKSDB, state_settings
 from airflow_provider_microbatch.stores.location import open_store
 from airflow_provider_microbatch.stores.posix import PosixStore
 from airflow_provider_microbatch.upkeep.commands import apply, exchange_state
@@ -274,6 +274,50 @@ def test_state_that_cannot_be_converted_is_refused_before_anything_is_copied(
     if metadata is not None:
         (operator / "metadata").write_text(metadata)
     pin(query, conf)
+    with pytest.raises(CheckpointError, match=message):
+        imported(query, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+def test_families_of_columns_are_not_taken_over_of_checkpoint_format_1(tmp_path: Path) -> None:
+    query = tmp_path / "stateful"
+    shutil.copytree(GOLDEN / "spark-4.2.0-v2", query)
+    columns = query / "state" / "0" / "_stateSchema" / "default"
+    columns.mkdir(parents=True)
+    (columns / "0_x").write_text("")
+    pin(query, {PROVIDER: ROCKSDB})
+    with pytest.raises(CheckpointError, match=r"operator 0 of .* several families of columns.*in format 2 alone"):
+        imported(query, tmp_path / "copy")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, r"/\d+ does not say what operator 0 keeps"),
+        ("v1\n{}", "/1 does not say what operator 0 keeps: it is of version 'v1'"),
+        ("v2\n{}", "/1 does not say what operator 0 keeps: it names no files"),
+        (
+            'v2\n{"stateStoreInfo": [{"stateSchemaFilePaths": ["file:/old/state/0/_stateSchema/default/0_y"]}]}',
+            "_stateSchema/default/0_y is not there",
+        ),
+    ],
+    ids=["nothing", "old", "empty", "gone"],
+)
+def test_families_of_columns_that_are_not_whole_are_refused_before_anything_is_copied(
+    tmp_path: Path, text: str | None, message: str
+) -> None:
+    query = tmp_path / "stateful"
+    shutil.copytree(GOLDEN / "spark-4.2.0-v2", query)
+    operator = query / "state" / "0"
+    for folder in ("_stateSchema/default", "_metadata/v2"):
+        (operator / folder).mkdir(parents=True)
+    (operator / "_stateSchema" / "default" / "0_x").write_text("")
+    if text is not None:
+        (operator / "_metadata" / "v2" / "1").write_text(text)
+    newest = pin(query, {PROVIDER: ROCKSDB})
+    (operator / "_metadata" / "v2" / f"{newest + 1}").write_text("of a batch that nobody has committed")
+    ids = {"nextBatchWatermarkMs": 0, "stateUniqueIds": {"0": [[str(uuid.UUID(int=7))]]}}
+    (query / "commits" / f"{newest}").write_text(f"v2\n{json.dumps(ids)}")
     with pytest.raises(CheckpointError, match=message):
         imported(query, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()

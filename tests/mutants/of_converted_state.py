@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from tests.mutants.mutation import Mutation
 
+CONVERTED = "tests/spark_exchange/test_state_converted.py"
 PLANNED = "tests/execution/test_exchange.py"
 
 MUTATIONS = [
+    Mutation(
+        name="rows of sessions are converted as if they were looked up by whole keys",
+        why="the pipeline's first batch fails for ever",
+        file="runtime/converted_state.py",
+        old="        if store.prefix\n",
+        new="        if False\n",
+        tests=(CONVERTED,),
+    ),
     Mutation(
         name="of operators that nobody knows one store is converted",
         why="what they keep elsewhere is lost, and their next batch counts from nothing",

@@ -41,14 +41,6 @@ MUTATIONS = [
         tests=(BATCHES,),
     ),
     Mutation(
-        name="state that names its own folder is kept",
-        why="batch 0 is in the table, and batch 1 fails for ever",
-        file="runtime/streaming.py",
-        old="    _check_operators(result)\n",
-        new="",
-        tests=(BATCHES,),
-    ),
-    Mutation(
         name="the watermark does not go on",
         why="rows are never final, and late ones are counted twice",
         file="execution/stateful.py",

@@ -116,12 +116,14 @@ class Handed:
     :param spark: runs both.
     :param kind: the transform's name.
     :param conf: settings of the query's session.
+    :param partitions: number of partitions of the state.
     """
 
-    def __init__(self, root: Path, spark: Spark, kind: str, conf: Mapping[str, str]) -> None:
-        self.root, self.kind, self.conf = root, kind, dict(conf)
+    def __init__(self, root: Path, spark: Spark, kind: str, conf: Mapping[str, str], *, partitions: int = 2) -> None:
+        self.partitions = {"spark.sql.shuffle.partitions": str(partitions)}
+        self.root, self.kind, self.conf = root, kind, {**self.partitions, **conf}
         self.spark = spark
-        self.sources = ("payments", "orders") if kind == "joined" else ("orders",)
+        self.sources = ("payments", "orders") if kind in ("joined", "paid_in_sessions") else ("orders",)
         self.worlds = 0
         self.landed = 0
         self.query_rows: list[dict[str, Any]] = []
@@ -162,6 +164,7 @@ class Handed:
             mode=MODES[self.kind],
             engine=self.spark.engine,
             checkpoint_format="v1",
+            conf=self.partitions,
         )
         self.world.root.mkdir()
         self.world.sources = self.sources

@@ -18,8 +18,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-SCHEMAS = {"counts": "id long", "by_minute": "id long, at timestamp", "joined": "id long"}
-MODES = {"counts": "update", "by_minute": "append", "joined": "append"}
+SCHEMAS = {
+    "counts": "id long",
+    "by_minute": "id long, at timestamp",
+    "joined": "id long",
+    "paid_in_sessions": "id long, at timestamp",
+    "the_first": "id long",
+    "visits": "id long, at timestamp",
+    "reminders": "id long",
+}
+MODES = {**dict.fromkeys(SCHEMAS, "append"), "counts": "update", "reminders": "update"}
 
 
 class Batch:

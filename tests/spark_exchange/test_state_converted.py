@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,6 +69,43 @@ def test_lost_state_that_was_converted_leaves_no_batch_of_the_query_to_go_back_t
     handed.land((1, "00:00"))
     with pytest.raises(CheckpointError, match=r"state of batch live/1, .* takes all batches back"):
         handed.run()
+
+
+def test_a_chain_of_operators_goes_on_from_hand_to_hand(tmp_path: Path, spark: Spark) -> None:
+    """All rows are those of a query that nobody takes over."""
+    handed = Handed(tmp_path, spark, "paid_in_sessions", HDFS, partitions=1)
+    handed.land((1, "00:10"), (1, "00:10"), (2, "00:20"))
+    handed.land((1, "00:15"), source="payments")
+    handed.stream()
+    handed.import_it()
+    handed.land((1, "00:10"), (3, "00:40"))  # the first one is known from the query's time
+    handed.land(
+        (1, "00:15"), (1, "00:30"), (2, "00:40"), source="payments"
+    )  # so it is here; the others are of old orders
+    handed.run()
+    handed.export_it()
+    handed.conf.update(state_settings())
+    handed.land((3, "00:40"), (9, "10:00"))
+    handed.land((3, "00:50"), (9, "10:00"), source="payments")
+    handed.stream()
+
+    rows = as_text(handed.query_rows + handed.our_rows)
+    handed.at, handed.conf = tmp_path / "all", handed.partitions
+    assert rows == as_text(handed.stream())
+    assert [(row["id"], row["count"]) for row in map(json.loads, rows)] == [(2, 1), (3, 1), (1, 2)]
+
+
+def test_a_limit_goes_on_from_hand_to_hand(tmp_path: Path, spark: Spark) -> None:
+    handed = Handed(tmp_path, spark, "the_first", HDFS, partitions=1)
+    handed.land((1, "00:00"), (2, "00:00"))
+    handed.stream()
+    handed.import_it()
+    handed.land((3, "00:00"))
+    assert handed.run() == [{"id": 3}]
+    handed.export_it()
+    handed.conf.update(state_settings())
+    handed.land((4, "00:00"), (5, "00:00"))
+    assert handed.stream() == [{"id": 4}]
 
 
 def test_a_conversion_that_was_killed_goes_on_where_it_was(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,6 +73,24 @@ def test_a_join_goes_on_from_hand_to_hand(tmp_path: Path, spark: Spark) -> None:
     handed.import_it()
     handed.land((4, "00:00"), source="payments")
     assert [row["id"] for row in handed.run()] == [4]
+
+
+def test_a_processor_goes_on_from_hand_to_hand(tmp_path: Path, spark: Spark) -> None:
+    """Its values, lists, maps and timers do: all rows are those of a query that nobody takes over."""
+    handed = Handed(tmp_path, spark, "visits", state_settings(), partitions=1)
+    handed.land((1, "00:10"), (2, "00:30"))
+    handed.stream()
+    handed.import_it()
+    handed.land((1, "00:20"), (4, "00:50"))
+    handed.run()
+    handed.export_it()
+    handed.land((2, "01:00"), (9, "09:00"))
+    handed.stream()
+
+    rows = as_text(handed.query_rows + handed.our_rows)
+    handed.at = tmp_path / "all"
+    assert rows == as_text(handed.stream())
+    assert [json.loads(row)["id"] for row in rows] == [1, 2, 4]
 
 
 def test_a_batch_that_the_query_has_planned_is_made_by_us_and_one_of_ours_by_the_query(

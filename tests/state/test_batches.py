@@ -213,20 +213,6 @@ def test_a_result_that_is_no_stream_is_refused(tmp_path: Path, engine: SessionEn
         world.run(0)
 
 
-def test_state_that_names_its_own_folder_is_refused_before_anything_runs(tmp_path: Path, engine: SessionEngine) -> None:
-    """It would be there for batch 0 alone, and batch 1 would fail for ever."""
-    world = StatefulWorld(tmp_path, "tests.state.transforms:with_processor", engine=engine)
-    world.land("a", 1)
-
-    with pytest.raises(EngineError, match=r"uses transformWithState .*Keep the state by groupBy "):
-        world.run(0)
-
-    assert not (tmp_path / "checkpoint" / "state").exists()
-    world.transform = COUNTS
-    world.run(0, try_number=2)
-    assert world.table() == {0: [{"id": 1, "count": 1}]}
-
-
 def test_another_number_of_partitions_is_refused_with_the_way_on(tmp_path: Path, engine: SessionEngine) -> None:
     world = StatefulWorld(tmp_path, engine=engine)
     world.land("a", 1)

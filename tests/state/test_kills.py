@@ -111,9 +111,23 @@ def test_a_driver_that_is_killed_in_an_interval_leaves_the_table_of_an_uninterru
 
 
 COUNTS_OF_A_BUNDLE = """
+from pyspark.sql import Row
+from pyspark.sql.streaming import StatefulProcessor
+
+class Counts(StatefulProcessor):
+    def init(self, handle):
+        self.rows = handle.getValueState("rows", "rows long")
+    def handleInputRows(self, key, rows, timerValues):
+        (count,) = self.rows.get() or (0,)
+        count += len([*rows])
+        self.rows.update((count,))
+        yield Row(id=key[0], count=count)
+
 def transform(batch):
-    return batch.sources["orders"].groupBy("id").count()
+    by_id = batch.sources["orders"].groupBy("id")
+    return by_id.transformWithState(Counts(), "id long, count long", "Update", "None")
 """
+"""A processor of a file that travels with the job, which Spark asks beside the driver too."""
 
 
 def test_a_task_that_dies_between_publish_and_commit_goes_on_from_what_it_published(

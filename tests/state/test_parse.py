@@ -128,6 +128,11 @@ def test_a_job_says_of_streams_only_what_a_stateful_one_has() -> None:
     assert kept.streaming == streaming
 
 
+def told_of(name: object) -> dict[str, object]:
+    """What an operator has written down that has one file with columns."""
+    return {"operatorInfo": {}, "stateStoreInfo": [{"storeName": "default", "stateSchemaFilePaths": [name]}]}
+
+
 @pytest.mark.parametrize("id", ["../../etc/passwd", "", "1", 7, {"a": 1}])
 def test_ids_that_are_none_of_sparks_are_no_names_of_files(id: object) -> None:
     told = {"state": {"conf": CONF, "nextWatermarkMs": 0, "base": None, "ids": {"0": [[id]]}}}
@@ -136,7 +141,26 @@ def test_ids_that_are_none_of_sparks_are_no_names_of_files(id: object) -> None:
         state_of(told, where="batch 0")
 
 
-def state_with(conf: dict[str, object]) -> dict[str, object]:
+@pytest.mark.parametrize(
+    "schemas",
+    [
+        {"../0": told_of(f"default/0_{WINNER}")},
+        {"0": told_of("../../../secrets")},
+        {"0": told_of(f"default/../0_{WINNER}")},
+        {"0": told_of(7)},
+        {"0": {"stateStoreInfo": [{}]}},
+        {"0": {}},
+        ["0"],
+    ],
+)
+def test_columns_that_lie_nowhere_in_the_state_are_no_names_of_files(schemas: object) -> None:
+    told = state_with(CONF)
+    assert state_of({"state": {**told["state"], "schemas": {"0": told_of(f"default/0_{WINNER}")}}}, where="batch 0")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        state_of({"state": {**told["state"], "schemas": schemas}}, where="batch 0")
+
+
+def state_with(conf: dict[str, object]) -> dict[str, dict[str, object]]:
     return {"state": {"conf": conf, "nextWatermarkMs": 0, "base": None, "ids": {"0": [[WINNER]]}}}
 
 

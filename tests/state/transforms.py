@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime.batch import Batch
 
 if TYPE_CHECKING:
+    import pandas
     from pyspark.sql import DataFrame
 
 
@@ -105,6 +107,25 @@ def paid(batch: Batch) -> DataFrame:
     return orders.join(payments, within, "leftOuter").select("o.id", F.expr("p.id IS NOT NULL").alias("paid"))
 
 
+def paid_in_sessions(batch: Batch) -> DataFrame:
+    """Different orders that were paid once in their next minute, by id and session: four kinds of operators, one behind
+    the other."""
+    from pyspark.sql import functions as F
+
+    orders = batch.sources["orders"].withWatermark("at", "30 seconds").dropDuplicates(["id", "at"]).alias("o")
+    payments = batch.sources["payments"].withWatermark("at", "30 seconds")
+    payments = payments.dropDuplicatesWithinWatermark(["id", "at"]).alias("p")
+    within = F.expr("o.id = p.id AND p.at BETWEEN o.at AND o.at + INTERVAL 1 MINUTE")
+    paid = payments.join(orders, within).select("o.id", "p.at")
+    by = paid.groupBy(F.session_window("at", "1 minute"), "id").count()
+    return by.select("id", F.col("session_window.start").alias("since"), "count")
+
+
+def the_first(batch: Batch) -> DataFrame:
+    """The first four rows."""
+    return batch.sources["orders"].limit(4)
+
+
 def joined(batch: Batch) -> DataFrame:
     """Payments with their orders, whichever comes first."""
     return batch.sources["payments"].join(batch.sources["orders"], "id")
@@ -121,16 +142,73 @@ def no_stream(batch: Batch) -> DataFrame:
     return batch.spark.range(1)
 
 
-def with_processor(batch: Batch) -> DataFrame:
-    """State of a processor of the user's own, below another operator."""
+def visits(batch: Batch) -> DataFrame:
+    """Rows by id, and the minutes and the first time that they are of, told once the watermark is a minute behind the
+    first time: a value, a list, a map and a timer."""
+    from pyspark.sql import Row
     from pyspark.sql.streaming import StatefulProcessor
 
-    class Same(StatefulProcessor):
+    class Visits(StatefulProcessor):
         def init(self, handle: Any) -> None:
-            pass
+            self.handle = handle
+            self.rows = handle.getValueState("rows", "rows long")
+            self.times = handle.getListState("times", "at timestamp")
+            self.minutes = handle.getMapState("minutes", "minute long", "rows long")
 
-        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
-            yield from rows
+        def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+            (count,) = self.rows.get() or (0,)
+            for row in rows:
+                if not count:
+                    self.handle.registerTimer(int(row["at"].timestamp() * 1000) + 60_000)
+                minute = (int(row["at"].timestamp()) // 60,)
+                (before,) = self.minutes.getValue(minute) or (0,)
+                self.minutes.updateValue(minute, (before + 1,))
+                self.times.appendValue((row["at"],))
+                count += 1
+            self.rows.update((count,))
+            yield from ()
+
+        def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+            (count,) = self.rows.get()
+            (since,) = min(self.times.get())
+            yield Row(id=key[0], rows=count, minutes=len([*self.minutes.keys()]), since=since)
+            for state in (self.rows, self.times, self.minutes):
+                state.clear()
+
+    by_id = batch.sources["orders"].withWatermark("at", "30 seconds").groupBy("id")
+    columns = "id long, rows long, minutes long, since timestamp"
+    return by_id.transformWithState(Visits(), columns, "Append", "EventTime")
+
+
+def reminders(batch: Batch, kept: str = "rows long") -> DataFrame:
+    """Rows by id so far, forgotten a minute after the last one; and a row of an id that has been there for half a
+    minute, by the clock."""
+    from pyspark.sql.streaming import StatefulProcessor
+
+    class Reminders(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            self.handle = handle
+            self.rows = handle.getValueState("rows", kept, ttlDurationMs=60_000)
+
+        def handleInputRows(self, key: Any, rows: Iterator[pandas.DataFrame], timerValues: Any) -> Any:
+            import pandas
+
+            (count,) = self.rows.get() or (0,)
+            if not count:
+                self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 30_000)
+            count += sum(len(frame) for frame in rows)
+            self.rows.update((count,))
+            yield pandas.DataFrame({"id": key[0], "rows": [count], "at": [timerValues.getCurrentProcessingTimeInMs()]})
+
+        def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
+            import pandas
+
+            yield pandas.DataFrame({"id": key[0], "rows": [0], "at": [expiredTimerInfo.getExpiryTimeInMs()]})
 
     by_id = batch.sources["orders"].groupBy("id")
-    return by_id.transformWithStateInPandas(Same(), "id long", "Update", "None").where("id > 0")
+    return by_id.transformWithStateInPandas(Reminders(), "id long, rows long, at long", "Update", "ProcessingTime")
+
+
+def reminders_by_text(batch: Batch) -> DataFrame:
+    """The same with the value as text."""
+    return reminders(batch, "rows string")

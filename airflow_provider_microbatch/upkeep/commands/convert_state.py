@@ -22,7 +22,16 @@ HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvi
 PROVIDERS = (HDFS, ROCKSDB)
 """Providers whose state is read, by the name that Spark pins."""
 
-_STORES: Mapping[str, Collection[str]] = {"stateStoreSave": {"default"}}
+_SIDES = {f"{side}-{kind}" for side in ("left", "right") for kind in ("keyToNumValues", "keyWithIndexToValue")}
+_ALONE = {"default"}
+_STORES: Mapping[str, Collection[str]] = {
+    "stateStoreSave": _ALONE,
+    "dedupe": _ALONE,
+    "dedupeWithinWatermark": _ALONE,
+    "symmetricHashJoin": _SIDES,
+    "sessionWindowStateStoreSaveExec": _ALONE,
+    "globalLimit": _ALONE,
+}
 """Spark's names of operators, and of the stores of each, that have one family of columns. What others keep would be
 read in part."""
 

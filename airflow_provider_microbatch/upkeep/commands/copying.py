@@ -9,13 +9,14 @@ from typing import ClassVar
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.handover import hand_over
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
+from airflow_provider_microbatch.runtime.operator_schemas import is_addresses
 from airflow_provider_microbatch.stores import Store
 from airflow_provider_microbatch.stores.location import open_store
 
 _METADATA = "metadata"
 _OF_THE_PLACE = frozenset({"leases", "maintenance", "repaired", "streaming", _METADATA})
 """Files of the place itself: leases, folders that attempts show to Spark, and commands that ran there; and
-``metadata``, which is copied last."""
+``metadata``, which is copied last. Addresses that Spark keeps with state are the place's too."""
 
 _GOING = "microbatch/retained/"
 """Entries that a process at the old place was about to remove."""
@@ -30,7 +31,8 @@ class Copy:
     :param sources: names in the order of the pipeline, for a v1 log.
     :param hand_over: complete the copy for a streaming query.
     :param why: the reason, for people.
-    :param changed: files that have another content in the copy, by path.
+    :param changed: files that have another content in the copy, or are only there, by path.
+    :param again: files of the source that the copy has under another path too, by this path.
     """
 
     kind: ClassVar[str] = "copy"
@@ -41,6 +43,7 @@ class Copy:
     hand_over: bool
     why: str
     changed: Mapping[str, str] = field(default_factory=dict)
+    again: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def what(self) -> str:
@@ -49,21 +52,26 @@ class Copy:
 
     def apply(self, store: Store, *, is_over: Callable[[], bool]) -> None:
         """Copy the files that are missing. :raises MaintenanceError: if the target has another file at a path."""
-        is_whole = copy_checkpoint(
-            open_store(self.source), open_store(self.target), is_over=is_over, changed=self.changed
-        )
+        source, target = open_store(self.source), open_store(self.target)
+        is_whole = copy_checkpoint(source, target, is_over=is_over, changed=self.changed, again=self.again)
         if self.hand_over and is_whole and not is_over():
             hand_over(Checkpoint(open_store(self.target), sources=tuple(self.sources)))
 
 
 def copy_checkpoint(
-    source: Store, target: Store, *, is_over: Callable[[], bool], changed: Mapping[str, str] | None = None
+    source: Store,
+    target: Store,
+    *,
+    is_over: Callable[[], bool],
+    changed: Mapping[str, str] | None = None,
+    again: Mapping[str, str] | None = None,
 ) -> bool:
     """Copy the files that are missing in the target, ``metadata`` last: every reader refuses half a copy, Spark too.
 
     :param is_over: whether the copy is no longer wanted; asked before each file, so that the caller can give a sign of
         life.
-    :param changed: files that have another content in the copy, by path.
+    :param changed: files that have another content in the copy, or are only there, by path.
+    :param again: files of the source that the copy has under another path too, by this path.
     :return: whether the copy is complete.
     :raises MaintenanceError: if the target has another file at a path.
     """
@@ -72,10 +80,14 @@ def copy_checkpoint(
     for path in (path for name in sorted(names) for path in files_below(source, name)):
         if is_over():
             return False
-        if not path.startswith(_GOING):
+        if not path.startswith(_GOING) and not is_addresses(path):
             _copy(source, target, path, (changed or {}).get(path))
     if is_over():
         return False
+    for path in filter(is_addresses, changed or {}):
+        _copy(source, target, path, (changed or {})[path])
+    for path, origin in (again or {}).items():
+        _copy(source, target, path, origin=origin)
     _copy(source, target, _METADATA)
     return True
 
@@ -101,9 +113,11 @@ def is_file(store: Store, path: str) -> bool:
         return False
 
 
-def _copy(source: Store, target: Store, path: str, changed: str | None = None) -> None:
-    data = source.get(path) if changed is None else changed.encode()
+def _copy(source: Store, target: Store, path: str, changed: str | None = None, *, origin: str | None = None) -> None:
+    data = source.get(origin or path) if changed is None else changed.encode()
     if data is None:
-        raise MaintenanceError(f"{source.location}/{path} vanished while it was copied: somebody is at it. Stop that.")
+        raise MaintenanceError(
+            f"{source.location}/{origin or path} vanished while it was copied: somebody is at it. Stop that."
+        )
     if not target.put_if_absent(path, data) and target.get(path) != data:
         raise MaintenanceError(f"{target.location}/{path} is there and is another one.")

@@ -17,7 +17,7 @@ from airflow_provider_microbatch.stores.location import open_store
 from airflow_provider_microbatch.upkeep.commands.alive import alive
 from airflow_provider_microbatch.upkeep.commands.copying import Copy
 from airflow_provider_microbatch.upkeep.commands.draft import Draft
-from airflow_provider_microbatch.upkeep.commands.exchange_state import entries_for_query, state_for_pipeline
+from airflow_provider_microbatch.upkeep.commands.exchange_state import state_for_pipeline, state_for_query
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
 
@@ -48,7 +48,7 @@ def plan_export(drafting: Drafting, *, target: str, allow_skip: bool = False) ->
         drafting.note(f"batch {position.batch_id} is planned and not committed: the query runs it first.")
     identity = checkpoint.identity()
     assert identity is not None, "it has batches"
-    changed = entries_for_query(drafting, position)
+    state = state_for_query(drafting, position, place=place.for_spark)
     drafting.elsewhere(
         Copy(
             source=checkpoint.location,
@@ -56,7 +56,8 @@ def plan_export(drafting: Drafting, *, target: str, allow_skip: bool = False) ->
             sources=identity.sources,
             hand_over=True,
             why=f"for a streaming query, format {identity.format}",
-            changed=changed,
+            changed=state.changed,
+            again=state.again,
         )
     )
     drafting.note(f"the query's checkpointLocation is {place.for_spark}.")

@@ -13,10 +13,19 @@ from airflow_provider_microbatch.checkpoint.codec import STATE_IDS
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry
 from airflow_provider_microbatch.checkpoint.identity import digest_of
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.exceptions import MaintenanceError
 from airflow_provider_microbatch.execution.position import Position
 from airflow_provider_microbatch.execution.query_state import state_of_query
 from airflow_provider_microbatch.execution.stateful import local_folder, published_result, state_of
+from airflow_provider_microbatch.runtime.operator_schemas import (
+    ADDRESSES,
+    SCHEMAS,
+    addressed,
+    lent_names,
+    names_in,
+    parse,
+)
 from airflow_provider_microbatch.runtime.streaming import PROVIDER, ROCKSDB, state_settings
 from airflow_provider_microbatch.stores import Store
 from airflow_provider_microbatch.stores.location import open_store
@@ -27,17 +36,29 @@ from airflow_provider_microbatch.upkeep.commands.site import Recorded
 _AGAIN = "Begin a checkpoint and a table of their own, which read from the beginning. Nothing was done."
 
 
-def entries_for_query(drafting: Drafting, position: Position) -> dict[str, str]:
-    """The entries that a streaming query goes on from, by path, in Spark's form: its commit entry names the state files
-    of the attempt whose output is published, its offset entries the settings that the state was made with. Empty for a
-    checkpoint without state.
+@dataclass(frozen=True, kw_only=True)
+class HandedOver:
+    """How the state of a pipeline gets into the copy that a streaming query goes on from.
 
+    :param changed: files that have another content in the copy, or are only there, by path.
+    :param again: files that the copy has under another path too, by this path.
+    """
+
+    changed: Mapping[str, str] = field(default_factory=dict)
+    again: Mapping[str, str] = field(default_factory=dict)
+
+
+def state_for_query(drafting: Drafting, position: Position, *, place: str) -> HandedOver:
+    """What a streaming query goes on from, in Spark's form: its commit entry names the state files of the attempt whose
+    output is published, its offset entries the settings that the state was made with. Nothing for a checkpoint without
+    state.
+
+    :param place: Spark's address of the copy.
     :raises CheckpointError: if nothing tells which files these are.
     """
     checkpoint = drafting.checkpoint
     if not checkpoint.keeps_state:
-        return {}
-    _check_no_addresses(checkpoint.location, drafting.store)
+        return HandedOver()
     number = position.batch_id - 1
     if number < 0:
         raise MaintenanceError(
@@ -72,9 +93,15 @@ def entries_for_query(drafting: Drafting, position: Position) -> dict[str, str]:
         extra={**commit.extra, STATE_IDS: state["ids"]},
     )
     found[f"commits/{number}"] = lane.commit_log.encoded(handed).decode()
+    again = dict[str, str]()
+    for operator, told in state.get("schemas", {}).items():
+        folder = f"state/{operator}"
+        found[f"{folder}/{ADDRESSES}/{number}"] = addressed(told, operator=f"{place}/{folder}", batch_id=number)
+        for name, lent in lent_names(told, batch_id=number).items():
+            again[f"{folder}/{SCHEMAS}/{lent}"] = f"{folder}/{SCHEMAS}/{name}"
     settings = ", ".join(f"{name}={value}" for name, value in state_settings().items())
     drafting.note(f"the query needs {_spark_for(state)}, the transform's operators as they are, and {settings}.")
-    return found
+    return HandedOver(changed=found, again={path: origin for path, origin in again.items() if path != origin})
 
 
 def _spark_for(state: Mapping[str, Any]) -> str:
@@ -105,7 +132,6 @@ def state_for_pipeline(drafting: Drafting, origin: Checkpoint, position: Positio
     if not origin.keeps_state:
         return TakenOver()
     store = open_store(origin.location)
-    _check_no_addresses(origin.location, store)
     for place in (origin.location, drafting.store.location):
         local_folder(Checkpoint(open_store(place)))
     number = position.batch_id - 1
@@ -117,8 +143,13 @@ def state_for_pipeline(drafting: Drafting, origin: Checkpoint, position: Positio
         )
     key = BatchKey(LIVE, number)
     left = state_of_query(origin, key, commit)
-    told = commit.progress if left is None else {"state": left}
-    taken = TakenOver()
+    told, taken = commit.progress, TakenOver()
+    if left is not None:
+        schemas = _schemas_of_query(store, batch_id=number)
+        told = {**commit.progress, "state": {**left, **({"schemas": schemas} if schemas else {})}}
+        if schemas:
+            entry = origin.commit_log.encoded(replace(commit, progress=told))
+            taken = TakenOver(changed={f"commits/{number}": entry.decode()})
     # As the first batch reads it: what that would be refused for is refused before anything is copied.
     if state_of(told, where=f"batch {key} of {origin.location}") is None:
         taken = _converted(drafting, origin, store, number, commit)
@@ -151,6 +182,13 @@ def _converted(drafting: Drafting, origin: Checkpoint, store: Store, number: int
             f"the state of {origin.location} has to be converted, for which a Spark is started here, and pyspark is "
             "not installed. Type this where it is. Nothing was done."
         ) from None
+    for operator in store.list("state"):
+        if store.list(f"state/{operator}/{SCHEMAS}"):
+            raise MaintenanceError(
+                f"operator {operator} of {origin.location} keeps several families of columns, as transformWithState "
+                "does and joins of state format 3, by checkpoint format 1: such state is taken over in format 2 alone. "
+                f"{_AGAIN}"
+            )
     how = "of checkpoint format 1" if provider == ROCKSDB else "Spark's default provider's"
     drafting.note(
         f"the state is {how}, and is converted to RocksDB's of checkpoint format 2 by Spark {spark}: the "
@@ -162,15 +200,29 @@ def _converted(drafting: Drafting, origin: Checkpoint, store: Store, number: int
     )
 
 
-def _check_no_addresses(location: str, store: Store) -> None:
-    """Check that no operator's state names the place where it lies: the copy would go on reading from there, until that
-    place is removed.
+def _schemas_of_query(store: Store, *, batch_id: int) -> dict[str, Any]:
+    """What operators of a query with several families of columns have written down, up to a batch.
 
-    :raises MaintenanceError: naming the operator.
+    :raises MaintenanceError: if it is not there, or of another form.
     """
-    for operator in store.list("state"):
-        if store.list(f"state/{operator}/_stateSchema"):
+    found = {}
+    for operator in filter(str.isdecimal, store.list("state")):
+        folder = f"state/{operator}"
+        if not store.list(f"{folder}/{SCHEMAS}"):
+            continue
+        batches = [number for number in numbers(store.list(f"{folder}/{ADDRESSES}")) if number <= batch_id]
+        path = f"{folder}/{ADDRESSES}/{max(batches, default=batch_id)}"
+        try:
+            told = parse((store.get(path) or b"").decode())
+            gone = [name for name in names_in(told) if store.get(f"{folder}/{SCHEMAS}/{name}") is None]
+        except ValueError as error:
             raise MaintenanceError(
-                f"operator {operator} of {location} keeps the address of its schema with its state, as "
-                f"transformWithState does: a copy would read the schema from the old place. {_AGAIN}"
+                f"{store.location}/{path} does not say what operator {operator} keeps: {error}. {_AGAIN}"
+            ) from error
+        if gone:
+            raise MaintenanceError(
+                f"{store.location}/{folder}/{SCHEMAS}/{gone[0]} is not there, by which Spark reads the state of "
+                f"operator {operator}. {_AGAIN}"
             )
+        found[operator] = told
+    return found

@@ -10,6 +10,7 @@ from airflow_provider_microbatch.checkpoint.key import check_name
 from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.maintenance import Maintenance
 from airflow_provider_microbatch.exceptions import MaintenanceError, MicroBatchError
+from airflow_provider_microbatch.runtime.operator_schemas import is_addresses, is_schema
 from airflow_provider_microbatch.stores import Store, check_path
 from airflow_provider_microbatch.upkeep.commands.convert_state import ConvertState
 from airflow_provider_microbatch.upkeep.commands.copying import Copy
@@ -131,13 +132,17 @@ def _check_copy(step: Copy, store: Store, told: Collection[str]) -> None:
     )
     if not are_entries:
         raise MaintenanceError(
-            f"it writes {changed!r:.200} into the copy, and nothing is changed there but entries of the logs."
+            f"it writes {changed!r:.200} into the copy, and nothing is changed there but entries of the "
+            "logs, and the addresses that are kept with state."
         )
+    again = step.again
+    if not (isinstance(again, Mapping) and all(is_schema(path) for paths in again.items() for path in paths)):
+        raise MaintenanceError(f"it copies {again!r:.200} to other paths, which are none of state.")
     if not all(isinstance(name, str) for name in step.sources):
         raise MaintenanceError(f"{step.sources!r:.200} are no names of sources.")
 
 
 def _is_entry(path: str) -> bool:
-    """Whether it is an entry of the offset log or the commit log of the live lane."""
+    """Whether it is an entry of the offset log or the commit log of the live lane, or what names the place of state."""
     folder, _, name = path.partition("/")
-    return folder in ("offsets", "commits") and len(numbers([name])) == 1
+    return is_addresses(path) or (folder in ("offsets", "commits") and len(numbers([name])) == 1)

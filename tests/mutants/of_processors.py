@@ -1,0 +1,52 @@
+"""Mutations of state that processors of a user's own keep."""
+
+from __future__ import annotations
+
+from tests.mutants.mutation import Mutation
+
+EXCHANGE = "tests/spark_exchange/test_state_exchange.py"
+KILLS = "tests/state/test_kills.py"
+PROCESSORS = "tests/state/test_processors.py"
+
+MUTATIONS = [
+    Mutation(
+        name="state names the folder of the attempt that made it",
+        why="batch 0 is in the table, and batch 1 fails for ever",
+        file="runtime/streaming.py",
+        old="            apart=_names_its_folder(result, conf),\n",
+        new="            apart=False,\n",
+        tests=(PROCESSORS,),
+    ),
+    Mutation(
+        name="an attempt tells the names of the copies that it was shown",
+        why="the batch after the next fails for ever, as its columns are in no file of that name",
+        file="runtime/operator_schemas.py",
+        old="{name: lent.get(name, name) for name in names_in(told)}",
+        new="{name: name for name in names_in(told)}",
+        tests=(PROCESSORS,),
+    ),
+    Mutation(
+        name="a processor's module is not found beside the driver",
+        why="each processor of a file that travels with the job fails at batch 0",
+        file="runtime/streaming.py",
+        old='    spark.sparkContext.environment.setdefault("PYTHONPATH", os.environ.get("PYTHONPATH", ""))\n',
+        new="",
+        tests=(KILLS,),
+    ),
+    Mutation(
+        name="an interval waits for a time of day",
+        why="what a timer was to tell is in no table, and nobody is told",
+        file="runtime/streaming.py",
+        old="    if streaming.bounded:\n        _check_clock(result)\n",
+        new="",
+        tests=(PROCESSORS,),
+    ),
+    Mutation(
+        name="a query's processor comes without what it has written down",
+        why="the pipeline's first batch fails for ever",
+        file="upkeep/commands/exchange_state.py",
+        old="        schemas = _schemas_of_query(store, batch_id=number)\n",
+        new="        schemas = {}\n",
+        tests=(EXCHANGE,),
+    ),
+]
