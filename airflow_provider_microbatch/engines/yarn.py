@@ -18,10 +18,26 @@ from airflow_provider_microbatch.exceptions import EngineError
 
 _TIMEOUT = 60
 _ALIVE = "NEW,NEW_SAVING,SUBMITTED,ACCEPTED,RUNNING"
+_ENDED = "FINISHED,FAILED,KILLED"
 _APPLICATION = re.compile(r"^\s*(application_\d+_\d+)\b", re.MULTILINE)
+_FIELD = re.compile(r"^\t(State|Final-State|Diagnostics) : (.*?)(?=^\t[A-Z][\w -]* : |\Z)", re.MULTILINE | re.DOTALL)
 _CLASS = "org.apache.hadoop.yarn.client.cli.ApplicationCLI"
 _FOLDERS = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 _QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """How an application failed.
+
+    :param application: its id.
+    :param was_killed: whether somebody had YARN kill it.
+    :param diagnostics: YARN's words.
+    """
+
+    application: str
+    was_killed: bool
+    diagnostics: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +78,21 @@ class Yarn:
         for application in found:
             self._ask("-kill", application)
         return bool(found)
+
+    def failure(self, tag: str) -> Failure | None:
+        """How the application with ``tag`` failed, if one has.
+
+        :raises EngineError: if YARN cannot be asked from here.
+        """
+        for application in _APPLICATION.findall(self._ask("-list", "-appTags", tag, "-appStates", _ENDED)):
+            told = {name: value.strip() for name, value in _FIELD.findall(self._ask("-status", application))}
+            if told.get("Final-State") != "SUCCEEDED":
+                return Failure(
+                    application=application,
+                    was_killed=told.get("State") == "KILLED",
+                    diagnostics=told.get("Diagnostics", ""),
+                )
+        return None
 
     def _ask(self, *arguments: str) -> str:
         command = [*self._program(), "application", *arguments]

@@ -109,6 +109,43 @@ def test_yarn_is_asked_by_tag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert engine.cancel(handle) is False
 
 
+STATUS = """Application Report :
+\tApplication-Id : application_1700000000000_0042
+\tState : FAILED
+\tFinal-State : FAILED
+\tLog Aggregation Status : DISABLED
+\tDiagnostics : Application application_1700000000000_0042 failed 1 times due to exitCode: 137
+Failing this attempt.Diagnostics: Killed by external signal
+. Failing the application.
+\tUnmanaged Application : false
+\tTimeoutType : LIFETIME\tExpiryTime : UNLIMITED\tRemainingTime : -1seconds
+"""
+
+
+def test_how_an_application_failed_is_asked_by_tag_and_told_whole(tmp_path: Path) -> None:
+    yarn, asked_of = tmp_path / "yarn", "application_1700000000000_0042"
+    yarn.write_text(
+        "#!/bin/sh\n"
+        f'[ "$2 $3 $4" = "-list -appTags {TAG}" ] && cat {tmp_path}/listing\n'
+        f'[ "$2 $3" = "-status {asked_of}" ] && cat {tmp_path}/status\nexit 0\n'
+    )
+    yarn.chmod(0o755)
+    (tmp_path / "listing").write_text(LISTING)
+    (tmp_path / "status").write_text(STATUS)
+    asked = Yarn(environment={"PATH": f"{tmp_path}:/usr/bin:/bin"}, binary="spark-submit")
+    failure = asked.failure(TAG)
+    assert failure is not None
+    assert (failure.application, failure.was_killed) == (asked_of, False)
+    assert failure.diagnostics.startswith(f"Application {asked_of} failed 1 times due to exitCode: 137\nFailing")
+    assert failure.diagnostics.endswith(". Failing the application.")
+    (tmp_path / "status").write_text(STATUS.replace("FAILED", "KILLED"))
+    failure = asked.failure(TAG)
+    assert failure is not None
+    assert failure.was_killed
+    (tmp_path / "status").write_text(STATUS.replace("FAILED", "SUCCEEDED"))
+    assert asked.failure(TAG) is None
+
+
 def test_a_yarn_that_cannot_be_asked_is_an_error_not_a_guess() -> None:
     """At once: a triggerer has no time to look for a ResourceManager that nothing names."""
     with pytest.raises(EngineError, match=r"neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set\. Set"):

@@ -31,6 +31,9 @@ _SPARK = {
     # They lie on each node, so none is uploaded.
     "spark.yarn.jars": f"local:{_JARS}/*",
     "spark.pyspark.python": sys.executable,
+    "spark.driver.host": "127.0.0.1",
+    "spark.yarn.appMasterEnv.SPARK_LOCAL_IP": "127.0.0.1",
+    "spark.executorEnv.SPARK_LOCAL_IP": "127.0.0.1",
     "spark.executor.instances": "1",
     "spark.executor.memory": "512m",
     "spark.executor.memoryOverhead": "128m",

@@ -25,7 +25,7 @@ from airflow_provider_microbatch.engines.environment import (
 from airflow_provider_microbatch.engines.handles import SubmitHandle
 from airflow_provider_microbatch.engines.lookup import Wanted
 from airflow_provider_microbatch.engines.masters import Target, target_of
-from airflow_provider_microbatch.engines.spark_submit.error import submit_error
+from airflow_provider_microbatch.engines.spark_submit.error import submit_error, yarn_error
 from airflow_provider_microbatch.engines.yarn import Yarn
 from airflow_provider_microbatch.exceptions import EngineError
 from airflow_provider_microbatch.execution.engine import Code, EngineState, Handle
@@ -172,7 +172,7 @@ class SparkSubmitEngine:
             raise EngineError(f"{handle['application']} was not started by this process, so it cannot be waited for.")
         launch.wait()
         if launch.error is not None:
-            raise submit_error(handle["application"], launch.error, stopped=launch.forbidden) from launch.error
+            raise self._error(handle, launch.error, stopped=launch.forbidden) from launch.error
 
     def poll(self, handle: Handle) -> EngineState:
         checked = SubmitHandle.of(handle, engine=self.name)
@@ -259,6 +259,19 @@ class SparkSubmitEngine:
         return launch_environment(
             os.environ, extra=self._env_vars, binary=self._spark_binary or SPARK_SUBMIT, is_local=target.is_local
         )
+
+    def _error(self, handle: Handle, error: Exception, *, stopped: bool) -> EngineError:
+        checked = SubmitHandle.of(handle, engine=self.name)
+        if checked.target.is_yarn and not stopped:
+            try:
+                failure = self._yarn(checked.target).failure(checked.tag)
+            except EngineError as unknown:
+                log.warning("YARN cannot be asked how %s ended: %s", checked.application, unknown)
+            else:
+                # A driver beside the task, in client mode, that fails by itself leaves an application that succeeded.
+                if failure is not None:
+                    return yarn_error(checked.application, failure)
+        return submit_error(checked.application, error, stopped=stopped)
 
     def _yarn(self, target: Target) -> Yarn:
         return Yarn(environment=self._environment(target), binary=self._spark_binary or SPARK_SUBMIT)
