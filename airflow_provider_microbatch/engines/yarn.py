@@ -69,12 +69,14 @@ class Yarn:
         """
         return _APPLICATION.findall(self._ask("-list", "-appTags", tag, "-appStates", _ALIVE))
 
-    def kill(self, tag: str) -> bool:
+    def kill(self, tag: str, *, known: str | None = None) -> bool:
         """Kill the applications with ``tag``; True if there were any.
 
+        :param known: the id of the one that runs, if the caller knows it: a task that is told to stop has no time for a
+            call that looks it up.
         :raises EngineError: if YARN cannot be asked from here.
         """
-        found = self.applications(tag)
+        found = [known] if known else self.applications(tag)
         for application in found:
             self._ask("-kill", application)
         return bool(found)

@@ -14,6 +14,8 @@ from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
 from airflow_provider_microbatch.engines.yarn import Yarn
 from airflow_provider_microbatch.exceptions import EngineError
 from airflow_provider_microbatch.execution.engine import EngineState
+from tests.engines.conftest import World
+from tests.support.waiting import wait_until
 
 TAG = "microbatch-0b54e5a1-6f5e-4d38-9c6c-3f1a5a2b7c9d"
 KEY = BatchKey("live", 5)
@@ -144,6 +146,27 @@ def test_how_an_application_failed_is_asked_by_tag_and_told_whole(tmp_path: Path
     assert failure.was_killed
     (tmp_path / "status").write_text(STATUS.replace("FAILED", "SUCCEEDED"))
     assert asked.failure(TAG) is None
+
+
+def test_a_task_that_is_told_to_stop_asks_yarn_once(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has three seconds, and a call of Hadoop's client may take two: the id is on spark-submit's lips."""
+    folder, asked_of = tmp_path / "bin", "application_1700000000000_0042"
+    folder.mkdir()
+    (folder / "yarn").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n')
+    (folder / "spark-submit").write_text(f"#!/bin/sh\necho Submitted application {asked_of}\nsleep 600\n")
+    for program in folder.iterdir():
+        program.chmod(0o755)
+    connection = {"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+    monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop/conf")
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    world.engine = engine = SparkSubmitEngine(grace_seconds=1)
+    handle = world.start(*world.job(None, [world.land("a.json", [{"id": 1}])]))
+    wait_until(lambda: engine._launches[handle["tag"]].application_on_yarn is not None)
+    assert engine.cancel(handle) is True
+    assert (tmp_path / "calls").read_text() == f"application -kill {asked_of}\n"
 
 
 def test_a_yarn_that_cannot_be_asked_is_an_error_not_a_guess() -> None:

@@ -42,6 +42,14 @@ MUTATIONS = [
         tests=(MASTERS,),
     ),
     Mutation(
+        name="a stop looks for the application whose id it knows",
+        why="Airflow kills the task before the application is: it runs on until its next attempt",
+        file="engines/spark_submit/__init__.py",
+        old="known = launch.application_on_yarn if launch is not None and stopped else None",
+        new="known = None",
+        tests=(MASTERS,),
+    ),
+    Mutation(
         name="spark-submit may leave an application that it has submitted",
         why="a job that has only been submitted counts as one that has ended well",
         file="engines/spark_submit/__init__.py",

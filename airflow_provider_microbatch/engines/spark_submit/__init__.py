@@ -206,7 +206,8 @@ class SparkSubmitEngine:
             packaging.unpack(tag)
         if _lives_on_yarn(checked):
             if launch is None or not launch.ended_well:
-                stopped = self._yarn(target).kill(tag) or stopped
+                known = launch.application_on_yarn if launch is not None and stopped else None
+                stopped = self._yarn(target).kill(tag, known=known) or stopped
         elif target.is_kubernetes and target.deploy_mode == "cluster":
             stopped = kubernetes.delete_driver(tag, target.namespace) or stopped
         elif not _is_here(checked):
@@ -340,6 +341,12 @@ class _Launch(threading.Thread):
     def ended_well(self) -> bool:
         """Whether spark-submit has ended, without an error."""
         return self.error is None and not self.is_alive()
+
+    @property
+    def application_on_yarn(self) -> str | None:
+        """The id of the application in cluster mode, once spark-submit has said it; the hook keeps it for its own
+        ``on_kill``."""
+        return getattr(self._hook, "_yarn_application_id", None)
 
     @property
     def forbidden(self) -> bool:
