@@ -34,7 +34,10 @@ _SPARK = {
     "spark.driver.host": "127.0.0.1",
     "spark.yarn.appMasterEnv.SPARK_LOCAL_IP": "127.0.0.1",
     "spark.executorEnv.SPARK_LOCAL_IP": "127.0.0.1",
-    "spark.executor.instances": "1",
+    # Who computes nothing starts no executor.
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    "spark.dynamicAllocation.maxExecutors": "1",
     "spark.executor.memory": "512m",
     "spark.executor.memoryOverhead": "128m",
     "spark.driver.memory": "512m",
