@@ -60,7 +60,7 @@ test: setup environments imports ## Hold the layers (import-linter) and run the 
 	$(call in_memory,10000000); $(BIN)/python -m pytest -n $(WORKERS) $(KEPT) $(PYTEST_ARGS)
 
 # What runs in this process alone: no JVM, no migrated database, no scheduler. For the inner loop; `make test` is the whole.
-FAST := -m "not spark and not airflow and not exchange and not slow" --ignore=tests/scheduler --ignore=tests/demo
+FAST := -m "not spark and not airflow and not exchange and not slow and not asked_for" --ignore=tests/scheduler --ignore=tests/demo
 test-fast: $(INSTALLED) ## Run the tests without Spark and Airflow: under two minutes.
 	$(call in_memory,1000000); $(BIN)/python -m pytest -q -n $(WORKERS) $(KEPT) $(FAST) $(PYTEST_ARGS)
 

@@ -107,7 +107,7 @@ class ReadError(EngineError):
 
 
 class SparkKilledError(EngineError):
-    """Spark's driver was killed; the message says by which signal."""
+    """Spark's driver was killed; the message says by which signal, or what YARN says of it."""
 
 
 class HookError(MicroBatchError):

@@ -44,6 +44,11 @@ class Target:
         """:raises EngineError: if Spark would refuse a Python application on this target."""
         if self.deploy_mode not in ("client", "cluster"):
             raise EngineError(f"deploy mode {self.deploy_mode!r} is neither 'client' nor 'cluster'.")
+        if self.is_yarn and self.master != "yarn":
+            raise EngineError(
+                f"master {self.master}: Spark knows YARN by the one word 'yarn'; where it is, HADOOP_CONF_DIR says. "
+                "Give the connection the type 'spark' and the host 'yarn', without a port."
+            )
         if self.deploy_mode == "client":
             return
         if self.master.startswith("spark://"):

@@ -96,7 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     given, for_pytest = parser.parse_known_args(arguments)
     matrices = Matrices(given.system)
-    status = pytest.main(["-q", "-p", "no:cacheprovider", str(HERE), *for_pytest], plugins=[matrices])
+    named = ["-m", ""] if given.system else []
+    status = pytest.main(["-q", "-p", "no:cacheprovider", *named, str(HERE), *for_pytest], plugins=[matrices])
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED):
         return int(status)
     unknown = set(given.system) - matrices.known

@@ -15,12 +15,14 @@ FIXTURE = "system_name"
 """
 
 
-def registered(systems: Iterable[str], *, slow: Collection[str] = ()) -> Any:
+def registered(systems: Iterable[str], *, slow: Collection[str] = (), asked_for: Collection[str] = ()) -> Any:
     """The fixture :data:`FIXTURE` over the names of a suite's systems.
 
     :param slow: those that are none of the inner loop's, such as what a server is started for.
+    :param asked_for: those of which each case takes so long that they run only where ``make contract`` names them.
     """
-    params = [pytest.param(name, marks=pytest.mark.slow) if name in slow else name for name in systems]
+    marks = dict.fromkeys(slow, pytest.mark.slow) | dict.fromkeys(asked_for, pytest.mark.asked_for)
+    params = [pytest.param(name, marks=marks[name]) if name in marks else name for name in systems]
 
     @pytest.fixture(params=params, name=FIXTURE)
     def system_name(request: pytest.FixtureRequest) -> str:

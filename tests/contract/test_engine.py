@@ -26,6 +26,7 @@ from tests.contract.registered import registered
 from tests.engines.conftest import World
 from tests.support.waiting import wait_until
 from tests.support.warm import warm_server
+from tests.support.yarn import Yarn, yarn_cluster
 
 pytestmark = pytest.mark.spark
 
@@ -38,19 +39,28 @@ class System:
 
     :param kind: the engine's class.
     :param connection: of the Airflow connection that leads to it; None for a warm server, which is started then.
+    :param on_yarn: whether a YARN is started for it.
     """
 
     kind: type[Engine]
     connection: dict[str, object] | None
+    on_yarn: bool = False
+
+
+def _yarn(deploy_mode: str) -> System:
+    connection: dict[str, object] = {"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": deploy_mode}}
+    return System(SparkSubmitEngine, connection, on_yarn=True)
 
 
 SYSTEMS = {
     "spark-submit": System(SparkSubmitEngine, {"conn_type": "spark", "host": "local[1]"}),
     "spark-connect": System(SparkConnectEngine, None),
     "acme's process": System(ProcessEngine, {"conn_type": "acme_process"}),
+    "yarn": _yarn("cluster"),
+    "yarn-client": _yarn("client"),
 }
 
-system_name = registered(SYSTEMS)
+system_name = registered(SYSTEMS, asked_for=[name for name, system in SYSTEMS.items() if system.on_yarn])
 
 
 @pytest.fixture(scope="module")
@@ -60,12 +70,24 @@ def warm_connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[s
         yield running.connection
 
 
+@pytest.fixture(scope="module")
+def yarn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yarn]:
+    with yarn_cluster(tmp_path_factory.mktemp("yarn")) as running:
+        yield running
+
+
 @pytest.fixture
 def make(system_name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Engine]:
     """The engine as any process makes it, from the connection alone."""
-    connection = SYSTEMS[system_name].connection or request.getfixturevalue("warm_connection")
+    system = SYSTEMS[system_name]
+    connection = system.connection or request.getfixturevalue("warm_connection")
     monkeypatch.setenv(f"AIRFLOW_CONN_{CONN_ID.upper()}", json.dumps(connection))
-    return lambda: engine_for(Wanted(conn_id=CONN_ID, conf={"spark.ui.enabled": "false"}))
+    conf = {"spark.ui.enabled": "false"}
+    if system.on_yarn:
+        yarn: Yarn = request.getfixturevalue("yarn")
+        monkeypatch.setenv("HADOOP_CONF_DIR", str(yarn.configuration))
+        conf |= yarn.spark
+    return lambda: engine_for(Wanted(conn_id=CONN_ID, conf=conf))
 
 
 @pytest.fixture

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.engines import clusters
 from airflow_provider_microbatch.engines.masters import Target
 from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
+from airflow_provider_microbatch.engines.yarn import Yarn
 from airflow_provider_microbatch.exceptions import EngineError
 from airflow_provider_microbatch.execution.engine import EngineState
+from tests.engines.conftest import World
+from tests.support.waiting import wait_until
 
 TAG = "microbatch-0b54e5a1-6f5e-4d38-9c6c-3f1a5a2b7c9d"
 KEY = BatchKey("live", 5)
@@ -33,6 +36,7 @@ def test_the_target_is_the_one_the_hook_submits_to(
     monkeypatch: pytest.MonkeyPatch, connection: dict[str, object], master: str, deploy_mode: str
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+    monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop/conf")
     handle = SparkSubmitEngine().handle(pipeline="orders", key=KEY, epoch=2)
     assert (handle["master"], handle["deploy_mode"]) == (master, deploy_mode)
     assert handle["engine"] == "spark-submit"
@@ -50,6 +54,9 @@ def test_the_target_is_the_one_the_hook_submits_to(
         ),
         ({"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "cluster"}}, "no cluster"),
         ({"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cloud"}}, "'cloud'"),
+        ({"conn_type": "spark", "host": "yarn"}, "neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set"),
+        ({"conn_type": "spark", "host": "yarn-cluster"}, "the host 'yarn', without a port"),
+        ({"conn_type": "yarn", "host": ""}, "master yarn://: Spark knows YARN by the one word 'yarn'"),
         ({"conn_type": "http", "host": "example.com"}, "'spark_default' is of type 'http', not 'spark'"),
     ],
 )
@@ -57,16 +64,21 @@ def test_what_spark_refuses_is_refused_before_an_attempt_is_recorded(
     monkeypatch: pytest.MonkeyPatch, connection: dict[str, object], said: str
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+    for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
+        monkeypatch.delenv(name, raising=False)
     with pytest.raises(EngineError, match=said):
         SparkSubmitEngine().handle(pipeline="orders", key=KEY, epoch=1)
 
 
 def test_nothing_secret_goes_to_the_command_line_of_a_cluster() -> None:
-    engine = SparkSubmitEngine(conf={"spark.yarn.tags": "theirs"}, env_vars={"TOKEN": "x"})
+    engine = SparkSubmitEngine(
+        conf={"spark.yarn.tags": "theirs", "spark.yarn.submit.waitAppCompletion": "false"}, env_vars={"TOKEN": "x"}
+    )
     settings = engine._settings(Target(master="yarn", deploy_mode="cluster"), "microbatch-1")
     assert settings["spark.yarn.appMasterEnv.TOKEN"] == "x"
     assert settings["spark.yarn.tags"] == "theirs,microbatch-1"
     assert settings["spark.yarn.maxAppAttempts"] == "1"
+    assert settings["spark.yarn.submit.waitAppCompletion"] == "true"
     settings = engine._settings(Target(master="k8s://a", deploy_mode="cluster"), "microbatch-1")
     assert settings["spark.kubernetes.driverEnv.TOKEN"] == "x"
     assert settings["spark.kubernetes.driver.label.microbatch-tag"] == "microbatch-1"
@@ -99,7 +111,67 @@ def test_yarn_is_asked_by_tag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert engine.cancel(handle) is False
 
 
-def test_a_cluster_that_cannot_be_asked_is_an_error_not_a_guess(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(EngineError, match="yarn"):
-        clusters.yarn_applications("microbatch-1")
+STATUS = """Application Report :
+\tApplication-Id : application_1700000000000_0042
+\tState : FAILED
+\tFinal-State : FAILED
+\tLog Aggregation Status : DISABLED
+\tDiagnostics : Application application_1700000000000_0042 failed 1 times due to exitCode: 137
+Failing this attempt.Diagnostics: Killed by external signal
+. Failing the application.
+\tUnmanaged Application : false
+\tTimeoutType : LIFETIME\tExpiryTime : UNLIMITED\tRemainingTime : -1seconds
+"""
+
+
+def test_how_an_application_failed_is_asked_by_tag_and_told_whole(tmp_path: Path) -> None:
+    yarn, asked_of = tmp_path / "yarn", "application_1700000000000_0042"
+    yarn.write_text(
+        "#!/bin/sh\n"
+        f'[ "$2 $3 $4" = "-list -appTags {TAG}" ] && cat {tmp_path}/listing\n'
+        f'[ "$2 $3" = "-status {asked_of}" ] && cat {tmp_path}/status\nexit 0\n'
+    )
+    yarn.chmod(0o755)
+    (tmp_path / "listing").write_text(LISTING)
+    (tmp_path / "status").write_text(STATUS)
+    asked = Yarn(environment={"PATH": f"{tmp_path}:/usr/bin:/bin"}, binary="spark-submit")
+    failure = asked.failure(TAG)
+    assert failure is not None
+    assert (failure.application, failure.was_killed) == (asked_of, False)
+    assert failure.diagnostics.startswith(f"Application {asked_of} failed 1 times due to exitCode: 137\nFailing")
+    assert failure.diagnostics.endswith(". Failing the application.")
+    (tmp_path / "status").write_text(STATUS.replace("FAILED", "KILLED"))
+    failure = asked.failure(TAG)
+    assert failure is not None
+    assert failure.was_killed
+    (tmp_path / "status").write_text(STATUS.replace("FAILED", "SUCCEEDED"))
+    assert asked.failure(TAG) is None
+
+
+def test_a_task_that_is_told_to_stop_asks_yarn_once(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has three seconds, and a call of Hadoop's client may take two: the id is on spark-submit's lips."""
+    folder, asked_of = tmp_path / "bin", "application_1700000000000_0042"
+    folder.mkdir()
+    (folder / "yarn").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n')
+    (folder / "spark-submit").write_text(f"#!/bin/sh\necho Submitted application {asked_of}\nsleep 600\n")
+    for program in folder.iterdir():
+        program.chmod(0o755)
+    connection = {"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+    monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop/conf")
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    world.engine = engine = SparkSubmitEngine(grace_seconds=1)
+    handle = world.start(*world.job(None, [world.land("a.json", [{"id": 1}])]))
+    wait_until(lambda: engine._launches[handle["tag"]].application_on_yarn is not None)
+    assert engine.cancel(handle) is True
+    assert (tmp_path / "calls").read_text() == f"application -kill {asked_of}\n"
+
+
+def test_a_yarn_that_cannot_be_asked_is_an_error_not_a_guess() -> None:
+    """At once: a triggerer has no time to look for a ResourceManager that nothing names."""
+    with pytest.raises(EngineError, match=r"neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set\. Set"):
+        Yarn(environment={"PATH": os.environ["PATH"]}, binary="spark-submit").applications(TAG)
+    with pytest.raises(EngineError, match="neither 'yarn' nor, beside spark-submit, 'spark-class' is here"):
+        Yarn(environment={"PATH": "/nowhere", "HADOOP_CONF_DIR": "/x"}, binary="spark-submit").applications(TAG)

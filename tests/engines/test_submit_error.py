@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_microbatch.engines.spark_submit.error import submit_error
-from airflow_provider_microbatch.exceptions import SparkKilledError
+from airflow_provider_microbatch.engines.spark_submit.error import submit_error, yarn_error
+from airflow_provider_microbatch.engines.yarn import Failure
+from airflow_provider_microbatch.exceptions import EngineError, SparkKilledError
 
 TRACE = """26/11/22 02:00:00 WARN FileStreamSink: Assume no metadata directory
 \tat org.apache.hadoop.fs.RawLocalFileSystem.getFileStatus(RawLocalFileSystem.java:1)
@@ -75,3 +76,34 @@ def test_what_a_stopped_task_has_on_record_is_that_it_was_stopped() -> None:
 
 def test_what_is_no_end_of_spark_submit_stands_as_it_is() -> None:
     assert str(submit_error("orders", OSError("no such file"), stopped=False)) == "orders failed: no such file"
+
+
+YARN_ID = "application_1795726709300_0002"
+CONTAINER = (
+    f"Application {YARN_ID} failed 1 times (global limit =2; local limit is =1) due to AM Container for "
+    "appattempt_1795726709300_0002_000001 exited with  exitCode: {code}\n"
+    "Failing this attempt.Diagnostics: [2026-11-26 21:01:31.128]Container killed on request. Exit code is {code}"
+)
+
+
+@pytest.mark.parametrize(
+    ("was_killed", "diagnostics", "killed", "said"),
+    [
+        (True, f"Application {YARN_ID} was killed by user root at 127.0.0.1", True, "was killed by user root"),
+        (False, CONTAINER.format(code=137), True, "exitCode: 137"),
+        (False, CONTAINER.format(code=-104), True, "exitCode: -104"),
+        (False, CONTAINER.format(code=13), False, "exitCode: 13"),
+        (False, "User application exited with status 1", False, "User application exited with status 1"),
+    ],
+)
+def test_what_ended_an_application_on_yarn_comes_first(
+    was_killed: bool, diagnostics: str, killed: bool, said: str
+) -> None:
+    """As YARN words it."""
+    failure = Failure(application=YARN_ID, was_killed=was_killed, diagnostics=diagnostics)
+    error = yarn_error("orders", failure)
+    first = str(error).splitlines()[0]
+    assert first.startswith(f"orders failed: its application {YARN_ID} {'was ended' if killed else 'failed'} on YARN: ")
+    assert said in first
+    assert f"yarn logs -applicationId {YARN_ID}" in str(error)
+    assert type(error) is (SparkKilledError if killed else EngineError)

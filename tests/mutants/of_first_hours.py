@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutation import Mutation
 
 CONNECT = "tests/engines/test_connect.py"
+MASTERS = "tests/engines/test_masters.py"
 REFUSALS = "tests/engines/test_connect_refusals.py"
 
 MUTATIONS = [
@@ -30,7 +31,39 @@ MUTATIONS = [
         file="engines/masters.py",
         old="    if connection.conn_type not in _TYPES:\n",
         new="    if False:\n",
-        tests=("tests/engines/test_masters.py",),
+        tests=(MASTERS,),
+    ),
+    Mutation(
+        name="YARN is asked by the command yarn alone",
+        why="where only the PyPI package of Spark is, no application in cluster mode is found again, or ended",
+        file="engines/yarn.py",
+        old="        self.check()\n        submit = shutil.which(self.binary, path=path)\n",
+        new="        submit = None\n",
+        tests=(MASTERS,),
+    ),
+    Mutation(
+        name="a stop looks for the application whose id it knows",
+        why="Airflow kills the task before the application is: it runs on until its next attempt",
+        file="engines/spark_submit/__init__.py",
+        old="known = launch.application_on_yarn if launch is not None and stopped else None",
+        new="known = None",
+        tests=(MASTERS,),
+    ),
+    Mutation(
+        name="spark-submit may leave an application that it has submitted",
+        why="a job that has only been submitted counts as one that has ended well",
+        file="engines/spark_submit/__init__.py",
+        old='            settings["spark.yarn.submit.waitAppCompletion"] = "true"\n',
+        new="",
+        tests=(MASTERS,),
+    ),
+    Mutation(
+        name="an application that YARN has ended is one that failed",
+        why="a batch whose driver is killed for its memory each time is never set aside",
+        file="engines/spark_submit/error.py",
+        old="any(code in _FROM_OUTSIDE or _signal_of(code) for code in codes)",
+        new="False",
+        tests=("tests/engines/test_submit_error.py",),
     ),
     Mutation(
         name="a token goes to whoever listens at the runner's socket",

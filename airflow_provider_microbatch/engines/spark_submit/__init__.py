@@ -1,6 +1,6 @@
 """The engine that launches each attempt by spark-submit, through the Spark provider's own hook.
 
-Tested for real with a local master (``local[1]``). Standalone, YARN and Kubernetes were not: see ``clusters``.
+Tested for real with local masters, on standalone clusters and on YARN; not on Kubernetes: see ``kubernetes``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.engines import class_archive, clusters, packaging, processes
+from airflow_provider_microbatch.engines import class_archive, kubernetes, packaging, processes
 from airflow_provider_microbatch.engines.environment import (
     SPARK_SUBMIT,
     check_versions,
@@ -25,7 +25,8 @@ from airflow_provider_microbatch.engines.environment import (
 from airflow_provider_microbatch.engines.handles import SubmitHandle
 from airflow_provider_microbatch.engines.lookup import Wanted
 from airflow_provider_microbatch.engines.masters import Target, target_of
-from airflow_provider_microbatch.engines.spark_submit.error import submit_error
+from airflow_provider_microbatch.engines.spark_submit.error import submit_error, yarn_error
+from airflow_provider_microbatch.engines.yarn import Yarn
 from airflow_provider_microbatch.exceptions import EngineError
 from airflow_provider_microbatch.execution.engine import Code, EngineState, Handle
 from airflow_provider_microbatch.runtime.job import Job, Requirements
@@ -171,7 +172,7 @@ class SparkSubmitEngine:
             raise EngineError(f"{handle['application']} was not started by this process, so it cannot be waited for.")
         launch.wait()
         if launch.error is not None:
-            raise submit_error(handle["application"], launch.error, stopped=launch.forbidden) from launch.error
+            raise self._error(handle, launch.error, stopped=launch.forbidden) from launch.error
 
     def poll(self, handle: Handle) -> EngineState:
         checked = SubmitHandle.of(handle, engine=self.name)
@@ -181,12 +182,12 @@ class SparkSubmitEngine:
             if launch.is_alive():
                 return EngineState.RUNNING
             return EngineState.SUCCEEDED if launch.error is None else EngineState.FAILED
-        if target.is_yarn and clusters.yarn_applications(tag):
-            return EngineState.RUNNING
         if target.is_kubernetes and target.deploy_mode == "cluster":
-            return clusters.kubernetes_state(tag, target.namespace)
-        here = checked.host == socket.gethostname()
-        return EngineState.RUNNING if here and processes.find(tag) else EngineState.UNKNOWN
+            return kubernetes.driver_state(tag, target.namespace)
+        if _is_here(checked) and processes.find(tag):
+            return EngineState.RUNNING
+        lives = _lives_on_yarn(checked) and bool(self._yarn(target).applications(tag))
+        return EngineState.RUNNING if lives else EngineState.UNKNOWN
 
     def cancel(self, handle: Handle) -> bool:
         """Stop the application if it runs; none of its processes is running when this returns.
@@ -200,14 +201,16 @@ class SparkSubmitEngine:
         stopped = launch is not None and launch.is_alive()
         if launch is not None:
             launch.forbid()
-        if checked.host == socket.gethostname():
+        if _is_here(checked):
             stopped = self._end_here(tag, launch) or stopped
             packaging.unpack(tag)
-        if target.is_yarn:
-            stopped = clusters.yarn_kill(tag) or stopped
+        if _lives_on_yarn(checked):
+            if launch is None or not launch.ended_well:
+                known = launch.application_on_yarn if launch is not None and stopped else None
+                stopped = self._yarn(target).kill(tag, known=known) or stopped
         elif target.is_kubernetes and target.deploy_mode == "cluster":
-            stopped = clusters.kubernetes_kill(tag, target.namespace) or stopped
-        elif checked.host != socket.gethostname():
+            stopped = kubernetes.delete_driver(tag, target.namespace) or stopped
+        elif not _is_here(checked):
             log.warning(
                 "%s was started on host %s and cannot be stopped from here; it is fenced and cannot publish",
                 checked.application,
@@ -233,6 +236,8 @@ class SparkSubmitEngine:
         target = self._target()
         target.check()
         self._environment(target)
+        if target.is_yarn:
+            self._yarn(target).check()
         return target
 
     def _target(self) -> Target:
@@ -256,6 +261,22 @@ class SparkSubmitEngine:
             os.environ, extra=self._env_vars, binary=self._spark_binary or SPARK_SUBMIT, is_local=target.is_local
         )
 
+    def _error(self, handle: Handle, error: Exception, *, stopped: bool) -> EngineError:
+        checked = SubmitHandle.of(handle, engine=self.name)
+        if checked.target.is_yarn and not stopped:
+            try:
+                failure = self._yarn(checked.target).failure(checked.tag)
+            except EngineError as unknown:
+                log.warning("YARN cannot be asked how %s ended: %s", checked.application, unknown)
+            else:
+                # A driver beside the task, in client mode, that fails by itself leaves an application that succeeded.
+                if failure is not None:
+                    return yarn_error(checked.application, failure)
+        return submit_error(checked.application, error, stopped=stopped)
+
+    def _yarn(self, target: Target) -> Yarn:
+        return Yarn(environment=self._environment(target), binary=self._spark_binary or SPARK_SUBMIT)
+
     def _settings(self, target: Target, tag: str) -> dict[str, str]:
         """The application's settings, the operator's last; none of them is put on the command line."""
         settings = {"spark.log.level": "WARN"}
@@ -264,12 +285,24 @@ class SparkSubmitEngine:
             settings["spark.yarn.maxAppAttempts"] = "1"
             settings.update({f"spark.yarn.appMasterEnv.{key}": value for key, value in self._env_vars.items()})
         if target.is_kubernetes:
-            settings[f"spark.kubernetes.driver.label.{clusters.LABEL}"] = tag
+            settings[f"spark.kubernetes.driver.label.{kubernetes.LABEL}"] = tag
             settings.update({f"spark.kubernetes.driverEnv.{key}": value for key, value in self._env_vars.items()})
         settings.update(self._conf)
         if target.is_yarn:
+            # Without the wait, an application that has only been submitted would count as one that ended well.
+            settings["spark.yarn.submit.waitAppCompletion"] = "true"
             settings["spark.yarn.tags"] = ",".join(part for part in (self._conf.get("spark.yarn.tags"), tag) if part)
         return settings
+
+
+def _is_here(handle: SubmitHandle) -> bool:
+    return handle.host == socket.gethostname()
+
+
+def _lives_on_yarn(handle: SubmitHandle) -> bool:
+    """Whether YARN alone can tell of the driver, and end it. In client mode the driver is a process of the host that
+    called spark-submit, and its application ends with it."""
+    return handle.target.is_yarn and (handle.target.deploy_mode == "cluster" or not _is_here(handle))
 
 
 def _with_required(
@@ -303,6 +336,17 @@ class _Launch(threading.Thread):
     def forbid(self) -> None:
         """Prevent the launch if it has not happened yet."""
         self._forbidden.set()
+
+    @property
+    def ended_well(self) -> bool:
+        """Whether spark-submit has ended, without an error."""
+        return self.error is None and not self.is_alive()
+
+    @property
+    def application_on_yarn(self) -> str | None:
+        """The id of the application in cluster mode, once spark-submit has said it; the hook keeps it for its own
+        ``on_kill``."""
+        return getattr(self._hook, "_yarn_application_id", None)
 
     @property
     def forbidden(self) -> bool:

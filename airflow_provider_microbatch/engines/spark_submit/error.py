@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 
+from airflow_provider_microbatch.engines.yarn import Failure
 from airflow_provider_microbatch.exceptions import EngineError, SparkKilledError
 
 _OUTPUT = "Last spark-submit output:\n"
@@ -16,6 +17,9 @@ _EXCEPTION = re.compile(
 _AFTER_THE_END = "HeartbeatReceiver"
 """Marks the exception of an executor whose heartbeat finds the driver ended: it follows from the end, and may be
 printed before the end's cause."""
+_CONTAINER = re.compile(r"exitCode: (-?\d+)")
+_FROM_OUTSIDE = range(-108, -99)
+"""YARN's codes of containers that it has ended: beyond their memory, preempted, on a node that is lost."""
 _SHELL = 128
 """A shell adds 128 to the number of the signal that ended its command, and so does a JVM that was told to end."""
 
@@ -46,6 +50,23 @@ def submit_error(application: str, error: Exception, *, stopped: bool) -> Engine
     first = next((text for text in told if _AFTER_THE_END not in text), None)
     cause = f": {first}" if first else ""
     return EngineError(f"{application} failed: spark-submit ended with exit code {number}{cause}.{ending}")
+
+
+def yarn_error(application: str, failure: Failure) -> EngineError:
+    """The error of an application that failed on YARN. What of it spark-submit prints the hook does not keep, or it is
+    far above what a driver prints whose cluster is gone.
+
+    :param application: name of the application.
+    :param failure: as YARN tells it.
+    :return: a :class:`SparkKilledError` if YARN, or a signal, ended it.
+    """
+    codes = [int(code) for code in _CONTAINER.findall(failure.diagnostics)]
+    killed = failure.was_killed or any(code in _FROM_OUTSIDE or _signal_of(code) for code in codes)
+    kind, what = (SparkKilledError, "was ended") if killed else (EngineError, "failed")
+    return kind(
+        f"{application} failed: its application {failure.application} {what} on YARN: {failure.diagnostics}\n"
+        f"Its log: yarn logs -applicationId {failure.application}"
+    )
 
 
 def _signal_of(code: int) -> str | None:
