@@ -19,6 +19,22 @@ JANITOR_TASK = "tests/airflow_face/test_janitor.py"
 
 MUTATIONS = [
     Mutation(
+        name="a driver's pod whose node does not answer has ended",
+        why="the driver may go on, beside the next attempt's",
+        file="engines/kubernetes.py",
+        old='("Pending", "Running", "Unknown")',
+        new='("Pending", "Running")',
+        tests=("tests/engines/test_kubernetes.py",),
+    ),
+    Mutation(
+        name="a driver's pod that was told to end has ended",
+        why="the driver has half a minute, and goes on beside the next attempt's",
+        file="engines/kubernetes.py",
+        old="    while any(map(_may_live, found)):\n",
+        new="    while False:\n",
+        tests=("tests/engines/test_kubernetes.py",),
+    ),
+    Mutation(
         name="a stage that waits for its audits keeps commands out, whatever is said",
         why="after an audit has refused it nothing can be rewound or renamed for a day",
         file="upkeep/commands/apply.py",

@@ -209,7 +209,7 @@ class SparkSubmitEngine:
                 known = launch.application_on_yarn if launch is not None and stopped else None
                 stopped = self._yarn(target).kill(tag, known=known) or stopped
         elif target.is_kubernetes and target.deploy_mode == "cluster":
-            stopped = kubernetes.delete_driver(tag, target.namespace) or stopped
+            stopped = kubernetes.end_driver(tag, target.namespace) or stopped
         elif not _is_here(checked):
             log.warning(
                 "%s was started on host %s and cannot be stopped from here; it is fenced and cannot publish",
