@@ -148,7 +148,7 @@ def set_aside_if_due(
             len(errors),
         )
         return
-    part = latest_in(sink, expected(checkpoint, planned.identity)) if sink.definition.names else None
+    part = latest_in(sink, expected(checkpoint, planned.identity)) if len(sink.tables) > 1 else None
     if part is not None:
         log.warning(
             "Batch %s failed %s times and is not set aside: attempt %s has published it to a part of %s, and died",

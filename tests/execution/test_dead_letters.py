@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.cli.table import batch_cells
-from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
+from airflow_provider_microbatch.exceptions import DefinitionError, SinkError, TransformError
 from airflow_provider_microbatch.execution.dead_letters import execution_of, letters_left, replaying
 from airflow_provider_microbatch.execution.summary import summarize
 from airflow_provider_microbatch.pipeline import Pipeline
@@ -28,7 +28,7 @@ from airflow_provider_microbatch.runtime.subtasks import Done
 from airflow_provider_microbatch.sinks import Sink
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.file import FileSink
-from airflow_provider_microbatch.sinks.several import Sinks
+from airflow_provider_microbatch.sinks.several import OpenSinks, Sinks
 from airflow_provider_microbatch.sources.file import FileSource
 from tests.execution.maintaining import expire, expire_all
 from tests.execution.two_tables import dying, is_clean, read
@@ -74,6 +74,24 @@ def places(world: World) -> list[str]:
     assert isinstance(end, str)
     read = letters.read(None, end)
     return [part["base"].rpartition("/")[2] for part in read.arguments["parts"]]
+
+
+def test_a_batch_whose_rows_are_in_without_its_letters_is_not_set_aside(tmp_path: Path) -> None:
+    """Nor is it tried without end: the next attempt makes both."""
+    world = Checked(tmp_path, on_failure="set_aside", set_aside_after=1)
+    world.land(1, 2, 3)
+    away = SinkError("the letters' table is away")
+    with mock.patch.object(OpenSinks, "_follow", side_effect=away), pytest.raises(SinkError):
+        world.run(0, refusing())
+    shutil.rmtree(tmp_path / "letters" / "_staging", ignore_errors=True)
+    world.expire_leases()
+    broken = InlineEngine(transform=lambda sources: 1 / 0)  # type: ignore[arg-type, return-value]
+    for number in (1, 2):
+        with pytest.raises(TransformError):
+            world.run(number, broken)
+    world.run(3, refusing())
+    assert world.rows("lake")
+    assert is_clean(world)
 
 
 def typed(world: World, text: str) -> None:

@@ -11,6 +11,14 @@ LEFT, RESTORED = "tests/execution/test_letters_left.py", "tests/execution/test_l
 
 MUTATIONS = [
     Mutation(
+        name="a batch whose rows are in without its letters is set aside",
+        why="each look ends in an attempt that another seems to have outrun, without end: nothing is ever made again",
+        file="execution/set_aside.py",
+        old="if len(sink.tables) > 1 else None",
+        new="if sink.definition.names else None",
+        tests=("tests/execution/test_dead_letters.py",),
+    ),
+    Mutation(
         name="a row of which an expectation is null meets it",
         why="rows of which nobody knows whether they are sound are in the table",
         file="runtime/refusing.py",
