@@ -269,6 +269,19 @@ def test_rows_of_before_a_replay_that_a_restore_brought_back_are_told_of(
     assert damage(sink, 7) is None
 
 
+@pytest.mark.parametrize("how", ["a RESTORE to a moment", "an overwrite"])
+def test_batches_that_are_there_as_they_were_published_are_not_told_of(sink: OpenSink, root: Path, how: str) -> None:
+    for number in (6, 7):
+        publish(sink, number)
+    if how == "an overwrite":
+        write_deltalake(str(root), table(root).to_pyarrow_table(), mode="overwrite")
+    else:
+        published_ms = table(root).history(1)[0]["timestamp"]
+        table(root).delete("batch_id = 7")
+        table(root).restore(dt.datetime.fromtimestamp((published_ms + 1) / 1000, dt.UTC))
+    assert [damage(sink, number) for number in (6, 7)] == [None, None]
+
+
 def test_what_others_have_merged_or_deleted_in_part_may_be_there(sink: OpenSink, root: Path) -> None:
     for number in (5, 6, 7):
         publish(sink, number)

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.sinks.delta.log import Snapshot, in_words
-from airflow_provider_microbatch.sinks.delta.put_back import put_back
+from airflow_provider_microbatch.sinks.delta.put_back import put_back, target_of
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.placed.places import DATA, REST, folder_of_batch, shared_by
 
@@ -61,7 +61,9 @@ class Present:
         :param number: as for :meth:`taken_out_by`.
         """
         infos, since = self._since(key, number)
-        away = None if since is None else put_back(infos, at=self.version, since=since)
+        # A RESTORE to a moment does not tell how far it went back, and what others write anew may be the batch's rows.
+        restored = [info for info in infos if target_of(info) is not None]
+        away = None if since is None else put_back(restored, at=self.version, since=since)
         if away is None:
             return None
         later = (info for info in infos if info["version"] > away.last)

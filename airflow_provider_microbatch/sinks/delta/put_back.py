@@ -38,7 +38,7 @@ def put_back(infos: Sequence[Mapping[str, Any]], *, at: int, since: int) -> PutB
     :param since: the version that has what is asked for.
     """
     # By version: where the table was put; None: into a state of its own, or one that nobody can tell.
-    targets = {info["version"]: _target(info) for info in infos if _is_of_whole(info)}
+    targets = {info["version"]: target_of(info) for info in infos if _is_of_whole(info)}
     while (last := max((version for version in targets if version <= at), default=None)) is not None:
         target = targets[last]
         # Anybody may write an info: one that leads no further back than its own version would be followed for ever.
@@ -67,9 +67,10 @@ def _is_of_whole(info: Mapping[str, Any]) -> bool:
     return operation == "RESTORE" or "REPLACE TABLE" in operation or overwrites
 
 
-def _target(info: Mapping[str, Any]) -> int | None:
+def target_of(info: Mapping[str, Any]) -> int | None:
+    """The version that a RESTORE has gone back to; None for another commit, and for one to a moment."""
     version = str(_parameters(info).get("version"))
-    return int(version) if info["operation"] == "RESTORE" and version.isdecimal() else None
+    return int(version) if info.get("operation") == "RESTORE" and version.isdecimal() else None
 
 
 def _parameters(info: Mapping[str, Any]) -> Mapping[str, Any]:
