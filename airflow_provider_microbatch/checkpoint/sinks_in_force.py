@@ -20,8 +20,9 @@ _NAME = "sinks"
 
 
 class SinksInForce:
-    """One file: the sink of the run that planned last, whatever came of that, and the sinks of clears since. A clear
-    may have the code of long ago, or the code to come, so it is kept beside the other, and tells nothing alone.
+    """One file: the sink of the run that planned last, whatever came of that, and the sinks of clears and of attempts
+    since. A clear may have the code of long ago, or the code to come, and an attempt may have slept since its plan, so
+    theirs are kept beside the other, and tell nothing alone.
 
     :param store: scoped to ``microbatch/in-force``.
     """
@@ -48,8 +49,8 @@ class SinksInForce:
         self._say(sink, beside=False)
 
     def ran(self, sink: Mapping[str, Any]) -> None:
-        """Say that a clear is run by the pipeline with this sink; as :meth:`planned`. Writes nothing where no run has
-        said its sink, or nobody can read which."""
+        """Say that a clear, or an attempt, is run by the pipeline with this sink; as :meth:`planned`. Writes nothing
+        where no run has said its sink, or nobody can read which."""
         self._say(sink, beside=True)
 
     def where(self) -> str:

@@ -106,7 +106,8 @@ class Planner:
     def say_sink(self, *, plans: bool) -> None:
         """Say which sink the pipeline has, for a rewind: it is to take nothing out of a table that does not come back.
 
-        :param plans: whether it is the sink of a plan; else that of a clear, which may be of the code of long ago.
+        :param plans: whether it is the sink of a plan; else that of a clear, which may be of the code of long ago, or
+            of an attempt, which may have slept since its plan.
         """
         if self.lane.name == LETTERS:
             return  # whoever runs letters again has the pipeline on record, which may be older than that of now

@@ -3,12 +3,13 @@ be, and what is lost in one of them may come back alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError
+from airflow_provider_microbatch.exceptions import CheckpointError, CorruptEntryError, DefinitionError
 from airflow_provider_microbatch.execution.identity import (
     expected_on_record,
     found_in,
@@ -76,12 +77,21 @@ def has_lost_alone(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, other:
 def _given(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> Iterator[list[RecordedTable]]:
     """The tables of each attempt that has published the batch as it is planned: answers to clears of before a rewind
     stay. And those of adopted output, also before a run commits it: whatever else makes the batch leaves it there."""
-    planned = planned_identity(checkpoint, key)
+    is_planned = _of_the_plan(checkpoint, key)
     for epoch in published_epochs(checkpoint, key) or [ADOPTED]:
         made = None if epoch == ADOPTED else checkpoint.attempts.made(key, epoch)
-        is_planned = made is not None and planned is not None and not is_of_another_plan(made, planned)
-        if is_planned or epoch == ADOPTED:
+        if epoch == ADOPTED or (made is not None and is_planned(made)):
             yield _tables(checkpoint, key, epoch, beside=sink)
+
+
+def _of_the_plan(checkpoint: Checkpoint, key: BatchKey) -> Callable[[Attempt], bool]:
+    """Tells whether an attempt is of the batch as it is planned. Of a plan that is torn each may be: a rewind is the
+    way on that `repair` names then, and it has to be accepted where nothing is lost by it."""
+    try:
+        planned = planned_identity(checkpoint, key)
+    except CorruptEntryError:
+        return lambda made: True
+    return lambda made: planned is not None and not is_of_another_plan(made, planned)
 
 
 def _tables(checkpoint: Checkpoint, key: BatchKey, epoch: int, *, beside: OpenSink) -> list[RecordedTable]:

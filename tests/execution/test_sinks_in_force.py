@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_microbatch.checkpoint.verify import verify_all
-from airflow_provider_microbatch.exceptions import MaintenanceError, MicroBatchError, SinkError, SourceError
+from airflow_provider_microbatch.exceptions import (
+    MaintenanceError,
+    MicroBatchError,
+    OutrunError,
+    SinkError,
+    SourceError,
+)
 from airflow_provider_microbatch.execution.dead_letters import execution_of, replaying
 from airflow_provider_microbatch.execution.intervals import lane_of
 from airflow_provider_microbatch.sinks import Sink
@@ -22,7 +28,8 @@ from airflow_provider_microbatch.upkeep.commands.plan import Plan
 from airflow_provider_microbatch.upkeep.commands.steps import DropOutput
 from tests.execution.intervals import IntervalWorld, backfill_run, hour
 from tests.execution.maintaining import applied, expire_all, planned, rewind
-from tests.execution.world import run_identity
+from tests.execution.world import CODE, run_identity
+from tests.support.inline_engine import InlineEngine
 
 RECORD = "checkpoint/microbatch/in-force/sinks"
 
@@ -207,6 +214,43 @@ def test_a_batch_is_not_taken_back_that_a_table_has_lost_which_is_not_named_for_
     planned(world, rewind(-1, allow_skip=True))
 
 
+@pytest.mark.parametrize("lost", ["b", "a b"])
+def test_nor_one_that_all_tables_have_lost(tmp_path: Path, lost: str) -> None:
+    """As where one backup of them all was put back."""
+    world = told(tmp_path, [BOTH, ("nothing_new", "a")])
+    for one in lost.split():
+        shutil.rmtree(tmp_path / one / "lane=live")
+    with pytest.raises(MaintenanceError, match=r"is to be in \S+/b, "):
+        world.rewound("live")
+
+
+def test_an_attempt_that_slept_since_its_plan_does_not_speak_for_the_pipeline_of_now(tmp_path: Path) -> None:
+    world, engine = told(tmp_path, [BOTH]), InlineEngine()
+    sleeper, run = world.execution, run_identity(world.lands())
+    batch = sleeper.plan(run)
+    assert batch is not None
+    look = sleeper.look(batch.key, run, engine_of=lambda _: engine)
+    world.name("a")
+    world.run(90)
+    with pytest.raises(OutrunError):
+        sleeper.open_attempt(key=batch.key, run=run, code=CODE, engine=engine, look=look)
+    with pytest.raises(MaintenanceError, match=r"is in \S+/b, "):
+        world.rewound("live")
+
+
+def test_a_torn_plan_that_both_tables_have_is_taken_back(tmp_path: Path) -> None:
+    """`repair` names that rewind as the way on."""
+    world = told(tmp_path, [BOTH])
+    (tmp_path / "checkpoint/offsets/0").write_text("v1\n{")
+    assert [step for step in world.rewound("live").steps if isinstance(step, DropOutput)]
+
+
+def test_a_file_that_is_no_definition_stops_no_rewind(tmp_path: Path) -> None:
+    world = told(tmp_path, [("live", "a")])
+    (tmp_path / "checkpoint/microbatch/pipelines/0").write_text("x")
+    world.rewound("live")
+
+
 def test_a_record_that_cannot_be_read_is_no_leave(tmp_path: Path) -> None:
     world = told(tmp_path, [BOTH, ("nothing_new", "a")])
     (tmp_path / RECORD).write_text("v1\n{")
@@ -225,7 +269,7 @@ def test_a_clear_does_not_mend_it(tmp_path: Path) -> None:
 
 
 def test_nor_one_that_is_nested_deeper_than_anybody_writes(tmp_path: Path) -> None:
-    world = told(tmp_path, [BOTH])
+    world = told(tmp_path, [BOTH, ("nothing_new", "a b")])
     deep = '{"a":' * 700 + "1" + "}" * 700
     (tmp_path / RECORD).write_text(f'v1\n{{"sinks":[{{"class":"x","arguments":{deep}}}]}}')
     with pytest.raises(MaintenanceError, match=r"in-force/sinks .*too deep.*let the pipeline run once"):

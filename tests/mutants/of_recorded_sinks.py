@@ -158,8 +158,8 @@ MUTATIONS = [
         name="adopted output was not in two tables together",
         why="a rewind that is named for the one takes it out of the other, and nothing puts it back there",
         file="execution/published_together.py",
-        old="        if is_planned or epoch == ADOPTED:\n",
-        new="        if is_planned:\n",
+        old="        if epoch == ADOPTED or (made is not None and is_planned(made)):\n",
+        new="        if made is not None and is_planned(made):\n",
         tests=(ADOPTED,),
     ),
     Mutation(

@@ -10,6 +10,14 @@ BESIDE = "tests/execution/test_lost_beside_another.py"
 
 MUTATIONS = [
     Mutation(
+        name="a rewind over a batch whose plan is torn is refused where the pipeline has several tables",
+        why="`repair` names that rewind, whose error names `repair`",
+        file="execution/published_together.py",
+        old="        return lambda made: True\n",
+        new="        raise\n",
+        tests=("tests/execution/test_sinks_in_force.py",),
+    ),
+    Mutation(
         name="letters may be of another attempt than the rows of their batch",
         why="what mended code has kept is among the letters too, what it has refused is nowhere, and check is content",
         file="execution/identity.py",

@@ -48,7 +48,7 @@ class InForce:
         self._until = _MAKE_A_BATCH if lane == LETTERS_LANE else _RUN_ONCE
         try:
             self._forms = _in_force(checkpoint, recorded, lane)
-        except CorruptEntryError as error:
+        except (CorruptEntryError, DefinitionError) as error:
             raise MaintenanceError(
                 f"To which tables the pipeline writes by now nobody can tell: {error} Nothing was done. First "
                 f"{_RUN_ONCE}; then type this again."
@@ -82,8 +82,11 @@ class InForce:
 
     @cached_property
     def _went_to_several(self) -> bool:
-        """Whether any pipeline on record has several tables: then each batch is looked at."""
-        forms = (_form(self._checkpoint, name) for name in self._checkpoint.definitions.names())
+        """Whether any pipeline on record has several tables, or nobody can read which: then each batch is looked at."""
+        try:
+            forms = [_form(self._checkpoint, name) for name in self._checkpoint.definitions.names()]
+        except CorruptEntryError:
+            return True
         return any(len(forms_in(form)) > 1 for form in forms if form is not None)
 
     @cached_property

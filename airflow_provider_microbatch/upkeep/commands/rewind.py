@@ -444,7 +444,7 @@ class _Rewind:
             if self._drop_output:
                 raise MaintenanceError(f"{told} Nothing was done.")
             self._drafting.note(told)
-        for key in () if self._allow_skip else (BatchKey(self._name, number) for number in present):
+        for key in () if self._allow_skip else keys:
             in_force.check_put_back(key, published[key.id])
         taken = [(number, found) for number in reversed(present) for found in reversed(published[number])]
         for table in {found.sink.location(): found.sink for _, found in taken}.values():
