@@ -108,6 +108,7 @@ class OpenLetters(OpenSource):
         self._source = source
         self._checkpoint = Checkpoint(open_store(source.checkpoint))
         self._clock_ms = context.clock_ms
+        self._opened = dict[str, OpenSink]()
 
     @property
     def splits(self) -> str:
@@ -246,7 +247,11 @@ class OpenLetters(OpenSource):
         return None if recorded is None else Sink.from_dict(recorded).dead_letters
 
     def _open(self, sink: Sink) -> OpenSink:
-        return sink.open(SinkContext(clock_ms=self._clock_ms))
+        """Opened once for all batches: what a table reads of its log for one serves the others."""
+        form = str(sink.to_dict())
+        if form not in self._opened:
+            self._opened[form] = sink.open(SinkContext(clock_ms=self._clock_ms))
+        return self._opened[form]
 
     def check_offset(self, offset: Offset) -> None:
         batches_of(offset)

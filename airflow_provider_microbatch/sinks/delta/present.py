@@ -72,11 +72,15 @@ class Present:
     def _since(self, key: BatchKey, number: str) -> tuple[Sequence[Mapping[str, Any]], int | None]:
         """The commits since the batch was published, newest first, and the version of that; all that are searched, and
         None, if it is not among them."""
-        for at, info in enumerate(self._history):
-            ours = info.get("microbatch")
-            if isinstance(ours, Mapping) and ours.get("batch") == str(key) and ours.get("manifest") == number:
-                return self._history[:at], info["version"]
-        return self._history, None
+        at = self._published.get((str(key), number))
+        return (self._history, None) if at is None else (self._history[:at], self._history[at]["version"])
+
+    @cached_property
+    def _published(self) -> dict[tuple[str, str], int]:
+        """Where the commits of batches are in the history, by batch and number of the manifest."""
+        commits = ((at, info["microbatch"]) for at, info in enumerate(self._history) if _is_ours(info))
+        # The newest counts, whatever anybody has written into an older one.
+        return {(str(ours.get("batch")), str(ours.get("manifest"))): at for at, ours in reversed(list(commits))}
 
     @cached_property
     def _history(self) -> list[dict[str, Any]]:
