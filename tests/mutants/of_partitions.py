@@ -129,6 +129,14 @@ MUTATIONS = [
         tests=(PARTITIONS,),
     ),
     Mutation(
+        name="what a dead publisher has left is committed, and not on record as having been in",
+        why="the day is dropped before the janitor comes, and readers lose the other days of a committed batch",
+        file="sinks/table/spark_catalog.py",
+        old="                    kind.note_whole(batch.key)\n",
+        new="                    pass\n",
+        tests=(BY_HAND,),
+    ),
+    Mutation(
         name="an attempt that has a stage goes on from what lies in its place",
         why="behind a restored checkpoint that is another life's, and the stage is thrown away",
         file="sinks/table/spark_catalog.py",

@@ -34,6 +34,7 @@ from airflow_provider_microbatch.sinks.table.metastore import Metastore
 from airflow_provider_microbatch.sinks.table.partition_values import Values
 from airflow_provider_microbatch.sinks.table.spark_catalog import SparkCatalog
 from airflow_provider_microbatch.sinks.table.statements import ConnectStatements, Rows, StatementError
+from airflow_provider_microbatch.sinks.table.table_of_folders import TableOfFolders
 from airflow_provider_microbatch.upkeep.commands.adopt import plan_adopt
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
 from airflow_provider_microbatch.upkeep.commands.withdraw_clear import plan_withdraw_clear
@@ -117,6 +118,10 @@ class Shop(World):
 
 def name_a_part(store: Metastore, name: str, key: BatchKey, locations: Mapping[Values, Path]) -> None:
     NAME(store, name, key, dict(sorted(locations.items())[:1]))
+    raise Killed
+
+
+def killed(*_: object) -> None:
     raise Killed
 
 
@@ -275,6 +280,24 @@ def test_no_batch_is_set_aside_while_readers_find_a_part_of_it(
     with pytest.raises(SinkError if is_down else BatchSetAsideError, match="is not set aside" if is_down else None):
         shop.run_by_day(2, try_number=2)
     assert shop.rows() == ([0, 2, 4] if is_down else [0, 2])
+
+
+def test_a_batch_that_a_run_has_found_published_keeps_what_readers_find_of_it(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its publisher died before it could put that on record. The day is dropped before the janitor comes."""
+    shop.land(4, 5)
+    attempt = shop.staged_by_day(2)
+    with monkeypatch.context() as dying:
+        dying.setattr(TableOfFolders, "note_whole", killed)
+        with pytest.raises(Killed):
+            shop.execution.publish(attempt)
+    shop.expire_leases()
+    shop.run_by_day(2, try_number=2)
+    assert shop.rows() == [0, 2, 4, 5]
+    shop.drop_odd_day()
+    shop.janitor()
+    assert shop.rows() == [0, 2, 4]
 
 
 def test_nobody_adopts_a_part_of_a_batch(empty: Shop) -> None:

@@ -187,6 +187,20 @@ class SparkCatalog(Catalog):
             kind = self._kind(table, self._store(table))
             return self._seen(kind, batch, kind.folder(batch.key))
 
+    def finish(self, table: Table, batch: ExpectedBatch) -> Manifest | None:
+        """Put what a publisher who died has not: that the batch was in. Whoever asks commits it next, and what is left
+        of its stage may be dropped when somebody has dropped a part of it."""
+        with reporting(f"look for batch {batch.key}"):
+            kind = self._kind(table, self._store(table))
+            found = self._published(kind, batch)
+            if found is None or not isinstance(kind, TableOfFolders) or kind.was_whole(batch.key):
+                return found
+            with self._changing(table):  # else who takes it out meanwhile would leave a folder with nothing but that
+                found = self._published(kind, batch)
+                if found is not None:
+                    kind.note_whole(batch.key)
+            return found
+
     def batches(self, table: Table, lane: str) -> list[int]:
         with reporting(f"list table {table.name}"):
             return self._kind(table, self._store(table)).batches(lane)

@@ -62,10 +62,14 @@ class TableOfFolders(Continuous):
         and no publisher has died over it."""
         put_mark(self.files.published_path(key) / WHOLE, {"version": 1})
 
+    def was_whole(self, key: BatchKey) -> bool:
+        """Whether it is on record that readers have found all of the batch."""
+        return (self.files.published_path(key) / WHOLE).exists()
+
     def hide(self, key: BatchKey) -> None:
         """Have the metastore forget what a publisher has named of a batch that never was in: what is in its folder is
         no reader's then. A batch that was in may be committed, and keeps what is left of it."""
-        if not (self.files.published_path(key) / WHOLE).exists():
+        if not self.was_whole(key):
             self._drop(key, self._named(key))
 
     def find(self, batch: ExpectedBatch, found: Manifest) -> Manifest | None:
