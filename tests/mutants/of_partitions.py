@@ -137,12 +137,12 @@ MUTATIONS = [
         tests=(BY_HAND,),
     ),
     Mutation(
-        name="an attempt that has a stage goes on from what lies in its place",
-        why="behind a restored checkpoint that is another life's, and the stage is thrown away",
+        name="an attempt goes on from what lay in its place before it began",
+        why="behind a restored checkpoint it is another life's, maybe with rows that were forgotten since",
         file="sinks/table/spark_catalog.py",
-        old=" or super().manifest(stage) is not None:\n",
+        old=" or kind.is_of_before(stage.key):\n",
         new=":\n",
-        tests=(PARTITIONS,),
+        tests=(PARTITIONS, BY_HAND),
     ),
     Mutation(
         name="the partitions of a replay are named behind its exchange",

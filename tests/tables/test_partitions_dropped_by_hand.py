@@ -213,6 +213,33 @@ def test_a_clear_behind_a_restored_checkpoint_brings_its_own_rows(shop: Shop) ->
     assert shop.rows() == [0, 12, 13]
 
 
+@pytest.mark.parametrize("is_restored_too", [False, True], ids=["a day was dropped", "the metastore was restored too"])
+def test_an_attempt_behind_a_restored_checkpoint_is_not_taken_for_the_one_that_lies_there(
+    shop: Shop, is_restored_too: bool
+) -> None:
+    """It has the number of that one, and the same plan. Its driver dies before it has written anything."""
+    shop.land(4, 5)
+    shop.execution.plan(run_identity(2))
+    backup = shop.root / "backup"
+    shutil.copytree(shop.root / "checkpoint", backup)
+    named = dict(shop.metastore.partitions["`orders`"])
+    shop.run_by_day(2)
+    shop.drop_odd_day()
+    shutil.rmtree(shop.root / "checkpoint")
+    shutil.copytree(backup, shop.root / "checkpoint")
+    if is_restored_too:
+        shop.metastore.partitions["`orders`"] = named
+
+    def fails(job: Job) -> None:
+        raise EngineError("no executors")
+
+    with pytest.raises(EngineError):
+        shop.run(2, InlineEngine(before_stage=fails), try_number=2)
+    assert shop.rows() == ([0, 2] if is_restored_too else [0, 2, 4])
+    shop.run_by_day(2, try_number=3, adds=10)
+    assert shop.rows() == [0, 2, 14, 15]
+
+
 def test_letters_of_an_attempt_are_not_run_again_while_readers_find_a_part_of_the_next(
     tmp_path: Path, metastore: InMemory
 ) -> None:
