@@ -290,8 +290,9 @@ class OpenSink(ABC):
         return self.contains(batch)
 
     def finish(self, batch: ExpectedBatch) -> Manifest | None:
-        """Like :meth:`contains`, after completing a publish that was interrupted between two tables, as far as stages
-        are still there. Called by a process that may run the batch, when no other process runs it. Idempotent.
+        """Like :meth:`contains`, after completing a publish that was interrupted: between two tables, as far as stages
+        are still there, or behind its last step that readers see. Called by a process that may run the batch, when no
+        other process runs it, and before it commits what it finds. Idempotent.
 
         :return: as :meth:`contains` does.
         """

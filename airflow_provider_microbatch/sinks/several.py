@@ -176,7 +176,7 @@ class OpenSinks(OpenSink):
         return self._whole({name: sink.seen(batch) for name, sink in self._sinks.items()})
 
     def finish(self, batch: ExpectedBatch) -> Manifest | None:
-        found = self._found(batch)
+        found = self._found(batch, finishes=True)
         first = next(iter(found.values()))
         if first is not None and all(one is None or one.epoch <= first.epoch for one in found.values()):
             self._follow(batch, first.epoch)
@@ -325,9 +325,12 @@ class OpenSinks(OpenSink):
         told = [sink.lanes(tables) for sink in self._sinks.values()]
         return sorted({lane for lanes in told for lane in lanes or ()}) if None not in told else None
 
-    def _found(self, batch: ExpectedBatch) -> dict[str, Manifest | None]:
-        """By name, in the order in which the sinks are published; asked in that of :func:`for_good_first`."""
-        found = [(sink, sink.contains(batch)) for sink in for_good_first(self.tables)]
+    def _found(self, batch: ExpectedBatch, *, finishes: bool = False) -> dict[str, Manifest | None]:
+        """By name, in the order in which the sinks are published; asked in that of :func:`for_good_first`.
+
+        :param finishes: whether what was cut off in one of them is completed there.
+        """
+        found = [(one, one.finish(batch) if finishes else one.contains(batch)) for one in for_good_first(self.tables)]
         return {name: next(part for one, part in found if one is sink) for name, sink in self._sinks.items()}
 
     def _whole(self, found: Mapping[str, Manifest | None]) -> Manifest | None:

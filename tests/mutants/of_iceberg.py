@@ -32,8 +32,16 @@ MUTATIONS = [
         name="manifests of a commit that was refused are removed though the table names them",
         why="another commit came behind it, and no reader can read the table any more",
         file="sinks/iceberg/log.py",
-        old=".snapshot_by_id(one.snapshot_id) is None:\n",
-        new=" is not None:\n",
+        old="            if took and took.isdisjoint(one.snapshot_id for one in written):\n",
+        new="            if True:\n",
+        tests=(REFUSALS,),
+    ),
+    Mutation(
+        name="a commit that was refused counts as never in when its snapshot is gone",
+        why="it has expired, later snapshots name its manifests, and no reader can read the table any more",
+        file="sinks/iceberg/log.py",
+        old="            if took and took.isdisjoint(",
+        new="            if took.isdisjoint(",
         tests=(REFUSALS,),
     ),
     Mutation(

@@ -150,7 +150,8 @@ MUTATIONS = [
         why="rows of the batch are in the first table before anybody finds out",
         file="sinks/several.py",
         old=(
-            "        found = [(sink, sink.contains(batch)) for sink in for_good_first(self.tables)]\n"
+            "        found = [(one, one.finish(batch) if finishes else one.contains(batch)) for one in "
+            "for_good_first(self.tables)]\n"
             "        return {name: next(part for one, part in found if one is sink) "
             "for name, sink in self._sinks.items()}\n"
         ),

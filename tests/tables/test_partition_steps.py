@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_microbatch.exceptions import ForeignBatchError, SinkError
-from airflow_provider_microbatch.sinks import ExpectedBatch, Sink
+from airflow_provider_microbatch.sinks import ExpectedBatch, Sink, SinkContext
 from airflow_provider_microbatch.sinks import file as file_sink
+from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.several import Sinks
 from airflow_provider_microbatch.sinks.table import TableSink, table_of_folders
 from airflow_provider_microbatch.sinks.table.statements import Rows, StatementError
 from tests.contract.test_sink import (  # noqa: F401
@@ -32,7 +34,7 @@ from tests.contract.test_sink import (  # noqa: F401
     test_what_is_at_a_batchs_place_and_not_the_batch_is_an_error,
     test_what_was_withdrawn_is_kept_and_goes_as_replaced_output_does,
 )
-from tests.sinks.stages import BATCH, EXPECTED, KEY, batch_of, expect
+from tests.sinks.stages import BATCH, EXPECTED, KEY, batch_of, expect, write_stage
 from tests.tables.metastore_in_memory import InMemory
 from tests.tables.partition_lives import Killed, Life, die_unseen, dies, dying, sink_in
 from tests.tables.stages import write_partitions
@@ -265,6 +267,25 @@ def test_what_is_left_of_a_published_attempts_stage_goes_without_what_readers_fi
     assert sink.drop_stage(BATCH, 1) is True
     assert len(metastore.rows("`orders`")) == 3
     assert sink.seen(EXPECTED) is not None
+
+
+def test_so_it_does_when_its_publisher_died_between_two_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: object) -> None:
+        raise Killed
+
+    metastore = InMemory()
+    table, audit = sink_in(tmp_path, metastore, "orders"), FileSink(str(tmp_path / "audit"), format="json")
+    sink = Sinks({"orders": table, "audit": audit}).open(SinkContext())
+    write_partitions(table, 1, below=("of=a", "of=b"))
+    write_stage(audit, 1)
+    with monkeypatch.context() as dying:
+        dying.setattr(table_of_folders.TableOfFolders, "note_whole", killed)
+        with pytest.raises(Killed):
+            sink.publish(EXPECTED, 1)
+    assert sink.finish(EXPECTED) is not None
+    drop_by_hand(metastore, "a")
+    assert sink.drop_stage(BATCH, 1) is True
+    assert len(metastore.rows("`orders`")) == 3
 
 
 def test_output_of_before_a_restore_is_no_stage_of_an_attempt_that_has_one(tmp_path: Path) -> None:

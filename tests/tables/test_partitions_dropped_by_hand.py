@@ -34,6 +34,7 @@ from airflow_provider_microbatch.sinks.table.metastore import Metastore
 from airflow_provider_microbatch.sinks.table.partition_values import Values
 from airflow_provider_microbatch.sinks.table.spark_catalog import SparkCatalog
 from airflow_provider_microbatch.sinks.table.statements import ConnectStatements, Rows, StatementError
+from airflow_provider_microbatch.sinks.table.table_of_folders import TableOfFolders
 from airflow_provider_microbatch.upkeep.commands.adopt import plan_adopt
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
 from airflow_provider_microbatch.upkeep.commands.withdraw_clear import plan_withdraw_clear
@@ -117,6 +118,10 @@ class Shop(World):
 
 def name_a_part(store: Metastore, name: str, key: BatchKey, locations: Mapping[Values, Path]) -> None:
     NAME(store, name, key, dict(sorted(locations.items())[:1]))
+    raise Killed
+
+
+def killed(*_: object) -> None:
     raise Killed
 
 
@@ -208,6 +213,33 @@ def test_a_clear_behind_a_restored_checkpoint_brings_its_own_rows(shop: Shop) ->
     assert shop.rows() == [0, 12, 13]
 
 
+@pytest.mark.parametrize("is_restored_too", [False, True], ids=["a day was dropped", "the metastore was restored too"])
+def test_an_attempt_behind_a_restored_checkpoint_is_not_taken_for_the_one_that_lies_there(
+    shop: Shop, is_restored_too: bool
+) -> None:
+    """It has the number of that one, and the same plan. Its driver dies before it has written anything."""
+    shop.land(4, 5)
+    shop.execution.plan(run_identity(2))
+    backup = shop.root / "backup"
+    shutil.copytree(shop.root / "checkpoint", backup)
+    named = dict(shop.metastore.partitions["`orders`"])
+    shop.run_by_day(2)
+    shop.drop_odd_day()
+    shutil.rmtree(shop.root / "checkpoint")
+    shutil.copytree(backup, shop.root / "checkpoint")
+    if is_restored_too:
+        shop.metastore.partitions["`orders`"] = named
+
+    def fails(job: Job) -> None:
+        raise EngineError("no executors")
+
+    with pytest.raises(EngineError):
+        shop.run(2, InlineEngine(before_stage=fails), try_number=2)
+    assert shop.rows() == ([0, 2] if is_restored_too else [0, 2, 4])
+    shop.run_by_day(2, try_number=3, adds=10)
+    assert shop.rows() == [0, 2, 14, 15]
+
+
 def test_letters_of_an_attempt_are_not_run_again_while_readers_find_a_part_of_the_next(
     tmp_path: Path, metastore: InMemory
 ) -> None:
@@ -275,6 +307,24 @@ def test_no_batch_is_set_aside_while_readers_find_a_part_of_it(
     with pytest.raises(SinkError if is_down else BatchSetAsideError, match="is not set aside" if is_down else None):
         shop.run_by_day(2, try_number=2)
     assert shop.rows() == ([0, 2, 4] if is_down else [0, 2])
+
+
+def test_a_batch_that_a_run_has_found_published_keeps_what_readers_find_of_it(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its publisher died before it could put that on record. The day is dropped before the janitor comes."""
+    shop.land(4, 5)
+    attempt = shop.staged_by_day(2)
+    with monkeypatch.context() as dying:
+        dying.setattr(TableOfFolders, "note_whole", killed)
+        with pytest.raises(Killed):
+            shop.execution.publish(attempt)
+    shop.expire_leases()
+    shop.run_by_day(2, try_number=2)
+    assert shop.rows() == [0, 2, 4, 5]
+    shop.drop_odd_day()
+    shop.janitor()
+    assert shop.rows() == [0, 2, 4]
 
 
 def test_nobody_adopts_a_part_of_a_batch(empty: Shop) -> None:

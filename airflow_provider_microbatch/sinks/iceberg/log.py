@@ -325,17 +325,21 @@ class IcebergLog:
         return True
 
     def _remove_outrun(self, written: Sequence[Any], before: Look) -> None:
-        """Remove the manifests of a commit that was refused, if it is not in and never will be: the branch has another
-        head by now, on top of which no try of it succeeds.
+        """Remove the manifests of a commit that was refused, if it never was in and never will be: another snapshot has
+        its sequence number, and the branch another head. That the table does not have its snapshot shows nothing: it
+        may have been in and have expired, and the snapshots behind it name its manifests.
 
         :param written: pyiceberg's writers of snapshots.
         """
         with suppress(CatalogBusyError):
             now = self.look()
-            if now is None or now.head == before.head:
+            # A branch's first snapshot, without a parent, is taken behind others that have its sequence number.
+            if now is None or before.head is None or now.head == before.head:
                 return
-            for one in written:
-                if now.table.metadata.snapshot_by_id(one.snapshot_id) is None:
+            own = before.table.metadata.next_sequence_number()
+            took = {one.snapshot_id for one in now.table.metadata.snapshots if one.sequence_number == own}
+            if took and took.isdisjoint(one.snapshot_id for one in written):
+                for one in written:
                     one._clean_all_uncommitted()
 
     def remember(self, look: Look) -> None:

@@ -105,6 +105,9 @@ class TableSink(SelfContained):
     def seen(self, batch: ExpectedBatch) -> Manifest | None:
         return self.catalog.seen(self.as_table, batch) if self._is_here(batch.tables) else None
 
+    def finish(self, batch: ExpectedBatch) -> Manifest | None:
+        return self.catalog.finish(self.as_table, batch) if self._is_here(batch.tables) else None
+
     @property
     def keeps_batches(self) -> bool:
         return self.mode == APPEND

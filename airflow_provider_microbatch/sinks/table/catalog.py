@@ -123,6 +123,10 @@ class Catalog(Definition, ABC):
         """See :meth:`~airflow_provider_microbatch.sinks.OpenSink.seen`."""
         return self.published(table, batch)
 
+    def finish(self, table: Table, batch: ExpectedBatch) -> Manifest | None:
+        """See :meth:`~airflow_provider_microbatch.sinks.OpenSink.finish`."""
+        return self.published(table, batch)
+
     @abstractmethod
     def batches(self, table: Table, lane: str) -> list[int]:
         """Ids under which batches of the lane are in the table, from any checkpoint, ascending."""

@@ -103,7 +103,10 @@ class SparkCatalog(Catalog):
     def create_table(self, stage: StageTable) -> None:
         table, folder = stage.table, self.folder(stage)
         with reporting(f"create {stage}"), self._changing(table) as store:
-            self._kind(table, store).prepare(stage)
+            kind = self._kind(table, store)
+            kind.prepare(stage)
+            if isinstance(kind, TableOfFolders):
+                kind.note_of_before(stage)
             if folder.exists():
                 raise SinkError(f"{folder} is there already, so {stage} was not made. Move it away.")
             try:
@@ -186,6 +189,20 @@ class SparkCatalog(Catalog):
         with reporting(f"look for batch {batch.key}"):
             kind = self._kind(table, self._store(table))
             return self._seen(kind, batch, kind.folder(batch.key))
+
+    def finish(self, table: Table, batch: ExpectedBatch) -> Manifest | None:
+        """Put what a publisher who died has not: that the batch was in. Whoever asks commits it next, and what is left
+        of its stage may be dropped when somebody has dropped a part of it."""
+        with reporting(f"look for batch {batch.key}"):
+            kind = self._kind(table, self._store(table))
+            found = self._published(kind, batch)
+            if found is None or not isinstance(kind, TableOfFolders) or kind.was_whole(batch.key):
+                return found
+            with self._changing(table):  # else who takes it out meanwhile would leave a folder with nothing but that
+                found = self._published(kind, batch)
+                if found is not None:
+                    kind.note_whole(batch.key)
+            return found
 
     def batches(self, table: Table, lane: str) -> list[int]:
         with reporting(f"list table {table.name}"):
@@ -284,12 +301,14 @@ class SparkCatalog(Catalog):
 
     def _left_unseen(self, stage: StageTable, store: Metastore) -> Manifest | None:
         """What the attempt has put in its place, where no reader sees it yet. It is the attempt's stage still, and is
-        dropped with the stage table: what is not in by then never will be. Where the stage is that the attempt has
-        written, what lies in its place is of before a restore of the checkpoint, which did not know of its number."""
+        dropped with the stage table: what is not in by then never will be. What lay there before the attempt began is
+        none of its own: the checkpoint was restored, and did not know that its number was taken."""
         kind = self._kind(stage.table, store)
-        found = kind.manifest(stage.key) if isinstance(kind, TableOfFolders) else None
+        if not isinstance(kind, TableOfFolders):
+            return None
+        found = kind.manifest(stage.key)
         # A file tells whose it is. Of others' output nothing is asked: the server may be what the job has died of.
-        if found is None or not found.is_of(stage.batch, stage.epoch) or super().manifest(stage) is not None:
+        if found is None or not found.is_of(stage.batch, stage.epoch) or kind.is_of_before(stage.key):
             return None
         return found if kind.folder(stage.key) is None and self._made(stage, store) is not None else None
 

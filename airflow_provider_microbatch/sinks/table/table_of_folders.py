@@ -35,6 +35,9 @@ from airflow_provider_microbatch.sinks.table.statements import StatementError
 WHOLE = "_whole.json"
 """Mark in a batch's folder: readers have found all of it."""
 
+OF_BEFORE = "_of_before.json"
+"""Mark in a batch's folder: the attempt of its number is a later one, which a restored checkpoint has begun."""
+
 
 @dataclass(frozen=True)
 class TableOfFolders(Continuous):
@@ -62,10 +65,26 @@ class TableOfFolders(Continuous):
         and no publisher has died over it."""
         put_mark(self.files.published_path(key) / WHOLE, {"version": 1})
 
+    def was_whole(self, key: BatchKey) -> bool:
+        """Whether it is on record that readers have found all of the batch."""
+        return (self.files.published_path(key) / WHOLE).exists()
+
+    def note_of_before(self, stage: StageTable) -> None:
+        """Put on record, before an attempt begins, that it has not made what lies in the batch's place with its number:
+        the checkpoint was restored, and its numbers are given again."""
+        found = self.manifest(stage.key)
+        whose = None if found is None or found.identity is None else (found.identity.checkpoint, found.epoch)
+        if whose == (stage.batch.checkpoint, stage.epoch):
+            put_mark(self.files.published_path(stage.key) / OF_BEFORE, {"version": 1})
+
+    def is_of_before(self, key: BatchKey) -> bool:
+        """Whether the attempt that has the number of what lies in the batch's place has not made it."""
+        return (self.files.published_path(key) / OF_BEFORE).exists()
+
     def hide(self, key: BatchKey) -> None:
         """Have the metastore forget what a publisher has named of a batch that never was in: what is in its folder is
         no reader's then. A batch that was in may be committed, and keeps what is left of it."""
-        if not (self.files.published_path(key) / WHOLE).exists():
+        if not self.was_whole(key):
             self._drop(key, self._named(key))
 
     def find(self, batch: ExpectedBatch, found: Manifest) -> Manifest | None:
