@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -18,13 +19,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_microbatch.exceptions import DefinitionError, SourceChangedError, SourceError
-from airflow_provider_microbatch.sources import OpenSource, SourceContext
+from airflow_provider_microbatch.sources import OpenSource
 from airflow_provider_microbatch.sources.jdbc import DRIVER, MARIADB_DRIVER, JdbcSource
 from airflow_provider_microbatch.sources.jdbc.mariadb import open as by_number
 from airflow_provider_microbatch.sources.jdbc.mariadb import running, spans
 from airflow_provider_microbatch.sources.jdbc.mariadb.times import before_all_later
 from airflow_provider_microbatch.sources.jdbc.offset import Place
-from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.support.mariadb import server
 from tests.support.orders_in_mariadb import OrdersInMariaDb, orders_in_mariadb
 
@@ -44,23 +44,11 @@ def orders() -> Iterator[OrdersInMariaDb]:
 
 @pytest.fixture
 def opened(tmp_path: Path, orders: OrdersInMariaDb) -> Callable[..., Any]:
-    def opened(table: str = "orders", **options: Any) -> OpenSource:
-        store = PosixStore(tmp_path / "checkpoint")
-        context = SourceContext(
-            name="orders", log=store, state=store, clock_ms=lambda: 0, connect=lambda _: orders.connection
-        )
-        asked = {"late_seconds": 0.000001, "database": "mariadb", **options}
-        return JdbcSource(table, orders.conn_id, **asked).open(context)
-
-    return opened
+    return partial(orders.opened, tmp_path / "checkpoint")
 
 
 def ids(orders: OrdersInMariaDb, source: OpenSource, start: str | None, end: str | None) -> list[int]:
-    """What the planned predicates have now."""
-    found = []
-    for predicate in source.read(start, end).arguments["predicates"]:
-        found += [id for (id,) in orders.execute(f"SELECT id FROM orders WHERE {predicate}")]
-    return sorted(found)
+    return orders.ids(source, start, end)
 
 
 def all_batches(orders: OrdersInMariaDb, source: OpenSource) -> list[list[int]]:
