@@ -33,6 +33,14 @@ MUTATIONS = [
         tests=(TRANSACTIONS,),
     ),
     Mutation(
+        name="what begins in the millisecond of a plan is not waited for in MariaDB",
+        why="its row is in no batch",
+        file="sources/jdbc/mariadb/table.py",
+        old="        return now_ms, self._running_since_ms, now_ms + 1\n",
+        new="        return now_ms, self._running_since_ms, now_ms\n",
+        tests=(TRANSACTIONS,),
+    ),
+    Mutation(
         name="of more gaps than can be listed in MariaDB the last ones are forgotten",
         why="their rows are in no batch",
         file="sources/jdbc/mariadb/open.py",

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_microbatch.sources.jdbc.mariadb import table
 from airflow_provider_microbatch.sources.jdbc.offset import Place
 from tests.support.mariadb import server
 from tests.support.orders_in_mariadb import OrdersInMariaDb, orders_in_mariadb
@@ -58,3 +59,24 @@ def test_a_transaction_that_is_prepared_is_waited_for_though_the_server_began_ag
     of_xa(orders, "XA COMMIT")
     assert orders.ids(numbered, following, numbered.latest_offset(following)) == [2]
     assert orders.ids(timed, time, timed.latest_offset(time)) == [2, 3, 4]
+
+
+def test_a_transaction_that_began_in_the_millisecond_of_a_plan_is_waited_for(
+    opened: Any, orders: OrdersInMariaDb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = opened()
+    with orders.connect() as slow:
+        slow.execute(INSERT)
+        orders.execute(INSERT)
+        slow.execute(
+            "SELECT unix_timestamp(trx_started) FROM information_schema.innodb_trx "
+            "WHERE trx_mysql_thread_id = connection_id()"
+        )
+        ((began,),) = slow.fetchall()
+        with monkeypatch.context() as patched:
+            patched.setattr(table, "now", lambda _: int(1000 * began))
+            first = source.latest_offset(None)
+        orders.execute(INSERT)
+        second = source.latest_offset(first)
+        assert [gap.first for gap in Place.of(second).gaps] == [1]
+    assert orders.ids(source, second, source.latest_offset(second)) == [1]

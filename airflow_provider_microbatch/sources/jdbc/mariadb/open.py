@@ -16,7 +16,8 @@ from airflow_provider_microbatch.sources.jdbc.offset import Place, Table, divide
 
 
 class OpenMariaDb(OpenMariaDbTable, OpenNumbered[Snapshot]):
-    """A transaction of a gap is known by the time at which it began: a gap's ``xmax`` is the time of its plan."""
+    """A transaction of a gap is known by the time at which it began: a gap's ``xmax`` is the
+    millisecond after its plan."""
 
     def has_new(self, position: Offset | None) -> bool:
         if len(self._place(position).gaps) >= MOST_GAPS:  # rows behind the next gap have to wait, as in the plan

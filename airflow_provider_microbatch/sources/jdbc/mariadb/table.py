@@ -58,10 +58,10 @@ class Snapshot(Relation):
         return Table(name=name, oid=made, sequence=None)
 
     def moment(self) -> tuple[int, int, int]:
-        """The time, milliseconds since the epoch; since when the oldest transaction runs; and the time again, which is
-        later than the snapshot: who begins after it takes later numbers than those that are missing in it."""
+        """The time, milliseconds since the epoch; since when the oldest transaction runs; and the next millisecond: who
+        begins in it or after it takes later numbers than those that are missing in the snapshot."""
         now_ms = now(self._session)
-        return now_ms, self._running_since_ms, now_ms
+        return now_ms, self._running_since_ms, now_ms + 1
 
     def any_after(self, number: int) -> bool:
         """Whether there is a row behind ``number``."""
