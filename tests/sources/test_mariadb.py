@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 
 from airflow_provider_microbatch.exceptions import DefinitionError, SourceChangedError, SourceError
 from airflow_provider_microbatch.sources import OpenSource
-from airflow_provider_microbatch.sources.jdbc import DRIVER, MARIADB_DRIVER, JdbcSource
+from airflow_provider_microbatch.sources.jdbc import DRIVER, MARIADB_DRIVER, JdbcSource, numbered
 from airflow_provider_microbatch.sources.jdbc.mariadb import open as by_number
 from airflow_provider_microbatch.sources.jdbc.mariadb import running, spans
+from airflow_provider_microbatch.sources.jdbc.mariadb.session import Session
 from airflow_provider_microbatch.sources.jdbc.mariadb.times import before_all_later
 from airflow_provider_microbatch.sources.jdbc.offset import Place
 from tests.support.mariadb import server
@@ -230,6 +231,20 @@ def test_more_missing_numbers_than_can_be_listed_are_waited_for_in_turn(
     second = patient.latest_offset(first)
     assert ids(orders, patient, first, second) == [2, 8]
     assert all_batches(orders, source) == [[1, 2, 3, 5, 6, 8], [10, 11]]
+
+
+def test_of_many_missing_numbers_a_plan_fetches_no_more_than_tell_where_it_ends(
+    opened: Any, orders: OrdersInMariaDb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched, rows = [], Session.rows
+    monkeypatch.setattr(by_number, "MOST_GAPS", 2)
+    monkeypatch.setattr(numbered, "MOST_GAPS", 2)
+    monkeypatch.setattr(Session, "rows", lambda *asked: fetched.append(rows(*asked)) or fetched[-1])
+    orders.execute("INSERT INTO orders (id) SELECT 2 * seq FROM seq_1_to_50")
+    source = opened()
+    end = source.latest_offset(None)
+    assert max(len(found) for found in fetched) == 3
+    assert (ids(orders, source, None, end), source.describe(None, end).rows) == ([2, 4], 2)
 
 
 def test_a_limit_cuts_among_equal_times_by_the_key_and_takes_them_whole_without_one(
