@@ -17,11 +17,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_microbatch.runtime.other_state import refuse_other_first_attempt
+
 SCHEMAS = "_stateSchema"
 """Folder of an operator with the columns of its families, by the name of the store."""
 
 ADDRESSES = "_metadata/v2"
 """Folder of an operator with the addresses of these files, by batch."""
+
+_RECORDS = ("_metadata/metadata", "0/_metadata/schema", "0/*/_metadata/schema")
+"""What any other operator writes down of itself, and of its stores with their first partition, in its folder."""
 
 _STORES, _PATHS = "stateStoreInfo", "stateSchemaFilePaths"
 _NAME = re.compile(r"(?P<store>[A-Za-z0-9-]+)/[0-9]+_(?P<id>[0-9a-f-]{36})")
@@ -133,13 +138,16 @@ def _lend(told: Mapping[str, Any], shared: Path, own: Path, batch_id: int) -> No
 
 def take(schemas: Schemas, *, shared: Path, own: Path, batch_id: int) -> dict[str, Any]:
     """Move what Spark has written into the attempt's own folder of state to the shared one. What is there stays: all
-    that two attempts both write has ids of their own, or is what any of them would write.
+    that two attempts both write has ids of their own, or is the same.
 
     :param schemas: as :func:`lend` had them; empty where the folder was empty.
     :param batch_id: as :func:`lend` had it.
     :return: the same of the state that the attempt leaves.
     :raises ValueError: if Spark has written them in another form.
+    :raises BatchFailure: if an attempt at the first batch has left other operators there. Nothing is moved then.
     """
+    if not schemas:  # else Spark was shown what is there, and has compared
+        _check_same_operators(shared, own)
     found = {}
     for folder in sorted(own.iterdir()):
         if folder.is_symlink():
@@ -151,6 +159,19 @@ def take(schemas: Schemas, *, shared: Path, own: Path, batch_id: int) -> dict[st
             found[folder.name] = _with_paths(told, {name: lent.get(name, name) for name in names_in(told)})
         _move(folder, shared / folder.name, but={f"{SCHEMAS}/{new}" for new in lent})
     return found
+
+
+def _check_same_operators(shared: Path, own: Path) -> None:
+    """Check that all operators that are in the shared folder are those of the attempt. The next batch would be shown
+    the others', and read the attempt's state as theirs."""
+    there, made = ({path.name: path for path in _numbered(folder)} for folder in (shared, own))
+    if there.keys() - made.keys():
+        refuse_other_first_attempt(f"operator {min(there.keys() - made.keys())} is missing")
+    for operator, folder in sorted(there.items()):
+        for record in (path.relative_to(folder) for pattern in _RECORDS for path in folder.glob(pattern)):
+            mine = made[operator] / record
+            if not mine.exists() or mine.read_bytes() != (folder / record).read_bytes():
+                refuse_other_first_attempt(f"{operator}/{record} differs")
 
 
 _NOTHING: Mapping[str, Any] = {_STORES: ()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 from airflow_provider_microbatch.runtime.failure import BatchFailure
 
@@ -66,6 +66,18 @@ def refuse_first_operator(nodes: Iterable[Any]) -> None:
                 f"the batches before have kept none, and the transform has an operator that keeps it ({kind}) now: it "
                 "would not know their rows"
             )
+
+
+def refuse_other_first_attempt(what: str) -> NoReturn:
+    """Refuse a transform that keeps other state than an attempt at the same first batch has left before.
+
+    :param what: what differs in the folder of state.
+    :raises BatchFailure: naming the way on.
+    """
+    raise _refusal(
+        "the transform keeps other state than an attempt at this batch has left before, with other operators, or "
+        f"another spark.sql.shuffle.partitions ({what})"
+    )
 
 
 def refuse_other_spark(kept_by: str, version: str) -> None:

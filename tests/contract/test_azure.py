@@ -72,6 +72,7 @@ def fields(form: str) -> dict[str, Any]:
         "a SAS token with its question mark": {**at, "extra": {"sas_token": f"?{sas()}"}},
         "a SAS token and a password": {**at, "password": WRONG_KEY, "extra": {"sas_token": sas()}},
         "a SAS URL": {"extra": {"sas_token": f"{url}/?{sas()}"}},
+        "a SAS URL of the container": {"extra": {"sas_token": f"{url}/{CONTAINER}?{sas()}"}},
         "a field of an old form": {**at, "extra": {"extra__wasb__sas_token": sas()}},
         "a connection string with a key": {
             "extra": {"connection_string": f"{told}AccountName={ACCOUNT};AccountKey={KEY};"}
@@ -94,6 +95,7 @@ def fields(form: str) -> dict[str, Any]:
         "a SAS token with its question mark",
         "a SAS token and a password",
         "a SAS URL",
+        "a SAS URL of the container",
         "a field of an old form",
         "a connection string with a key",
         "a connection string with a SAS token",
@@ -129,6 +131,16 @@ def test_each_form_of_a_connection_leads_there(store: Store, found: dict[str, Co
         ),
         (
             {"extra": {"sas_token": "https://lake.blob.core.windows.net/?sv=1&sig=x"}},
+            "lake",
+            "https://lake.blob.core.windows.net",
+        ),
+        (
+            {"extra": {"sas_token": "https://lake.blob.core.windows.net/orders?sv=1&sr=c&sig=x"}},
+            "lake",
+            "https://lake.blob.core.windows.net",
+        ),
+        (
+            {"extra": {"sas_token": "https://lake.blob.core.windows.net?sv=1&sr=c&sig=x"}},
             "lake",
             "https://lake.blob.core.windows.net",
         ),

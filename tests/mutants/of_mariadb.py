@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutation import Mutation
 
 MARIADB = "tests/sources/test_mariadb.py"
+TRANSACTIONS = "tests/sources/test_mariadb_transactions.py"
 
 MUTATIONS = [
     Mutation(
@@ -22,6 +23,22 @@ MUTATIONS = [
         old="for is_own, wrote, since in listed if wrote and not is_own)",
         new="for is_own, wrote, since in listed if is_own)",
         tests=(MARIADB,),
+    ),
+    Mutation(
+        name="a prepared transaction of MariaDB is as young as the server",
+        why="after a restart its rows are passed over, and XA COMMIT adds them to no batch",
+        file="sources/jdbc/mariadb/running.py",
+        old="if(trx_mysql_thread_id = 0, 0, ",
+        new="if(trx_mysql_thread_id < 0, 0, ",
+        tests=(TRANSACTIONS,),
+    ),
+    Mutation(
+        name="what begins in the millisecond of a plan is not waited for in MariaDB",
+        why="its row is in no batch",
+        file="sources/jdbc/mariadb/table.py",
+        old="        return now_ms, self._running_since_ms, now_ms + 1\n",
+        new="        return now_ms, self._running_since_ms, now_ms\n",
+        tests=(TRANSACTIONS,),
     ),
     Mutation(
         name="of more gaps than can be listed in MariaDB the last ones are forgotten",

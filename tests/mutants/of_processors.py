@@ -18,6 +18,14 @@ MUTATIONS = [
         tests=(PROCESSORS,),
     ),
     Mutation(
+        name="an attempt at the first batch is published beside another transform's records",
+        why="the batch is in the table, and the next one fails for ever, or reads its state as what it is not",
+        file="runtime/operator_schemas.py",
+        old="        _check_same_operators(shared, own)\n",
+        new="        pass\n",
+        tests=(PROCESSORS,),
+    ),
+    Mutation(
         name="an attempt tells the names of the copies that it was shown",
         why="the batch after the next fails for ever, as its columns are in no file of that name",
         file="runtime/operator_schemas.py",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -18,13 +19,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_microbatch.exceptions import DefinitionError, SourceChangedError, SourceError
-from airflow_provider_microbatch.sources import OpenSource, SourceContext
-from airflow_provider_microbatch.sources.jdbc import DRIVER, MARIADB_DRIVER, JdbcSource
+from airflow_provider_microbatch.sources import OpenSource
+from airflow_provider_microbatch.sources.jdbc import DRIVER, MARIADB_DRIVER, JdbcSource, numbered
 from airflow_provider_microbatch.sources.jdbc.mariadb import open as by_number
 from airflow_provider_microbatch.sources.jdbc.mariadb import running, spans
+from airflow_provider_microbatch.sources.jdbc.mariadb.session import Session
 from airflow_provider_microbatch.sources.jdbc.mariadb.times import before_all_later
 from airflow_provider_microbatch.sources.jdbc.offset import Place
-from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.support.mariadb import server
 from tests.support.orders_in_mariadb import OrdersInMariaDb, orders_in_mariadb
 
@@ -44,23 +45,11 @@ def orders() -> Iterator[OrdersInMariaDb]:
 
 @pytest.fixture
 def opened(tmp_path: Path, orders: OrdersInMariaDb) -> Callable[..., Any]:
-    def opened(table: str = "orders", **options: Any) -> OpenSource:
-        store = PosixStore(tmp_path / "checkpoint")
-        context = SourceContext(
-            name="orders", log=store, state=store, clock_ms=lambda: 0, connect=lambda _: orders.connection
-        )
-        asked = {"late_seconds": 0.000001, "database": "mariadb", **options}
-        return JdbcSource(table, orders.conn_id, **asked).open(context)
-
-    return opened
+    return partial(orders.opened, tmp_path / "checkpoint")
 
 
 def ids(orders: OrdersInMariaDb, source: OpenSource, start: str | None, end: str | None) -> list[int]:
-    """What the planned predicates have now."""
-    found = []
-    for predicate in source.read(start, end).arguments["predicates"]:
-        found += [id for (id,) in orders.execute(f"SELECT id FROM orders WHERE {predicate}")]
-    return sorted(found)
+    return orders.ids(source, start, end)
 
 
 def all_batches(orders: OrdersInMariaDb, source: OpenSource) -> list[list[int]]:
@@ -242,6 +231,20 @@ def test_more_missing_numbers_than_can_be_listed_are_waited_for_in_turn(
     second = patient.latest_offset(first)
     assert ids(orders, patient, first, second) == [2, 8]
     assert all_batches(orders, source) == [[1, 2, 3, 5, 6, 8], [10, 11]]
+
+
+def test_of_many_missing_numbers_a_plan_fetches_no_more_than_tell_where_it_ends(
+    opened: Any, orders: OrdersInMariaDb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched, rows = [], Session.rows
+    monkeypatch.setattr(by_number, "MOST_GAPS", 2)
+    monkeypatch.setattr(numbered, "MOST_GAPS", 2)
+    monkeypatch.setattr(Session, "rows", lambda *asked: fetched.append(rows(*asked)) or fetched[-1])
+    orders.execute("INSERT INTO orders (id) SELECT 2 * seq FROM seq_1_to_50")
+    source = opened()
+    end = source.latest_offset(None)
+    assert max(len(found) for found in fetched) == 3
+    assert (ids(orders, source, None, end), source.describe(None, end).rows) == ([2, 4], 2)
 
 
 def test_a_limit_cuts_among_equal_times_by_the_key_and_takes_them_whole_without_one(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,21 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 OF = "tests.state.transforms:"
 ONE = {"conf": {"spark.sql.shuffle.partitions": "1"}}
+APPENDS = {"mode": "append", **ONE}
 
 
 def at(id: int, time: str) -> dict[str, object]:
     return {"id": id, "at": f"2026-01-01T00:{time}Z"}
+
+
+def dying(step: Callable[..., Any]) -> Callable[..., Any]:
+    """The step, and a death right behind it."""
+
+    def die(*given: Any) -> Any:
+        step(*given)
+        raise KeyError("killed")
+
+    return die
 
 
 def kept_of(
@@ -56,17 +67,11 @@ def test_values_lists_maps_and_timers_go_on_from_the_winner_whoever_dies(
 ) -> None:
     """The first attempt at each of the first two batches dies after Spark's commit, with its files where all find them;
     the second batch is replayed."""
-    world = StatefulWorld(tmp_path, OF + "visits", engine=engine, schema="id long, at timestamp", mode="append", **ONE)
-    leave = streaming.leave_state
-
-    def die(*given: Any) -> Any:
-        leave(*given)
-        raise KeyError("killed")
-
+    world = StatefulWorld(tmp_path, OF + "visits", engine=engine, schema="id long, at timestamp", **APPENDS)
     for number, rows in enumerate([[at(1, "00:10"), at(2, "00:30")], [at(1, "01:00")]]):
         world.land(f"{number}", *rows)
         with monkeypatch.context() as patched:
-            patched.setattr(streaming, "leave_state", die)
+            patched.setattr(streaming, "leave_state", dying(streaming.leave_state))
             with pytest.raises(EngineError, match="killed"):
                 world.run(number)
         world.run(number, try_number=2)
@@ -87,6 +92,26 @@ def test_values_lists_maps_and_timers_go_on_from_the_winner_whoever_dies(
     world.land("4", at(3, "09:00"))
     with pytest.raises(CheckpointError, match=r"such as 0/_stateSchema/default/0_.*: .* takes all batches back"):
         world.run(4)
+
+
+def test_a_change_between_attempts_at_the_first_batch_is_refused_before_a_batch_stands_on_it(
+    tmp_path: Path, engine: SessionEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each writes in a folder of its own, where Spark finds nothing of the other to compare with."""
+    world = StatefulWorld(tmp_path, OF + "first_visits", engine=engine, schema="id long, at timestamp", **APPENDS)
+    world.land("0", at(1, "00:10"), at(1, "00:20"))
+    with monkeypatch.context() as patched:
+        patched.setattr(streaming, "leave_state", dying(streaming.leave_state))
+        with pytest.raises(EngineError, match="killed"):
+            world.run(0)
+    world.transform = OF + "visits_at_different_times"
+    with pytest.raises(EngineError, match=r"\(1/0/_metadata/schema differs\).* Put them back as they were, or begin a"):
+        world.run(0, try_number=2)
+    world.transform = OF + "first_visits"
+    world.run(0, try_number=3)
+    world.land("1", at(1, "00:30"))
+    world.run(1)
+    assert kept_of(world, engine, monkeypatch, id="1")["rows"][0]["value"] == {"rows": 1}
 
 
 def test_the_clock_of_timers_and_of_forgetting_is_that_of_the_plan(tmp_path: Path, engine: SessionEngine) -> None:

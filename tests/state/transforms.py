@@ -142,9 +142,12 @@ def no_stream(batch: Batch) -> DataFrame:
     return batch.spark.range(1)
 
 
-def visits(batch: Batch) -> DataFrame:
+def visits(batch: Batch, once: tuple[str, ...] = ()) -> DataFrame:
     """Rows by id, and the minutes and the first time that they are of, told once the watermark is a minute behind the
-    first time: a value, a list, a map and a timer."""
+    first time: a value, a list, a map and a timer.
+
+    :param once: of rows that are alike in these columns only the first.
+    """
     from pyspark.sql import Row
     from pyspark.sql.streaming import StatefulProcessor
 
@@ -175,9 +178,20 @@ def visits(batch: Batch) -> DataFrame:
             for state in (self.rows, self.times, self.minutes):
                 state.clear()
 
-    by_id = batch.sources["orders"].withWatermark("at", "30 seconds").groupBy("id")
+    rows = batch.sources["orders"].withWatermark("at", "30 seconds")
+    by_id = (rows.dropDuplicates([*once]) if once else rows).groupBy("id")
     columns = "id long, rows long, minutes long, since timestamp"
     return by_id.transformWithState(Visits(), columns, "Append", "EventTime")
+
+
+def visits_at_different_times(batch: Batch) -> DataFrame:
+    """The same of different rows: two operators, one behind the other."""
+    return visits(batch, ("id", "at"))
+
+
+def first_visits(batch: Batch) -> DataFrame:
+    """The same of the first row of each id."""
+    return visits(batch, ("id",))
 
 
 def reminders(batch: Batch, kept: str = "rows long") -> DataFrame:

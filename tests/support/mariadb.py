@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
@@ -46,10 +46,41 @@ class MariaDb:
     """A server that runs.
 
     :param port: where it listens, on loopback.
+    :param command: what runs it.
+    :param folder: where it runs, and writes ``log``.
     """
 
-    def __init__(self, *, port: int) -> None:
-        self.port = port
+    def __init__(self, *, port: int, command: Sequence[str], folder: Path) -> None:
+        self.port, self._command, self._folder = port, command, folder
+        self._process = self._started()
+
+    def restart(self) -> None:
+        """Stop as an administrator does, and start; what was committed or prepared is there again."""
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(SECONDS)
+        self._process = self._started()
+
+    def stop(self) -> None:
+        """End for good."""
+        self._process.send_signal(signal.SIGKILL)  # it would write for seconds what nobody will read
+        self._process.wait(SECONDS)
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        log = self._folder / "log"
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=self._folder
+            )
+        deadline = time.monotonic() + SECONDS
+        try:
+            while not self.answers():
+                assert process.poll() is None, log.read_text()
+                assert time.monotonic() < deadline, log.read_text()
+                time.sleep(0.05)
+        except BaseException:
+            process.kill()
+            raise
+        return process
 
     def connect(self, database: str | None = None, *, user: str = "root") -> Any:
         """A session of its own, in which each statement is a transaction until one begins another."""
@@ -90,22 +121,17 @@ def mariadb() -> Iterator[MariaDb]:
         scripts = "".join((share / name).read_text() for name in _SCRIPTS)
         first = f"CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket = NULL;\n{scripts}"
         with log.open("ab") as output:
-            to_log: dict[str, Any] = {"stdout": output, "stderr": output, "cwd": folder}
-            made = subprocess.run([*command, "--bootstrap"], check=False, input=first.encode(), **to_log)
-            assert made.returncode == 0, log.read_text()
-            port = free_port()
-            listening = ["--bind-address=127.0.0.1", f"--port={port}", f"--socket={folder / 'socket'}"]
-            process = subprocess.Popen([*command, *listening], stdin=subprocess.DEVNULL, **to_log)
+            made = subprocess.run(
+                [*command, "--bootstrap"], check=False, input=first.encode(), stdout=output, stderr=output, cwd=folder
+            )
+        assert made.returncode == 0, log.read_text()
+        port = free_port()
+        listening = ["--bind-address=127.0.0.1", f"--port={port}", f"--socket={folder / 'socket'}"]
+        running = MariaDb(port=port, command=[*command, *listening], folder=folder)
         try:
-            running, deadline = MariaDb(port=port), time.monotonic() + SECONDS
-            while not running.answers():
-                assert process.poll() is None, log.read_text()
-                assert time.monotonic() < deadline, log.read_text()
-                time.sleep(0.05)
             yield running
         finally:
-            process.send_signal(signal.SIGKILL)  # it would write for seconds what nobody will read
-            process.wait(SECONDS)
+            running.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

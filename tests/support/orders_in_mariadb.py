@@ -6,10 +6,14 @@ import itertools
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from airflow_provider_microbatch import connections
 from airflow_provider_microbatch.connections import Connection
+from airflow_provider_microbatch.sources import OpenSource, SourceContext
+from airflow_provider_microbatch.sources.jdbc import JdbcSource
+from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.support.mariadb import server
 
 _numbers = itertools.count()
@@ -40,6 +44,25 @@ class OrdersInMariaDb:
         with self.connect() as cursor:
             cursor.execute(statement, values or None)
             return cursor.fetchall()
+
+    def opened(self, folder: Path, table: str = "orders", **options: Any) -> OpenSource:
+        """A source of a table, with ``late_seconds`` that nobody notices.
+
+        :param folder: of its checkpoint.
+        """
+        store = PosixStore(folder)
+        context = SourceContext(
+            name="orders", log=store, state=store, clock_ms=lambda: 0, connect=lambda _: self.connection
+        )
+        asked = {"late_seconds": 0.000001, "database": "mariadb", **options}
+        return JdbcSource(table, self.conn_id, **asked).open(context)
+
+    def ids(self, source: OpenSource, start: str | None, end: str | None) -> list[int]:
+        """What the planned predicates have now."""
+        found = []
+        for predicate in source.read(start, end).arguments["predicates"]:
+            found += [id for (id,) in self.execute(f"SELECT id FROM orders WHERE {predicate}")]
+        return sorted(found)
 
 
 @contextmanager

@@ -49,8 +49,9 @@ class Numbers(Protocol):
     def given(self) -> int | None:
         """The number that the database assigned last; None if that is unknown."""
 
-    def missing(self, first: int, last: int) -> list[tuple[int, int]]:
-        """First and last of the missing numbers from ``first`` to ``last``, both included."""
+    def missing(self, first: int, last: int, *, most: int | None = None) -> list[tuple[int, int]]:
+        """First and last of the missing numbers from ``first`` to ``last``, both included; of the first ``most`` gaps
+        if there is a limit."""
 
     def filled(self, spans: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
         """The spans that contain a row."""
@@ -159,7 +160,8 @@ class OpenNumbered(OpenTable, Generic[N]):
         return table.any_after(place.number) or bool(table.filled([(gap.first, gap.last) for gap in place.gaps]))
 
     def _planned(self, table: N, begin: Place, most: int | None) -> Place | None:
-        """Return the end of the next range; None if there is nothing."""
+        """Return the end of the next range; None if there is nothing. An end with more than :data:`MOST_GAPS` gaps may
+        lack further ones, and has no number of rows."""
         now_ms, xmin, xmax = table.moment()
         filled = table.filled([(gap.first, gap.last) for gap in begin.gaps])
         number = table.last(begin.number, most)
@@ -177,10 +179,10 @@ class OpenNumbered(OpenTable, Generic[N]):
             over = gap.xmax <= xmin and now_ms - gap.seen_ms >= 1000 * self._source.late_seconds
             gaps += [] if over else left
         if number > begin.number:
-            missing = table.missing(begin.number + 1, number)
+            missing = table.missing(begin.number + 1, number, most=MOST_GAPS + 1)
             gaps += [Gap(first=one, last=other, seen_ms=now_ms, xmax=xmax) for one, other in missing]
         end = Place(number=number, gaps=tuple(gaps), late=tuple(late), table=table.identity())
-        return replace(end, rows=table.count(end.spans(begin.number)))
+        return end if len(gaps) > MOST_GAPS else replace(end, rows=table.count(end.spans(begin.number)))
 
     def _check_goes_on(self, table: N, place: Place) -> None:
         """Check that it is the same table: one that was created again, or emptied with its sequence, has other rows

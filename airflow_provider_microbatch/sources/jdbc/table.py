@@ -99,13 +99,14 @@ class Snapshot(Relation):
         )
         return None if found is None else int(found)
 
-    def missing(self, first: int, last: int) -> list[tuple[int, int]]:
-        """First and last of the missing numbers from ``first`` to ``last``, both included."""
+    def missing(self, first: int, last: int, *, most: int | None = None) -> list[tuple[int, int]]:
+        """First and last of the missing numbers from ``first`` to ``last``, both included; of the first ``most`` gaps
+        if there is a limit."""
         rows = self._opened.execute(
             f"SELECT before + 1, n - 1 FROM (SELECT n, lag(n, 1, %s::bigint) OVER (ORDER BY n) AS before FROM ("
             f"SELECT {self._column}::bigint AS n FROM {self._table} WHERE {self._column} BETWEEN %s AND %s "
-            "UNION ALL SELECT %s::bigint) AS present) AS pairs WHERE n - before > 1 ORDER BY n",
-            (first - 1, first, last, last + 1),
+            "UNION ALL SELECT %s::bigint) AS present) AS pairs WHERE n - before > 1 ORDER BY n LIMIT %s::bigint",
+            (first - 1, first, last, last + 1, most),
         )
         return [(int(one), int(other)) for one, other in rows]
 

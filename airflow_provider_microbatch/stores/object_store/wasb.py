@@ -21,6 +21,9 @@ _PREFIX = "extra__wasb__"
 _PUBLIC = "core.windows.net"
 _DFS = re.compile(r"^(https?://[^./]+)\.dfs\.")
 """The same account's other endpoint, for Hadoop's file system, which the library does not speak to."""
+_OF_CONTAINER = "sr=c"
+"""In a SAS token of a container, which Azure shows with the container's URL. The address names the container too."""
+_CONTAINER = re.compile(r"(?<=[^/])/[^/]+$")
 
 
 class WasbFieldsError(ValueError):
@@ -51,6 +54,8 @@ class WasbAccess:
         tenant, key = _extra(connection, "tenant_id"), _extra(connection, "shared_access_key")
         if sas and sas.startswith(("https://", "http://")) and not tenant and not key:
             host, _, sas = sas.partition("?")
+            if _OF_CONTAINER in sas.split("&"):
+                host = _CONTAINER.sub("", host)
         url = _url(host)
         named = url.split("://")[-1].partition(".")[0] if url else host
         # Beside a tenant the login is the application's.

@@ -16,7 +16,8 @@ from airflow_provider_microbatch.sources.jdbc.offset import Place, Table, divide
 
 
 class OpenMariaDb(OpenMariaDbTable, OpenNumbered[Snapshot]):
-    """A transaction of a gap is known by the time at which it began: a gap's ``xmax`` is the time of its plan."""
+    """A transaction of a gap is known by the time at which it began: a gap's ``xmax`` is the
+    millisecond after its plan."""
 
     def has_new(self, position: Offset | None) -> bool:
         if len(self._place(position).gaps) >= MOST_GAPS:  # rows behind the next gap have to wait, as in the plan
@@ -30,13 +31,12 @@ class OpenMariaDb(OpenMariaDbTable, OpenNumbered[Snapshot]):
         waited = [gap for gap in end.gaps if gap.last <= begin.number]
         new = end.gaps[len(waited) :]
         room = max(0, MOST_GAPS - len(waited))
-        if len(new) <= room:
-            return end
-        # The batch ends before the first gap that cannot be listed. The others come when some are waited for no more.
-        cut = replace(end, number=new[room].first - 1, gaps=(*waited, *new[:room]))
-        if cut.number == begin.number and not cut.late:
-            return None
-        return replace(cut, rows=table.count(cut.spans(begin.number)))
+        if len(new) > room:
+            # The batch ends before the first gap that cannot be listed. The others come when some are given up.
+            end = replace(end, number=new[room].first - 1, gaps=(*waited, *new[:room]))
+            if end.number == begin.number and not end.late:
+                return None
+        return replace(end, rows=table.count(end.spans(begin.number)))
 
     @property
     def _column(self) -> str:

@@ -12,10 +12,12 @@ _AGAIN_SECONDS = 0.105
 """InnoDB makes its list of transactions anew when nobody has looked for a tenth of a second."""
 
 # InnoDB writes the local time of its process. In the hour that an autumn has twice the earlier one is taken, for a
-# transaction that seems younger than it is would not be waited for.
+# transaction that seems younger than it is would not be waited for. Of one that a start of the server has found it says
+# that it began with the server: it is of no session, as every one whose session has ended, and taken for the oldest.
 _LISTED = (
-    "SELECT trx_mysql_thread_id = connection_id(), trx_id <> 0, least(unix_timestamp(trx_started), "
-    "unix_timestamp(trx_started - INTERVAL 1 HOUR) + 3600) FROM information_schema.innodb_trx"
+    "SELECT trx_mysql_thread_id = connection_id(), trx_id <> 0, if(trx_mysql_thread_id = 0, 0, "
+    "least(unix_timestamp(trx_started), unix_timestamp(trx_started - INTERVAL 1 HOUR) + 3600)) "
+    "FROM information_schema.innodb_trx"
 )
 
 
@@ -27,8 +29,8 @@ def now(session: Session) -> int:
 
 def running_since(session: Session) -> int:
     """Return since when the oldest transaction runs that has written something, rounded down to a second; the present
-    time if there is none; milliseconds since the epoch. Called before the snapshot begins: what is not listed has
-    committed before it, or begins later than that time.
+    time if there is none, and 0 if that is not known of one; milliseconds since the epoch. Called before the snapshot
+    begins: what is not listed has committed before it, or begins later than that time.
 
     :raises SourceError: if that cannot be known.
     """

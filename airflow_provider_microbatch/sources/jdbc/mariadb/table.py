@@ -58,10 +58,10 @@ class Snapshot(Relation):
         return Table(name=name, oid=made, sequence=None)
 
     def moment(self) -> tuple[int, int, int]:
-        """The time, milliseconds since the epoch; since when the oldest transaction runs; and the time again, which is
-        later than the snapshot: who begins after it takes later numbers than those that are missing in it."""
+        """The time, milliseconds since the epoch; since when the oldest transaction runs; and the next millisecond: who
+        begins in it or after it takes later numbers than those that are missing in the snapshot."""
         now_ms = now(self._session)
-        return now_ms, self._running_since_ms, now_ms
+        return now_ms, self._running_since_ms, now_ms + 1
 
     def any_after(self, number: int) -> bool:
         """Whether there is a row behind ``number``."""
@@ -89,13 +89,15 @@ class Snapshot(Relation):
         )
         return None if found is None else int(found) - 1
 
-    def missing(self, first: int, last: int) -> list[tuple[int, int]]:
-        """First and last of the missing numbers from ``first`` to ``last``, both included."""
+    def missing(self, first: int, last: int, *, most: int | None = None) -> list[tuple[int, int]]:
+        """First and last of the missing numbers from ``first`` to ``last``, both included; of the first ``most`` gaps
+        if there is a limit."""
+        limit = "" if most is None else f" LIMIT {most}"
         rows = self._session.rows(
             "SELECT previous + 1, n - 1 FROM ("
             f"SELECT n, coalesce(lag(n) OVER (ORDER BY n), {first - 1}) AS previous FROM ("
             f"SELECT cast({self._column} AS decimal(20)) AS n FROM {self._table} WHERE {self._column} BETWEEN {first} "
-            f"AND {last} UNION ALL SELECT {last + 1}) AS present) AS pairs WHERE n - previous > 1 ORDER BY n"
+            f"AND {last} UNION ALL SELECT {last + 1}) AS present) AS pairs WHERE n - previous > 1 ORDER BY n{limit}"
         )
         return [(int(one), int(other)) for one, other in rows]
 

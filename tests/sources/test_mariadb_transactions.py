@@ -1,0 +1,82 @@
+"""Of which transactions of a real MariaDB it is not known when they began, and how long each is waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_microbatch.sources.jdbc.mariadb import table
+from airflow_provider_microbatch.sources.jdbc.offset import Place
+from tests.support.mariadb import server
+from tests.support.orders_in_mariadb import OrdersInMariaDb, orders_in_mariadb
+
+pytestmark = pytest.mark.slow
+
+INSERT = "INSERT INTO orders (note) VALUES ('x')"
+BEFORE = "INSERT INTO orders (updated_at) VALUES ('2026-01-01')"  # a transaction's start is known to the second
+
+
+@pytest.fixture
+def orders() -> Iterator[OrdersInMariaDb]:
+    with orders_in_mariadb() as made:
+        yield made
+
+
+@pytest.fixture
+def opened(tmp_path: Path, orders: OrdersInMariaDb) -> Callable[..., Any]:
+    return partial(orders.opened, tmp_path / "checkpoint")
+
+
+def of_xa(orders: OrdersInMariaDb, *statements: str) -> None:
+    """Run statements in a session that ends; ``XA`` in them is followed by what to do with its transaction."""
+    database = orders.connection.schema
+    with closing(server().connect(database)) as session, session.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(f"{statement} '{database}'" if statement.startswith("XA") else statement)
+
+
+def test_a_transaction_that_is_prepared_is_waited_for_though_the_server_began_again(
+    opened: Any, orders: OrdersInMariaDb
+) -> None:
+    """InnoDB says of it that it began with the server."""
+    numbered, timed = opened(), opened(timestamp="updated_at")
+    orders.execute(BEFORE)
+    time = timed.latest_offset(None)
+    of_xa(orders, "XA START", INSERT, "XA END", "XA PREPARE")
+    orders.execute(INSERT)
+    number = numbered.latest_offset(None)
+    assert (orders.ids(numbered, None, number), orders.ids(timed, None, time)) == ([1, 3], [1])
+    server().restart()
+    orders.execute(INSERT)
+    following = numbered.latest_offset(number)
+    assert [gap.first for gap in Place.of(following).gaps] == [2]
+    assert timed.latest_offset(time) == time, "its rows are older than the server"
+    of_xa(orders, "XA COMMIT")
+    assert orders.ids(numbered, following, numbered.latest_offset(following)) == [2]
+    assert orders.ids(timed, time, timed.latest_offset(time)) == [2, 3, 4]
+
+
+def test_a_transaction_that_began_in_the_millisecond_of_a_plan_is_waited_for(
+    opened: Any, orders: OrdersInMariaDb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = opened()
+    with orders.connect() as slow:
+        slow.execute(INSERT)
+        orders.execute(INSERT)
+        slow.execute(
+            "SELECT unix_timestamp(trx_started) FROM information_schema.innodb_trx "
+            "WHERE trx_mysql_thread_id = connection_id()"
+        )
+        ((began,),) = slow.fetchall()
+        with monkeypatch.context() as patched:
+            patched.setattr(table, "now", lambda _: int(1000 * began))
+            first = source.latest_offset(None)
+        orders.execute(INSERT)
+        second = source.latest_offset(first)
+        assert [gap.first for gap in Place.of(second).gaps] == [1]
+    assert orders.ids(source, second, source.latest_offset(second)) == [1]
