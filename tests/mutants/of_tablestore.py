@@ -32,6 +32,14 @@ MUTATIONS = [
         tests=(TUNNELS,),
     ),
     Mutation(
+        name="a channel that no plan has read waits for nobody after a rewind",
+        why="newer changes of a key come before older ones",
+        file="sources/channels/open.py",
+        old="behind[name] = ended_there",
+        new="behind[name] = ()",
+        tests=(TUNNELS,),
+    ),
+    Mutation(
         name="nobody notices that the tunnel was not told of an end",
         why="after a task that died behind its commit the children are never opened, and their rows never read",
         file="sources/channels/open.py",

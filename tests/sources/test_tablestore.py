@@ -216,6 +216,18 @@ def test_after_a_rewind_channels_begin_where_they_began_and_wait_for_their_paren
     assert [world.batch() for _ in range(5)] == [["1"], ["2"], ["3"], ["4"], None]
 
 
+def test_after_a_rewind_a_channel_that_no_plan_has_seen_waits_for_its_parent_too(tmp_path: Path) -> None:
+    world = World(tmp_path, max_records=1)
+    world.table.put(["1", "2"])
+    world.table.arrange("split", A)
+    world.table.put(["3"])
+    assert [world.batch() for _ in range(2)] == [["1"], ["2"]]
+    assert world.table.statuses() == {A: "TERMINATED", B: "OPEN", C: "OPEN"}
+    for _ in range(2):
+        world.committed = None
+        assert [world.batch() for _ in range(4)] == [["1"], ["2"], ["3"], None]
+
+
 def test_rows_that_went_unread_stop_the_read_or_are_told(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.table.put(["1"])

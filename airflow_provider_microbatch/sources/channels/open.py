@@ -151,7 +151,15 @@ class OpenChannels(OpenSource):
             for name in listed
             if start.get(name, NEW) == NEW and (found := self._origins.get(name)) is not None
         }
-        parents = {name: replace(listed[name], parents=tuple(found.behind)) for name, found in known.items()}
+        behind = {name: tuple(found.behind) for name, found in known.items()}
+        # A server opens a channel when it has heard that the parents have ended. It may have heard that from batches
+        # behind this position, if the position was set back since: so a channel that no plan has read waits for all
+        # that have ended there and not here. Otherwise it would be read beside its parents.
+        ended_there = tuple(name for name, one in listed.items() if one.closed and not is_finished(start, name))
+        for name, one in listed.items():
+            if not one.closed and name not in known and start.get(name, NEW) == NEW:
+                behind[name] = ended_there
+        parents = {name: replace(listed[name], parents=names) for name, names in behind.items()}
         candidates = eligible(start, {**listed, **parents})
         if pins:
             ended = sorted(name for name in start if is_finished(start, name))
