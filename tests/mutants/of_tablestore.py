@@ -19,8 +19,8 @@ MUTATIONS = [
         name="after a rewind a channel begins where the tunnel says that its reader is by now",
         why="what was taken out of the table is not read again",
         file="sources/channels/open.py",
-        old='"origin": known[name].place}',
-        new='"origin": self._server.origin(name)}',
+        old="**known[name].at}",
+        new='"origin": self._server.origin(name)[0]}',
         tests=(TUNNELS,),
     ),
     Mutation(
@@ -77,6 +77,14 @@ MUTATIONS = [
         file="runtime/tablestore.py",
         old="yield Page(seen=0, at_tip=True, ended=True, gap=True)",
         new="yield Page(seen=0, at_tip=True, ended=True)",
+        tests=(TUNNELS,),
+    ),
+    Mutation(
+        name="a channel that somebody else has read a part of begins behind that part",
+        why="what lies before it is in no batch, and nobody knows",
+        file="sources/tablestore/server.py",
+        old="number > 0 and not counts_none(token)",
+        new="False",
         tests=(TUNNELS,),
     ),
     Mutation(

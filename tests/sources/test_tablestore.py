@@ -267,6 +267,41 @@ def test_a_channel_that_somebody_else_has_read_is_not_passed_over_without_a_word
     assert world.told["gaps"] == [B]
 
 
+def test_a_channel_that_somebody_else_has_read_a_part_of_is_not_read_from_there_without_a_word(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.table.set_tunnel("page", 1)
+    world.table.put(["1"])
+    world.table.arrange("split", A)
+    world.table.put(["2", "3"])
+    assert world.batch() == ["1"]
+    other = tablestore.calls()
+    tunnel = other.tunnel(world.table.name, world.table.tunnel).id
+    begin, number = other.checkpoint(tunnel, B)
+    behind = other.records(tunnel, B, begin).next
+    assert behind is not None
+    other.set_checkpoint(tunnel, B, behind, number=number + 1)
+    with pytest.raises(SourceError, match=rf"orders.*{B}.*older one.*record_gap"):
+        world.batch()
+    assert world.batch(on_data_loss="record_gap") == ["3"]
+    assert world.told["gaps"] == [B]
+    world.table.put(["4"])
+    assert world.batch() == ["4"]
+    assert world.told["gaps"] == []
+
+
+def test_a_word_of_somebody_who_has_read_nothing_is_no_loss(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.table.put(["1"])
+    world.table.arrange("split", A)
+    assert world.batch() == ["1"]
+    other = tablestore.calls()
+    tunnel = other.tunnel(world.table.name, world.table.tunnel).id
+    begin, number = other.checkpoint(tunnel, B)
+    other.set_checkpoint(tunnel, B, begin, number=number + 1)
+    world.table.put(["2"])
+    assert world.batch() == ["2"]
+
+
 def test_what_was_read_before_the_first_plan_is_nobodys_loss(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.table.arrange("split", A)

@@ -62,8 +62,9 @@ class Server(Protocol):
     def has_origins(self) -> bool:
         """Whether :meth:`origin` alone tells the place of a channel's first row; otherwise no place stands for it."""
 
-    def origin(self, channel: str) -> str:
-        """The place of the first row of a channel of which nothing was pushed yet."""
+    def origin(self, channel: str) -> tuple[str, bool]:
+        """The place of the first row of a channel of which nothing was pushed yet; and whether something was pushed, so
+        that rows may lie before the place."""
 
     def retention_ms(self) -> int:
         """The time for which the server keeps a row by its present settings, milliseconds."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
+from airflow_provider_microbatch.runtime.channels import At
 from airflow_provider_microbatch.sources.channels.graph import Position, parse, render
 from airflow_provider_microbatch.stores import Store
 
@@ -47,10 +48,17 @@ class Beginning:
 class Origin:
     """:param place: the place of the channel's first row.
     :param behind: channels that had ended by then: the parents of the channel are among them.
+    :param gap: whether rows may lie before the place that no batch has read.
     """
 
     place: str
     behind: Sequence[str]
+    gap: bool = False
+
+    @property
+    def at(self) -> At:
+        """What a read that begins there is given; a gap is told by its end."""
+        return {"origin": self.place, **({"gap": True} if self.gap else {})}
 
 
 class Origins:
@@ -69,12 +77,12 @@ class Origins:
         if data is None:
             return None
         found = json.loads(data)
-        return Origin(place=found["place"], behind=tuple(found["behind"]))
+        return Origin(place=found["place"], behind=tuple(found["behind"]), gap=bool(found.get("gap")))
 
     def pin(self, channel: str, origin: Origin) -> Origin:
         """Put the origin on record unless one is; return the recorded one."""
-        data = json.dumps({"channel": channel, "place": origin.place, "behind": list(origin.behind)})
-        self._state.put_if_absent(self._entry(channel), data.encode())
+        data = {"channel": channel, "place": origin.place, "behind": list(origin.behind), "gap": origin.gap}
+        self._state.put_if_absent(self._entry(channel), json.dumps(data).encode())
         found = self.get(channel)
         assert found is not None, "it was put there, and nobody removes it"
         return found

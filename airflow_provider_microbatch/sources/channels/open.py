@@ -164,8 +164,22 @@ class OpenChannels(OpenSource):
         if pins:
             ended = sorted(name for name in start if is_finished(start, name))
             for name in (name for name, at in candidates.items() if at == NEW and name not in known):
-                known[name] = self._origins.pin(name, Origin(place=self._server.origin(name), behind=ended))
-        return {name: {**at, "origin": known[name].place} if name in known else at for name, at in candidates.items()}
+                known[name] = self._origins.pin(name, self._origin(name, behind=ended))
+        return {name: {**at, **known[name].at} if name in known else at for name, at in candidates.items()}
+
+    def _origin(self, channel: str, *, behind: list[str]) -> Origin:
+        place, has_rows_before = self._server.origin(channel)
+        begins = self._start(None)
+        # The first batch begins where the server says that its reader is; a channel that came later at its first row.
+        gap = has_rows_before and begins is not None and channel not in begins
+        if gap and self._source.on_data_loss == FAIL:
+            raise SourceChangedError(
+                f"source {self._name!r}: {channel} of {self._source.location()} was read up to a place, and no batch "
+                "of this checkpoint has read it: somebody else reads there too, or the checkpoint is an older one. "
+                "on_data_loss='record_gap' goes on from that place, and the batch says so; read what lies before it "
+                "from elsewhere."
+            )
+        return Origin(place=place, behind=behind, gap=gap)
 
     def read_late(self, start: Offset | None) -> Read:
         """Return a read of all channels that may be read from there, each up to the end that its read reaches."""

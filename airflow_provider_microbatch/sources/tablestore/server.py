@@ -12,7 +12,7 @@ from airflow_provider_microbatch.connections import Connect
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.lifetime import Close, shared
 from airflow_provider_microbatch.runtime.channels import FAIL, At
-from airflow_provider_microbatch.runtime.tablestore import Place, is_token, rows_in
+from airflow_provider_microbatch.runtime.tablestore import Place, counts_none, is_token, rows_in
 from airflow_provider_microbatch.runtime.tunnel_calls import (
     FINISHED,
     NOT_IN_TURN,
@@ -78,10 +78,11 @@ class Tunnel:
         ended: At = {"rows": 0, "finished": True, "seen": self._clock_ms()}
         return {one.id: ended if one.closed else NEW for one in channels.values()}
 
-    def origin(self, channel: str) -> str:
-        """Where the tunnel says that its reader is."""
-        token, _ = self._ask(lambda calls: calls.checkpoint(self._id, channel))
-        return token
+    def origin(self, channel: str) -> tuple[str, bool]:
+        """Where the tunnel says that its reader is, and whether that is a reader's own word. Words are numbered; by one
+        whose token counts no records, nothing was read."""
+        token, number = self._ask(lambda calls: calls.checkpoint(self._id, channel))
+        return token, token != FINISHED and number > 0 and not counts_none(token)
 
     def look(self, channel: str, at: At) -> Look:
         """Takes one request, with a token that is kept from look to look."""
