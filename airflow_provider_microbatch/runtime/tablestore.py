@@ -81,7 +81,7 @@ def counts_none(token: str) -> bool:
     try:
         known = Message(base64.b64decode(token, validate=True))
         counts = Message(known.data(2))
-        return known.number(1) == 2 and 4 in counts and counts.number(4) == 0
+        return known.number(1) == 2 and counts.has(4) and counts.number(4) == 0
     except ValueError:
         return False
 

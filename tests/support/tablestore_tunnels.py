@@ -275,6 +275,8 @@ class Instance:
         self.tunnels: dict[tuple[str, str], Tunnel] = {}
         self.requests: dict[str, int] = {}
         self.refusals: dict[str, int] = {}
+        self.cuts: dict[str, list[str]] = {}
+        self._asked = ""
         self._numbers = itertools.count(1)
 
     def ask(self, path: str, given: Message) -> bytes:
@@ -284,7 +286,8 @@ class Instance:
             next((one for one in self.tunnels.values() if one.id == given.text(1)), None) if table is None else None
         )
         where = table or (tunnel.table.name if tunnel is not None else "")
-        self.requests[f"{where}{path}"] = self.requests.get(f"{where}{path}", 0) + 1
+        self._asked = f"{where}{path}"
+        self.requests[self._asked] = self.requests.get(self._asked, 0) + 1
         if self.refusals.get(where, 0):
             self.refusals[where] -= 1
             raise RefusedError("OTSTunnelServerUnavailable", "busy")
@@ -302,6 +305,11 @@ class Instance:
         answer: dict[int, Any] = getattr(self, f"_{action}")(tunnel, given)
         tunnel.refresh()
         return encoded(answer)
+
+    def next_cut(self) -> str | None:
+        """How the answer to the last request is cut off behind its first field; None if it comes whole."""
+        cuts = self.cuts.get(self._asked, [])
+        return cuts.pop() if cuts else None
 
     def _table(self, name: str) -> Table:
         if name not in self.tables:

@@ -1,0 +1,54 @@
+"""Answers of Tablestore that are not whole, and words that it does not take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.lifetime import lifetime
+from tests.sources.tablestore_world import World
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def task() -> Iterator[None]:
+    with lifetime():
+        yield
+
+
+@pytest.mark.parametrize("how", ["with its digest", "bare"])
+def test_an_answer_that_was_cut_off_ends_no_channel(tmp_path: Path, how: str) -> None:
+    world = World(tmp_path)
+    world.table.put(["1"])
+    assert world.batch() == ["1"]
+    world.table.put(["2"])
+    start = world.committed
+    source = world.open()
+    assert source.has_new(start)
+    world.table.cut("/tunnel/readrecords", 2, how)
+    assert world.read(start) == ["2"]
+    assert "finished" not in next(iter(world.told["ends"].values()))
+
+
+def test_a_listing_that_was_cut_off_is_asked_for_again(tmp_path: Path) -> None:
+    world = World(tmp_path, on_data_loss="record_gap")
+    world.table.put(["1"])
+    assert world.batch() == ["1"]
+    world.table.cut("/tunnel/describe", 2, "with its digest")
+    assert not world.open().has_new(world.committed), "no channel has expired"
+
+
+def test_a_service_whose_answers_are_never_whole_is_an_error_that_says_so(tmp_path: Path) -> None:
+    world = World(tmp_path, timeout=0.3)
+    world.table.put(["1"])
+    source = world.open()
+    assert source.has_new(None)
+    world.table.cut("/tunnel/getcheckpoint", 1000, "bare")
+    with pytest.raises(SourceError, match=r"orders.*/tunnel/getcheckpoint was not answered.*lacks its field 2"):
+        source.latest_offset(None)
+    world.table.cut("/tunnel/getcheckpoint", 0, "bare")
+    assert world.batch() == ["1"]
