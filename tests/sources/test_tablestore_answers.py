@@ -13,6 +13,8 @@ from tests.sources.tablestore_world import World
 
 pytestmark = pytest.mark.slow
 
+A = "shard-000"
+
 
 @pytest.fixture(autouse=True)
 def task() -> Iterator[None]:
@@ -52,3 +54,27 @@ def test_a_service_whose_answers_are_never_whole_is_an_error_that_says_so(tmp_pa
         source.latest_offset(None)
     world.table.cut("/tunnel/getcheckpoint", 0, "bare")
     assert world.batch() == ["1"]
+
+
+def test_a_tunnel_that_does_not_take_in_that_a_channel_has_ended_stops_the_plan(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.table.put(["1"])
+    world.table.arrange("split", A)
+    world.table.put(["2"])
+    assert world.batch(says_so=False) == ["1"]
+    world.table.set_tunnel("takes_words", False)
+    assert world.open().has_new(world.committed), "a run comes, and fails"
+    with pytest.raises(SourceError, match=rf"orders.*after {A}.*read to their end.*OTSNoPermissionAccess"):
+        world.batch()
+    world.table.set_tunnel("takes_words", True)
+    assert world.batch() == ["2"]
+    assert world.batch() is None
+
+
+def test_a_plan_that_tells_of_an_end_and_finds_nothing_plans_no_batch(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.table.put(["1"])
+    world.table.arrange("split", A)
+    assert world.batch(says_so=False) == ["1"]
+    assert world.batch() is None
+    assert world.table.statuses()[A] == "TERMINATED"

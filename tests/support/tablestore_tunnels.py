@@ -140,6 +140,7 @@ class Tunnel:
         self.expired = False
         self.page = 100
         self.empty_first = False
+        self.takes_words = True
         self.clock_ahead = 0.0
         self.clients: dict[str, Client] = {}
         self.channels: dict[str, Channel] = {}
@@ -391,6 +392,8 @@ class Instance:
 
     def _checkpoint(self, tunnel: Tunnel, given: Message) -> dict[int, Any]:
         channel = tunnel.channel_for(given.text(2), given.text(3))
+        if not tunnel.takes_words:
+            raise RefusedError("OTSNoPermissionAccess", "You have no permission to access the requested resource.")
         if given.number(5) != channel.number + 1:
             raise RefusedError("OTSSequenceNumberNotMatch", f"{given.number(5)} is not behind {channel.number}")
         channel.checkpoint, channel.number = given.text(4), given.number(5)

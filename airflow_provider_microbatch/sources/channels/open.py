@@ -133,11 +133,27 @@ class OpenChannels(OpenSource):
             if begins is None and not self._has_new(None):
                 return None
             position = self._beginning.pin(dict.fromkeys(listed, NEW) if begins is None else begins)
+        begin = self._parsed(position)
+        self._tell_ends(begin)
         if not self._has_new(position):
             return position
-        begin = self._parsed(position)
         self._candidates(begin, self._listed_for(begin)[0], pins=True)
         return LATE
+
+    def _tell_ends(self, position: Position) -> None:
+        """Tell the server of ends that a commit could not tell. A commit fails no batch; if no plan failed either, a
+        server that takes no word would open no child, and their rows would be read by nobody while all is green."""
+        listed, _ = self._listed_for(position)
+        if self._context.lane != LIVE or not self._is_untold(position, listed):
+            return
+        ended = {name: position[name] for name in sorted(listed) if is_finished(position, name)}
+        try:
+            self._push(ended)
+        except SourceError as error:
+            raise self._error(
+                f"{self._source.location()} opens the channels that come after {', '.join(list(ended)[-5:])} when it "
+                f"was told that those are read to their end, and does not take it in: {error}"
+            ) from error
 
     def _candidates(self, start: Position, listed: Mapping[str, Channel], *, pins: bool = False) -> dict[str, At]:
         """The channels that a batch from there on may read, with the place where each begins.
