@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceError
 from airflow_provider_microbatch.lifetime import lifetime
 from tests.sources.tablestore_world import World
 
@@ -78,3 +78,21 @@ def test_a_plan_that_tells_of_an_end_and_finds_nothing_plans_no_batch(tmp_path: 
     assert world.batch(says_so=False) == ["1"]
     assert world.batch() is None
     assert world.table.statuses()[A] == "TERMINATED"
+
+
+@pytest.mark.parametrize(
+    "record",
+    ["", "{", "[]", '{"place":7,"behind":[]}', '{"place":"CAIS","behind":"shard"}', '{"place":"","behind":[]}'],
+)
+def test_a_record_of_a_beginning_that_is_none_is_named_and_nothing_of_it_is_sent(tmp_path: Path, record: str) -> None:
+    world = World(tmp_path)
+    world.table.put(["1"])
+    assert world.batch() == ["1"]
+    (entry,) = (tmp_path / "checkpoint" / "state" / "origins").iterdir()
+    entry.write_text(record)
+    world.committed = None
+    asked = world.table.requests()["/tunnel/readrecords"]
+    for ask in (lambda: world.open().has_new(None), world.batch, lambda: world.open().lag_by_split(None)):
+        with pytest.raises((CorruptEntryError, SourceError), match=A):
+            ask()
+    assert world.table.requests()["/tunnel/readrecords"] == asked

@@ -167,6 +167,7 @@ class OpenChannels(OpenSource):
             for name in listed
             if start.get(name, NEW) == NEW and (found := self._origins.get(name)) is not None
         }
+        self._check_places({name: {**NEW, "origin": found.place} for name, found in known.items()})
         behind = {name: tuple(found.behind) for name, found in known.items()}
         # A server opens a channel when it has heard that the parents have ended. It may have heard that from batches
         # behind this position, if the position was set back since: so a channel that no plan has read waits for all
@@ -185,6 +186,7 @@ class OpenChannels(OpenSource):
 
     def _origin(self, channel: str, *, behind: list[str]) -> Origin:
         place, has_rows_before = self._server.origin(channel)
+        self._check_places({channel: {**NEW, "origin": place}})
         begins = self._start(None)
         # The first batch begins where the server says that its reader is; a channel that came later at its first row.
         gap = has_rows_before and begins is not None and channel not in begins
