@@ -96,3 +96,15 @@ def test_a_record_of_a_beginning_that_is_none_is_named_and_nothing_of_it_is_sent
         with pytest.raises((CorruptEntryError, SourceError), match=A):
             ask()
     assert world.table.requests()["/tunnel/readrecords"] == asked
+
+
+def test_a_row_that_comes_behind_an_answer_without_rows_is_not_gone(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.table.put(["1"])
+    assert world.batch() == ["1"]
+    begins, told = world.open().initial_offset(), world.told
+    world.table.set_tunnel("empty_first", True)
+    assert world.open().not_replayable(begins, world.committed) is None
+    assert world.open(on_data_loss="record_gap").left_out(begins, world.committed, told=told) is None
+    world.table.arrange("trim", A, 1)
+    assert "gone" in (world.open().not_replayable(begins, world.committed) or "")

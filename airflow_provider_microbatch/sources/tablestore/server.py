@@ -170,13 +170,18 @@ class Tunnel:
 
     def _has(self, calls: Calls, channel: str, place: Place) -> bool:
         token: str | None = place.token
-        while token is not None:
+        without_rows = 0
+        while token is not None and without_rows < _LOOKS:
             answer = calls.records(self._id, channel, token)
             stamps = [stamp for stamp, _, _ in rows_in(answer)]
-            if not stamps or stamps[-1] >= place.stamp:
+            if stamps and stamps[-1] >= place.stamp:
                 return place.stamp in stamps
+            if not stamps and not answer.more:
+                return False
+            without_rows += not stamps
             token = answer.next
-        return False
+        # A service that says again and again that more is there: reading finds out.
+        return token is not None
 
     def _look(self, calls: Calls, channel: str, at: At) -> Look:
         kept, place = self._held.tokens, (at.get("after"), at.get("origin"))
