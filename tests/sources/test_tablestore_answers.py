@@ -108,3 +108,15 @@ def test_a_row_that_comes_behind_an_answer_without_rows_is_not_gone(tmp_path: Pa
     assert world.open(on_data_loss="record_gap").left_out(begins, world.committed, told=told) is None
     world.table.arrange("trim", A, 1)
     assert "gone" in (world.open().not_replayable(begins, world.committed) or "")
+
+
+def test_a_commit_costs_no_request_for_a_channel_that_has_ended(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.table.put(["1"])
+    world.table.arrange("split", A)
+    assert world.batch() == ["1"]
+    world.table.put(["2"])
+    assert world.batch() == ["2"]
+    before = world.table.requests()["/tunnel/getcheckpoint"]
+    world.commit()
+    assert world.table.requests()["/tunnel/getcheckpoint"] - before == 2, "what the other channel's word is, and was"

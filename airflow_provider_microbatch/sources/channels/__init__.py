@@ -94,7 +94,8 @@ class Server(Protocol):
         """The secrets that the client needs in addition to its arguments, by name."""
 
     def push(self, position: Mapping[str, At]) -> None:
-        """Tell the server how far batches are committed, if it keeps that. Idempotent, and never moves backwards."""
+        """Tell the server how far batches are committed, if it keeps that. Idempotent. What the server shows may move
+        back, after a rewind or by a task that was slow to say it, but for the end of a channel."""
 
     def lacks(self, position: Mapping[str, At]) -> Collection[str]:
         """The channels for which the server shows something else than that it is read up to the position; none if it

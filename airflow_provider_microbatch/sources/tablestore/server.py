@@ -128,11 +128,9 @@ class Tunnel:
                 self._held.listed = None
 
     def lacks(self, position: Position) -> list[str]:
-        """Asks for each channel. That one has ended is not asked again once it is known."""
+        """Asks for each channel of which the tunnel is told."""
         ended, found = self._held.ended, []
         for channel, token in self._told(position).items():
-            if (self._id, channel) in ended:
-                continue
             kept, _ = self._ask(partial(Calls.checkpoint, tunnel_id=self._id, channel=channel))
             if kept == FINISHED:
                 ended.add((self._id, channel))
@@ -142,11 +140,12 @@ class Tunnel:
 
     def _told(self, position: Position) -> dict[str, str]:
         """The token that the tunnel is told, for the channels that it has: by an older listing than the position a
-        channel would be missing that is there."""
+        channel would be missing that is there. What it knows to have ended it is not told again, nor asked for: a table
+        that was split often has many such channels, and is listed with them for a year."""
         listed = self._state(max_age=self._source.discover_seconds).channels
         found = {}
         for channel, at in position.items():
-            if channel not in listed:
+            if listed.get(channel, TERMINATED) == TERMINATED or (self._id, channel) in self._held.ended:
                 continue
             if at.get("finished"):
                 found[channel] = FINISHED
