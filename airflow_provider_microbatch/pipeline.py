@@ -287,12 +287,9 @@ class Pipeline(Definition):
                         "not look (a file source enters no folder whose name begins with '_')."
                     )
         for (name, source), (second, other) in combinations(self.sources.items(), 2):
-            if source.gives_up_beside(other) or other.gives_up_beside(source):
-                raise DefinitionError(
-                    f"{where}: sources {name!r} and {second!r} could archive files to the same path below "
-                    f"{source.gives_up_to!r}: the second would stay where it is, and a replay could read the other's. "
-                    "Give each an archive_dir of its own; what was archived is found where it is."
-                )
+            refused = source.refuses_beside(other) or other.refuses_beside(source)
+            if refused is not None:
+                raise DefinitionError(f"{where}: sources {name!r} and {second!r} {refused}")
             if (source.gives_up or other.gives_up) and (source.shares_with(other) or other.shares_with(source)):
                 giving, left = (name, second) if source.gives_up else (second, name)
                 raise DefinitionError(

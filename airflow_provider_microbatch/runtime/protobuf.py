@@ -28,8 +28,9 @@ class Message:
         for number, value in _fields(data):
             self._fields.setdefault(number, []).append(value)
 
-    def __contains__(self, number: int) -> bool:
-        return number in self._fields
+    def has(self, number: int) -> bool:
+        """Whether the message has the field, and no empty text in it."""
+        return self._fields.get(number, [b""])[-1] != b""
 
     def number(self, number: int, default: int = 0) -> int:
         """A field of type ``int32``, ``int64``, ``bool`` or an enumeration."""

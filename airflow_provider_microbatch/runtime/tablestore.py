@@ -26,6 +26,7 @@ from airflow_provider_microbatch.runtime.plain_buffer import (
     Value,
     row_of,
 )
+from airflow_provider_microbatch.runtime.protobuf import Message
 from airflow_provider_microbatch.runtime.tunnel_calls import FINISHED, GONE, Calls, Records, TablestoreError
 
 T = TypeVar("T")
@@ -73,6 +74,16 @@ class Place:
 def is_token(text: str) -> bool:
     """Whether a text can be a token of Tablestore's."""
     return _ONE_TOKEN.fullmatch(text) is not None
+
+
+def counts_none(token: str) -> bool:
+    """Whether a token says that no record of its channel lies before it. Those of version 2 count the records."""
+    try:
+        known = Message(base64.b64decode(token, validate=True))
+        counts = Message(known.data(2))
+        return known.number(1) == 2 and counts.has(4) and counts.number(4) == 0
+    except ValueError:
+        return False
 
 
 def rows_in(records: Records) -> list[tuple[Stamp, str, Row]]:

@@ -12,7 +12,7 @@ import hashlib
 import hmac
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -112,14 +112,14 @@ class Calls:
 
     def tunnel(self, table: str, tunnel: str) -> TunnelState:
         """The state of a tunnel, by its name."""
-        answer = self._call("/tunnel/describe", {1: table, 2: tunnel})
+        answer = self._call("/tunnel/describe", {1: table, 2: tunnel}, needs=(1,))
         (info,) = answer.messages(1)
         channels = {one.text(1): one.text(3) for one in answer.messages(2)}
         return TunnelState(id=info.text(1), kind=info.text(2), expired=bool(info.number(7)), channels=channels)
 
     def checkpoint(self, tunnel_id: str, channel: str) -> tuple[str, int]:
         """The token up to which the tunnel's reader is said to be, and the number of that word."""
-        answer = self._call("/tunnel/getcheckpoint", {1: tunnel_id, 2: CLIENT, 3: channel})
+        answer = self._call("/tunnel/getcheckpoint", {1: tunnel_id, 2: CLIENT, 3: channel}, needs=(1, 2))
         return answer.text(1), answer.number(2)
 
     def set_checkpoint(self, tunnel_id: str, channel: str, token: str, *, number: int) -> None:
@@ -131,11 +131,11 @@ class Calls:
 
     def records(self, tunnel_id: str, channel: str, token: str) -> Records:
         """Records from a token on, as many as the service likes to send."""
-        answer = self._call("/tunnel/readrecords", {1: tunnel_id, 2: CLIENT, 3: channel, 4: token})
+        answer = self._call("/tunnel/readrecords", {1: tunnel_id, 2: CLIENT, 3: channel, 4: token}, needs=(2,))
         following = answer.text(2)
         return Records(
             records=[(one.number(1), one.data(2)) for one in answer.messages(1)],
-            next=None if following in ("", FINISHED) else following,
+            next=None if following == FINISHED else following,
             more=bool(answer.number(3)),
         )
 
@@ -144,12 +144,19 @@ class Calls:
         details = Message(self._call("/DescribeTable", {1: table}).data(5))
         return details.number(3) if details.number(1) else None
 
-    def _call(self, path: str, fields: Mapping[int, Any]) -> Message:
+    def _call(self, path: str, fields: Mapping[int, Any], *, needs: Collection[int] = ()) -> Message:
+        """:param needs: the fields that each answer has. A message that was cut off between two fields passes for one:
+        without its token an answer would be the last one of its channel, and all that follows would be lost.
+        """
         body = encoded(fields)
         deadline, pause = time.monotonic() + self._timeout, 0.1
         while True:
             try:
-                return self._ask(path, body)
+                answer = self._ask(path, body)
+                lacking = [number for number in needs if not answer.has(number)]
+                if lacking:
+                    raise ValueError(f"the answer lacks its field {lacking[0]}")
+                return answer
             except (TablestoreError, OSError, HTTPException, ValueError) as error:
                 self.close()
                 kind = error.code if isinstance(error, TablestoreError) else None
@@ -170,6 +177,8 @@ class Calls:
         answer = self._connection.getresponse()
         data = answer.read()
         if answer.status // 100 == 2:
+            if answer.headers.get("x-ots-contentmd5", _digest(data)) != _digest(data):
+                raise ValueError("the answer is not whole: it differs from its digest")
             return Message(data)
         request = answer.headers.get("x-ots-requestid", "")
         try:
@@ -188,13 +197,17 @@ class Calls:
             "x-ots-apiversion": _VERSION,
             "x-ots-accesskeyid": self._secrets["access_key_id"],
             "x-ots-instancename": self._instance,
-            "x-ots-contentmd5": base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode(),
+            "x-ots-contentmd5": _digest(body),
         }
         token = self._secrets.get("security_token")
         if token:
             headers["x-ots-ststoken"] = token
         headers["x-ots-signature"] = signature(path, headers, self._secrets["access_key_secret"])
         return headers
+
+
+def _digest(body: bytes) -> str:
+    return base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
 
 
 def signature(path: str, headers: Mapping[str, str], secret: str) -> str:

@@ -208,9 +208,9 @@ class Source(Definition, ABC):
         """Whether both sources could read the same data, judged by their definitions alone."""
         return False
 
-    def gives_up_beside(self, other: Source) -> bool:
-        """Whether both could move data that they give up to the same place, judged by their definitions alone."""
-        return False
+    def refuses_beside(self, other: Source) -> str | None:
+        """The reason, in words that follow the names of both, why no pipeline can have both; None if one can."""
+        return None
 
     def location(self) -> str:
         """The address in a form that a user recognises, for messages and tables."""

@@ -110,8 +110,8 @@ MUTATIONS = [
         name="two sources archive to the same path",
         why="a file stays in its landing folder for good, and a replay reads the other source's in its place",
         file="pipeline.py",
-        old="            if source.gives_up_beside(other) or other.gives_up_beside(source):",
-        new="            if False:",
+        old="source.refuses_beside(other) or other.refuses_beside(source)",
+        new="None",
         tests=(PIPELINE,),
     ),
     Mutation(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutation import Mutation
 
 TUNNELS = "tests/sources/test_tablestore.py"
+ANSWERS = "tests/sources/test_tablestore_answers.py"
 
 MUTATIONS = [
     Mutation(
@@ -19,8 +20,8 @@ MUTATIONS = [
         name="after a rewind a channel begins where the tunnel says that its reader is by now",
         why="what was taken out of the table is not read again",
         file="sources/channels/open.py",
-        old='"origin": known[name].place}',
-        new='"origin": self._server.origin(name)}',
+        old="**known[name].at}",
+        new='"origin": self._server.origin(name)[0]}',
         tests=(TUNNELS,),
     ),
     Mutation(
@@ -29,6 +30,14 @@ MUTATIONS = [
         file="sources/channels/open.py",
         old="eligible(start, {**listed, **parents})",
         new="eligible(start, listed)",
+        tests=(TUNNELS,),
+    ),
+    Mutation(
+        name="a channel that no plan has read waits for nobody after a rewind",
+        why="newer changes of a key come before older ones",
+        file="sources/channels/open.py",
+        old="behind[name] = ended_there",
+        new="behind[name] = ()",
         tests=(TUNNELS,),
     ),
     Mutation(
@@ -72,12 +81,36 @@ MUTATIONS = [
         tests=(TUNNELS,),
     ),
     Mutation(
+        name="a channel that somebody else has read a part of begins behind that part",
+        why="what lies before it is in no batch, and nobody knows",
+        file="sources/tablestore/server.py",
+        old="number > 0 and not counts_none(token)",
+        new="False",
+        tests=(TUNNELS,),
+    ),
+    Mutation(
         name="a channel that waits for its parents is read",
         why="newer changes of a key come before older ones, or the service refuses",
         file="sources/tablestore/server.py",
         old="            if status != WAIT\n",
         new="",
         tests=(TUNNELS,),
+    ),
+    Mutation(
+        name="an answer that was cut off before its token is a channel's last one",
+        why="all that comes after it is lost",
+        file="runtime/tunnel_calls.py",
+        old="lacking = [number for number in needs if not answer.has(number)]",
+        new="lacking = list[int]()",
+        tests=(ANSWERS,),
+    ),
+    Mutation(
+        name="nobody looks whether an answer is whole",
+        why="channels that a listing has lost count as gone, and are never read again",
+        file="runtime/tunnel_calls.py",
+        old='if answer.headers.get("x-ots-contentmd5", _digest(data)) != _digest(data):',
+        new="if False:",
+        tests=(ANSWERS,),
     ),
     Mutation(
         name="base data is read as if it were a log",

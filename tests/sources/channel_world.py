@@ -110,7 +110,7 @@ class TunnelServer:
     def secrets(self) -> Mapping[str, str]:
         return {}
 
-    def origin(self, channel: str) -> str:
+    def origin(self, channel: str) -> tuple[str, bool]:
         raise AssertionError("a channel begins at its first row")
 
     def push(self, position: Position) -> None:

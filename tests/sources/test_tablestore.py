@@ -5,21 +5,18 @@ from __future__ import annotations
 import json
 import random
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.runtime.channels import ChannelError, read_here
 from airflow_provider_microbatch.runtime.tablestore import Place, TunnelChannels
-from airflow_provider_microbatch.sources import LATE, OpenSource, SourceContext
-from airflow_provider_microbatch.sources.tablestore import TablestoreSource
-from airflow_provider_microbatch.stores.posix import PosixStore
+from tests.sources.tablestore_world import World
 from tests.support import tablestore
 from tests.support.tablestore_tunnels import BASE_AND_STREAM
 
@@ -27,70 +24,6 @@ pytestmark = pytest.mark.slow
 
 HOUR_MS = 3_600_000
 A, B, C, D, E = (f"shard-{number:03}" for number in range(5))
-
-
-class World:
-    """A table with a tunnel, a checkpoint, and what batches have read.
-
-    :param arguments: of the source.
-    """
-
-    def __init__(self, root: Path, *, shards: int = 1, **arguments: Any) -> None:
-        self.table = tablestore.Table(shards=shards)
-        self.arguments = {"idle_seconds": 0, "discover_seconds": 0, "timeout": 30, **arguments}
-        self.store = PosixStore(root / "checkpoint")
-        self.committed: str | None = None
-        self.told: Mapping[str, Any] = {}
-
-    def open(self, **arguments: Any) -> OpenSource:
-        """The source, by the client of the task."""
-        context = SourceContext(
-            name="orders",
-            log=self.store.scoped("log"),
-            state=self.store.scoped("state"),
-            clock_ms=now_ms,
-            connect=tablestore.connection,
-        )
-        given = {**self.arguments, **arguments}
-        return TablestoreSource(self.table.name, self.table.tunnel, conn_id="tablestore", **given).open(context)
-
-    def read(self, start: str | None, end: str | None = None, **arguments: Any) -> list[str]:
-        """What an attempt reads, up to an end or to where it comes."""
-        source = self.open(**arguments)
-        read = source.read_late(start) if end is None else source.read(start, end)
-        rows, self.told = read_here(json.loads(json.dumps(read.arguments)), source.secrets())
-        return [key for row in rows for _, key in row[1]]
-
-    def batch(self, *, says_so: bool = True, **arguments: Any) -> list[str] | None:
-        """The next batch; None if there is none.
-
-        :param says_so: whether whoever commits it lives long enough to tell the source.
-        """
-        source = self.open(**arguments)
-        if source.latest_offset(self.committed) is not LATE:
-            return None
-        start = source.initial_offset() if self.committed is None else self.committed
-        found = self.read(start, **arguments)
-        self.committed = source.resolve(start, self.told)
-        if says_so:
-            self.commit()
-        return found
-
-    def commit(self) -> None:
-        """Tell the source what is committed."""
-        assert self.committed is not None
-        self.open().commit(self.committed)
-
-    @property
-    def position(self) -> dict[str, Any]:
-        """Where batches are."""
-        found: dict[str, Any] = json.loads(self.committed or "{}")
-        return found
-
-    def backdate(self, ms: int) -> None:
-        """The last batch was so long ago."""
-        position = {channel: {**at, "seen": at["seen"] - ms} for channel, at in self.position.items()}
-        self.committed = json.dumps(position, separators=(",", ":"), sort_keys=True)
 
 
 @pytest.fixture(autouse=True)
@@ -216,6 +149,18 @@ def test_after_a_rewind_channels_begin_where_they_began_and_wait_for_their_paren
     assert [world.batch() for _ in range(5)] == [["1"], ["2"], ["3"], ["4"], None]
 
 
+def test_after_a_rewind_a_channel_that_no_plan_has_seen_waits_for_its_parent_too(tmp_path: Path) -> None:
+    world = World(tmp_path, max_records=1)
+    world.table.put(["1", "2"])
+    world.table.arrange("split", A)
+    world.table.put(["3"])
+    assert [world.batch() for _ in range(2)] == [["1"], ["2"]]
+    assert world.table.statuses() == {A: "TERMINATED", B: "OPEN", C: "OPEN"}
+    for _ in range(2):
+        world.committed = None
+        assert [world.batch() for _ in range(4)] == [["1"], ["2"], ["3"], None]
+
+
 def test_rows_that_went_unread_stop_the_read_or_are_told(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.table.put(["1"])
@@ -253,6 +198,41 @@ def test_a_channel_that_somebody_else_has_read_is_not_passed_over_without_a_word
         world.batch()
     assert world.batch(on_data_loss="record_gap") == []
     assert world.told["gaps"] == [B]
+
+
+def test_a_channel_that_somebody_else_has_read_a_part_of_is_not_read_from_there_without_a_word(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.table.set_tunnel("page", 1)
+    world.table.put(["1"])
+    world.table.arrange("split", A)
+    world.table.put(["2", "3"])
+    assert world.batch() == ["1"]
+    other = tablestore.calls()
+    tunnel = other.tunnel(world.table.name, world.table.tunnel).id
+    begin, number = other.checkpoint(tunnel, B)
+    behind = other.records(tunnel, B, begin).next
+    assert behind is not None
+    other.set_checkpoint(tunnel, B, behind, number=number + 1)
+    with pytest.raises(SourceError, match=rf"orders.*{B}.*older one.*record_gap"):
+        world.batch()
+    assert world.batch(on_data_loss="record_gap") == ["3"]
+    assert world.told["gaps"] == [B]
+    world.table.put(["4"])
+    assert world.batch() == ["4"]
+    assert world.told["gaps"] == []
+
+
+def test_a_word_of_somebody_who_has_read_nothing_is_no_loss(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.table.put(["1"])
+    world.table.arrange("split", A)
+    assert world.batch() == ["1"]
+    other = tablestore.calls()
+    tunnel = other.tunnel(world.table.name, world.table.tunnel).id
+    begin, number = other.checkpoint(tunnel, B)
+    other.set_checkpoint(tunnel, B, begin, number=number + 1)
+    world.table.put(["2"])
+    assert world.batch() == ["2"]
 
 
 def test_what_was_read_before_the_first_plan_is_nobodys_loss(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ import pytest
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import DefinitionError, SourceError
+from airflow_provider_microbatch.pipeline import Pipeline
+from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources.tablestore import TablestoreSource
 from airflow_provider_microbatch.sources.tablestore.access import Access
 
@@ -86,6 +88,16 @@ def test_a_connection_that_leads_nowhere_is_refused(given: dict[str, Any], what:
     with pytest.raises(SourceError, match=rf"'shop'.*{what}") as error:
         Access.of_connection(Connection(conn_id="shop", conn_type="generic", **fields))
     assert "hush" not in str(error.value)
+
+
+def test_a_pipeline_reads_a_tunnel_by_one_source() -> None:
+    def pipeline(*tunnels: str) -> Pipeline:
+        sources = {f"of_{at}": TablestoreSource("orders", one, conn_id="shop") for at, one in enumerate(tunnels)}
+        return Pipeline("p", checkpoint="/c", sources=sources, sink=FileSink("/t"), transform="jobs/t.py:transform")
+
+    assert pipeline("changes", "others")
+    with pytest.raises(DefinitionError, match=r"'of_0' and 'of_1' both read .*orders/changes.*one source"):
+        pipeline("changes", "changes")
 
 
 def test_a_definition_imports_no_client() -> None:

@@ -120,6 +120,11 @@ class Table:
         """The next requests find the service busy."""
         self._ask("refusals", count=count)
 
+    def cut(self, path: str, count: int, how: str) -> None:
+        """The next answers to such requests are cut off behind their first field, and come with the digest that they
+        had, or ``bare``."""
+        self._ask("cuts", path=path, count=count, how=how)
+
     def arrange(self, what: str, *arguments: Any) -> None:
         """Call a method of the server's :class:`~tests.support.tablestore_tunnels.Table`."""
         self._ask(what, arguments=list(arguments))

@@ -42,15 +42,17 @@ class Handler(BaseHTTPRequestHandler):
                 answer = arrange(self.instance, self.path.removeprefix(ARRANGE), json.loads(body))
             self._send(200, json.dumps(answer).encode(), {})
             return
-        status = 200
+        status, cut = 200, None
         try:
             self._check(body)
             with self.lock:
                 data = self.instance.ask(self.path, Message(body))
+                cut = self.instance.next_cut()
         except RefusedError as error:
             status = {"OTSAuthFailed": 403, "OTSTunnelServerUnavailable": 503}.get(error.code, 400)
             data = encoded({1: error.code, 2: str(error)})
-        self._send(status, data, self._signed(data))
+        headers = {} if cut == "bare" else self._signed(data)
+        self._send(status, data if cut is None else encoded({1: Message(data)._fields.get(1, [])}), headers)
 
     def _check(self, body: bytes) -> None:
         """:raises RefusedError: for a request that was not signed with the key, or not for its body."""
@@ -97,6 +99,9 @@ def arrange(instance: Instance, what: str, given: dict[str, Any]) -> Any:
         return None
     if what == "requests":
         return {key.removeprefix(name): count for key, count in instance.requests.items() if key.startswith(f"{name}/")}
+    if what == "cuts":
+        instance.cuts[f"{name}{given['path']}"] = [given["how"]] * given["count"]
+        return None
     if what == "refusals":
         instance.refusals[name] = given["count"]
         return None

@@ -140,6 +140,7 @@ class Tunnel:
         self.expired = False
         self.page = 100
         self.empty_first = False
+        self.takes_words = True
         self.clock_ahead = 0.0
         self.clients: dict[str, Client] = {}
         self.channels: dict[str, Channel] = {}
@@ -275,6 +276,8 @@ class Instance:
         self.tunnels: dict[tuple[str, str], Tunnel] = {}
         self.requests: dict[str, int] = {}
         self.refusals: dict[str, int] = {}
+        self.cuts: dict[str, list[str]] = {}
+        self._asked = ""
         self._numbers = itertools.count(1)
 
     def ask(self, path: str, given: Message) -> bytes:
@@ -284,7 +287,8 @@ class Instance:
             next((one for one in self.tunnels.values() if one.id == given.text(1)), None) if table is None else None
         )
         where = table or (tunnel.table.name if tunnel is not None else "")
-        self.requests[f"{where}{path}"] = self.requests.get(f"{where}{path}", 0) + 1
+        self._asked = f"{where}{path}"
+        self.requests[self._asked] = self.requests.get(self._asked, 0) + 1
         if self.refusals.get(where, 0):
             self.refusals[where] -= 1
             raise RefusedError("OTSTunnelServerUnavailable", "busy")
@@ -302,6 +306,11 @@ class Instance:
         answer: dict[int, Any] = getattr(self, f"_{action}")(tunnel, given)
         tunnel.refresh()
         return encoded(answer)
+
+    def next_cut(self) -> str | None:
+        """How the answer to the last request is cut off behind its first field; None if it comes whole."""
+        cuts = self.cuts.get(self._asked, [])
+        return cuts.pop() if cuts else None
 
     def _table(self, name: str) -> Table:
         if name not in self.tables:
@@ -383,6 +392,8 @@ class Instance:
 
     def _checkpoint(self, tunnel: Tunnel, given: Message) -> dict[int, Any]:
         channel = tunnel.channel_for(given.text(2), given.text(3))
+        if not tunnel.takes_words:
+            raise RefusedError("OTSNoPermissionAccess", "You have no permission to access the requested resource.")
         if given.number(5) != channel.number + 1:
             raise RefusedError("OTSSequenceNumberNotMatch", f"{given.number(5)} is not behind {channel.number}")
         channel.checkpoint, channel.number = given.text(4), given.number(5)

@@ -62,8 +62,9 @@ class Server(Protocol):
     def has_origins(self) -> bool:
         """Whether :meth:`origin` alone tells the place of a channel's first row; otherwise no place stands for it."""
 
-    def origin(self, channel: str) -> str:
-        """The place of the first row of a channel of which nothing was pushed yet."""
+    def origin(self, channel: str) -> tuple[str, bool]:
+        """The place of the first row of a channel of which nothing was pushed yet; and whether something was pushed, so
+        that rows may lie before the place."""
 
     def retention_ms(self) -> int:
         """The time for which the server keeps a row by its present settings, milliseconds."""
@@ -93,7 +94,8 @@ class Server(Protocol):
         """The secrets that the client needs in addition to its arguments, by name."""
 
     def push(self, position: Mapping[str, At]) -> None:
-        """Tell the server how far batches are committed, if it keeps that. Idempotent, and never moves backwards."""
+        """Tell the server how far batches are committed, if it keeps that. Idempotent. What the server shows may move
+        back, after a rewind or by a task that was slow to say it, but for the end of a channel."""
 
     def lacks(self, position: Mapping[str, At]) -> Collection[str]:
         """The channels for which the server shows something else than that it is read up to the position; none if it

@@ -133,11 +133,27 @@ class OpenChannels(OpenSource):
             if begins is None and not self._has_new(None):
                 return None
             position = self._beginning.pin(dict.fromkeys(listed, NEW) if begins is None else begins)
+        begin = self._parsed(position)
+        self._tell_ends(begin)
         if not self._has_new(position):
             return position
-        begin = self._parsed(position)
         self._candidates(begin, self._listed_for(begin)[0], pins=True)
         return LATE
+
+    def _tell_ends(self, position: Position) -> None:
+        """Tell the server of ends that a commit could not tell. A commit fails no batch; if no plan failed either, a
+        server that takes no word would open no child, and their rows would be read by nobody while all is green."""
+        listed, _ = self._listed_for(position)
+        if self._context.lane != LIVE or not self._is_untold(position, listed):
+            return
+        ended = {name: position[name] for name in sorted(listed) if is_finished(position, name)}
+        try:
+            self._push(ended)
+        except SourceError as error:
+            raise self._error(
+                f"{self._source.location()} opens the channels that come after {', '.join(list(ended)[-5:])} when it "
+                f"was told that those are read to their end, and does not take it in: {error}"
+            ) from error
 
     def _candidates(self, start: Position, listed: Mapping[str, Channel], *, pins: bool = False) -> dict[str, At]:
         """The channels that a batch from there on may read, with the place where each begins.
@@ -151,13 +167,37 @@ class OpenChannels(OpenSource):
             for name in listed
             if start.get(name, NEW) == NEW and (found := self._origins.get(name)) is not None
         }
-        parents = {name: replace(listed[name], parents=tuple(found.behind)) for name, found in known.items()}
+        self._check_places({name: {**NEW, "origin": found.place} for name, found in known.items()})
+        behind = {name: tuple(found.behind) for name, found in known.items()}
+        # A server opens a channel when it has heard that the parents have ended. It may have heard that from batches
+        # behind this position, if the position was set back since: so a channel that no plan has read waits for all
+        # that have ended there and not here. Otherwise it would be read beside its parents.
+        ended_there = tuple(name for name, one in listed.items() if one.closed and not is_finished(start, name))
+        for name, one in listed.items():
+            if not one.closed and name not in known and start.get(name, NEW) == NEW:
+                behind[name] = ended_there
+        parents = {name: replace(listed[name], parents=names) for name, names in behind.items()}
         candidates = eligible(start, {**listed, **parents})
         if pins:
             ended = sorted(name for name in start if is_finished(start, name))
             for name in (name for name, at in candidates.items() if at == NEW and name not in known):
-                known[name] = self._origins.pin(name, Origin(place=self._server.origin(name), behind=ended))
-        return {name: {**at, "origin": known[name].place} if name in known else at for name, at in candidates.items()}
+                known[name] = self._origins.pin(name, self._origin(name, behind=ended))
+        return {name: {**at, **known[name].at} if name in known else at for name, at in candidates.items()}
+
+    def _origin(self, channel: str, *, behind: list[str]) -> Origin:
+        place, has_rows_before = self._server.origin(channel)
+        self._check_places({channel: {**NEW, "origin": place}})
+        begins = self._start(None)
+        # The first batch begins where the server says that its reader is; a channel that came later at its first row.
+        gap = has_rows_before and begins is not None and channel not in begins
+        if gap and self._source.on_data_loss == FAIL:
+            raise SourceChangedError(
+                f"source {self._name!r}: {channel} of {self._source.location()} was read up to a place, and no batch "
+                "of this checkpoint has read it: somebody else reads there too, or the checkpoint is an older one. "
+                "on_data_loss='record_gap' goes on from that place, and the batch says so; read what lies before it "
+                "from elsewhere."
+            )
+        return Origin(place=place, behind=behind, gap=gap)
 
     def read_late(self, start: Offset | None) -> Read:
         """Return a read of all channels that may be read from there, each up to the end that its read reaches."""

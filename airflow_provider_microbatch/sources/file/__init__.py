@@ -227,12 +227,18 @@ class FileSource(Source):
             return False
         return list_alike(self.listing(), other.listing())
 
-    def gives_up_beside(self, other: Source) -> bool:
-        """Whether a file of each source could be archived to the same path."""
+    def refuses_beside(self, other: Source) -> str | None:
+        """The reason if a file of each source could be archived to the same path."""
         own, others = self.archive_path(), other.archive_path() if isinstance(other, FileSource) else None
         if not isinstance(other, FileSource) or own is None or others is None:
-            return False
-        return archive_alike(self.listing(), own, other.listing(), others)
+            return None
+        if not archive_alike(self.listing(), own, other.listing(), others):
+            return None
+        return (
+            f"could archive files to the same path below {self.gives_up_to!r}: the second would stay where it is, and "
+            "a replay could read the other's. Give each an archive_dir of its own; what was archived is found where "
+            "it is."
+        )
 
     def location(self) -> str:
         """The path as written."""

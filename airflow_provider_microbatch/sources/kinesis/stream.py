@@ -105,7 +105,7 @@ class Stream:
         """The secrets of the connection."""
         return self._access.secrets
 
-    def origin(self, channel: str) -> str:
+    def origin(self, channel: str) -> tuple[str, bool]:
         """Unused: a shard is read from its oldest record."""
         raise NotImplementedError
 

@@ -59,6 +59,15 @@ class TablestoreSource(ChannelSource):
         """The reaction to changes that are gone."""
         return {"on_data_loss": self.on_data_loss}
 
+    def refuses_beside(self, other: Source) -> str | None:
+        """The reason if both sources read one tunnel, as far as their definitions tell."""
+        if not isinstance(other, TablestoreSource) or self.location() != other.location():
+            return None
+        return (
+            f"both read {self.location()}, which has one reader: each would move the other's place in it. Make one "
+            "source of them, and use its frame twice; or create a tunnel for each."
+        )
+
     def shares_with(self, other: Source) -> bool:
         """Whether both sources read changes of one table, as far as their definitions tell."""
         return isinstance(other, TablestoreSource) and (self.table, self.conn_id) == (other.table, other.conn_id)

@@ -12,7 +12,7 @@ from airflow_provider_microbatch.connections import Connect
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.lifetime import Close, shared
 from airflow_provider_microbatch.runtime.channels import FAIL, At
-from airflow_provider_microbatch.runtime.tablestore import Place, is_token, rows_in
+from airflow_provider_microbatch.runtime.tablestore import Place, counts_none, is_token, rows_in
 from airflow_provider_microbatch.runtime.tunnel_calls import (
     FINISHED,
     NOT_IN_TURN,
@@ -78,10 +78,11 @@ class Tunnel:
         ended: At = {"rows": 0, "finished": True, "seen": self._clock_ms()}
         return {one.id: ended if one.closed else NEW for one in channels.values()}
 
-    def origin(self, channel: str) -> str:
-        """Where the tunnel says that its reader is."""
-        token, _ = self._ask(lambda calls: calls.checkpoint(self._id, channel))
-        return token
+    def origin(self, channel: str) -> tuple[str, bool]:
+        """Where the tunnel says that its reader is, and whether that is a reader's own word. Words are numbered; by one
+        whose token counts no records, nothing was read."""
+        token, number = self._ask(lambda calls: calls.checkpoint(self._id, channel))
+        return token, token != FINISHED and number > 0 and not counts_none(token)
 
     def look(self, channel: str, at: At) -> Look:
         """Takes one request, with a token that is kept from look to look."""
@@ -127,11 +128,9 @@ class Tunnel:
                 self._held.listed = None
 
     def lacks(self, position: Position) -> list[str]:
-        """Asks for each channel. That one has ended is not asked again once it is known."""
+        """Asks for each channel of which the tunnel is told."""
         ended, found = self._held.ended, []
         for channel, token in self._told(position).items():
-            if (self._id, channel) in ended:
-                continue
             kept, _ = self._ask(partial(Calls.checkpoint, tunnel_id=self._id, channel=channel))
             if kept == FINISHED:
                 ended.add((self._id, channel))
@@ -141,11 +140,12 @@ class Tunnel:
 
     def _told(self, position: Position) -> dict[str, str]:
         """The token that the tunnel is told, for the channels that it has: by an older listing than the position a
-        channel would be missing that is there."""
+        channel would be missing that is there. What it knows to have ended it is not told again, nor asked for: a table
+        that was split often has many such channels, and is listed with them for a year."""
         listed = self._state(max_age=self._source.discover_seconds).channels
         found = {}
         for channel, at in position.items():
-            if channel not in listed:
+            if listed.get(channel, TERMINATED) == TERMINATED or (self._id, channel) in self._held.ended:
                 continue
             if at.get("finished"):
                 found[channel] = FINISHED
@@ -169,13 +169,18 @@ class Tunnel:
 
     def _has(self, calls: Calls, channel: str, place: Place) -> bool:
         token: str | None = place.token
-        while token is not None:
+        without_rows = 0
+        while token is not None and without_rows < _LOOKS:
             answer = calls.records(self._id, channel, token)
             stamps = [stamp for stamp, _, _ in rows_in(answer)]
-            if not stamps or stamps[-1] >= place.stamp:
+            if stamps and stamps[-1] >= place.stamp:
                 return place.stamp in stamps
+            if not stamps and not answer.more:
+                return False
+            without_rows += not stamps
             token = answer.next
-        return False
+        # A service that says again and again that more is there: reading finds out.
+        return token is not None
 
     def _look(self, calls: Calls, channel: str, at: At) -> Look:
         kept, place = self._held.tokens, (at.get("after"), at.get("origin"))
