@@ -145,6 +145,7 @@ def test_nor_where_nobody_can_tell_what_the_pipeline_writes_to(tmp_path: Path) -
     world = World(tmp_path)
     world.land(1)
     world.run(0)
+    assert world.run(1) is None
     shutil.rmtree(tmp_path / "lake" / "lane=live" / "batch_id=0")
     (record,) = (tmp_path / "checkpoint").rglob("in-force/sinks")
     whole = record.read_bytes()

@@ -21,7 +21,7 @@ from airflow_provider_microbatch.checkpoint.key import LETTERS as LETTERS_LANE
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import CorruptEntryError, DefinitionError, MaintenanceError
 from airflow_provider_microbatch.execution.published_together import published_beside
-from airflow_provider_microbatch.execution.recorded_sinks import forms_in, places_of, tables_in
+from airflow_provider_microbatch.execution.recorded_sinks import RecordedTable, forms_in, places_of, tables_in
 from airflow_provider_microbatch.registry import of_today
 from airflow_provider_microbatch.sinks import OpenSink, Sink, SinkContext
 from airflow_provider_microbatch.sinks.dead_letters import LETTERS
@@ -66,7 +66,7 @@ class InForce:
         places = places_of(tables_in(form, beside=table))
         return any(table.is_written_by(place, self._checkpoint.tables) for place in places)
 
-    def beside(self, key: BatchKey) -> list[str]:
+    def beside(self, key: BatchKey) -> list[RecordedTable]:
         """The tables that are none of these and got the batch together with one of these, whether or not they have it
         still.
 
@@ -75,10 +75,7 @@ class InForce:
         """
         if not self._went_to_several:
             return []
-        found = (one for sink in self._sinks for one in published_beside(self._checkpoint, sink, key))
-        return [
-            "a table of a class that is not known here" if one.place is None else one.place.location() for one in found
-        ]
+        return [one for sink in self._sinks for one in published_beside(self._checkpoint, sink, key)]
 
     @cached_property
     def _went_to_several(self) -> bool:
@@ -114,7 +111,7 @@ class InForce:
         ]
         away = self.away(tables)
         # Also where such a table has lost it: the attempts that are put away are all that tells that it is due there.
-        beside = self.beside(key)
+        beside = [_where(one) for one in self.beside(key) if one.place is None or one.place.can_withdraw]
         if beside or 0 < len(away) < len(tables):
             where = " and ".join(dict.fromkeys(away or beside))
             is_in, taken = ("is in", "taken out there") if away else ("is to be in", "made again without it")
@@ -124,6 +121,10 @@ class InForce:
                 f"come back. Nothing was done. Name all these tables, {self._until}, and type this again; or, if the "
                 "batch may be lost there, with --allow-skip."
             )
+
+
+def _where(table: RecordedTable) -> str:
+    return "a table of a class that is not known here" if table.place is None else table.place.location()
 
 
 def _in_force(checkpoint: Checkpoint, recorded: Recorded, lane: str) -> Sequence[Mapping[str, Any]]:
