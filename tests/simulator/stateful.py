@@ -76,7 +76,7 @@ class StatefulFiles(FilesOnPosix):
         streams = list(streaming.sources.values())
         write_folder(
             streaming, streams, streams, batch_id=job.batch_id, watermark_ms=job.watermark_ms,
-            timestamp_ms=job.batch_timestamp_ms, conf=conf,
+            timestamp_ms=job.batch_timestamp_ms, conf=conf, apart=False,
         )  # fmt: skip
         folder = folder_of(job.stage)
         query = _Query(Path(streaming.folder), job, since=(streaming.before or {}).get("since"))
