@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.runtime.failure import BatchFailure
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.runtime.streaming import PROVIDER, ROCKSDB
 from airflow_provider_microbatch.runtime.streaming_folder import (
@@ -83,7 +84,13 @@ class StatefulFiles(FilesOnPosix):
         new, sizes = [row for found in rows.values() for row in found], list[Row]()
         for number in range(PARTITIONS):
             yield f"load the state of partition {number}"
-            query.load(number)
+            try:
+                query.load(number)
+            except FileNotFoundError as gone:
+                # As the runtime does: who leaves no report was killed, and nobody looks for its state.
+                yield "report the failure"
+                write_lines(folder / "_error" / "part-0.txt", [BatchFailure("runtime", str(gone)).report()])
+                raise
             yield "write half of a stage"
             told_rows = query.rows(number, new, version=version)
             sizes.append(write_part(folder, job.stage.writer, job.stage.arguments, f"part-{number}", told_rows))
