@@ -48,3 +48,11 @@ def rows(root: Path) -> Counter[tuple[int, int]]:
 def optimize_and_vacuum(root: Path) -> None:
     table(root).optimize.compact()
     table(root).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
+
+
+def damage(sink: OpenSink, number: int) -> str | None:
+    """What the table tells of the live lane's batch that is not as it was published."""
+    asked = expect(BatchKey("live", number))
+    found = sink.contains(asked)
+    assert found is not None
+    return sink.damage(asked, found)

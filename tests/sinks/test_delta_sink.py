@@ -23,7 +23,7 @@ from airflow_provider_microbatch.sinks import OpenSink
 from airflow_provider_microbatch.sinks.delta.log import DeltaLog
 from airflow_provider_microbatch.sinks.placed import places
 from tests.sinks.delta_stages import write_delta_stage, write_rows
-from tests.sinks.delta_world import opened, optimize_and_vacuum, publish, rows, table
+from tests.sinks.delta_world import damage, opened, optimize_and_vacuum, publish, rows, table
 from tests.sinks.delta_world import root as root
 from tests.sinks.delta_world import sink as sink
 from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, NOTHING_KNOWN, batch_of, expect
@@ -217,13 +217,6 @@ def test_a_table_of_several_is_told_of_rows_that_were_deleted_there(
     assert "had 3 rows when it was published, and has 2 now" in caplog.text
 
 
-def damage(sink: OpenSink, number: int) -> str | None:
-    asked = expect(BatchKey("live", number))
-    found = sink.contains(asked)
-    assert found is not None
-    return sink.damage(asked, found)
-
-
 def test_batches_that_a_restore_took_out_are_told_of_with_the_commit(sink: OpenSink, root: Path) -> None:
     for number in (5, 6):
         publish(sink, number)
@@ -241,45 +234,6 @@ def test_batches_that_a_restore_took_out_are_told_of_with_the_commit(sink: OpenS
     write_delta_stage(sink, 2)
     sink.replace(EXPECTED, 2)
     assert damage(sink, 7) is None
-
-
-@pytest.mark.parametrize("optimized", [False, True])
-def test_rows_of_before_a_replay_that_a_restore_brought_back_are_told_of(
-    sink: OpenSink, root: Path, optimized: bool
-) -> None:
-    """Whoever reads them, as those who run dead letters again, would have rows that the replay has changed."""
-    for number in (6, 7):
-        publish(sink, number)
-    if optimized:
-        optimize_and_vacuum(root)
-    before = table(root).version()
-    write_delta_stage(sink, 2)
-    sink.replace(EXPECTED, 2)
-    after = table(root).version()
-    table(root).restore(before)
-    assert "are those of before attempt 2: put back by version" in (damage(sink, 7) or "")
-    with pytest.raises(SinkError, match=r"are those of before attempt 2: put back by .* Bring them back"):
-        sink.published_rows(EXPECTED)
-    assert damage(sink, 6) is None
-    table(root).restore(after)
-    assert damage(sink, 7) is None
-    table(root).restore(before)
-    write_delta_stage(sink, 3)
-    sink.replace(EXPECTED, 3)
-    assert damage(sink, 7) is None
-
-
-@pytest.mark.parametrize("how", ["a RESTORE to a moment", "an overwrite"])
-def test_batches_that_are_there_as_they_were_published_are_not_told_of(sink: OpenSink, root: Path, how: str) -> None:
-    for number in (6, 7):
-        publish(sink, number)
-    if how == "an overwrite":
-        write_deltalake(str(root), table(root).to_pyarrow_table(), mode="overwrite")
-    else:
-        published_ms = table(root).history(1)[0]["timestamp"]
-        table(root).delete("batch_id = 7")
-        table(root).restore(dt.datetime.fromtimestamp((published_ms + 1) / 1000, dt.UTC))
-    assert [damage(sink, number) for number in (6, 7)] == [None, None]
 
 
 def test_what_others_have_merged_or_deleted_in_part_may_be_there(sink: OpenSink, root: Path) -> None:

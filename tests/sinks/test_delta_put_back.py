@@ -1,0 +1,56 @@
+"""A Delta table that somebody has put back to before a replay: its batches have rows that the replay has changed."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import pytest
+from deltalake import write_deltalake
+
+from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks import OpenSink
+from tests.sinks.delta_stages import write_delta_stage
+from tests.sinks.delta_world import damage, optimize_and_vacuum, publish, table
+from tests.sinks.delta_world import root as root
+from tests.sinks.delta_world import sink as sink
+from tests.sinks.stages import EXPECTED
+
+
+@pytest.mark.parametrize("optimized", [False, True])
+def test_rows_of_before_a_replay_that_a_restore_brought_back_are_told_of(
+    sink: OpenSink, root: Path, optimized: bool
+) -> None:
+    """Whoever reads them, as those who run dead letters again, would have rows that the replay has changed."""
+    for number in (6, 7):
+        publish(sink, number)
+    if optimized:
+        optimize_and_vacuum(root)
+    before = table(root).version()
+    write_delta_stage(sink, 2)
+    sink.replace(EXPECTED, 2)
+    after = table(root).version()
+    table(root).restore(before)
+    assert "are those of before attempt 2: put back by version" in (damage(sink, 7) or "")
+    with pytest.raises(SinkError, match=r"are those of before attempt 2: put back by .* Bring them back"):
+        sink.published_rows(EXPECTED)
+    assert damage(sink, 6) is None
+    table(root).restore(after)
+    assert damage(sink, 7) is None
+    table(root).restore(before)
+    write_delta_stage(sink, 3)
+    sink.replace(EXPECTED, 3)
+    assert damage(sink, 7) is None
+
+
+@pytest.mark.parametrize("how", ["a RESTORE to a moment", "an overwrite"])
+def test_batches_that_are_there_as_they_were_published_are_not_told_of(sink: OpenSink, root: Path, how: str) -> None:
+    for number in (6, 7):
+        publish(sink, number)
+    if how == "an overwrite":
+        write_deltalake(str(root), table(root).to_pyarrow_table(), mode="overwrite")
+    else:
+        published_ms = table(root).history(1)[0]["timestamp"]
+        table(root).delete("batch_id = 7")
+        table(root).restore(dt.datetime.fromtimestamp((published_ms + 1) / 1000, dt.UTC))
+    assert [damage(sink, number) for number in (6, 7)] == [None, None]
