@@ -46,23 +46,26 @@ class SinksInForce:
 
         :param sink: its plain form.
         """
-        self._say(sink, beside=False)
+        self._say(sink, beside=False, begins=True)
 
-    def ran(self, sink: Mapping[str, Any]) -> None:
+    def ran(self, sink: Mapping[str, Any], *, begins: bool = False) -> None:
         """Say that a clear, or an attempt, is run by the pipeline with this sink; as :meth:`planned`. Writes nothing
-        where no run has said its sink, or nobody can read which."""
-        self._say(sink, beside=True)
+        where nobody can read which sink was said.
+
+        :param begins: whether it may be the first that is said; else nothing is written where no run has said its sink.
+        """
+        self._say(sink, beside=True, begins=begins)
 
     def where(self) -> str:
         """Address of the record, for messages."""
         return f"{self._store.location}/{_NAME}"
 
-    def _say(self, sink: Mapping[str, Any], *, beside: bool) -> None:
+    def _say(self, sink: Mapping[str, Any], *, beside: bool, begins: bool) -> None:
         own = json.loads(to_json(sink))
         while True:
             there = self._store.get_versioned(_NAME)
             before = [] if there is None else self._readable(there.data)
-            if beside and not before:
+            if beside and not before and (there is not None or not begins):
                 return
             said = [own, *(one for one in before if beside and one != own)]
             if own in before and len(said) == len(before):

@@ -175,7 +175,7 @@ class Execution:
         if look is not None and run is not None:
             look.check_code(self.checkpoint, run, code)
         epoch = (self.checkpoint.attempts.latest_epoch(key) if look is None else look.newest) + 1
-        self.planner.say_sink(plans=False)
+        self.planner.say_sink(plans=False, begins=run is not None and not run.was_cleared)
         self.checkpoint.leases.begin(key, epoch, seconds=self._lease_seconds)
         attempt = Attempt(
             key=key,

@@ -103,19 +103,23 @@ class Planner:
         self.say_sink(plans=not run.was_cleared)
         check_shape(self.checkpoint, self.sink, lane=self.lane.name)
 
-    def say_sink(self, *, plans: bool) -> None:
+    def say_sink(self, *, plans: bool, begins: bool = False) -> None:
         """Say which sink the pipeline has, for a rewind: it is to take nothing out of a table that does not come back.
 
         :param plans: whether it is the sink of a plan; else that of a clear, which may be of the code of long ago, or
             of an attempt, which may have slept since its plan.
+        :param begins: whether it may be the first that is said all the same.
         """
         if self.lane.name == LETTERS:
             return  # whoever runs letters again has the pipeline on record, which may be older than that of now
         identity = self.checkpoint.identity()
         if identity is None or identity.pipeline is None:
             return  # there is no batch yet
-        said = self.checkpoint.sinks_in_force
-        (said.planned if plans else said.ran)(self.pipeline.sink.to_dict())
+        said, sink = self.checkpoint.sinks_in_force, self.pipeline.sink.to_dict()
+        if plans:
+            said.planned(sink)
+        else:
+            said.ran(sink, begins=begins)
 
     def check_identity(self) -> None:
         """Raise if the checkpoint is another pipeline's or has another number of v1 sources. Writes nothing."""

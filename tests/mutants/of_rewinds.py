@@ -233,7 +233,7 @@ MUTATIONS = [
         name="a clear tells which sinks are in force where no run has",
         why="its code may be that of long ago, and what older runs tell is asked no more",
         file="checkpoint/sinks_in_force.py",
-        old="            if beside and not before:\n",
+        old="            if beside and not before and (there is not None or not begins):\n",
         new="            if False:\n",
         tests=(IN_FORCE,),
     ),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -50,7 +52,9 @@ def test_batches_that_are_there_as_they_were_published_are_not_told_of(sink: Ope
     if how == "an overwrite":
         write_deltalake(str(root), table(root).to_pyarrow_table(), mode="overwrite")
     else:
-        published_ms = table(root).history(1)[0]["timestamp"]
         table(root).delete("batch_id = 7")
-        table(root).restore(dt.datetime.fromtimestamp((published_ms + 1) / 1000, dt.UTC))
+        an_hour_ago = time.time() - 3600
+        for version in (0, 1):
+            os.utime(root / "_delta_log" / f"{version:020}.json", (an_hour_ago, an_hour_ago))
+        table(root).restore(dt.datetime.fromtimestamp(an_hour_ago + 60, dt.UTC))
     assert [damage(sink, number) for number in (6, 7)] == [None, None]
