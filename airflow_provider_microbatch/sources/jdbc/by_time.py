@@ -10,27 +10,20 @@ from functools import partial
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceError
-from airflow_provider_microbatch.sources import UNLIMITED, Figures, ReadLimit, digest_of_range
+from airflow_provider_microbatch.sources import UNLIMITED, Figures, ReadLimit
 from airflow_provider_microbatch.sources.jdbc.access import Access
 from airflow_provider_microbatch.sources.jdbc.moment import FIRST, Made, Moment
-from airflow_provider_microbatch.sources.jdbc.opened import LAG_SECONDS, MOST_COUNTED, OpenTable
+from airflow_provider_microbatch.sources.jdbc.opened import LAG_SECONDS, MOST_COUNTED
 from airflow_provider_microbatch.sources.jdbc.session import access
+from airflow_provider_microbatch.sources.jdbc.timed import OpenTimed
 from airflow_provider_microbatch.sources.jdbc.timed_table import TimedTable, timed
 
 MOST_RUNNING = 5000
 """A larger number of spans would make entries of the offset log too large."""
 
 
-class OpenTimedTable(OpenTable):
-    """Offsets are :class:`~airflow_provider_microbatch.sources.jdbc.moment.Moment` as JSON."""
-
-    def check(self) -> None:
-        with self._timed() as table:
-            table.check()
-            self._check_exact(table)
-
-    def initial_offset(self) -> Offset | None:
-        return Moment().text()
+class OpenTimedTable(OpenTimed[TimedTable]):
+    """Of a row its transaction tells whether it was read."""
 
     def has_new(self, position: Offset | None) -> bool:
         place = self._place(position)
@@ -45,24 +38,13 @@ class OpenTimedTable(OpenTable):
 
     def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
         place = self._place(start)
-        most = min((one for one in (self._source.max_rows, limit.rows) if one is not None), default=None)
         with self._timed(plans=True) as table:
             table.check()
             self._check_exact(table)
             begin = table.exact(place)
             self._check_goes_on(table, begin)
-            end = self._planned(table, begin, most)
+            end = self._planned(table, begin, self._most(limit))
         return start if end is None else end.text()
-
-    def known_as(self, start: Offset | None, end: Offset | None) -> str | None:
-        """Return a digest of the table, and of its rows by timestamp, key and transaction."""
-        if end is None or end == start:
-            return digest_of_range(self._source.location(), self._source.timestamp, [])
-        place = self._place(end)
-        if place.made is None:
-            return None
-        parts = (self._source.timestamp, self._source.column, place.made.oid, place.rows, place.digest)
-        return digest_of_range(self._source.location(), *parts)
 
     def check_offset(self, offset: Offset) -> None:
         place = self._place(offset)
@@ -203,9 +185,6 @@ class OpenTimedTable(OpenTable):
             f"`{here}`, which passes over what was committed late."
         )
 
-    def _planned_rows(self, end: Offset | None) -> int:
-        return self._place(end).rows
-
     def _there(self, start: Offset | None, end: Offset | None) -> int | str:
         begin, place = self._place(start), self._place(end)
         with self._timed() as table:
@@ -224,32 +203,11 @@ class OpenTimedTable(OpenTable):
                 later=table.below() - place.below,
             )
 
-    def _lost(self, gone: int, end: Offset | None) -> str:
-        return (
-            f"{gone:,} of {self._place(end).rows:,} rows that were planned are gone from {self._source.table}, or were "
-            f"changed since: a changed row comes again, by a later batch, if its {self._source.timestamp!r} was set. "
-            "on_missing='skip' goes on without them, and the batch says what it lacks."
-        )
-
     def _predicates(self, start: Offset | None, end: Offset | None) -> list[str]:
         begin, place = self._place(start), self._place(end)
         with self._timed() as table:
             begin, place = table.exact(begin), table.exact(place)
-            whole, time = table.ranges.between(begin, place), table.ranges.time
-            bounds = table.bounds(whole, self._source.partitions) if self._source.partitions > 1 else []
-        spans = zip([None, *bounds], [*bounds, None], strict=True)
-        return [
-            " AND ".join(
-                [whole, *([f"{time} > '{first}'"] if first else []), *([f"{time} <= '{last}'"] if last else [])]
-            )
-            for first, last in spans
-        ]
-
-    def _place(self, offset: Offset | None) -> Moment:
-        try:
-            return Moment() if offset is None else Moment.of(offset)
-        except ValueError as error:
-            raise SourceError(f"source {self._name!r}: {error}") from error
+            return self._parted(table, table.ranges.between(begin, place), time=table.ranges.time)
 
     def _access(self, connection: Connection) -> Access:
         return access(connection, table=self._source.table)

@@ -110,11 +110,10 @@ class OpenNumbered(OpenTable, Generic[N]):
 
     def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
         begin = self._place(start)
-        most = min((one for one in (self._source.max_rows, limit.rows) if one is not None), default=None)
         with self._snapshot(begin=begin) as table:
             self._check_exact(table)
             self._check_goes_on(table, begin)
-            end = self._next(table, begin, most)
+            end = self._next(table, begin, self._most(limit))
         return start if end is None else end.text()
 
     def known_as(self, start: Offset | None, end: Offset | None) -> str | None:

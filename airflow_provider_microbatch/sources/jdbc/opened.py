@@ -12,7 +12,7 @@ from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
 from airflow_provider_microbatch.runtime.job import Read, Requirements
-from airflow_provider_microbatch.sources import Figures, OpenSource, SourceContext
+from airflow_provider_microbatch.sources import Figures, OpenSource, ReadLimit, SourceContext
 from airflow_provider_microbatch.sources.jdbc import FAIL
 from airflow_provider_microbatch.sources.jdbc.access import Access
 from airflow_provider_microbatch.sources.jdbc.transactions import RECYCLED
@@ -114,6 +114,10 @@ class OpenTable(OpenSource):
 
     def describe(self, start: Offset | None, end: Offset | None) -> Figures:
         return Figures(rows=0 if end is None or end == start else self._planned_rows(end))
+
+    def _most(self, limit: ReadLimit) -> int | None:
+        """The largest number of rows of a batch."""
+        return min((one for one in (self._source.max_rows, limit.rows) if one is not None), default=None)
 
     def _gone(self, start: Offset | None, end: Offset | None) -> int:
         """Number of rows of the range that existed when it was planned, and do not exist now.

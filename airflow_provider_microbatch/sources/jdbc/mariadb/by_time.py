@@ -8,29 +8,21 @@ from dataclasses import replace
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.exceptions import SourceError
-from airflow_provider_microbatch.sources import UNLIMITED, Figures, ReadLimit, digest_of_range
+from airflow_provider_microbatch.sources import UNLIMITED, Figures, ReadLimit
 from airflow_provider_microbatch.sources.jdbc.mariadb.opened import OpenMariaDbTable
 from airflow_provider_microbatch.sources.jdbc.mariadb.timed_table import TimedTable, timed
 from airflow_provider_microbatch.sources.jdbc.moment import Moment
 from airflow_provider_microbatch.sources.jdbc.opened import LAG_SECONDS, MOST_COUNTED
+from airflow_provider_microbatch.sources.jdbc.timed import OpenTimed
 
 _PLANNED = 0
 """Of a :class:`Moment` that was planned: MariaDB tells of no row which transaction wrote it."""
 
 
-class OpenTimedMariaDb(OpenMariaDbTable):
-    """Offsets are :class:`~airflow_provider_microbatch.sources.jdbc.moment.Moment` as JSON, without transactions. Which
-    rows of a time were read could not be told from those that are committed later. So a row is read once nothing can be
-    committed before it any more, and then the time alone tells.
+class OpenTimedMariaDb(OpenMariaDbTable, OpenTimed[TimedTable]):
+    """A moment has no transactions here. Which rows of a time were read could not be told from those that are committed
+    later. So a row is read once nothing can be committed before it any more, and then the time alone tells.
     """
-
-    def check(self) -> None:
-        with self._timed() as table:
-            table.check()
-            self._check_exact(table)
-
-    def initial_offset(self) -> Offset | None:
-        return Moment().text()
 
     def has_new(self, position: Offset | None) -> bool:
         with self._timed() as table:
@@ -42,29 +34,18 @@ class OpenTimedMariaDb(OpenMariaDbTable):
             return table.any(table.ahead(place, table.settled(self._source.late_seconds)))
 
     def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
-        most = min((one for one in (self._source.max_rows, limit.rows) if one is not None), default=None)
         with self._timed() as table:
             table.check()
             self._check_exact(table)
             begin = self._placed(table, start)
             if not table.any(table.ahead(begin, table.now)):
                 return start
-            found = table.last(table.ahead(begin, table.settled(self._source.late_seconds)), most)
+            found = table.last(table.ahead(begin, table.settled(self._source.late_seconds)), self._most(limit))
             if found is None:
                 return start
             end = Moment(time=found[0], key=found[1], below=_PLANNED, made=table.identity())
             rows, digest = table.rows(table.between(begin, end))
         return replace(end, rows=rows, digest=digest).text()
-
-    def known_as(self, start: Offset | None, end: Offset | None) -> str | None:
-        """Return a digest of the table, and of its rows by timestamp and key."""
-        if end is None or end == start:
-            return digest_of_range(self._source.location(), self._source.timestamp, [])
-        place = self._place(end)
-        if place.made is None:
-            return None
-        parts = (self._source.timestamp, self._source.column, place.made.oid, place.rows, place.digest)
-        return digest_of_range(self._source.location(), *parts)
 
     def check_offset(self, offset: Offset) -> None:
         with self._timed() as table:
@@ -130,9 +111,6 @@ class OpenTimedMariaDb(OpenMariaDbTable):
             f"read: `{here}`."
         )
 
-    def _planned_rows(self, end: Offset | None) -> int:
-        return self._place(end).rows
-
     def _there(self, start: Offset | None, end: Offset | None) -> int | str:
         with self._timed() as table:
             begin, place = table.exact(self._place(start)), table.exact(self._place(end))
@@ -151,31 +129,10 @@ class OpenTimedMariaDb(OpenMariaDbTable):
             f"`{again}`."
         )
 
-    def _lost(self, gone: int, end: Offset | None) -> str:
-        return (
-            f"{gone:,} of {self._place(end).rows:,} rows that were planned are gone from {self._source.table}, or were "
-            f"changed since: a changed row comes again, by a later batch, if its {self._source.timestamp!r} was set. "
-            "on_missing='skip' goes on without them, and the batch says what it lacks."
-        )
-
     def _predicates(self, start: Offset | None, end: Offset | None) -> list[str]:
         with self._timed() as table:
             whole = table.between(table.exact(self._place(start)), table.exact(self._place(end)))
-            bounds = table.bounds(whole, self._source.partitions) if self._source.partitions > 1 else []
-            time = table.time
-        spans = zip([None, *bounds], [*bounds, None], strict=True)
-        return [
-            " AND ".join(
-                [whole, *([f"{time} > '{first}'"] if first else []), *([f"{time} <= '{last}'"] if last else [])]
-            )
-            for first, last in spans
-        ]
-
-    def _place(self, offset: Offset | None) -> Moment:
-        try:
-            return Moment() if offset is None else Moment.of(offset)
-        except ValueError as error:
-            raise SourceError(f"source {self._name!r}: {error}") from error
+            return self._parted(table, whole, time=table.time)
 
     @contextmanager
     def _timed(self, *, seconds: float | None = None) -> Iterator[TimedTable]:
