@@ -8,11 +8,12 @@ Moto sorts all keys of a bucket for each page, which takes hours over a million.
 from __future__ import annotations
 
 import sys
-import threading
 from bisect import bisect_left, bisect_right
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from tests.support.child_server import serve
 
 PER_FOLDER = 1_000
 LAND = "/_land"
@@ -95,10 +96,7 @@ def main(keys: str) -> None:
     """Serve."""
     _Bucket.keys = [key for number in range(int(keys) // PER_FOLDER) for key in folder_of(number)]
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Bucket)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    print(server.server_address[1], flush=True)
-    sys.stdin.read()
+    serve(server)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -14,6 +12,7 @@ from pathlib import Path
 import pyspark
 
 from tests.environments import jars
+from tests.support.child_server import only_here
 from tests.support.connect_server import free_port, served
 from tests.support.metastore import hive_metastore
 
@@ -42,13 +41,7 @@ def _kept(server: Callable[[Path], AbstractContextManager[str]]) -> str:
     servers = ExitStack()
     servers.callback(shutil.rmtree, folder, ignore_errors=True)
     address = servers.enter_context(server(folder))
-    starter = os.getpid()
-
-    def stop() -> None:
-        if os.getpid() == starter:  # and not in a fork of it
-            servers.close()
-
-    atexit.register(stop)
+    only_here(servers.close)
     return address
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import datetime
 import ipaddress
 import os
@@ -21,6 +20,7 @@ from typing import Any
 from airflow_provider_microbatch.connections import Connection
 from demo.local_airflow import free_port
 from tests.environments import jars
+from tests.support.child_server import only_here
 from tests.support.waiting import wait_until
 
 SECONDS = 60.0
@@ -185,8 +185,7 @@ def running() -> Broker:
         stack = ExitStack()
         started = stack.enter_context(broker())
         told = os.environ[RUNNING] = "|".join((started.address, started.secured, started.ca))
-        ours = os.getpid()
-        atexit.register(lambda: stack.close() if os.getpid() == ours else None)
+        only_here(stack.close)
     address, secured, ca = told.split("|")
     return Broker(address=address, secured=secured, ca=ca)
 

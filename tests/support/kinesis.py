@@ -3,19 +3,16 @@ needed, one for a session and all processes that it starts. What comes into a st
 
 from __future__ import annotations
 
-import atexit
 import functools
 import json
 import os
-import subprocess
-import sys
 import urllib.request
 import uuid
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from airflow_provider_microbatch.connections import Connection
+from tests.support.child_server import started
 from tests.support.kinesis_server import TARGET
 from tests.support.kinesis_streams import HASHES
 
@@ -28,7 +25,7 @@ def endpoint(server: str = OURS) -> str:
     """The address of the server, which runs by now."""
     known = f"MICROBATCH_TESTS_{server.rpartition('.')[2].upper()}"
     if known not in os.environ:
-        os.environ[known] = f"http://127.0.0.1:{_start(server)}"
+        os.environ[known] = f"http://127.0.0.1:{started(server)}"
     return os.environ[known]
 
 
@@ -128,25 +125,3 @@ class Stream:
         with urllib.request.urlopen(request, timeout=30) as answer:
             found: dict[str, Any] = json.load(answer)
         return found
-
-
-def _start(server: str) -> str:
-    process = subprocess.Popen(
-        [sys.executable, "-m", server],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=Path(__file__).parents[2],
-        text=True,
-    )
-    assert process.stdout is not None
-    port = process.stdout.readline().strip()
-    assert port, f"{server} did not start"
-    starter = os.getpid()
-
-    def stop() -> None:
-        if os.getpid() == starter:  # and not in a fork of it
-            process.kill()
-            process.wait()
-
-    atexit.register(stop)
-    return port

@@ -4,12 +4,11 @@ standard input does. What moto lacks of Kinesis, :mod:`tests.support.kinesis_str
 from __future__ import annotations
 
 import logging
-import sys
-import threading
 
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
+from tests.support.child_server import serve
 from tests.support.object_store_server import KeptAlive, one_after_the_other
 
 
@@ -18,10 +17,7 @@ def main() -> None:
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     application = one_after_the_other(DomainDispatcherApplication(create_backend_app))
     server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=KeptAlive)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    print(server.server_address[1], flush=True)
-    sys.stdin.read()
+    serve(server)
 
 
 if __name__ == "__main__":

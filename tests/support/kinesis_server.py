@@ -7,11 +7,11 @@ A request whose target begins with ``Tests`` is for the test: it calls or sets w
 from __future__ import annotations
 
 import json
-import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.support.child_server import serve
 from tests.support.kinesis_streams import RefusedError, Stream
 
 TARGET = "Tests_1."
@@ -82,11 +82,8 @@ class Handler(BaseHTTPRequestHandler):
 def main() -> None:
     """Serve until standard input ends."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
     server.streams = Streams()  # type: ignore[attr-defined]
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    print(server.server_address[1], flush=True)
-    sys.stdin.read()
+    serve(server)
 
 
 if __name__ == "__main__":

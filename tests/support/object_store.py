@@ -3,15 +3,13 @@ processes that it starts."""
 
 from __future__ import annotations
 
-import atexit
 import os
-import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from tests.support.child_server import started
 from tests.support.object_store_server import BUCKET as BUCKET
 from tests.support.object_store_server import LOAD
 
@@ -75,23 +73,6 @@ def environment(url: str) -> dict[str, str]:
 
 
 def _start() -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.object_store_server"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=Path(__file__).parents[2],
-        text=True,
-    )
-    assert process.stdout is not None
-    port = process.stdout.readline().strip()
-    assert port, "moto did not start"
-    os.environ.update(environment(f"http://127.0.0.1:{port}"))
-    os.environ[_ENDPOINT] = f"http://127.0.0.1:{port}"
-    starter = os.getpid()
-
-    def stop() -> None:
-        if os.getpid() == starter:  # and not in a fork of it
-            process.kill()
-            process.wait()
-
-    atexit.register(stop)
+    url = f"http://127.0.0.1:{started('tests.support.object_store_server')}"
+    os.environ.update(environment(url))
+    os.environ[_ENDPOINT] = url

@@ -3,12 +3,10 @@ processes that it starts."""
 
 from __future__ import annotations
 
-import atexit
 import base64
 import hmac
 import os
 import re
-import subprocess
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -18,6 +16,7 @@ from urllib.parse import quote, urlencode
 
 from airflow_provider_microbatch.connections import Connection
 from tests.environments import node_packages
+from tests.support.child_server import started_by
 
 ACCOUNT, CONTAINER = "microbatchtests", "microbatch"
 KEY = base64.b64encode(b"a-key-of-the-tests").decode()
@@ -114,24 +113,13 @@ def _ask(method: str, key: str, query: dict[str, str], body: bytes | None) -> No
 def _start() -> None:
     program = node_packages("azurite") / "azurite" / "dist" / "src" / "blob" / "main.js"
     options = ["--blobPort", "0", "--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry", "--silent"]
-    process = subprocess.Popen(
-        ["node", "--require", str(_END), str(program), *options],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, "AZURITE_ACCOUNTS": f"{ACCOUNT}:{KEY}"},
-        text=True,
-    )
-    assert process.stdout is not None
-    told = next((found[0] for line in process.stdout if (found := re.search(r"http://127\.0\.0\.1:\d+", line))), "")
-    assert told, f"Azurite did not start: {program}"
-    os.environ.update(environment(told))
-    os.environ[_ENDPOINT] = told
+    command = ["node", "--require", str(_END), str(program), *options]
+    url = started_by(command, told=_url, environment={"AZURITE_ACCOUNTS": f"{ACCOUNT}:{KEY}"})
+    os.environ.update(environment(url))
+    os.environ[_ENDPOINT] = url
     _make_container()
-    starter = os.getpid()
 
-    def stop() -> None:
-        if os.getpid() == starter:  # and not in a fork of it
-            process.kill()
-            process.wait()
 
-    atexit.register(stop)
+def _url(line: str) -> str:
+    found = re.search(r"http://127\.0\.0\.1:\d+", line)
+    return "" if found is None else found[0]

@@ -22,6 +22,8 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoReque
 from moto.s3.models import s3_backends
 from werkzeug.serving import make_server
 
+from tests.support.child_server import serve
+
 BUCKET = "microbatch"
 LOAD = "/_load"
 """Asked with a ``folder`` of this machine: all its files become objects, in place of those that were below its path."""
@@ -74,10 +76,7 @@ def main(host: str = "127.0.0.1") -> None:
     s3_backends[DEFAULT_ACCOUNT_ID]["aws"].create_bucket(BUCKET, "us-east-1")
     application = one_after_the_other(DomainDispatcherApplication(create_backend_app))
     server = make_server(host, 0, application, threaded=True, request_handler=KeptAlive)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    print(server.server_address[1], flush=True)
-    sys.stdin.read()
+    serve(server)
 
 
 if __name__ == "__main__":

@@ -4,20 +4,17 @@ vendor's own client, ``tests/sources/test_tunnel_protocol.py``."""
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
-import subprocess
-import sys
 import urllib.request
 import uuid
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.runtime.protobuf import Message, encoded
 from airflow_provider_microbatch.runtime.tunnel_calls import Calls
+from tests.support.child_server import started
 from tests.support.tablestore_server import ARRANGE, INSTANCE, KEY, SECRET
 from tests.support.tablestore_tunnels import DELETE, PUT, STREAM, UPDATE
 
@@ -29,7 +26,7 @@ _KNOWN = "MICROBATCH_TESTS_TABLESTORE_SERVER"
 def endpoint() -> str:
     """The address of the server, which runs by now."""
     if _KNOWN not in os.environ:
-        os.environ[_KNOWN] = f"http://127.0.0.1:{_start()}"
+        os.environ[_KNOWN] = f"http://127.0.0.1:{started('tests.support.tablestore_server')}"
     return os.environ[_KNOWN]
 
 
@@ -149,25 +146,3 @@ def _post(path: str, message: bytes) -> bytes:
     with urllib.request.urlopen(request, timeout=30) as answer:
         data: bytes = answer.read()
     return data
-
-
-def _start() -> str:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.tablestore_server"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=Path(__file__).parents[2],
-        text=True,
-    )
-    assert process.stdout is not None
-    port = process.stdout.readline().strip()
-    assert port, "the server of Tablestore did not start"
-    starter = os.getpid()
-
-    def stop() -> None:
-        if os.getpid() == starter:  # and not in a fork of it
-            process.kill()
-            process.wait()
-
-    atexit.register(stop)
-    return port

@@ -11,7 +11,6 @@ import base64
 import hashlib
 import hmac
 import json
-import sys
 import threading
 import uuid
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ from typing import Any
 
 from airflow_provider_microbatch.runtime.protobuf import Message, encoded
 from airflow_provider_microbatch.runtime.tunnel_calls import signature
+from tests.support.child_server import serve
 from tests.support.tablestore_tunnels import TERMINATED, Instance, RefusedError, Table
 
 KEY, SECRET, INSTANCE = "LTAI-tests", "a-secret-of-the-tests", "tests"
@@ -125,10 +125,7 @@ def arrange(instance: Instance, what: str, given: dict[str, Any]) -> Any:
 def main() -> None:
     """Serve until standard input ends."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    print(server.server_address[1], flush=True)
-    sys.stdin.read()
+    serve(server)
 
 
 if __name__ == "__main__":
