@@ -35,7 +35,8 @@ def driver_state(tag: str, namespace: str | None) -> EngineState:
 
     :raises EngineError: if the cluster cannot be asked from here.
     """
-    phases = [pod.status.phase for pod in _driver_pods(tag, namespace)]
+    with _asking(tag) as api:
+        phases = [pod.status.phase for pod in _driver_pods(api, tag, namespace)]
     if not phases:
         return EngineState.UNKNOWN
     if any(phase in _MAY_LIVE for phase in phases):
@@ -50,48 +51,48 @@ def end_driver(tag: str, namespace: str | None, *, seconds: float = _END_SECONDS
     :return: whether one was alive.
     :raises EngineError: if the cluster cannot be asked from here, refuses, or a pod does not end in time.
     """
-    found = _driver_pods(tag, namespace)
-    for pod in found:
-        _delete(pod, tag)
-    was_alive, deadline = any(map(_may_live, found)), time.monotonic() + seconds
-    while any(map(_may_live, found)):
-        if time.monotonic() > deadline:
-            names = ", ".join(f"{pod.metadata.name} on node {pod.spec.node_name}" for pod in found if _may_live(pod))
-            raise EngineError(
-                f"the driver of {tag} was told to end, and has not after {seconds:.0f} seconds: pod {names}. Look at "
-                "its node; if that is gone for good: `kubectl delete pod --force` removes the pod."
-            )
-        time.sleep(_PAUSE_SECONDS)
-        found = _driver_pods(tag, namespace)
-    return was_alive
+    with _asking(tag) as api:
+        found = _driver_pods(api, tag, namespace)
+        for pod in found:
+            _delete(api, pod)
+        alive = was_alive = list(filter(_may_live, found))
+        deadline = time.monotonic() + seconds
+        while alive:
+            if time.monotonic() > deadline:
+                names = ", ".join(f"{pod.metadata.name} on node {pod.spec.node_name}" for pod in alive)
+                raise EngineError(
+                    f"the driver of {tag} was told to end, and has not after {seconds:.0f} seconds: pod {names}. Look "
+                    "at its node; if that is gone for good: `kubectl delete pod --force` removes the pod."
+                )
+            time.sleep(_PAUSE_SECONDS)
+            alive = list(filter(_may_live, _driver_pods(api, tag, namespace)))
+    return bool(was_alive)
 
 
 def _may_live(pod: Any) -> bool:
     return pod.status.phase in _MAY_LIVE
 
 
-def _driver_pods(tag: str, namespace: str | None) -> list[Any]:
-    with _asking(tag):
-        listed = _core_api().list_namespaced_pod(
-            namespace or "default", label_selector=f"{LABEL}={tag}", _request_timeout=_CALL_SECONDS
-        )
-        return list(listed.items)
+def _driver_pods(api: Any, tag: str, namespace: str | None) -> list[Any]:
+    listed = api.list_namespaced_pod(
+        namespace or "default", label_selector=f"{LABEL}={tag}", _request_timeout=_CALL_SECONDS
+    )
+    return list(listed.items)
 
 
-def _delete(pod: Any, tag: str) -> None:
-    with _asking(tag):
-        api = _core_api()
-        try:
-            api.delete_namespaced_pod(pod.metadata.name, pod.metadata.namespace, _request_timeout=_CALL_SECONDS)
-        except Exception as error:
-            if getattr(error, "status", None) != _GONE:
-                raise
+def _delete(api: Any, pod: Any) -> None:
+    try:
+        api.delete_namespaced_pod(pod.metadata.name, pod.metadata.namespace, _request_timeout=_CALL_SECONDS)
+    except Exception as error:
+        if getattr(error, "status", None) != _GONE:
+            raise
 
 
 @contextmanager
-def _asking(tag: str) -> Iterator[None]:
+def _asking(tag: str) -> Iterator[Any]:
+    """The client's API, for all that is asked of one driver."""
     try:
-        yield
+        yield _core_api()
     except EngineError:
         raise
     except Exception as error:
