@@ -20,6 +20,7 @@ from airflow_provider_microbatch.sources.jdbc import JdbcSource, numbered
 from airflow_provider_microbatch.sources.jdbc.cluster import Cluster
 from airflow_provider_microbatch.sources.jdbc.offset import Gap, Place, Table, divided
 from airflow_provider_microbatch.stores.posix import PosixStore
+from tests.sources.beside_writers import read_beside
 from tests.sources.jdbc_world import INSERT, check_lag_waits_for_nobody, ids, opener
 from tests.support.orders_table import OrdersTable, orders_table
 
@@ -116,21 +117,8 @@ def test_writers_at_once_and_every_row_is_read_once(opened: Any, orders: OrdersT
                 session.rollback() if chance.random() < 0.2 else session.commit()
 
     writers = [threading.Thread(target=write, args=(seed,)) for seed in range(4)]
-    for writer in writers:
-        writer.start()
-    position, read, ranges = None, Counter[int](), []
-    while True:
-        ended = not any(writer.is_alive() for writer in writers)
-        end = source.latest_offset(position)
-        if end == position:
-            if ended:
-                break
-            continue
-        found = ids(orders, source, position, end)
-        assert len(found) == source.describe(position, end).rows
-        read.update(found)
-        ranges.append((position, end, found))
-        position = end
+    ranges = read_beside(writers, source, lambda start, end: ids(orders, source, start, end))
+    read = Counter(id for _, _, found in ranges for id in found)
     with orders.connect() as session:
         there = Counter(id for (id,) in session.execute("SELECT id FROM orders"))
     assert read == there

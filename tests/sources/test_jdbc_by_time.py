@@ -22,6 +22,7 @@ from airflow_provider_microbatch.sources.jdbc.by_time import OpenTimedTable
 from airflow_provider_microbatch.sources.jdbc.cluster import Cluster
 from airflow_provider_microbatch.sources.jdbc.moment import Made, Moment, Running
 from airflow_provider_microbatch.sources.jdbc.transactions import unseen
+from tests.sources.beside_writers import read_beside
 from tests.sources.jdbc_world import INSERT, check_lag_waits_for_nobody, ids, opener, timed_orders
 from tests.support.orders_table import OrdersTable
 
@@ -267,21 +268,8 @@ def test_writers_at_once_and_every_version_is_read_once(opened: Any, orders: Ord
                 session.rollback() if chance.random() < 0.2 else session.commit()
 
     writers = [threading.Thread(target=write, args=(number,)) for number in range(4)]
-    for writer in writers:
-        writer.start()
-    position, read, ranges = None, Counter[str](), []
-    while True:
-        ended = not any(writer.is_alive() for writer in writers)
-        end = source.latest_offset(position)
-        if end == position:
-            if ended:
-                break
-            continue
-        found = ids(orders, source, position, end, "note")
-        assert len(found) == source.describe(position, end).rows
-        read.update(found)
-        ranges.append((position, end, found))
-        position = end
+    ranges = read_beside(writers, source, lambda start, end: ids(orders, source, start, end, "note"))
+    read = Counter(id for _, _, found in ranges for id in found)
     with orders.connect() as session:
         there = Counter(note for (note,) in session.execute("SELECT note FROM orders"))
     assert read == there

@@ -26,6 +26,7 @@ from airflow_provider_microbatch.sources.jdbc.mariadb import running, spans
 from airflow_provider_microbatch.sources.jdbc.mariadb.session import Session
 from airflow_provider_microbatch.sources.jdbc.mariadb.times import before_all_later
 from airflow_provider_microbatch.sources.jdbc.offset import Place
+from tests.sources.beside_writers import read_beside
 from tests.support.mariadb import server
 from tests.support.orders_in_mariadb import OrdersInMariaDb, orders_in_mariadb
 
@@ -197,21 +198,8 @@ def test_writers_at_once_and_every_row_is_read_once(opened: Any, orders: OrdersI
                 session.execute("BEGIN")
 
     writers = [threading.Thread(target=write, args=(seed,)) for seed in range(4)]
-    for writer in writers:
-        writer.start()
-    position, read, ranges = None, Counter[int](), []
-    while True:
-        ended = not any(writer.is_alive() for writer in writers)
-        end = source.latest_offset(position)
-        if end == position:
-            if ended:
-                break
-            continue
-        found = ids(orders, source, position, end)
-        assert len(found) == source.describe(position, end).rows
-        read.update(found)
-        ranges.append((position, end, found))
-        position = end
+    ranges = read_beside(writers, source, lambda start, end: ids(orders, source, start, end))
+    read = Counter(id for _, _, found in ranges for id in found)
     assert read == Counter(id for (id,) in orders.execute("SELECT id FROM orders"))
     assert len(ranges) > 2
     for start, end, found in ranges:
