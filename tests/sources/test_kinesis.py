@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,11 @@ from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.runtime import channel_ends
-from airflow_provider_microbatch.runtime.channels import ChannelError, _read_groups, read_here, told
+from airflow_provider_microbatch.runtime.channels import ChannelError, _read_groups, told
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.runtime.kinesis import Shards
-from airflow_provider_microbatch.sources import LATE, OpenSource, SourceContext
 from airflow_provider_microbatch.sources.kinesis import KinesisSource
-from airflow_provider_microbatch.stores.posix import PosixStore
+from tests.sources.served_channels import ChannelWorld
 from tests.support import kinesis
 
 pytestmark = pytest.mark.slow
@@ -27,57 +25,21 @@ DAY_MS = 86_400_000
 A, B, C, D, E = (f"shardId-{number:012}" for number in range(5))
 
 
-class World:
+class World(ChannelWorld):
     """A stream, a checkpoint, and what batches have read.
 
     :param arguments: of the source.
     """
 
     def __init__(self, root: Path, *, shards: int = 1, **arguments: Any) -> None:
+        super().__init__(root, connect=kinesis.connection, **arguments)
         self.stream = kinesis.Stream(shards=shards)
-        self.arguments = {"idle_seconds": 0, "discover_seconds": 0, "timeout": 30, **arguments}
-        self.store = PosixStore(root / "checkpoint")
-        self.committed: str | None = None
-        self.told: Mapping[str, Any] = {}
 
-    def open(self, **arguments: Any) -> OpenSource:
-        """The source, by the client of the task."""
-        context = SourceContext(
-            name="orders",
-            log=self.store.scoped("log"),
-            state=self.store.scoped("state"),
-            clock_ms=now_ms,
-            connect=kinesis.connection,
-        )
-        return KinesisSource(self.stream.name, conn_id="kinesis", **{**self.arguments, **arguments}).open(context)
+    def source(self, **arguments: Any) -> KinesisSource:
+        return KinesisSource(self.stream.name, conn_id="kinesis", **arguments)
 
-    def read(self, start: str | None, end: str | None = None, **arguments: Any) -> list[str]:
-        """What an attempt reads, up to an end or to where it comes."""
-        source = self.open(**arguments)
-        read = source.read_late(start) if end is None else source.read(start, end)
-        rows, self.told = read_here(read.arguments, source.secrets())
+    def sent(self, rows: Sequence[tuple[Any, ...]]) -> list[str]:
         return [row[1].decode() for row in rows]
-
-    def batch(self, **arguments: Any) -> list[str] | None:
-        """The next batch; None if there is none."""
-        source = self.open(**arguments)
-        if source.latest_offset(self.committed) is not LATE:
-            return None
-        start = source.initial_offset() if self.committed is None else self.committed
-        found = self.read(start, **arguments)
-        self.committed = source.resolve(start, self.told)
-        return found
-
-    @property
-    def position(self) -> dict[str, Any]:
-        """Where batches are."""
-        found: dict[str, Any] = json.loads(self.committed or "{}")
-        return found
-
-    def backdate(self, ms: int) -> None:
-        """The last batch was so long ago."""
-        position = {shard: {**at, "seen": at["seen"] - ms} for shard, at in self.position.items()}
-        self.committed = json.dumps(position, separators=(",", ":"), sort_keys=True)
 
 
 @pytest.fixture(autouse=True)
