@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -98,3 +100,29 @@ def python_result(source: str, *arguments: str, **environment: str) -> Any:
     if done.returncode != 0:
         raise RuntimeError(f"a side of the benchmark failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
     return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def cpu_of_submit(
+    script: Path, given: Sequence[str], *, packages: Sequence[Path] = (), conf: Mapping[str, str] | None = None
+) -> float:
+    """CPU seconds of spark-submit of a script, and of all that it starts.
+
+    :param given: arguments of the script.
+    :param packages: jars.
+    :raises RuntimeError: with what Spark said, if it failed.
+    """
+    submit = shutil.which("spark-submit", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    settings = {"spark.ui.enabled": "false", "spark.jars": ",".join(map(str, packages)), **(conf or {})}
+    options = [part for key, value in settings.items() if value for part in ("--conf", f"{key}={value}")]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [str(submit), "--master", "local[2]", *options, str(script), *given],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"Spark's side of the benchmark failed:\n{done.stderr[-4000:]}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

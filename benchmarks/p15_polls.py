@@ -10,10 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
-import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -26,7 +22,7 @@ from sqlalchemy.engine import make_url
 from airflow_provider_microbatch import DeltaSource, FileSource, JdbcSource, KafkaSource
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.sources import Source
-from benchmarks.harness import Row, paired, python_seconds
+from benchmarks.harness import Row, cpu_of_submit, paired, python_seconds
 from benchmarks.read_to_the_end import read_to_the_end
 from tests.environments import jars
 from tests.support.delta_orders import OrdersOfDelta
@@ -119,27 +115,9 @@ def _measure(name: str) -> Row:
             return python_seconds(OURS, folder, json.dumps(case.source.to_dict()), str(POLLS), **environment)
 
         def peer() -> float:
-            return _cpu_of_submit(script, [folder, *case.given], packages=case.packages, conf=case.conf)
+            return cpu_of_submit(script, [folder, *case.given], packages=case.packages, conf=case.conf)
 
         return paired(row, ours=ours, peer=peer, runs=RUNS)
-
-
-def _cpu_of_submit(script: Path, given: Sequence[str], *, packages: Sequence[Path], conf: Mapping[str, str]) -> float:
-    submit = shutil.which("spark-submit", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    settings = {"spark.ui.enabled": "false", "spark.jars": ",".join(map(str, packages)), **conf}
-    options = [part for key, value in settings.items() if value for part in ("--conf", f"{key}={value}")]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(
-        [str(submit), "--master", "local[2]", *options, str(script), *given],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"Spark's side of the benchmark failed:\n{done.stderr[-4000:]}")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 @contextmanager

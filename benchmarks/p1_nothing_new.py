@@ -7,14 +7,10 @@ start and imports do not count; it asks as ``NewDataTrigger.run`` does, in a thr
 from __future__ import annotations
 
 import os
-import resource
-import shutil
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.harness import Row, paired, python_seconds
+from benchmarks.harness import Row, cpu_of_submit, paired, python_seconds
 from benchmarks.seen_files import hand_to_spark, make_seen
 
 RUNS = 3
@@ -60,23 +56,9 @@ def measure() -> Row:
         checkpoint = hand_to_spark(home, make_seen(home, FILES))
         script = home / "query.py"
         script.write_text(SPARK)
-        submit = shutil.which("spark-submit", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-        command = [str(submit), "--master", "local[2]", "--conf", "spark.ui.enabled=false"]
-
-        def peer() -> float:
-            before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            subprocess.run(
-                [*command, str(script), f"{home}/landing", str(checkpoint)],
-                check=True,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-            )
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
         return paired(
             row,
             ours=lambda: python_seconds(POLLS, folder, "process_time", AIRFLOW_HOME=f"{home}/airflow"),
-            peer=peer,
+            peer=lambda: cpu_of_submit(script, [f"{home}/landing", str(checkpoint)]),
             runs=RUNS,
         )
