@@ -93,6 +93,10 @@ class _Producer(_Client):
         self._epoch = -1
         self._unsent: list[tuple[Place, Record]] = []
 
+    def list_topics(self, name: str, *, timeout: float) -> None:
+        """Only reaches a broker: nobody looks at what a producer is told."""
+        self._ask("reach a broker", seconds=timeout)
+
     def init_transactions(self, timeout: float) -> None:
         self._ask("begin a producer", seconds=timeout)
         begun = self._broker.begin(self._id)
@@ -112,10 +116,10 @@ class _Producer(_Client):
         topic: str,
         value: bytes | None = None,
         key: bytes | None = None,
-        partition: int | None = None,
+        partition: int = -1,
         headers: Sequence[Header] = (),
     ) -> None:
-        if partition is None:
+        if partition < 0:
             partition = zlib.crc32(key or b"") % len(self._broker.topics[topic].logs)
         self._unsent.append(((topic, partition), Record(key=key, value=value, headers=tuple(headers))))
 

@@ -4,9 +4,8 @@ say whose they are."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.file.reading import open_regular
@@ -16,19 +15,22 @@ OURS = "microbatch-"
 """The beginning of the names of headers that this package writes. A record that came out of another topic of this
 package loses those that it had there."""
 
+_ROW = f"{OURS}row"
+
 _ROWS = 1000
 """How many rows are in memory at once, beside a row group of their file."""
 
 Header = tuple[str, bytes | None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Record:
-    """:param row: number of the row in the batch, from 0.
+class Record(NamedTuple):
+    """A tuple, since one is made for each row.
+
+    :param row: number of the row in the batch, from 0; None for a record that is no row.
     :param partition: -1: by the key.
     """
 
-    row: int
+    row: int | None
     key: bytes | None
     value: bytes | None
     headers: list[Header]
@@ -70,28 +72,23 @@ def records(files: Sequence[Path], manifest: Manifest, *, replaces: int | None) 
     from pyarrow import parquet
 
     ours, whose, row = headers_of(manifest, replaces=replaces), manifest.identity, 0
-    place = f"{'' if whose is None else whose.pipeline}/{manifest.key}/"
+    place = f"{'' if whose is None else whose.pipeline}/{manifest.key}/".encode()
     for path in files:
         with _opened(path) as file:
             for batch in parquet.ParquetFile(file).iter_batches(batch_size=_ROWS):
                 columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
                 nothing = [None] * batch.num_rows
-                keys = columns.get("key")
-                for at, (value, headers, partition) in enumerate(
-                    zip(
-                        columns["value"],
-                        columns.get("headers", nothing),
-                        columns.get("partition", nothing),
-                        strict=True,
-                    )
+                places = [str(number).encode() for number in range(row, row + batch.num_rows)]
+                keys = columns["key"] if "key" in columns else [place + one for one in places]
+                theirs = columns.get("headers", nothing)
+                partitions = columns.get("partition", nothing)
+                for value, key, given, partition, at in zip(
+                    columns["value"], keys, theirs, partitions, places, strict=True
                 ):
-                    yield Record(
-                        row=row,
-                        key=f"{place}{row}".encode() if keys is None else keys[at],
-                        value=value,
-                        headers=[*_theirs(headers or (), row), *ours, (f"{OURS}row", str(row).encode())],
-                        partition=-1 if partition is None else partition,
-                    )
+                    headers = [*ours, (_ROW, at)]
+                    if given:
+                        headers[:0] = _theirs(given, row)
+                    yield Record(row, key, value, headers, -1 if partition is None else partition)
                     row += 1
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.exceptions import SinkError
@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 _SAY_SECONDS = 10.0
 _ROWS_BETWEEN_POLLS = 500
+_CONNECT_SECONDS = 2.0
 _END_SECONDS = 3.0
 """A task that is told to stop has few seconds, and may not reach the brokers."""
 _NOT_TAKEN = "The brokers did not take a record: it may be larger than max.message.bytes of the topic."
@@ -70,6 +71,7 @@ class Transaction:
         try:
             with self._reporting("begin to publish"):
                 self._producer = kafka.Producer(self._settings())
+                self._connect()
                 self._again(lambda: self._producer.init_transactions(self._sink.timeout), seconds=self._sink.timeout)
             yield self
         finally:
@@ -84,7 +86,7 @@ class Transaction:
         with self._reporting("send records of"):
             self._producer.begin_transaction()
         self._began = said = time.monotonic()
-        sent = 0
+        topic, sent = self._sink.topic, 0
 
         def rate() -> str:
             return f"{sent / max(time.monotonic() - self._began, 1e-3):,.0f} a second"
@@ -95,14 +97,7 @@ class Transaction:
                     f"row {record.row:,} of {self._what} goes to partition {record.partition}, and {self._sink.topic} "
                     f"has {partitions}, counted from 0. Nothing was published; mend the column partition."
                 )
-            self._produce(
-                record.row,
-                topic=self._sink.topic,
-                key=record.key,
-                value=record.value,
-                headers=record.headers,
-                partition=record.partition,
-            )
+            self._produce(topic, record)
             sent += 1
             if sent % _ROWS_BETWEEN_POLLS == 0:
                 self._poll(0)
@@ -115,7 +110,7 @@ class Transaction:
     def mark(self, *, key: bytes, value: bytes) -> None:
         """Send the batch's mark. It comes last: a transaction that is open in the topic of the marks keeps everybody
         from knowing what is in."""
-        self._produce(None, topic=self._sink.marks_topic, key=key, value=value, headers=[], partition=0)
+        self._produce(self._sink.marks_topic, Record(row=None, key=key, value=value, headers=[], partition=0))
         self._flush()
 
     def commit(self) -> None:
@@ -129,25 +124,33 @@ class Transaction:
         except kafka.KafkaException as error:
             told = error.args[0]
             if told.code() in _fenced_codes() or told.txn_requires_abort():
-                raise self._error(told, "commit", None) from error
+                raise self._error(told, "commit") from error
             raise SinkError(
                 f"{self._what}: it is not known whether it was committed (brokers {self._access.servers}): "
                 f"{told.str()}. Try again: the next try finds out, and publishes it if it was not."
             ) from error
         self._began = 0.0
 
-    def _produce(self, row: int | None, *, partition: int, **record: Any) -> None:
+    def _connect(self) -> None:
+        """Have the client reach a broker: if it has no connection when it begins, it waits for half a second."""
+        # The first answer may come by the address that the user has written, whose connection ends then. Brokers that
+        # cannot be reached are told of by what is asked of them next.
+        with suppress(library().KafkaException):
+            for _ in range(2):
+                self._producer.list_topics(self._sink.topic, timeout=min(_CONNECT_SECONDS, self._sink.timeout))
+
+    def _produce(self, topic: str, record: Record) -> None:
         # No function hears deliveries: the client calls it behind an error that ends the producer, and Python's own
         # state is broken then. Of a record that was not taken, the commit tells.
-        more = {} if partition < 0 else {"partition": partition}
-        with self._reporting("send", row=row):
-            while True:
-                try:
-                    self._producer.produce(**record, **more)
-                    return
-                except BufferError:
-                    # The client holds as many records as it may: the brokers are slower than the files.
-                    self._poll(0.1)
+        while True:
+            try:
+                self._producer.produce(topic, record.value, record.key, record.partition, headers=record.headers)
+                return
+            except BufferError:
+                # The client holds as many records as it may: the brokers are slower than the files.
+                self._poll(0.1)
+            except library().KafkaException as error:
+                raise self._error(self._cause(error.args[0]), "send", record.row) from error
 
     def _poll(self, seconds: float) -> None:
         with self._reporting("send"):
@@ -179,13 +182,13 @@ class Transaction:
                     raise
 
     @contextmanager
-    def _reporting(self, doing: str, *, row: int | None = None) -> Iterator[None]:
+    def _reporting(self, doing: str) -> Iterator[None]:
         """Raise errors of the client as what they mean."""
         kafka = library()
         try:
             yield
         except kafka.KafkaException as error:
-            raise self._error(self._cause(error.args[0]), doing, row) from error
+            raise self._error(self._cause(error.args[0]), doing) from error
 
     def _cause(self, told: Any) -> Any:
         """What has ended the client, where an error tells no more than that something has: mostly another publisher."""
@@ -197,7 +200,7 @@ class Transaction:
                 return error.args[0]
         return told
 
-    def _error(self, told: Any, doing: str, row: int | None) -> Exception:
+    def _error(self, told: Any, doing: str, row: int | None = None) -> Exception:
         late = self._late() if self._is_late else None
         if told.code() in _fenced_codes():
             return FencedError(told.str(), late=late)
