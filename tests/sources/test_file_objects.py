@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_microbatch import connections
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.definition import Definition
-from airflow_provider_microbatch.exceptions import DefinitionError, SourceChangedError, SourceError
+from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, SourceChangedError, SourceError
 from airflow_provider_microbatch.runtime.files import joined, told
 from airflow_provider_microbatch.sources import Late, OpenSource
 from airflow_provider_microbatch.sources.file import FileSource
@@ -97,7 +97,9 @@ def test_each_page_of_a_listing_is_asked_for_once(bucket: Bucket, objects: int, 
         bucket.land(f"{number}.json")
     address = Address(scheme="s3", conn_id="lake", bucket=BUCKET, prefix=bucket.prefix)
     with bucket.proxy.counted() as asked:
-        found = [one["path"] for one in Requests(address).objects(bucket.prefix, page=3, ahead=ahead)]
+        requests = Requests(address)
+        pages = requests.pages(bucket.prefix, page=3) if ahead else [list(requests.objects(bucket.prefix, page=3))]
+        found = [one["path"] for page in pages for one in page]
     assert found == [f"{bucket.prefix}/{number}.json" for number in range(objects)]
     assert asked == {"list": objects // 3 + 1}
 
@@ -107,10 +109,42 @@ def test_the_next_page_of_a_listing_is_asked_for_while_the_first_one_is_worked_o
         bucket.land(f"{number}.json")
     address = Address(scheme="s3", conn_id="lake", bucket=BUCKET, prefix=bucket.prefix)
     with bucket.proxy.counted() as asked:
-        listing = Requests(address).objects(bucket.prefix, page=3, ahead=True)
+        listing = Requests(address).pages(bucket.prefix, page=3)
         next(listing)
         listing.close()  # waits for what is under way
     assert asked == {"list": 2}
+
+
+def _backwards(asked: Asked, forward: Forward) -> Answer:
+    answer = forward()
+    found = re.findall(rb"<Contents>.*?</Contents>", answer.body, re.DOTALL)
+    body = answer.body.replace(b"".join(found), b"".join(reversed(found)))
+    return Answer(status=answer.status, headers=answer.headers, body=body)
+
+
+def test_a_service_that_lists_in_no_order_plans_nothing(bucket: Bucket) -> None:
+    for number in range(3):
+        bucket.land(f"{number}.json")
+    source = bucket.open()
+    bucket.proxy.fail(lambda asked: asked.kind == "list", _backwards, times=9)
+    with pytest.raises(SourceError, match=r"no order of keys .*general purpose buckets"):
+        source.latest_offset(None)
+
+
+def test_a_page_that_does_not_begin_behind_the_one_before_ends_the_listing(bucket: Bucket) -> None:
+    for number in range(7):
+        bucket.land(f"{number}.json")
+    pages: list[Answer] = []
+
+    def the_first(asked: Asked, forward: Forward) -> Answer:
+        pages.append(forward())
+        return pages[0]
+
+    bucket.proxy.fail(lambda asked: asked.kind == "list", the_first, times=9)
+    address = Address(scheme="s3", conn_id="lake", bucket=BUCKET, prefix=bucket.prefix)
+    with pytest.raises(CheckpointError, match="no order of keys"):
+        list(Requests(address).objects(bucket.prefix, page=3))
+    assert len(pages) == 2
 
 
 @pytest.mark.parametrize(
@@ -417,6 +451,7 @@ def test_a_log_that_names_another_bucket_is_not_looked_at_with_these_credentials
         "s3://bucket/a//b",
         "s3://bucket/../b",
         "s3://b*/a",
+        "s3://lake@landing--use1-az4--x-s3/orders",
         "gs://bucket/landing",
     ],
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -81,7 +81,7 @@ def below(pattern: str) -> tuple[str, tuple[_Component, ...]]:
     return base, tuple((part, component_regex(part)) for part in pattern.split("/")[len(base.split("/")) :])
 
 
-@lru_cache(maxsize=4_096)  # keys of a bucket come folder by folder, a million of them
+@lru_cache(maxsize=4_096)
 def _entered(pattern: str, folder: str, recursive: bool) -> tuple[_Component, ...] | None:
     """What a name in a folder has to match, of a glob, so that a walk takes it; None if no walk enters the folder."""
     base, parts = below(pattern)
@@ -137,12 +137,24 @@ class Listing:
         base, parts = below(pattern)
         if path == base:
             return not parts and self.is_named(base.rpartition("/")[2])
-        folder, _, name = path.rpartition("/")
-        rest = _entered(pattern, folder, self.recursive)
-        # A notification may name a key that ends in a slash: to Spark that is a folder, and all that lies below it.
-        if rest is None or not name or not all(_matches(one, name) for one in rest):
-            return False
-        return not is_hidden(name) and self.is_named(name)
+        return next(self.taken(pattern, [path]))
+
+    def taken(self, pattern: str, paths: Iterable[str]) -> Iterator[bool]:
+        """Of each path below the longest prefix of ``pattern``, whether a walk takes it. Paths of one folder in a row
+        cost one look at the folder: keys of a bucket come folder by folder, a million of them."""
+        last, rest = None, None
+        for path in paths:
+            folder, _, name = path.rpartition("/")
+            if folder != last:
+                last, rest = folder, _entered(pattern, folder, self.recursive)
+            # A notification may name a key that ends in a slash: to Spark that is a folder, and all that lies below it.
+            yield (
+                rest is not None
+                and name != ""
+                and not ((name[0] in "._" or name[-1] == "_") and is_hidden(name))
+                and (not rest or all(_matches(one, name) for one in rest))
+                and (not self._names or self.is_named(name))
+            )
 
     def tells_table(self, path: str) -> bool:
         """Whether a path below the source is of what only a table has, if tables must not be read."""

@@ -77,7 +77,9 @@ class ObjectPlace(Place):
                 f"archive_dir {archive!r} is in another bucket than the source. Name a folder of its own."
             )
         for name in ("_spark_metadata",):
-            if next(self._keys(f"{listing.base}/{name}", None, size=1), None) is not None:
+            with self._telling():
+                there = next(self._bucket.objects(self._key(f"{listing.base}/{name}"), page=1), None)
+            if there is not None:
                 raise SourceError(
                     f"path {listing.base!r} was written by a Structured Streaming file sink: which of its files count "
                     f"is in its {name}, which this source does not read. Copy the committed files elsewhere first."
@@ -88,47 +90,45 @@ class ObjectPlace(Place):
         met: set[str] = set()
         patterns = expand_braces(listing.path)
         for pattern in patterns:
-            waiting: dict[str, Mapping[str, Any]] = {}
-            for found in self._matching(listing, pattern, start):
-                path = self._path(found)
+            for page in self._matching(listing, pattern, start):
                 if len(patterns) > 1:
-                    if path in met:
-                        continue
-                    met.add(path)
-                waiting[path] = found
-                if len(waiting) >= _PAGE:
-                    yield from (self._found(waiting[one]) for one in unseen(list(waiting)))
-                    waiting = {}
-            yield from (self._found(waiting[one]) for one in unseen(list(waiting)))
+                    page = {path: found for path, found in page.items() if path not in met}
+                    met.update(page)
+                yield from (self._found(page[path]) for path in unseen(list(page)))
 
-    def _matching(self, listing: Listing, pattern: str, start: str | None) -> Iterator[Mapping[str, Any]]:
+    def _matching(self, listing: Listing, pattern: str, start: str | None) -> Iterator[dict[str, Mapping[str, Any]]]:
+        """Yield the objects by path, as many at a time as a page has."""
         base, parts = below(pattern)
         is_wanted = not parts and (start is None or base >= start) and listing.takes(pattern, base)
         if is_wanted and (alone := self._head(base)) is not None and alone["size"]:
-            yield alone
+            yield {base: alone}
         if ends_before(base, start):
             return
-        for found in self._keys(base, start if start is not None and start > f"{base}/" else None, ahead=True):
-            path = self._path(found)
-            if not listing.allow_table and "/_" in path:
-                self._check_no_table(base, path)
-            if (start is None or path >= start) and found["size"] and listing.takes(pattern, path):
-                yield found
+        for page in self._pages(base, start if start is not None and start > f"{base}/" else None):
+            paths = [self._top + one["path"] for one in page]
+            if not listing.allow_table:
+                for path in paths:
+                    if "/_" in path:
+                        self._check_no_table(base, path)
+            taken = listing.taken(pattern, paths)
+            yield {
+                path: found
+                for path, found, is_taken in zip(paths, page, taken, strict=True)
+                if is_taken and found["size"] and (start is None or path >= start)
+            }
 
     def _check_no_table(self, base: str, path: str) -> None:
         if (table := table_at(base, path.removeprefix(f"{base}/").split("/"))) is not None:
             raise SourceError(why_not(table))
 
-    def _keys(
-        self, base: str, start: str | None, *, size: int = _PAGE, ahead: bool = False
-    ) -> Iterator[Mapping[str, Any]]:
-        """Yield the objects below a folder, ascending.
+    def _pages(self, base: str, start: str | None) -> Iterator[Sequence[Mapping[str, Any]]]:
+        """Yield the objects below a folder, ascending, a page at a time.
 
         :param start: leave out the objects that sort before this path; the last few of them may still be yielded.
         """
         after = None if start is None else self._key(start)[:-1]
         with self._telling():
-            yield from self._bucket.objects(self._key(base), after=after, page=size, ahead=ahead)
+            yield from self._bucket.pages(self._key(base), after=after, page=_PAGE)
 
     def look(self, path: str) -> FoundFile | None:
         """Takes a HEAD request."""

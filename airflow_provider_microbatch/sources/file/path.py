@@ -13,6 +13,7 @@ import unicodedata
 from urllib.parse import unquote
 
 from airflow_provider_microbatch.exceptions import DefinitionError, SourceError
+from airflow_provider_microbatch.stores.object_store.address import why_unordered
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _OBJECTS = ("s3://", "s3a://")
@@ -41,7 +42,8 @@ def is_object(path: str) -> bool:
 def object_path(location: str, *, field: str) -> str:
     """``s3a://bucket/key`` for ``s3://conn_id@bucket/key``, without a trailing slash. Keys are taken literally.
 
-    :raises DefinitionError: if it names no bucket and folder, or a key that no client can request.
+    :raises DefinitionError: if it names no bucket and folder, a bucket that lists in no order, or a key that no client
+        can request.
     """
     found = _OBJECT.fullmatch(location)
     if found is None or is_glob(found["bucket"]):
@@ -49,6 +51,8 @@ def object_path(location: str, *, field: str) -> str:
             f"{field}: an address in an object store is s3://conn_id@bucket/folder, or s3://bucket/folder for the "
             "environment's credentials; no key or password stands in it, and no glob in the bucket's name."
         )
+    if (told := why_unordered(found["bucket"])) is not None:
+        raise DefinitionError(f"{field}: {told}")
     key = found["key"].rstrip("/")
     if not key or any(part in ("", ".", "..") for part in key.split("/")):
         raise DefinitionError(

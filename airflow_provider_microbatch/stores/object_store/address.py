@@ -62,11 +62,8 @@ class Address:
             )
         if not _BUCKET.fullmatch(bucket):
             raise CheckpointError(f"{bucket!r:.100} is no name of a bucket. {_form(scheme)}")
-        if scheme == S3 and bucket.endswith(_UNORDERED):
-            raise CheckpointError(
-                f"bucket {bucket!r} is a directory bucket, whose listings have no order: a log's end could not be "
-                "found there. Use a general purpose bucket."
-            )
+        if scheme == S3 and (told := why_unordered(bucket)) is not None:
+            raise CheckpointError(told)
         if not prefix:
             raise CheckpointError(
                 f"a {of} needs a folder of its own in bucket {bucket!r}, such as "
@@ -92,6 +89,16 @@ class Address:
         """The same folder as Hadoop's file systems name it, for Spark's own credentials. None on Azure, where the
         address includes the account, which only the connection knows."""
         return {S3: f"s3a://{self.bucket}/{self.prefix}", GCS: f"gs://{self.bucket}/{self.prefix}"}.get(self.scheme)
+
+
+def why_unordered(bucket: str) -> str | None:
+    """Why no listing of a bucket of S3 is relied on; None if one can be, as far as the bucket's name tells."""
+    if not bucket.endswith(_UNORDERED):
+        return None
+    return (
+        f"bucket {bucket!r} is a directory bucket, whose listings have no order: objects would be passed over there, "
+        "and a log's end not be found. Use a general purpose bucket."
+    )
 
 
 def _form(scheme: str) -> str:

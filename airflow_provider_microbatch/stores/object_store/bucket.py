@@ -7,7 +7,6 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -85,30 +84,43 @@ class Bucket:
             time.sleep(pause * random.uniform(0.5, 1.0))  # here, where Python handles signals
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def objects(
-        self, folder: str, *, after: str | None = None, page: int = PAGE, ahead: bool = False
-    ) -> Iterator[ObjectMeta]:
+    def objects(self, folder: str, *, after: str | None = None, page: int = PAGE) -> Iterator[ObjectMeta]:
         """Yield the objects below a folder, ascending by key; sends a request for each ``page`` of them, as the caller
         takes them.
 
         :param folder: a key without a slash at its end.
         :param after: a key: leave out the objects up to it.
         :param page: number of objects for each request.
-        :param ahead: ask for the next page while the caller works on one: a listing of millions takes as long as the
-            service's answers, and no longer.
         :raises CheckpointError: as :meth:`ask`.
         """
-        with ThreadPoolExecutor(1) if ahead else nullcontext() as beside:
+        found = self._page(folder, after, page)
+        while len(found) == page:
+            yield from found
+            found = self._page(folder, found[-1]["path"], page)
+        yield from found
+
+    def pages(self, folder: str, *, after: str | None = None, page: int = PAGE) -> Iterator[Sequence[ObjectMeta]]:
+        """Yield what :meth:`objects` does, page by page, and ask for the next page while the caller works on one: a
+        listing of millions takes as long as the service's answers, and no longer."""
+        with ThreadPoolExecutor(1) as beside:
             found = self._page(folder, after, page)
             while len(found) == page:
-                after = found[-1]["path"]
-                following = None if beside is None else beside.submit(self._page, folder, after, page)
-                yield from found
-                found = self._page(folder, after, page) if following is None else following.result()
-            yield from found
+                following = beside.submit(self._page, folder, found[-1]["path"], page)
+                yield found
+                found = following.result()
+            yield found
 
     def _page(self, folder: str, after: str | None, size: int) -> Sequence[ObjectMeta]:
-        return self.ask("list", folder, partial(_page, folder=folder, after=after, size=size))
+        found = self.ask("list", folder, partial(_page, folder=folder, after=after, size=size))
+        keys = [one["path"] for one in found]
+        # Each page begins behind the last key of the one before: without an order objects would be passed over.
+        if keys != sorted(keys) or (after is not None and keys and keys[0] <= after):
+            raise CheckpointError(
+                f"bucket {self.address.bucket!r} lists {folder!r} in no order of keys ({self.address.of} "
+                f"{self.address}): objects would be passed over. Use a bucket that lists in order, as general purpose "
+                "buckets of S3 do."
+            )
+        return found
 
     def opened(self) -> Opened:
         """Return the current client, created in this process. :raises CheckpointError: as :func:`open_client`."""
