@@ -422,7 +422,11 @@ class OpenSink(ABC):
 
     def batches_after(self, lane: str, number: int, tables: KnownTables) -> Iterable[int]:
         """The ids of :meth:`batches` that are greater than ``number``. Called at each plan: a sink whose listing grows
-        with its history overrides it with a shorter way."""
+        with its history overrides it with a shorter way.
+
+        :raises SinkError: as :meth:`batches` does; or, with the way on, if readers find rows there again of what
+            :meth:`withdraw` has taken out: what they are of is about to be read once more.
+        """
         return [one for one in self.batches(lane, tables) if one > number]
 
     def damage(self, batch: ExpectedBatch, found: Manifest) -> str | None:
