@@ -434,6 +434,11 @@ class OpenSink(ABC):
         are missing, of another size or not the batch's. None if it does not differ, or the sink cannot tell."""
         return None
 
+    def put_back(self, batch: ExpectedBatch, found: Manifest) -> str | None:
+        """That readers find rows of an attempt before the one of ``found``, in words: somebody has put the table back.
+        None if they do not, or the sink cannot tell."""
+        return None
+
     def check_whole(self) -> None:  # noqa: B027
         """Check that nobody has put the table as a whole into a state that no look at one of its batches tells. Reads
         only.

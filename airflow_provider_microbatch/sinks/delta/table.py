@@ -193,6 +193,11 @@ class OpenDeltaTable(OpenLogged):
             snapshot = self._log.open()
             return None if snapshot is None else self._differs(snapshot, batch.key, found)
 
+    def put_back(self, batch: ExpectedBatch, found: Manifest) -> str | None:
+        with self._telling("look into", batch.key):
+            snapshot = self._log.open()
+            return None if snapshot is None else self._put_back(snapshot, batch.key, found)
+
     def _differs(self, snapshot: Snapshot, key: BatchKey, found: Manifest) -> str | None:
         """That no row of the batch is in the snapshot any more, or those of an attempt before are, in words; None if
         the rows may be there, or nobody can tell."""
@@ -201,12 +206,17 @@ class OpenDeltaTable(OpenLogged):
             return None
         present = self._present_in(snapshot)
         if present.may_have(key):
-            back = present.put_back_by(key, f"{number:016x}")
-            told = f"are those of before attempt {found.epoch}: put back by {back}"
-            return None if back is None else f"its rows in version {snapshot.version} {told}"
+            return self._put_back(snapshot, key, found)
         by = present.taken_out_by(key, f"{number:016x}")
         told = f"; taken out, most likely, by {by}" if by else ""
         return f"none of its {rows:,} rows is in version {snapshot.version}{told}"
+
+    def _put_back(self, snapshot: Snapshot, key: BatchKey, found: Manifest) -> str | None:
+        """See :meth:`put_back`."""
+        number, present = snapshot.number(key), self._present_in(snapshot)
+        back = None if number is None or not present.may_have(key) else present.put_back_by(key, f"{number:016x}")
+        told = f"are those of before attempt {found.epoch}: put back by {back}"
+        return None if back is None else f"its rows in version {snapshot.version} {told}"
 
     def _present_in(self, snapshot: Snapshot) -> Present:
         if self._present is None or self._present.version != snapshot.version:
