@@ -168,6 +168,10 @@ class Recorded:
                 found.append(one)
         return found
 
+    def in_one_table(self, key: BatchKey) -> list[Published]:
+        """Like :meth:`whatever_is_at`, of each table alone, whether or not the others of its sink have the batch."""
+        return _at(key, tables_of(self.sinks()), self._tables)
+
     def of_another_life(self, key: BatchKey, *, tables: Sequence[OpenSink] | None = None) -> list[Published]:
         """The batch in each table that this checkpoint published under the number by a plan that it no longer knows,
         since it was restored from an older backup. Empty if there is none.
