@@ -398,4 +398,20 @@ MUTATIONS = [
         new="if False and self.checkpoint.adoptions",
         tests=("tests/execution/test_adopted_elsewhere.py",),
     ),
+    Mutation(
+        name="a batch that was cut off between its tables went to none of them together",
+        why="the rewind that its run names takes it out of the first one for good",
+        file="execution/published_together.py",
+        old="    for tables in (*_given(checkpoint, sink, key), *_cut_off(checkpoint, sink, key)):\n",
+        new="    for tables in _given(checkpoint, sink, key):\n",
+        tests=("tests/execution/test_cut_off_between_tables.py",),
+    ),
+    Mutation(
+        name="an attempt that has published nowhere ties a batch to its tables",
+        why="the rewind that would have it made for others is refused",
+        file="execution/published_together.py",
+        old="        if len(tables) > 1 and any(_may_have(one, asked, epoch, beside=sink) for one in tables):\n",
+        new="        if len(tables) > 1:\n",
+        tests=("tests/execution/test_cut_off_between_tables.py",),
+    ),
 ]
