@@ -80,3 +80,16 @@ def test_what_a_file_of_others_might_have_of_a_batch_that_was_taken_out_is_looke
     assert (
         f"has rows of batch live/7 again, which was taken out; put back, most likely, by version {before + 2}" in told
     )
+
+
+def test_a_restore_that_names_no_version_which_a_table_can_have_stops_nobody(sink: OpenSink, root: Path) -> None:
+    """Whoever may commit to the table writes its infos."""
+    publish(sink, 7)
+    before, version = table(root).version(), "9" * 5000
+    write_delta_stage(sink, 2)
+    sink.replace(EXPECTED, 2)
+    table(root).restore(before)
+    entry = root / "_delta_log" / f"{before + 2:020}.json"
+    entry.write_text(entry.read_text().replace(f'"version":"{before}"', f'"version":"{version}"'))
+    assert version in entry.read_text()
+    assert damage(sink, 7) is None
