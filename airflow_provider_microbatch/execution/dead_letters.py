@@ -24,6 +24,7 @@ from airflow_provider_microbatch.exceptions import (
     CheckpointError,
     DefinitionError,
     MaintenanceError,
+    RolledBackError,
     SinkError,
     SourceChangedError,
     SourceError,
@@ -44,7 +45,7 @@ from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.access import ACCESS
 from airflow_provider_microbatch.runtime.job import NOTHING as NO_REQUIREMENTS
 from airflow_provider_microbatch.runtime.job import Read
-from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink, PublishedRows, Sink, SinkContext
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink, PublishedRows, Sink, SinkContext
 from airflow_provider_microbatch.sources import UNLIMITED, OpenSource, ReadLimit, Source, SourceContext
 from airflow_provider_microbatch.stores.location import open_store
 
@@ -201,21 +202,58 @@ class OpenLetters(OpenSource):
         return next((sink for sink in self._places(wrote) if _has(sink, batch, epoch)), self._open(wrote))
 
     def _check_of_one_attempt(self, batch: ExpectedBatch, epoch: int) -> None:
-        """Check that no table has the batch of a later attempt than the letters are: a replay that was cut off between
-        them, and whose clear was withdrawn, has made rows of them already.
+        """Check that the tables which have the batch have it of the attempt that the letters are of. In one of a later
+        attempt, a replay that was cut off between them, and whose clear was withdrawn, has made rows of them already;
+        in one that was put back to before a clear, rows are still what that has made letters of.
 
-        :raises SinkError: if one has.
+        :raises SinkError: if one has it of another.
         """
         wrote = self._recorded(batch.key, epoch)
-        for table in () if wrote is None else self._open(wrote).tables:
-            found = None
-            with suppress(SinkError):  # a table that is away, or was moved, tells nothing
-                found = seen_in(table, batch)
-            if found is not None and found.epoch > epoch:
+        for sink in () if wrote is None else wrote.tables:
+            at = None if wrote is None or sink is wrote.dead_letters else self._seen(sink, batch)
+            if at is None:
+                continue
+            table, found = at
+            told, where = f"they are attempt {epoch}'s, and", table.location()
+            if found.epoch > epoch:
                 raise SinkError(
-                    f"they are attempt {epoch}'s, and {table.location()} has the batch of attempt {found.epoch}: a "
-                    "replay was cut off between them, and what it made of them would be there twice."
+                    f"{told} {where} has the batch of attempt {found.epoch}: a replay was cut off between them, and "
+                    "what it made of them would be there twice."
                 )
+            is_older = found.epoch < epoch
+            back = f"it has the batch of attempt {found.epoch}" if is_older else table.put_back(batch, found)
+            if back is not None:
+                raise SinkError(
+                    f"{told} {where} was put back to before that ({back}): rows of which a clear has made dead letters "
+                    "are there, and would be there twice."
+                )
+
+    def _seen(self, wrote: Sink, batch: ExpectedBatch) -> tuple[OpenSink, Manifest] | None:
+        """What readers find of the batch in a table, and where that is now; None if nothing. A table that is away tells
+        nothing.
+
+        :param wrote: the table as an attempt wrote to it.
+        :raises RolledBackError: if the table was set back to before the batch.
+        """
+        for table in self._at(wrote):
+            try:
+                found = seen_in(table, batch)
+            except RolledBackError:
+                raise
+            except SinkError:
+                continue
+            if found is not None:
+                return table, found
+        return None
+
+    def _at(self, wrote: Sink) -> Iterator[OpenSink]:
+        """A table where it was, and where any pipeline on record has it since it was moved."""
+        yield self._open(wrote)
+        for sink in self._on_record():
+            for table in sink.tables:
+                with suppress(SinkError, DefinitionError):
+                    if self._open(table).is_table_of(wrote, self._checkpoint.tables):
+                        yield self._open(table)
 
     def _recorded(self, key: BatchKey, epoch: int) -> Sink | None:
         """Where the attempt wrote to; None if that is not on record."""
@@ -236,15 +274,14 @@ class OpenLetters(OpenSource):
     def _known_places(self) -> Iterator[OpenSink]:
         """Where letters are, or were, as the pipeline and the definitions on record say."""
         yield self._open(self._source.letters)
+        yield from (self._open(sink.dead_letters) for sink in self._on_record() if sink.dead_letters is not None)
+
+    def _on_record(self) -> Iterator[Sink]:
         for name in self._checkpoint.definitions.names():
             with suppress(CheckpointError, DefinitionError):  # whatever else is on record, one that is of use is enough
-                letters = self._letters_of(name)
-                if letters is not None:
-                    yield self._open(letters)
-
-    def _letters_of(self, definition: str) -> Sink | None:
-        recorded = self._checkpoint.definitions.sink(definition)
-        return None if recorded is None else Sink.from_dict(recorded).dead_letters
+                recorded = self._checkpoint.definitions.sink(name)
+                if recorded is not None:
+                    yield Sink.from_dict(recorded)
 
     def _open(self, sink: Sink) -> OpenSink:
         """Opened once for all batches: what a table reads of its log for one serves the others."""

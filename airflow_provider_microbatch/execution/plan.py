@@ -26,7 +26,7 @@ from airflow_provider_microbatch.exceptions import (
     SourceError,
 )
 from airflow_provider_microbatch.execution.decide import should_construct_next_batch
-from airflow_provider_microbatch.execution.identity import expected_next, is_of_one_attempt
+from airflow_provider_microbatch.execution.identity import expected_next, found_in, is_of_one_attempt
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources, Ranges
 from airflow_provider_microbatch.execution.own_batches import OwnBatches, ms_of
 from airflow_provider_microbatch.execution.pace import limits
@@ -52,6 +52,7 @@ from airflow_provider_microbatch.pipeline import Pipeline, sql_settings
 from airflow_provider_microbatch.runtime.masking import refusal
 from airflow_provider_microbatch.runtime.session import loses_rows
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, SinkContext
+from airflow_provider_microbatch.sinks.several import check_adopted_in_all
 
 log = logging.getLogger(__name__)
 
@@ -306,8 +307,11 @@ class Planner:
         :param committed: whether the batch is committed. If it is, the output of a replay that was begun and not ended
             counts as the batch's. If it is not, of two attempts' output, neither of which can be brought to its end,
             none counts.
+        :raises SinkError: if it is not, and only some of the tables have output that was adopted.
         """
         found = self._asked(self.sink.finish, batch)
+        if not committed and len(self.sink.tables) > 1 and self.checkpoint.adoptions.get(batch.key) is not None:
+            check_adopted_in_all(batch.key, [(table, found_in(table, batch)) for table in self.sink.tables])
         return found if found is None or committed or is_of_one_attempt(self.sink, batch, found) else None
 
     def _asked(self, question: Callable[[Asked], Found], batch: Asked) -> Found:

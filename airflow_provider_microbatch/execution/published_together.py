@@ -9,7 +9,7 @@ from contextlib import suppress
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import CheckpointError, CorruptEntryError, DefinitionError
+from airflow_provider_microbatch.exceptions import CheckpointError, CorruptEntryError, DefinitionError, SinkError
 from airflow_provider_microbatch.execution.identity import (
     expected_on_record,
     found_in,
@@ -18,20 +18,21 @@ from airflow_provider_microbatch.execution.identity import (
 )
 from airflow_provider_microbatch.execution.newest import published_epochs
 from airflow_provider_microbatch.execution.published_to import adopted_in
-from airflow_provider_microbatch.execution.recorded_sinks import RecordedTable, recorded_tables
-from airflow_provider_microbatch.sinks import OpenSink
+from airflow_provider_microbatch.execution.recorded_sinks import RecordedTable, check_may_be_asked, recorded_tables
+from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink, SinkContext
 from airflow_provider_microbatch.sinks.manifest import ADOPTED
 
 
 def published_beside(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> list[RecordedTable]:
     """The tables that the sink has not, and to which an attempt has published the batch together with one of the
-    sink's, or in which it has adopted output, as in one of the sink's; whether or not they have it still. One of dead
-    letters does not count: what it has are rows that the others are not to have.
+    sink's, or in which it has adopted output, as in one of the sink's; whether or not they have it still. So are those
+    of an attempt that was cut off between two of them. One of dead letters does not count: what it has are rows that
+    the others are not to have.
 
     :param sink: the pipeline's sink of now.
     :raises CorruptEntryError: if an entry cannot be read.
     """
-    for tables in _given(checkpoint, sink, key):
+    for tables in (*_given(checkpoint, sink, key), *_cut_off(checkpoint, sink, key)):
         others = [one for one in tables if not _is_ours(checkpoint, sink, one)]
         if 0 < len(others) < len(tables):
             return others
@@ -82,6 +83,31 @@ def _given(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> Iterator[li
         made = None if epoch == ADOPTED else checkpoint.attempts.made(key, epoch)
         if epoch == ADOPTED or (made is not None and is_planned(made)):
             yield _tables(checkpoint, key, epoch, beside=sink)
+
+
+def _cut_off(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> Iterator[list[RecordedTable]]:
+    """The tables of each attempt at a batch that is planned and not committed whose output one of them has, or may
+    have, since nobody can tell: the others were to have it too."""
+    lane = checkpoint.lane(key.lane)
+    if lane.commit_of(key.id) is not None or not lane.offset_log.has(key.id):
+        return
+    asked = expected_on_record(checkpoint, key, tables=checkpoint.tables)
+    for epoch in checkpoint.attempts.epochs.all(key):
+        tables = _tables(checkpoint, key, epoch, beside=sink)
+        if len(tables) > 1 and any(_may_have(one, asked, epoch, beside=sink) for one in tables):
+            yield tables
+
+
+def _may_have(table: RecordedTable, asked: ExpectedBatch, epoch: int, *, beside: OpenSink) -> bool:
+    """Whether a table has the output of an attempt, as far as anybody can tell."""
+    if table.sink is None:
+        return True
+    try:
+        check_may_be_asked(table.sink, beside=beside)
+        found = found_in(table.sink.open(SinkContext()), asked)
+    except (DefinitionError, SinkError):
+        return True
+    return found is not None and found.epoch == epoch
 
 
 def _of_the_plan(checkpoint: Checkpoint, key: BatchKey) -> Callable[[Attempt], bool]:

@@ -10,13 +10,14 @@ import shlex
 from collections.abc import Iterable, Mapping
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.entries import Attempt, RunIdentity
-from airflow_provider_microbatch.checkpoint.key import BatchKey, span_of
+from airflow_provider_microbatch.checkpoint.entries import RunIdentity
+from airflow_provider_microbatch.checkpoint.key import span_of
 from airflow_provider_microbatch.checkpoint.verify import Finding
 from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.exceptions import CheckpointError, MicroBatchError
 from airflow_provider_microbatch.execution.intervals import longest_of, newest_of
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
+from airflow_provider_microbatch.execution.ran_last import ran_last
 from airflow_provider_microbatch.pipeline import INTERVAL
 from airflow_provider_microbatch.sources import Source
 from airflow_provider_microbatch.sources.intervals import Interval, Unread, written_ms
@@ -25,7 +26,7 @@ from airflow_provider_microbatch.sources.intervals import Interval, Unread, writ
 def find_unread(checkpoint: Checkpoint) -> list[Finding]:
     """Findings of unread data, one for each source; empty unless the newest attempt's pipeline is planned by intervals.
     Lists the sources. A source that cannot be looked at from here is left out."""
-    newest = _newest_attempt(checkpoint)
+    newest = ran_last(checkpoint)
     runs = [*checkpoint.intervals.lanes(), *checkpoint.lanes()]
     span = span_of(newest_of(runs) or "")
     if newest is None or newest.definition is None or span is None:
@@ -106,16 +107,3 @@ def way_on(unread: Unread, *, run: RunIdentity | None, limit_ms: int, length_ms:
 
 def _second(moment_ms: int) -> str:
     return written_ms(moment_ms // 1000 * 1000)
-
-
-def _newest_attempt(checkpoint: Checkpoint) -> Attempt | None:
-    """The newest attempt of all lanes; None if no attempt can be read."""
-    attempts, found = checkpoint.attempts, list[Attempt]()
-    for lane in attempts.epochs.lanes():
-        try:
-            newest = attempts.latest(BatchKey(lane, max(attempts.epochs.ids(lane), default=0)))
-        except CheckpointError:
-            continue
-        if newest is not None and newest.definition is not None:
-            found.append(newest)
-    return max(found, key=lambda attempt: attempt.started_ms, default=None)

@@ -422,12 +422,21 @@ class OpenSink(ABC):
 
     def batches_after(self, lane: str, number: int, tables: KnownTables) -> Iterable[int]:
         """The ids of :meth:`batches` that are greater than ``number``. Called at each plan: a sink whose listing grows
-        with its history overrides it with a shorter way."""
+        with its history overrides it with a shorter way.
+
+        :raises SinkError: as :meth:`batches` does; or, with the way on, if readers find rows there again of what
+            :meth:`withdraw` has taken out: what they are of is about to be read once more.
+        """
         return [one for one in self.batches(lane, tables) if one > number]
 
     def damage(self, batch: ExpectedBatch, found: Manifest) -> str | None:
         """How the published output differs from the manifest that :meth:`contains` has returned, in words: files that
         are missing, of another size or not the batch's. None if it does not differ, or the sink cannot tell."""
+        return None
+
+    def put_back(self, batch: ExpectedBatch, found: Manifest) -> str | None:
+        """That readers find rows of an attempt before the one of ``found``, in words: somebody has put the table back.
+        None if they do not, or the sink cannot tell."""
         return None
 
     def check_whole(self) -> None:  # noqa: B027

@@ -26,6 +26,7 @@ from airflow_provider_microbatch.exceptions import (
 from airflow_provider_microbatch.runtime.intake import Intake
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink, Sink, SinkContext, for_good_first
+from airflow_provider_microbatch.sinks.manifest import ADOPTED
 from airflow_provider_microbatch.sinks.overlap import first_overlap
 
 
@@ -183,7 +184,9 @@ class OpenSinks(OpenSink):
         return self.contains(batch)
 
     def publish(self, batch: ExpectedBatch, epoch: int) -> Manifest:
-        found = [one.epoch for one in self._found(batch).values() if one is not None]
+        parts = self._found(batch)
+        check_adopted_in_all(batch.key, [(self._sinks[name], one) for name, one in parts.items()])
+        found = [one.epoch for one in parts.values() if one is not None]
         if len(set(found)) > 1 and epoch > max(found):
             # The sinks hold two attempts, neither of which can be completed any more: this attempt replaces both.
             return self.replace(batch, epoch)
@@ -340,6 +343,24 @@ class OpenSinks(OpenSink):
         oldest = min(parts.values(), key=lambda one: one.epoch)
         files = {f"{name}/{file}": size for name, part in parts.items() for file, size in part.files.items()}
         return replace(oldest, files=files)
+
+
+def check_adopted_in_all(key: BatchKey, found: Sequence[tuple[OpenSink, Manifest | None]]) -> None:
+    """Check that adopted output is in all tables of a batch, or in none. No attempt brings it into one that lacks it,
+    and what an attempt makes for that table would take its place in the others.
+
+    :param found: what each of the tables has of the batch.
+    :raises SinkError: if only some have it, with the way on.
+    """
+    has = [table.location() for table, one in found if one is not None and one.epoch == ADOPTED]
+    if has and len(has) < len(found):
+        where = " and ".join(has)
+        others = " and ".join(table.location() for table, _ in found if table.location() not in has)
+        raise SinkError(
+            f"batch {key} has output that was adopted in {where}, and not in {others}: made for all of them, it would "
+            f"take the place of what was adopted. Nothing was published. Name {where} for this batch, and no other "
+            "table (nor dead_letters=… elsewhere); the next batch may have all of them again."
+        )
 
 
 def _known(found: Mapping[str, Manifest | None]) -> Iterator[tuple[str, Manifest]]:

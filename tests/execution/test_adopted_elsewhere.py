@@ -11,17 +11,18 @@ import pytest
 
 from airflow_provider_microbatch import settings
 from airflow_provider_microbatch.definition import class_path
-from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.exceptions import MaintenanceError, SinkError
 from airflow_provider_microbatch.settings import Settings
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.several import Sinks
-from tests.execution.kept_tables import adopt, restored_and_planned_anew
+from tests.execution.kept_tables import adopt, planned_where_another_is, refused, restored_and_planned_anew
 from tests.execution.maintaining import applied, expire_all
 from tests.execution.test_lost_in_table import restore, table
-from tests.execution.two_tables import read
+from tests.execution.two_tables import is_clean, read
 from tests.execution.typed_commands import advised
 from tests.execution.world import World, run_identity
+from tests.support.inline_engine import InlineEngine
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,61 @@ def test_a_run_that_was_refused_stops_not_the_next_ones(tmp_path: Path) -> None:
     world.land(3)
     world.run(3)
     assert sorted(read(tmp_path / "moved")) == [2]
+
+
+def only(world: World, *names: str) -> None:
+    """The pipeline writes to these tables from now on."""
+    tables = {name: FileSink(str(world.lake.parent / name), format="json") for name in names}
+    world.options["sink"] = Sinks(tables) if len(tables) > 1 else tables[names[0]]
+    expire_all(world.root.parent)
+
+
+def rows_of(world: World, name: str) -> list[int]:
+    return sorted(row for rows in read(world.lake.parent / name).values() for row, _ in rows)
+
+
+@pytest.mark.parametrize("beside", ["a table", "dead letters"])
+def test_nothing_takes_its_place_for_a_table_that_is_named_since(tmp_path: Path, beside: str) -> None:
+    world = planned_where_another_is(tmp_path)
+    refused(world, 0)
+    applied(world, adopt(0, allow_skip=True))
+    letters = FileSink(str(tmp_path / "letters"), format="json")
+    if beside == "a table":
+        only(world, "orders", "daily")
+    else:
+        world.options["dead_letters"] = letters
+    engine = InlineEngine()
+    with pytest.raises(SinkError, match=r"adopted in \S+orders, and not in \S+(daily|letters): .*Name \S+orders"):
+        world.run(0, engine)
+    assert (engine.jobs, rows_of(world, "orders")) == ([], [1])
+    del world.options["dead_letters" if beside == "dead letters" else "sink"]
+    only(world, "orders")
+    world.run(0, try_number=2)
+    if beside == "a table":
+        only(world, "orders", "daily")
+    else:
+        world.options["dead_letters"] = letters
+    world.land(9)
+    world.run(1)
+    assert rows_of(world, "orders") == [1, 9]
+    assert is_clean(world)
+
+
+def test_what_is_in_one_of_two_tables_is_adopted_where_that_is_named_alone(tmp_path: Path) -> None:
+    world = planned_where_another_is(tmp_path)
+    only(world, "orders", "daily")
+    refused(world, 0)
+    with pytest.raises(MaintenanceError, match=r"is in \S+orders alone, .*Name \S+orders for this batch, and no other"):
+        applied(world, adopt(0, allow_skip=True))
+    only(world, "orders")
+    refused(world, 0)
+    applied(world, adopt(0, allow_skip=True))
+    world.run(0, try_number=2)
+    only(world, "orders", "daily")
+    world.land(9)
+    world.run(1)
+    assert (rows_of(world, "orders"), rows_of(world, "daily")) == ([1, 9], [9])
+    assert is_clean(world)
 
 
 @pytest.fixture

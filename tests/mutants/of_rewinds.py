@@ -301,4 +301,20 @@ MUTATIONS = [
         new="        if False:\n",
         tests=(NAMED,),
     ),
+    Mutation(
+        name="the pipeline on record is that of the highest number",
+        why="behind a rewind dead letters go to the table of before it",
+        file="execution/ran_last.py",
+        old="    yield from sorted(found, key=_when, reverse=True)\n",
+        new="    yield from found\n",
+        tests=("tests/execution/test_ran_last.py",),
+    ),
+    Mutation(
+        name="an attempt of a plan that was rewound counts as one of the plan in its place",
+        why="while a planned batch waits for its first attempt, the pipeline on record is that of before the rewind",
+        file="execution/ran_last.py",
+        old="    return planned is not None and any(not is_of_another_plan(one, planned) for one in attempts)\n",
+        new="    return bool(attempts)\n",
+        tests=("tests/execution/test_ran_last.py",),
+    ),
 ]

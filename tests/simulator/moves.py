@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ class Move:
         four would be in one world of sixteen.
     :param topics: only where there is a topic.
     :param state: only where batches keep state.
+    :param only_in: the systems in which there may be something to do for it; empty: all.
     :param happen: does it.
     """
 
@@ -31,6 +32,7 @@ class Move:
     kit: str
     topics: bool
     state: bool
+    only_in: Collection[str]
     happen: Happening
 
 
@@ -45,13 +47,21 @@ def move(
     kit: str | None = None,
     topics: bool = False,
     state: bool = False,
+    only_in: Collection[str] = (),
 ) -> Callable[[Happening], Happening]:
     """Register a move."""
 
     def register(happen: Happening) -> Happening:
         assert name not in MOVES, name
         MOVES[name] = Move(
-            name=name, weight=weight, always=always, kit=kit or name, topics=topics, state=state, happen=happen
+            name=name,
+            weight=weight,
+            always=always,
+            kit=kit or name,
+            topics=topics,
+            state=state,
+            only_in=only_in,
+            happen=happen,
         )
         return happen
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from deltalake import DeltaTable
+
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.execution.identity import expected_on_record, found_in
 from airflow_provider_microbatch.runtime.streaming_folder import STATE
-from tests.simulator.commands import COMMANDS, command, rewind
+from airflow_provider_microbatch.sinks import SinkContext
+from tests.simulator.commands import COMMANDS, command, rewind, typed_until_it_ends
 from tests.simulator.moves import MOVES, move
 from tests.simulator.moves_of_people import put_right
 from tests.simulator.processes import Process
@@ -246,6 +251,43 @@ def table_restored(world: World) -> str | None:
     subject.table_is_older, world.touched = True, True
     run_again(world, subject)
     return f"the table of {subject.name} is restored alone"
+
+
+@move("a RESTORE brings back what a rewind takes out", weight=8, only_in=("delta",))
+def restored_over_a_rewind(world: World) -> str | None:
+    """In the table alone, whose log has these batches as taken out. Nothing comes on top of rows that may be read again
+    before a person has taken them out, as the error says."""
+    from tests.simulator.rest import finish
+
+    subject = whole(world)
+    if subject is None or subject.options.retained is not None or names_a_trap(world, subject):
+        return None
+    ids = subject.checkpoint().commit_log.ids()
+    if len(ids) < 2 or ids[0] != 0:
+        return None
+    stop_everybody(world)
+    put_sources_right(subject)
+    sink = subject.system.sink()
+    before = DeltaTable(sink.location()).version()
+    said = typed_until_it_ends(world, subject, rewind(world.random.choice(ids[:-1])))
+    after = DeltaTable(sink.location()).version()
+    if after == before or subject.checkpoint().maintenance.unfinished() is not None:
+        return f"nothing of {subject.name} is taken out: {said.result}"
+    DeltaTable(sink.location()).restore(before)
+    world.touched = True
+    made = world.airflow.new_run(subject)
+    world.airflow.begin_try(made)
+    finish(world)
+    look(world)
+    stop_everybody(world)
+    log, told = subject.checkpoint().offset_log.ids(), "nothing is in the way"
+    try:
+        sink.open(SinkContext()).batches_after(LIVE, len(log), subject.checkpoint().tables)
+    except SinkError as error:
+        told = str(error)
+        exec(shlex.split(told.partition("Take them out: ")[2])[2])
+    world.touched = True
+    return f"what was taken out of {subject.name} is there again, {made.state}: {told}"
 
 
 def run_again(world: World, subject: Subject) -> Process | None:

@@ -69,6 +69,8 @@ class Played:
 
 def happens_in(move: Move, system: str) -> bool:
     """Whether there may be something to do for the move."""
+    if move.only_in and system not in move.only_in:
+        return False
     if system == STATE:
         return not move.topics and move.name not in REFUSED_WITH_STATE
     return not move.state and (system in TOPICS or not move.topics)

@@ -131,6 +131,18 @@ def test_state_goes_on_behind_a_restore_of_its_own_or_of_all_and_in_a_copy(since
     pytest.fail(f"{since!r} never happens")
 
 
+@pytest.mark.slow
+def test_what_a_restore_brings_back_over_a_rewind_is_not_doubled() -> None:
+    back = "a RESTORE brings back what a rewind takes out"
+    stories = list[str]()
+    for number in range(6):
+        played = play(f"over/{number}", script=list(enumerate([AN_HOUR, AN_HOUR, back, AN_HOUR])), system="delta")
+        assert played.broken is None, played.text()
+        stories += [line for line in played.story if "is there again" in line]
+    assert any("Take them out" in line for line in stories)
+    assert any("nothing is in the way" in line for line in stories)
+
+
 AFTER = {
     "the brokers can be reached again": "the brokers cannot be reached",
     "the policy of the marks is put right": "marks age out",

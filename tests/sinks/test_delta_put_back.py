@@ -16,7 +16,7 @@ from tests.sinks.delta_stages import write_delta_stage
 from tests.sinks.delta_world import damage, optimize_and_vacuum, publish, table
 from tests.sinks.delta_world import root as root
 from tests.sinks.delta_world import sink as sink
-from tests.sinks.stages import EXPECTED
+from tests.sinks.stages import EXPECTED, NOTHING_KNOWN
 
 
 @pytest.mark.parametrize("optimized", [False, True])
@@ -58,3 +58,38 @@ def test_batches_that_are_there_as_they_were_published_are_not_told_of(sink: Ope
             os.utime(root / "_delta_log" / f"{version:020}.json", (an_hour_ago, an_hour_ago))
         table(root).restore(dt.datetime.fromtimestamp(an_hour_ago + 60, dt.UTC))
     assert [damage(sink, number) for number in (6, 7)] == [None, None]
+
+
+def test_what_a_file_of_others_might_have_of_a_batch_that_was_taken_out_is_looked_for_there(
+    sink: OpenSink, root: Path
+) -> None:
+    """By its statistics the file that all share has rows of the one between the others, too."""
+    for number in (6, 7, 8):
+        publish(sink, number)
+    optimize_and_vacuum(root)
+    before = table(root).version()
+    assert sink.withdraw(EXPECTED, 1)
+    assert list(sink.batches_after("live", 5, NOTHING_KNOWN)) == [6, 8]
+    assert sink.strays(NOTHING_KNOWN) == []
+    table(root).restore(before)
+    with pytest.raises(SinkError, match="has rows of batch live/7 again"):
+        sink.batches_after("live", 5, NOTHING_KNOWN)
+    assert list(sink.batches_after("live", 7, NOTHING_KNOWN)) == [8]
+    assert sink.batches("live", NOTHING_KNOWN) == [6, 8]
+    (told,) = sink.strays(NOTHING_KNOWN)
+    assert (
+        f"has rows of batch live/7 again, which was taken out; put back, most likely, by version {before + 2}" in told
+    )
+
+
+def test_a_restore_that_names_no_version_which_a_table_can_have_stops_nobody(sink: OpenSink, root: Path) -> None:
+    """Whoever may commit to the table writes its infos."""
+    publish(sink, 7)
+    before, version = table(root).version(), "9" * 5000
+    write_delta_stage(sink, 2)
+    sink.replace(EXPECTED, 2)
+    table(root).restore(before)
+    entry = root / "_delta_log" / f"{before + 2:020}.json"
+    entry.write_text(entry.read_text().replace(f'"version":"{before}"', f'"version":"{version}"'))
+    assert version in entry.read_text()
+    assert damage(sink, 7) is None

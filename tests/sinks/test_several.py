@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +11,9 @@ import pytest
 from airflow_provider_microbatch.exceptions import DefinitionError, PublishConflictError, SinkError
 from airflow_provider_microbatch.sinks import OpenSink, Sink, SinkContext
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sinks.manifest import as_adopted
 from airflow_provider_microbatch.sinks.several import Sinks
-from tests.sinks.stages import BATCH, EXPECTED, write_stage
+from tests.sinks.stages import BATCH, EXPECTED, batch_of, write_stage
 
 NAMES = ("orders", "daily", "audit")
 
@@ -92,6 +93,19 @@ def test_where_its_stages_are_gone_the_next_attempt_takes_the_place_of_all(
     stage(sink, 2)
     assert sink.publish(EXPECTED, 2).epoch == 2
     assert held(sink) == [2, 2, 2]
+
+
+def test_what_was_adopted_in_one_table_is_replaced_for_none_that_lacks_it(sink: OpenSink) -> None:
+    """Whoever publishes: its stage may be of before the output was adopted."""
+    first, *_ = sink.tables
+    write_stage(first, 7)
+    assert first.publish(EXPECTED, 7)
+    adopting = replace(EXPECTED, recognise=as_adopted, identity=batch_of(digest="d2"))
+    for table in sink.tables:
+        write_stage(table, 8, batch=adopting.identity)
+    with pytest.raises(SinkError, match=r"adopted in \S+orders, and not in \S+daily and \S+audit: .* Name \S+orders"):
+        sink.publish(adopting, 8)
+    assert held(sink) == [7, None, None]
 
 
 def test_an_attempt_that_lacks_a_stage_is_published_nowhere(sink: OpenSink) -> None:

@@ -62,6 +62,10 @@ class Snapshot:
         """The number of the manifest of a batch that is in; None if the batch is not in."""
         return self.table.transaction_version(transaction_of(key)) or None
 
+    def is_taken_out(self, key: BatchKey) -> bool:
+        """Whether the batch was in, and was taken out since."""
+        return self.table.transaction_version(transaction_of(key)) == WITHDRAWN
+
     @property
     def merged(self) -> int | None:
         """What :data:`MERGED` names; None for a table into which no changes are merged."""

@@ -15,6 +15,9 @@ from typing import Any
 
 from airflow_provider_microbatch.sinks.delta.log import in_words
 
+_DIGITS = 19
+"""Versions are numbers of 64 bits."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PutBack:
@@ -68,9 +71,11 @@ def _is_of_whole(info: Mapping[str, Any]) -> bool:
 
 
 def target_of(info: Mapping[str, Any]) -> int | None:
-    """The version that a RESTORE has gone back to; None for another commit, and for one to a moment."""
+    """The version that a RESTORE has gone back to; None for another commit, for one to a moment, and for one that names
+    no version that a table can have: whoever may commit to the table writes the info."""
     version = str(_parameters(info).get("version"))
-    return int(version) if info.get("operation") == "RESTORE" and version.isdecimal() else None
+    is_version = version.isdecimal() and len(version) <= _DIGITS  # Python refuses to read a number of thousands
+    return int(version) if info.get("operation") == "RESTORE" and is_version else None
 
 
 def _parameters(info: Mapping[str, Any]) -> Mapping[str, Any]:

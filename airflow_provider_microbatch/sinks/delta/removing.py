@@ -11,7 +11,7 @@ import datetime as dt
 import re
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -101,13 +101,43 @@ def files_of(snapshot: Snapshot, key: BatchKey) -> list[str]:
     return sorted(unquote(file["path"]) for file in _candidates(snapshot, key))
 
 
+def those_in(snapshot: Snapshot, home: Home, keys: Collection[BatchKey]) -> list[BatchKey]:
+    """Those of the batches of which the snapshot has rows, in the order of ``keys``. A file is opened once at most.
+
+    :raises SinkError: if a file that may have some is another table's.
+    """
+    found = set[BatchKey]()
+    for file in snapshot.files("path", "min", "max") if keys else ():
+        path = unquote(file["path"])
+        asked = [key for key in keys if key not in found and _may_have(file, path, key)]
+        if asked:
+            check_no_clone(path, where=home.where)
+            found |= _those_with_rows(home.source(path), path, asked)
+    return [key for key in keys if key in found]
+
+
+def _those_with_rows(source: Any, path: str, keys: Sequence[BatchKey]) -> set[BatchKey]:
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(source) as file:
+        own = {key for key in keys if file.metadata.num_rows and path.startswith(folder_of_batch(key))}
+        if own or not set(RESERVED_COLUMNS) <= set(file.schema_arrow.names):
+            return own
+        parts = file.iter_batches(batch_size=_ROWS, columns=list(RESERVED_COLUMNS))
+        tables = _tables(parts, plain(file.schema_arrow))
+        return {key for table in tables for key in keys if is_of(table, key).true_count}
+
+
 def _candidates(snapshot: Snapshot, key: BatchKey) -> Iterator[Mapping[str, Any]]:
     """Files that may have rows of the batch, according to the log's statistics."""
     for file in snapshot.files("path", "size_bytes", "partition", "min", "max"):
-        if _is_of_another(unquote(file["path"]), key):
-            continue
-        if all(_may_be(file, name, value) for name, value in zip(RESERVED_COLUMNS, (key.lane, key.id), strict=True)):
+        if _may_have(file, unquote(file["path"]), key):
             yield {"partition": {}, **{name: value for name, value in file.items() if value is not None}}
+
+
+def _may_have(file: Mapping[str, Any], path: str, key: BatchKey) -> bool:
+    told = zip(RESERVED_COLUMNS, (key.lane, key.id), strict=True)
+    return not _is_of_another(path, key) and all(_may_be(file, name, value) for name, value in told)
 
 
 def _is_of_another(path: str, key: BatchKey) -> bool:

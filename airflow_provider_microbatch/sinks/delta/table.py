@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.key import BatchKey, is_lane
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.intake import Intake
@@ -17,6 +17,7 @@ from airflow_provider_microbatch.sinks import Compacted, Compaction, ExpectedBat
 from airflow_provider_microbatch.sinks.delta import DeltaSink, protocol
 from airflow_provider_microbatch.sinks.delta.adding import add_of, partition_values
 from airflow_provider_microbatch.sinks.delta.columns import Columns
+from airflow_provider_microbatch.sinks.delta.come_back import come_back, in_again, way_on
 from airflow_provider_microbatch.sinks.delta.compacting import Compacting
 from airflow_provider_microbatch.sinks.delta.home import Home
 from airflow_provider_microbatch.sinks.delta.intake import intake_of, rules_of
@@ -192,33 +193,74 @@ class OpenDeltaTable(OpenLogged):
             snapshot = self._log.open()
             return None if snapshot is None else self._differs(snapshot, batch.key, found)
 
+    def put_back(self, batch: ExpectedBatch, found: Manifest) -> str | None:
+        with self._telling("look into", batch.key):
+            snapshot = self._log.open()
+            return None if snapshot is None else self._put_back(snapshot, batch.key, found)
+
     def _differs(self, snapshot: Snapshot, key: BatchKey, found: Manifest) -> str | None:
         """That no row of the batch is in the snapshot any more, or those of an attempt before are, in words; None if
         the rows may be there, or nobody can tell."""
         rows, number = rows_written(found), snapshot.number(key)
         if number is None or not rows:
             return None
-        if self._present is None or self._present.version != snapshot.version:
-            self._present = Present(snapshot)
-        if self._present.may_have(key):
-            back = self._present.put_back_by(key, f"{number:016x}")
-            told = f"are those of before attempt {found.epoch}: put back by {back}"
-            return None if back is None else f"its rows in version {snapshot.version} {told}"
-        by = self._present.taken_out_by(key, f"{number:016x}")
+        present = self._present_in(snapshot)
+        if present.may_have(key):
+            return self._put_back(snapshot, key, found)
+        by = present.taken_out_by(key, f"{number:016x}")
         told = f"; taken out, most likely, by {by}" if by else ""
         return f"none of its {rows:,} rows is in version {snapshot.version}{told}"
 
+    def _put_back(self, snapshot: Snapshot, key: BatchKey, found: Manifest) -> str | None:
+        """See :meth:`put_back`."""
+        number, present = snapshot.number(key), self._present_in(snapshot)
+        back = None if number is None or not present.may_have(key) else present.put_back_by(key, f"{number:016x}")
+        told = f"are those of before attempt {found.epoch}: put back by {back}"
+        return None if back is None else f"its rows in version {snapshot.version} {told}"
+
+    def _present_in(self, snapshot: Snapshot) -> Present:
+        if self._present is None or self._present.version != snapshot.version:
+            self._present = Present(snapshot)
+        return self._present
+
     def batches(self, lane: str, tables: KnownTables) -> list[int]:
-        return self.batches_after(lane, -1, tables)
+        with self._telling("list the batches"):
+            snapshot, keys = self._ever_in(tables, lane)
+            return [] if snapshot is None else [key.id for key in keys if snapshot.number(key) is not None]
 
     def batches_after(self, lane: str, number: int, tables: KnownTables) -> list[int]:
         with self._telling("list the batches"):
-            known = list(self._records.ids(lane, after=number)) if self._is_here(tables) else []
-            snapshot = self._log.open() if known else None
+            snapshot, keys = self._ever_in(tables, lane, after=number)
             if snapshot is None:
                 return []
+            back = self._back(snapshot, keys)
+            if back:
+                raise SinkError(
+                    f"the Delta table {self._where} in {in_again(snapshot, back)}. What they are of is read, or run, "
+                    f"once more, so that they would be there twice. Nothing was done. {way_on(self._home, back)}"
+                )
+            return [key.id for key in keys if snapshot.number(key) is not None]
+
+    def strays(self, tables: KnownTables) -> list[str]:
+        with self._telling("look for batches that were taken out"):
+            lanes = filter(is_lane, self._records.lanes()) if self._is_here(tables) else ()
+            snapshot, keys = self._ever_in(tables, *lanes)
+            back = [] if snapshot is None else self._back(snapshot, keys)
+            return [in_again(snapshot, back)] if snapshot is not None and back else []
+
+    def _ever_in(self, tables: KnownTables, *lanes: str, after: int = -1) -> tuple[Snapshot | None, list[BatchKey]]:
+        """The table as it is now, and all batches of these lanes that were ever in, or about to be; no table where
+        there are none."""
+        here = lanes if self._is_here(tables) else ()
+        keys = [BatchKey(lane, id) for lane in here for id in self._records.ids(lane, after=after)]
+        snapshot = self._log.open() if keys else None
+        if snapshot is not None:
             protocol.check_memory(snapshot, where=self._where)
-            return [id for id in known if snapshot.number(BatchKey(lane, id)) is not None]
+        return snapshot, keys
+
+    def _back(self, snapshot: Snapshot, keys: Sequence[BatchKey]) -> list[BatchKey]:
+        out = [key for key in keys if snapshot.is_taken_out(key)]
+        return come_back(self._present_in(snapshot), snapshot, self._home, out) if out else []
 
     def lanes(self, tables: KnownTables) -> list[str]:
         with self._telling("list the lanes"):
@@ -335,6 +377,10 @@ class OpenDeltaTable(OpenLogged):
             removal = self._removal(snapshot, batch, before)
             if ready is not None:
                 self._warn_of_deleted(out, removal.rows)
+        elif snapshot is not None and ready is not None and self._back(snapshot, [batch.key]):
+            # What was read for these rows has been planned anew: beside the output that comes in they would be doubled.
+            removal = self._removal(snapshot, batch, None)
+            log.warning("%s: %s. They go as it comes in.", self._where, in_again(snapshot, [batch.key]))
         # Files rewritten for a failed commit are left to VACUUM: the commit may have succeeded after all.
         return Change(actions=[*removal.actions, *self._adds(ready)], rows=removal.rows)
 

@@ -59,6 +59,15 @@ def plan_adopt(drafting: Drafting, key: BatchKey, *, allow_skip: bool = False) -
             "batch's run names."
         )
     if not found:
+        alone = recorded.in_one_table(key)
+        if alone:
+            where = " and ".join(one.sink.location() for one in alone)
+            raise MaintenanceError(
+                f"what is there under batch {key} is in {where} alone, and not in the tables that the pipeline writes "
+                f"to together with that: adopted, it would never come into these. Nothing was done. Name {where} for "
+                "this batch, and no other table (nor dead_letters=… elsewhere), let the pipeline run once, which is "
+                "refused, and type this again; or choose another way of those that the batch's run names."
+            )
         raise MaintenanceError(f"nothing is in the table under batch {key}, so there is nothing to adopt.")
     if len(found) > 1:
         tables = " and ".join(one.sink.location() for one in found)

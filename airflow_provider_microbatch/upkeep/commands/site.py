@@ -24,6 +24,7 @@ from airflow_provider_microbatch.exceptions import (
 )
 from airflow_provider_microbatch.execution.identity import expected_on_record, found_in, is_of_one_attempt, seen_in
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
+from airflow_provider_microbatch.execution.ran_last import newest_first, ran_last
 from airflow_provider_microbatch.execution.refused_plan import refused_plan
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink, Sink, SinkContext
 from airflow_provider_microbatch.sources import OpenSource, Source
@@ -57,6 +58,7 @@ class Recorded:
         self._tables = checkpoint.tables.following_moves
         self._gone: dict[str, bool] = {}
         self._refused: dict[str, RefusedPlan | None] = {}
+        self._pipelines: dict[bool, tuple[str, Mapping[str, Any]] | None] = {}
 
     def published(self, key: BatchKey) -> Published | None:
         """The batch in the table, or None: no sink that any attempt has ever written to has the batch, or only some of
@@ -166,6 +168,10 @@ class Recorded:
                 found.append(one)
         return found
 
+    def in_one_table(self, key: BatchKey) -> list[Published]:
+        """Like :meth:`whatever_is_at`, of each table alone, whether or not the others of its sink have the batch."""
+        return _at(key, tables_of(self.sinks()), self._tables)
+
     def of_another_life(self, key: BatchKey, *, tables: Sequence[OpenSink] | None = None) -> list[Published]:
         """The batch in each table that this checkpoint published under the number by a plan that it no longer knows,
         since it was restored from an older backup. Empty if there is none.
@@ -261,9 +267,9 @@ class Recorded:
         return found
 
     def today(self, lane: str) -> list[OpenSink]:
-        """The sinks that the lane writes to by its own newest attempt, and by the live lane's. Within a
-        lane the numbers of batch and attempt tell which is the newest. Between lanes only the clocks of workers would
-        tell, and one may be ahead.
+        """The sinks that the lane writes to by its own newest attempt, and by the live lane's. Within a lane
+        :func:`newest_first` tells which is the newest. Between lanes only the clocks of workers would tell, and one may
+        be ahead.
 
         :raises MaintenanceError: if no sink is on record, or one of these cannot be used from here.
         """
@@ -327,26 +333,12 @@ class Recorded:
 
     @cached_property
     def newest(self) -> Attempt | None:
-        """The attempt that began last, of all lanes, by the clocks of workers; None if none is on record."""
-        attempts = self._checkpoint.attempts
-        lanes = ((lane, attempts.epochs.ids(lane)) for lane in attempts.epochs.lanes())
-        begun = [found for lane, ids in lanes if (found := self._newest_attempt(lane, ids)) is not None]
-        return max(begun, key=lambda attempt: attempt.started_ms, default=None)
+        """See :func:`ran_last`."""
+        return ran_last(self._checkpoint)
 
     def ran_last(self, lane: str) -> str | None:
         """The definition that the lane's newest attempt ran; None if none is on record."""
-        found = self._newest_attempt(lane, self._checkpoint.attempts.epochs.ids(lane))
-        return None if found is None else found.definition
-
-    def _newest_attempt(self, lane: str, ids: Sequence[int]) -> Attempt | None:
-        attempts = self._checkpoint.attempts
-        for key in (BatchKey(lane, number) for number in reversed(ids)):
-            for epoch in reversed(attempts.epochs.all(key)):
-                with suppress(CheckpointError):
-                    attempt = attempts.get(key, epoch)
-                    if attempt is not None and attempt.definition is not None:
-                        return attempt
-        return None
+        return next((attempt.definition for attempt in newest_first(self._checkpoint, lane)), None)
 
     def _check_usable(self, names: Collection[str]) -> None:
         if names:
@@ -459,19 +451,20 @@ class Recorded:
         return self._checkpoint.location if found is None else self._checkpoint.definitions.where(found[0])
 
     def _newest_pipeline(self, *, of_letters: bool = False) -> tuple[str, Mapping[str, Any]] | None:
-        attempts, definitions = self._checkpoint.attempts, self._checkpoint.definitions
-        lanes = (lane for lane in attempts.epochs.lanes() if (lane == LETTERS) == of_letters)
+        """Looked up once: behind a rewind all attempts are read that it has left."""
+        if of_letters not in self._pipelines:
+            self._pipelines[of_letters] = self._look_for_pipeline(of_letters=of_letters)
+        return self._pipelines[of_letters]
+
+    def _look_for_pipeline(self, *, of_letters: bool) -> tuple[str, Mapping[str, Any]] | None:
+        definitions = self._checkpoint.definitions
+        lanes = (lane for lane in self._checkpoint.attempts.epochs.lanes() if (lane == LETTERS) == of_letters)
         for lane in sorted(lanes, key=lambda name: name != LIVE):
-            for number in reversed(attempts.epochs.ids(lane)):
-                key = BatchKey(lane, number)
-                for epoch in reversed(attempts.epochs.all(key)):
-                    try:
-                        attempt = attempts.get(key, epoch)
-                        name = None if attempt is None else attempt.definition
-                        found = definitions.get(name) if name else None
-                    except CheckpointError:
-                        continue
-                    if name and found is not None:
+            for attempt in newest_first(self._checkpoint, lane):
+                with suppress(CheckpointError):
+                    name = attempt.definition
+                    found = None if name is None else definitions.get(name)
+                    if name is not None and found is not None:
                         return name, found
         # No attempt was ever opened: a plan that was refused may have left the pipeline.
         left = ((name, definitions.get(name)) for name in definitions.names())

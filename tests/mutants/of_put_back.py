@@ -1,0 +1,68 @@
+"""Mutations of what is asked of a table that somebody has put back to an earlier state."""
+
+from __future__ import annotations
+
+from tests.mutants.mutation import Mutation
+
+OVER_A_REWIND = "tests/execution/test_restore_over_a_rewind.py"
+DELTA = "tests/sinks/test_delta_put_back.py"
+OLDER_ROWS = "tests/execution/test_letters_beside_older_rows.py"
+
+MUTATIONS = [
+    Mutation(
+        name="rows of a batch that was taken out stay beside those that come in",
+        why="a RESTORE to before a rewind doubles them",
+        file="sinks/delta/table.py",
+        old="        elif snapshot is not None and ready is not None and self._back(snapshot, [batch.key]):\n",
+        new="        elif False:\n",
+        tests=(OVER_A_REWIND,),
+    ),
+    Mutation(
+        name="rows of later batches that were taken out are in nobody's way",
+        why="the next batch reads what they are of",
+        file="sinks/delta/table.py",
+        old="            if back:\n                raise",
+        new="            if False:\n                raise",
+        tests=(OVER_A_REWIND,),
+    ),
+    Mutation(
+        name="a batch that was taken out is there by the statistics of a file that others share",
+        why="no run plans, and nothing that a person could take out is there",
+        file="sinks/delta/come_back.py",
+        old="    return those_in(snapshot, home, [key for key in keys if present.may_have(key)])\n",
+        new="    return [key for key in keys if present.may_have(key)]\n",
+        tests=(DELTA,),
+    ),
+    Mutation(
+        name="dead letters are run again beside rows of an attempt before theirs",
+        why="a table that was put back has some of them as rows, and gets them twice",
+        file="execution/dead_letters.py",
+        old="            is_older = found.epoch < epoch\n",
+        new="            is_older = False\n",
+        tests=(OLDER_ROWS,),
+    ),
+    Mutation(
+        name="a Delta table that a RESTORE has put back has the rows that its log names",
+        why="dead letters are rows there, and run again they are there twice",
+        file="sinks/delta/table.py",
+        old="            return None if snapshot is None else self._put_back(snapshot, batch.key, found)\n",
+        new="            return None\n",
+        tests=(OLDER_ROWS,),
+    ),
+    Mutation(
+        name="a rows' table that was moved is not asked beside its letters",
+        why="a backup of it, at its new place, gets letters twice that are rows there",
+        file="execution/dead_letters.py",
+        old="                    if self._open(table).is_table_of(wrote, self._checkpoint.tables):\n",
+        new="                    if False:\n",
+        tests=(OLDER_ROWS,),
+    ),
+    Mutation(
+        name="a rows' table that was rolled back counts as away",
+        why="dead letters are rows there, and run again they are there twice",
+        file="execution/dead_letters.py",
+        old="            except RolledBackError:\n                raise\n",
+        new="            except RolledBackError:\n                continue\n",
+        tests=(OLDER_ROWS,),
+    ),
+]
