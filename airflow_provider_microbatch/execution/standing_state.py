@@ -22,7 +22,8 @@ from airflow_provider_microbatch.execution.identity import expected
 from airflow_provider_microbatch.execution.liveness import sign_of_life
 from airflow_provider_microbatch.execution.planned import PlannedBatch, load_batch
 from airflow_provider_microbatch.execution.replay import answers
-from airflow_provider_microbatch.execution.stateful import state_before, state_of
+from airflow_provider_microbatch.execution.stateful import state_before
+from airflow_provider_microbatch.execution.told_state import state_of
 from airflow_provider_microbatch.sinks import Manifest, OpenSink
 
 EndEarlier = Callable[[Attempt, int], None]

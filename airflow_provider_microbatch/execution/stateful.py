@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import glob
 import logging
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.by_hand import is_position
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.codec import STATE_IDS
 from airflow_provider_microbatch.checkpoint.entries import Attempt, CommitEntry
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey, span_of
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import CheckpointError, IntervalError
-from airflow_provider_microbatch.execution.identity import expected
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.planned import PlannedBatch, load_batch
-from airflow_provider_microbatch.execution.query_state import state_of_query
-from airflow_provider_microbatch.execution.state_conf import check_state_conf
 from airflow_provider_microbatch.execution.state_files import MARGIN_MS, Needed, flat, remove_unneeded
+from airflow_provider_microbatch.execution.told_state import (
+    folder_of,
+    has_left_state,
+    local_folder,
+    published_result,
+    state_of,
+)
 from airflow_provider_microbatch.pipeline import INTERVAL, Pipeline
-from airflow_provider_microbatch.runtime.operator_schemas import are_schemas
 from airflow_provider_microbatch.runtime.streaming import SNAPSHOT_EVERY
 from airflow_provider_microbatch.runtime.streaming_folder import STATE, remove_folder
 from airflow_provider_microbatch.runtime.streaming_job import Streaming
@@ -38,7 +39,6 @@ log = logging.getLogger(__name__)
 ATTEMPTS = "streaming"
 """Folder of the checkpoint with the checkpoint that Spark is shown, for each attempt that runs."""
 
-_ID = re.compile(r"[0-9a-fA-F-]{36}")
 _PARTITIONS = "spark.sql.shuffle.partitions"
 
 
@@ -92,16 +92,12 @@ def check_no_live_state(pipeline: Pipeline, checkpoint: Checkpoint, commit: Comm
     :param commit: of the newest batch of the live lane; None before the first.
     :raises IntervalError: naming the ways on.
     """
-    if pipeline.plan == INTERVAL and commit is not None and _has_left_state(commit):
+    if pipeline.plan == INTERVAL and commit is not None and has_left_state(commit):
         raise IntervalError(
             f"the batches of {checkpoint.location} keep state, and pipeline {pipeline.name!r} is planned by intervals "
             "now, none of which goes on from it: rows that wait for the watermark would be in no table. Make it "
             "plan='live' again; or give the pipeline by intervals a checkpoint and a table of its own."
         )
-
-
-def _has_left_state(commit: CommitEntry) -> bool:
-    return commit.progress.get("state") is not None or bool(commit.extra.get(STATE_IDS))
 
 
 def check_intervals(pipeline: Pipeline, checkpoint: Checkpoint) -> None:
@@ -118,59 +114,6 @@ def check_intervals(pipeline: Pipeline, checkpoint: Checkpoint) -> None:
             f"{quote(checkpoint.location)} --to …` takes batches back to be made again. If each interval is to be "
             "aggregated by itself, that is plan='interval', with a checkpoint and a table of its own."
         )
-
-
-def local_folder(checkpoint: Checkpoint) -> Path:
-    """The checkpoint's folder.
-
-    :raises CheckpointError: if it lies in no file system of this host.
-    """
-    folder = _folder_of(checkpoint)
-    if folder is None:
-        raise CheckpointError(
-            f"checkpoint {checkpoint.location}: a stateful pipeline keeps its checkpoint in a file system that the "
-            "task and Spark share (attempts share state by a link, and other stores have none). Give it a path."
-        )
-    return folder
-
-
-def _folder_of(checkpoint: Checkpoint) -> Path | None:
-    address = checkpoint.for_spark
-    if address is None or not address.startswith("file:///"):
-        return None
-    return Path(address.removeprefix("file://"))
-
-
-def state_of(result: Mapping[str, Any], *, where: str) -> Mapping[str, Any] | None:
-    """The state that an attempt told; None if it kept none. Ids become names of files, and settings Spark's, so they
-    are checked.
-
-    :raises CheckpointError: if the state is nothing that Spark tells, or was made with settings that no batch goes on
-        with.
-    """
-    state = result.get("state")
-    if state is None:
-        return None
-    good = (
-        isinstance(state, Mapping)
-        and isinstance(state.get("conf"), Mapping)
-        and type(state.get("nextWatermarkMs")) is int
-        and _are_ids(state.get("ids"))
-        and (state.get("base") is None or _are_ids(state["base"]))
-        and type(state.get("since", 0)) is int
-        and are_schemas(state.get("schemas", {}))
-    )
-    if not good:
-        raise CheckpointError(f"{where}: what it tells of its state cannot be read. Replay the batch.")
-    check_state_conf(state["conf"], where=where)
-    found: Mapping[str, Any] = state
-    return found
-
-
-def _are_ids(value: object) -> bool:
-    if not isinstance(value, Mapping):
-        return False
-    return all(operator.isdecimal() and all(map(_ID.fullmatch, flat(ids))) for operator, ids in value.items())
 
 
 def state_before(planned: PlannedBatch, *, checkpoint: Checkpoint, sink: OpenSink) -> Mapping[str, Any] | None:
@@ -203,27 +146,6 @@ def _before(key: BatchKey) -> BatchKey:
     return BatchKey(key.lane, key.id - 1)
 
 
-def published_result(checkpoint: Checkpoint, key: BatchKey, sinks: Iterable[OpenSink]) -> Mapping[str, Any]:
-    """The result of the attempt whose output readers find of a batch. Without any sink that has it (the table is
-    another one now) the newest answer to a replay tells it, else the commit entry; or nothing does.
-
-    :param sinks: asked in turn, until readers of one find rows of the batch.
-    """
-    batch = expected(checkpoint, load_batch(checkpoint, key).identity)
-    published = next((found for sink in sinks if (found := sink.seen(batch)) is not None), None)
-    if published is not None:
-        return published.result
-    commit = checkpoint.lane(key.lane).commit_of(key.id)
-    if commit is None:
-        return {}
-    answer = checkpoint.replays.newest_answer(key)
-    if answer is not None and answer.get("progress"):
-        replayed: Mapping[str, Any] = answer["progress"]
-        return replayed
-    left = state_of_query(checkpoint, key, commit)
-    return commit.progress if left is None else {**commit.progress, "state": left}
-
-
 def check_goes_on(pipeline: Pipeline, checkpoint: Checkpoint, commit: CommitEntry | None) -> None:
     """Check that a pipeline goes on keeping the state that its newest batch has left. A batch that is made without it
     aggregates within itself alone, and the batches after it have no state to go on from.
@@ -239,7 +161,7 @@ def check_goes_on(pipeline: Pipeline, checkpoint: Checkpoint, commit: CommitEntr
                 "pipeline that keeps state from batch to batch a checkpoint and a table of its own."
             )
         return
-    if commit is not None and _has_left_state(commit):
+    if commit is not None and has_left_state(commit):
         raise CheckpointError(
             f"the batches of {checkpoint.location} keep state, and pipeline {pipeline.name!r} is not stateful: its "
             "next batch would know nothing of what was read before, and the state would end there. Make it "
@@ -297,7 +219,7 @@ def is_overtaken(checkpoint: Checkpoint, key: BatchKey) -> bool:
     :raises CorruptEntryError: if its commit entry cannot be read.
     """
     commit = checkpoint.lane(key.lane).commit_of(key.id)
-    return commit is not None and _has_left_state(commit) and _newest_if_later(checkpoint, key) is not None
+    return commit is not None and has_left_state(commit) and _newest_if_later(checkpoint, key) is not None
 
 
 def _newest_if_later(checkpoint: Checkpoint, key: BatchKey) -> int | None:
@@ -350,7 +272,7 @@ def keep_state_of_committed(checkpoint: Checkpoint, key: BatchKey, manifest: Man
 def drop_own_folder(checkpoint: Checkpoint, attempt: Attempt) -> None:
     """Remove what an attempt that has ended left of the checkpoint that Spark was shown, with its copies of rows. There
     is nothing to remove of an attempt that kept no state."""
-    if _folder_of(checkpoint) is not None:
+    if folder_of(checkpoint) is not None:
         remove_folder(str(_own_folder(checkpoint, attempt)))
 
 

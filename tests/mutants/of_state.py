@@ -19,7 +19,7 @@ MUTATIONS = [
     Mutation(
         name="a batch goes on from the state that was committed first",
         why="after a replay of the batch before it goes on from the attempt whose output was replaced",
-        file="execution/stateful.py",
+        file="execution/told_state.py",
         old="    if published is not None:\n        return published.result\n",
         new="",
         tests=(BESIDE,),
@@ -187,7 +187,7 @@ MUTATIONS = [
     Mutation(
         name="state is taken over whatever its settings say",
         why="Spark loads a class of a stranger's, or each run fails",
-        file="execution/stateful.py",
+        file="execution/told_state.py",
         old='    check_state_conf(state["conf"], where=where)\n',
         new="",
         tests=(FILES,),
@@ -291,7 +291,7 @@ MUTATIONS = [
     Mutation(
         name="behind a replay a new table goes on from the state of before",
         why="its counts contradict the table that the replay has corrected",
-        file="execution/stateful.py",
+        file="execution/told_state.py",
         old='    if answer is not None and answer.get("progress"):\n',
         new="    if False:\n",
         tests=(EXCHANGE,),
@@ -300,7 +300,7 @@ MUTATIONS = [
         name="a pipeline that is not stateful any more goes on",
         why="its batches aggregate within themselves alone, in green",
         file="execution/stateful.py",
-        old="    if commit is not None and _has_left_state(commit):\n",
+        old="    if commit is not None and has_left_state(commit):\n",
         new="    if False:\n",
         tests=(BATCHES,),
     ),

@@ -17,7 +17,7 @@ from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.exceptions import MaintenanceError
 from airflow_provider_microbatch.execution.position import Position
 from airflow_provider_microbatch.execution.query_state import state_of_query
-from airflow_provider_microbatch.execution.stateful import local_folder, published_result, state_of
+from airflow_provider_microbatch.execution.told_state import local_folder, published_result, state_of
 from airflow_provider_microbatch.runtime.operator_schemas import (
     ADDRESSES,
     SCHEMAS,
