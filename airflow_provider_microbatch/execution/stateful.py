@@ -14,9 +14,11 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt, CommitEntry
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey, span_of
 from airflow_provider_microbatch.checkpoint.lane import command
-from airflow_provider_microbatch.exceptions import CheckpointError, IntervalError
+from airflow_provider_microbatch.exceptions import CheckpointError, IntervalError, MicroBatchError
+from airflow_provider_microbatch.execution.kept_states import KeptStates
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.planned import PlannedBatch, load_batch
+from airflow_provider_microbatch.execution.rewind_named import way_back
 from airflow_provider_microbatch.execution.state_files import MARGIN_MS, Needed, flat, remove_unneeded
 from airflow_provider_microbatch.execution.told_state import (
     folder_of,
@@ -58,7 +60,7 @@ def streaming_of(
     """
     folder = local_folder(checkpoint)
     bounded = _is_bounded(pipeline, planned.key, checkpoint)
-    _check_answerable(checkpoint, attempt)
+    _check_answerable(checkpoint, attempt, sink)
     identity = checkpoint.identity()
     assert identity is not None, "a batch is planned"
     before = state_before(planned, checkpoint=checkpoint, sink=sink)
@@ -192,7 +194,7 @@ def _check_output_mode(pipeline: Pipeline, before: Mapping[str, Any], checkpoint
         )
 
 
-def check_answerable(checkpoint: Checkpoint, attempt: Attempt, result: Mapping[str, Any]) -> None:
+def check_answerable(checkpoint: Checkpoint, attempt: Attempt, result: Mapping[str, Any], *, sink: OpenSink) -> None:
     """Check an attempt at a replay, as :func:`check_replay` does before. What it refuses is withdrawn: nothing can
     answer that clear any more, and as long as it waits retention removes nothing.
 
@@ -200,12 +202,12 @@ def check_answerable(checkpoint: Checkpoint, attempt: Attempt, result: Mapping[s
     :raises CheckpointError: as :func:`check_replay`.
     """
     if result.get("state") is not None:
-        _check_answerable(checkpoint, attempt)
+        _check_answerable(checkpoint, attempt, sink)
 
 
-def _check_answerable(checkpoint: Checkpoint, attempt: Attempt) -> None:
+def _check_answerable(checkpoint: Checkpoint, attempt: Attempt, sink: OpenSink) -> None:
     try:
-        _check_is_newest(checkpoint, attempt.key)
+        _check_is_newest(checkpoint, attempt.key, sink)
     except CheckpointError as error:
         for request in checkpoint.replays.pending(attempt.key):
             if request.epoch <= (attempt.request or 0):
@@ -227,24 +229,42 @@ def _newest_if_later(checkpoint: Checkpoint, key: BatchKey) -> int | None:
     return newest if newest is not None and newest > key.id else None
 
 
-def _check_is_newest(checkpoint: Checkpoint, key: BatchKey) -> None:
+def _check_is_newest(checkpoint: Checkpoint, key: BatchKey, sink: OpenSink) -> None:
     newest = _newest_if_later(checkpoint, key)
     if newest is not None:
         raise CheckpointError(
             f"batch {key} of {checkpoint.location} keeps state, from which batches {key.id + 1} to {newest} have "
-            f"gone on: run again by itself it would contradict them. `microbatch rewind {quote(checkpoint.location)} "
-            f"--to {key.id - 1}` shows what it would undo, and the next runs make these batches again."
+            f"gone on: run again by itself it would contradict them. {_way_to_before(checkpoint, key, sink)}"
         )
 
 
-def check_replay(checkpoint: Checkpoint, key: BatchKey, result: Mapping[str, Any]) -> None:
+def _way_to_before(checkpoint: Checkpoint, key: BatchKey, sink: OpenSink) -> str:
+    """How the batch is made again with all that have gone on from it, in words."""
+    lane = checkpoint.lane(key.lane)
+    shown = f"{command(lane, f'rewind --to {key.id - 1}')} shows what it would undo, and the next runs make these"
+    try:
+        way = way_back(KeptStates(checkpoint=checkpoint, sinks=[sink]), sink, to=key.id - 1)
+    except MicroBatchError as unknown:
+        return f"{shown} batches again. Whether it is refused, nobody can tell now: {unknown}"
+    if way is not None and way.to == key.id - 1:
+        return f"{shown} batches again."
+    anew = "begin a checkpoint and a table of their own, which read from the beginning"
+    gone = f"No rewind goes back to batch {key.id - 1}: its state is not kept any more, or what came after it stays."
+    if way is None:
+        return f"{gone} To have it made otherwise, {anew}."
+    back = "all batches are taken back" if way.to < 0 else f"batch {way.to} is the newest before it that has state"
+    shown = f"{command(lane, f'rewind --to {way.to}')} shows what it would undo, and the next runs make what follows"
+    return f"{gone} But {back}: {shown} again. Or {anew}."
+
+
+def check_replay(checkpoint: Checkpoint, key: BatchKey, result: Mapping[str, Any], *, sink: OpenSink) -> None:
     """Check a replay before it is requested.
 
     :raises CheckpointError: if the batch with this result has kept state, and a later batch is planned, which has gone
         on, or goes on, from that state.
     """
     if result.get("state") is not None:
-        _check_is_newest(checkpoint, key)
+        _check_is_newest(checkpoint, key, sink)
 
 
 def next_watermark(manifest: Manifest, planned: PlannedBatch) -> int:
