@@ -71,8 +71,10 @@ class KeptStates:
 
     @cached_property
     def _candidates(self) -> Sequence[int]:
+        """Batches of which there are files, and of which alone the table is asked: a log may be long."""
         lane = self.checkpoint.lane(LIVE)
-        kept = lane.commit_log.ids()
+        there = {version - 1 for version, _ in self._files}
+        kept = (number for number in lane.commit_log.ids() if number in there)
         return list(itertools.dropwhile(lambda number: not lane.can_be_rewound_to(number), kept))
 
     @cached_property

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import JOB
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import (
@@ -20,10 +22,12 @@ from airflow_provider_microbatch.exceptions import (
     SinkError,
     TransformError,
 )
-from airflow_provider_microbatch.execution import stateful
+from airflow_provider_microbatch.execution import kept_states, stateful
+from airflow_provider_microbatch.execution.told_state import published_result
 from airflow_provider_microbatch.runtime.failure import BatchFailure
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.runtime.streaming import SNAPSHOT_EVERY
+from airflow_provider_microbatch.sinks import OpenSink
 from airflow_provider_microbatch.sinks.file import FileSink
 from tests.execution.maintaining import applied, planned, rewind
 from tests.state.counting import CountingWorld
@@ -233,3 +237,25 @@ def test_nobody_looks_for_state_behind_a_spark_that_was_killed(tmp_path: Path) -
 
     with pytest.raises(EngineError, match="told to end"):
         world.run(1, world.engine(before_stage=kill))
+
+
+@pytest.mark.parametrize("batches", [12, 36])
+def test_the_table_is_asked_of_batches_alone_whose_files_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: int
+) -> None:
+    """A log may be long, and each try of a batch that finds no state looks anew."""
+    world = CountingWorld(tmp_path)
+    for number in range(batches):
+        make(world, number)
+    lose(tmp_path)
+    world.come(batches + 1)
+    asked = list[BatchKey]()
+
+    def counted(checkpoint: Checkpoint, key: BatchKey, sinks: Iterable[OpenSink]) -> Mapping[str, Any]:
+        asked.append(key)
+        return published_result(checkpoint, key, sinks)
+
+    monkeypatch.setattr(kept_states, "published_result", counted)
+    with pytest.raises(CheckpointError, match=r"takes all batches back, since the state of none is there"):
+        world.run(batches, world.engine(before_stage=tell("read", "it does not exist")))
+    assert {key.id for key in asked} == {batches - 1}
