@@ -89,6 +89,22 @@ MUTATIONS = [
         tests=(KEPT,),
     ),
     Mutation(
+        name="a rewind to before the first batch leaves the state",
+        why="behind it the first batch is refused unless its operators are those of before",
+        file="upkeep/commands/rewind.py",
+        old="        put_state_away(self._drafting, lane=self._name, to=self._to)\n",
+        new="",
+        tests=(KEPT,),
+    ),
+    Mutation(
+        name="a record says where state is put, wherever that is",
+        why="whoever can write into the checkpoint moves it over other programs' folders",
+        file="upkeep/commands/state_away.py",
+        old="not _TARGET.fullmatch(self.target)",
+        new="False",
+        tests=(KEPT,),
+    ),
+    Mutation(
         name="a clear that is refused names the batch before, whether or not its state is kept",
         why="the rewind that it names is refused, and nobody says how far back there is state",
         file="execution/stateful.py",

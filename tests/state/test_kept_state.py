@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,9 @@ from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.runtime.streaming import SNAPSHOT_EVERY
 from airflow_provider_microbatch.sinks import OpenSink
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.stores.location import open_store
+from airflow_provider_microbatch.upkeep.commands.state_away import PutStateAway
+from airflow_provider_microbatch.upkeep.commands.stored_steps import read_steps
 from tests.execution.maintaining import applied, planned, rewind
 from tests.state.counting import CountingWorld
 
@@ -259,3 +262,44 @@ def test_the_table_is_asked_of_batches_alone_whose_files_are_there(
     with pytest.raises(CheckpointError, match=r"takes all batches back, since the state of none is there"):
         world.run(batches, world.engine(before_stage=tell("read", "it does not exist")))
     assert {key.id for key in asked} == {batches - 1}
+
+
+def test_a_rewind_to_before_the_first_batch_puts_state_away(tmp_path: Path) -> None:
+    """What operators have left of themselves would be in the way of others. A command that was killed does it once."""
+    world = CountingWorld(tmp_path)
+    for number in range(3):
+        make(world, number)
+    plan = planned(world, rewind(-1))
+    (step,) = (step for step in plan.steps if isinstance(step, PutStateAway))
+    applied(world, rewind(-1))
+    assert batches_with_state(world) == []
+    assert sorted(file.name[0] for file in (tmp_path / "checkpoint" / "repaired").rglob("*/state/0/0/*")) == list("123")
+    world.run(9, world.engine())
+    assert batches_with_state(world) == [0]
+
+    store = open_store(str(tmp_path / "checkpoint"))
+    (aside,) = (tmp_path / "checkpoint" / "repaired").glob("*/state")
+    done = replace(step, target=f"repaired/{aside.parent.name}/state")
+    done.apply(store, is_over=lambda: False)
+    assert batches_with_state(world) == [0]
+
+
+@pytest.mark.parametrize("target", ["../elsewhere", "repaired/../../state", "lake/state", "repaired/x/state/0", 7])
+def test_no_record_says_where_state_is_put(tmp_path: Path, target: Any) -> None:
+    world = CountingWorld(tmp_path)
+    make(world, 0)
+    step = {"step": "put state away", "target": target, "why": "the first batch begins with none"}
+    world.checkpoint.maintenance.begin(command="rewind", by="me@here", started_ms=0, steps=[step])
+    (left,) = filter(None, [world.checkpoint.maintenance.unfinished()])
+    with pytest.raises(MaintenanceError, match="is no place where a command puts state"):
+        read_steps(left, open_store(str(tmp_path / "checkpoint")), told=())
+
+
+def test_state_is_put_behind_no_link(tmp_path: Path) -> None:
+    world = CountingWorld(tmp_path)
+    make(world, 0)
+    (tmp_path / "checkpoint" / "repaired").symlink_to(tmp_path)
+    step = PutStateAway(target="repaired/20260101T000000.000/state", why="the first batch begins with none")
+    with pytest.raises(MaintenanceError, match="is a link, and none of a command's"):
+        step.apply(open_store(str(tmp_path / "checkpoint")), is_over=lambda: False)
+    assert batches_with_state(world) == [0]

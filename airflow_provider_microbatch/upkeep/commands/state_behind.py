@@ -10,8 +10,11 @@ from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import MaintenanceError, SinkError
 from airflow_provider_microbatch.execution.kept_states import KeptStates, kept_states
+from airflow_provider_microbatch.execution.told_state import folder_of
 from airflow_provider_microbatch.runtime.streaming_folder import STATE
 from airflow_provider_microbatch.sinks import OpenSink
+from airflow_provider_microbatch.stores.location import open_store
+from airflow_provider_microbatch.upkeep.commands.plan import Drafting
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
 
 T = TypeVar("T")
@@ -26,6 +29,13 @@ def check_state_behind(checkpoint: Checkpoint, recorded: Recorded, *, lane: str,
     """
     if lane == LIVE and to >= 0:
         _asking(recorded, lambda sinks: _check(kept_states(checkpoint, sinks), to=to))
+
+
+def put_state_away(drafting: Drafting, *, lane: str, to: int) -> None:
+    """Plan to put all state away, where no batch is left that has any."""
+    checkpoint = drafting.checkpoint
+    if lane == LIVE and to < 0 and checkpoint.keeps_state and folder_of(Checkpoint(open_store(checkpoint.location))):
+        drafting.put_state_away("the first batch begins with none")
 
 
 def goes_on_behind(checkpoint: Checkpoint, recorded: Recorded, *, lane: str, to: int) -> bool:
