@@ -37,6 +37,7 @@ def test_the_target_is_the_one_the_hook_submits_to(
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
     monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop/conf")
+    monkeypatch.setattr("airflow_provider_microbatch.engines.kubernetes.check_client", lambda: None)
     handle = SparkSubmitEngine().handle(pipeline="orders", key=KEY, epoch=2)
     assert (handle["master"], handle["deploy_mode"]) == (master, deploy_mode)
     assert handle["engine"] == "spark-submit"
@@ -79,7 +80,9 @@ def test_nothing_secret_goes_to_the_command_line_of_a_cluster() -> None:
     assert settings["spark.yarn.tags"] == "theirs,microbatch-1"
     assert settings["spark.yarn.maxAppAttempts"] == "1"
     assert settings["spark.yarn.submit.waitAppCompletion"] == "true"
+    engine = SparkSubmitEngine(conf={"spark.kubernetes.submission.waitAppCompletion": "false"}, env_vars={"TOKEN": "x"})
     settings = engine._settings(Target(master="k8s://a", deploy_mode="cluster"), "microbatch-1")
+    assert settings["spark.kubernetes.submission.waitAppCompletion"] == "true"
     assert settings["spark.kubernetes.driverEnv.TOKEN"] == "x"
     assert settings["spark.kubernetes.driver.label.microbatch-tag"] == "microbatch-1"
 
