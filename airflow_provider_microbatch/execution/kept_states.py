@@ -20,7 +20,7 @@ from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import CheckpointError, SinkError
 from airflow_provider_microbatch.execution.state_files import flat, versions_in
 from airflow_provider_microbatch.execution.told_state import has_left_state, local_folder, published_result, state_of
-from airflow_provider_microbatch.runtime.operator_schemas import SCHEMAS, names_in
+from airflow_provider_microbatch.runtime.operator_schemas import ADDRESSES, SCHEMAS, names_in
 from airflow_provider_microbatch.runtime.streaming_folder import STATE
 from airflow_provider_microbatch.sinks import OpenSink
 from airflow_provider_microbatch.stores.location import open_store
@@ -46,7 +46,13 @@ class KeptStates:
 
     def missing(self, number: int) -> str | None:
         """A file that the state after the batch is read from and that is not there; None if there is none."""
-        for operator, told in (self._state(number) or {}).get("schemas", {}).items():
+        state = self._state(number) or {}
+        schemas = state.get("schemas", {})
+        for operator in state.get("ids", {}):
+            # Of a query's batch whose columns nobody knows any more.
+            if operator not in schemas and (self._folder / operator / SCHEMAS).is_dir():
+                return f"{operator}/{ADDRESSES}"
+        for operator, told in schemas.items():
             for name in names_in(told):
                 if not (self._folder / operator / SCHEMAS / name).exists():
                     return f"{operator}/{SCHEMAS}/{name}"

@@ -26,6 +26,22 @@ MUTATIONS = [
         tests=(PROCESSORS,),
     ),
     Mutation(
+        name="an import tells the columns of the newest batch alone",
+        why="behind a rewind to an earlier one each attempt fails in Spark, for ever",
+        file="upkeep/commands/exchange_state.py",
+        old='changed={f"commits/{number}": entry.decode(), **earlier})',
+        new='changed={f"commits/{number}": entry.decode()})',
+        tests=(EXCHANGE,),
+    ),
+    Mutation(
+        name="a rewind goes back to state whose columns nobody knows",
+        why="behind it each attempt fails in Spark, for ever",
+        file="execution/kept_states.py",
+        old="            if operator not in schemas and ",
+        new="            if False and ",
+        tests=(EXCHANGE,),
+    ),
+    Mutation(
         name="an attempt tells the names of the copies that it was shown",
         why="the batch after the next fails for ever, as its columns are in no file of that name",
         file="runtime/operator_schemas.py",
@@ -53,8 +69,8 @@ MUTATIONS = [
         name="a query's processor comes without what it has written down",
         why="the pipeline's first batch fails for ever",
         file="upkeep/commands/exchange_state.py",
-        old="        schemas = _schemas_of_query(store, batch_id=number)\n",
-        new="        schemas = {}\n",
+        old="        schemas = _schemas_of_query(store, batch_id=number)\n        told",
+        new="        schemas = {}\n        told",
         tests=(EXCHANGE,),
     ),
 ]
