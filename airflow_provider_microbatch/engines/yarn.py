@@ -1,7 +1,8 @@
 """Finding and ending the YARN applications of an attempt, by tag.
 
-YARN is asked by the command line of Hadoop's client: the ``yarn`` on PATH, or the same classes among Spark's jars. So
-it can be asked wherever spark-submit can submit, with the same configuration and the same credentials.
+YARN is asked by the command line of Hadoop's client: its classes among Spark's jars, or, where Spark is not beside
+spark-submit or nothing says to it where YARN is, the ``yarn`` on PATH. So it can be asked wherever spark-submit can
+submit, with the same configuration and the same credentials.
 """
 
 from __future__ import annotations
@@ -53,14 +54,17 @@ class Yarn:
 
     def check(self) -> None:
         """:raises EngineError: if nothing here says where YARN is, so that spark-submit would refuse."""
-        if any(self.environment.get(name) for name in _FOLDERS):
-            return
-        spark = configuration_folder(self.environment, binary=self.binary)
-        if spark is None or not (spark / "spark-env.sh").is_file():
+        if not self._is_configured():
             raise EngineError(
                 f"nothing says where YARN is: neither {' nor '.join(_FOLDERS)} is set. Set HADOOP_CONF_DIR to the "
                 "folder of yarn-site.xml, in the environment of Airflow's processes or as env_vars of the operator."
             )
+
+    def _is_configured(self) -> bool:
+        if any(self.environment.get(name) for name in _FOLDERS):
+            return True
+        spark = configuration_folder(self.environment, binary=self.binary)
+        return spark is not None and (spark / "spark-env.sh").is_file()
 
     def applications(self, tag: str) -> list[str]:
         """Ids of the applications with ``tag`` that have not ended.
@@ -117,15 +121,16 @@ class Yarn:
 
     def _program(self) -> list[str]:
         path = self.environment.get("PATH")
+        submit = shutil.which(self.binary, path=path)
+        spark_class = None if submit is None else shutil.which("spark-class", path=str(Path(submit).parent))
+        if spark_class is not None and self._is_configured():
+            return [spark_class, _CLASS]
+        # Last: it may be Node's package manager, which has the same name.
         yarn = shutil.which("yarn", path=path)
         if yarn is not None:
             return [yarn]
         self.check()
-        submit = shutil.which(self.binary, path=path)
-        spark_class = None if submit is None else shutil.which("spark-class", path=str(Path(submit).parent))
-        if spark_class is None:
-            raise EngineError(
-                "YARN cannot be asked: neither 'yarn' nor, beside spark-submit, 'spark-class' is here. Install "
-                "Hadoop's client, or Spark (pip install pyspark)."
-            )
-        return [spark_class, _CLASS]
+        raise EngineError(
+            "YARN cannot be asked: neither, beside spark-submit, 'spark-class' nor 'yarn' is here. Install Spark (pip "
+            "install pyspark), or Hadoop's client."
+        )

@@ -371,7 +371,8 @@ class IntervalWork:
     def _check_again(self, planned: PlannedBatch) -> None:
         """Check that the batch can be replayed; raises as the checks of a clear do."""
         commit = self._checkpoint.lane(planned.key.lane).commit_of(planned.key.id)
-        check_replay(self._checkpoint, planned.key, {} if commit is None else commit.progress)
+        progress = {} if commit is None else commit.progress
+        check_replay(self._checkpoint, planned.key, progress, sink=self._planner.sink)
         check_place_again(self._checkpoint, self._planner.sink, planned.key)
         is_own = planned.key.lane == self.key.lane
         way = AS_IT_IS if is_own else "With on_overlap='skip' this run leaves it so, and reads what no batch has read."

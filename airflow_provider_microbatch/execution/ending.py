@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import DEAD, Attempt, AttemptEnd
@@ -55,7 +55,7 @@ class Ending:
         engine: Engine | None,
         cause: str | None = None,
         sink: OpenSink | None = None,
-    ) -> None:
+    ) -> str | None:
         """End an attempt that will not publish: stop Spark, drop the stage, record how the attempt ended. Never raises
         over the error that led here; work that cannot be done now is left to the next attempt.
 
@@ -64,6 +64,7 @@ class Ending:
 
         :param cause: the cause of the failure; None takes the cause from ``error``.
         :param sink: the sink that the attempt wrote to; None: the pipeline's of now.
+        :return: why no end was recorded, in words; None if one was.
         """
         try:
             if engine is not None:
@@ -74,7 +75,7 @@ class Ending:
                     "Batch %s attempt %s is in %s for good: its other stages stay, and the next try publishes them",
                     attempt.key, attempt.epoch, dropped.behind,
                 )  # fmt: skip
-                return
+                return f"it is in {dropped.behind} for good, and its other stages wait for the next try"
             if dropped.any:
                 log.info("Dropped the stage of batch %s attempt %s", attempt.key, attempt.epoch)
             if state == "failed":
@@ -85,6 +86,8 @@ class Ending:
             log.warning("batch %s attempt %s could not be cleaned up: %s", attempt.key, attempt.epoch, cleanup)
             if state == "canceled":
                 self._note_stop(attempt, sink or self._sink, error=error)
+            return str(cleanup)
+        return None
 
     def _note_stop(self, attempt: Attempt, sink: OpenSink, *, error: BaseException) -> None:
         """Put on record that an attempt was stopped which could not be cleaned up: its Spark, which could not be asked,
@@ -125,17 +128,21 @@ class Ending:
             live=self._pipeline.hooks,
         )
 
-    def end_earlier(self, attempt: Attempt, engine: Engine, *, after: int = 0) -> None:
+    def end_earlier(self, attempt: Attempt, engine: Engine, *, after: int = 0) -> Mapping[int, str]:
         """Put an end to all earlier attempts of the batch that have no end on record.
 
         :param attempt: took its epoch, so no earlier attempt can publish any more.
         :param engine: stops the Spark of the attempts that ran on this engine.
         :param after: attempts up to this epoch are left as they are.
+        :return: by epoch, why an attempt could not be ended now, in words.
         """
+        left = dict[int, str]()
         for earlier in self._checkpoint.attempts.all(attempt.key):
             ended = self._checkpoint.attempts.ended(attempt.key, earlier.epoch)
             if after < earlier.epoch < attempt.epoch and ended is None:
-                self._supersede(earlier, by=attempt, engine=engine)
+                why = self._supersede(earlier, by=attempt, engine=engine)
+                left |= {} if why is None else {earlier.epoch: why}
+        return left
 
     def end_replays_before(self, attempt: Attempt, engine: Engine) -> None:
         """Have the state that the attempt's batch goes on from stand still; see
@@ -149,12 +156,12 @@ class Ending:
                 now_ms=self._clock_ms(),
             )
 
-    def _supersede(self, earlier: Attempt, *, by: Attempt, engine: Engine) -> None:
+    def _supersede(self, earlier: Attempt, *, by: Attempt, engine: Engine) -> str | None:
         if is_committed(self._checkpoint, earlier):
             # The attempt died between commit entry and end, and is cleared now: its hooks have to hear that it
             # finished.
             self.end(earlier, AttemptEnd(state="succeeded", ended_ms=self._clock_ms()))
-            return
+            return None
         dead = is_dead(self._checkpoint, earlier, lambda name: engine if name == engine.name else None)
         state, error = "superseded", AttemptFencedError(f"superseded by {named(by)}")
         if dead:
@@ -175,7 +182,7 @@ class Ending:
         except (MicroBatchError, OSError) as fence:
             log.warning("batch %s attempt %s is fenced, but its Spark sees none: %s", earlier.key, earlier.epoch, fence)
         cause = DEAD if state == "failed" else None
-        self.abandon(earlier, state=state, error=error, engine=engine if own else None, cause=cause, sink=sink)
+        return self.abandon(earlier, state=state, error=error, engine=engine if own else None, cause=cause, sink=sink)
 
     def _sink_of(self, attempt: Attempt) -> OpenSink:
         """The sink that an attempt wrote to, where its stage is and its publisher may sleep: the pipeline may write to

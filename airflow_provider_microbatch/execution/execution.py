@@ -303,7 +303,8 @@ class Execution:
             if should_stop():
                 raise AttemptCanceledError(f"batch {key} attempt {attempt.epoch} was stopped before publish.")
             if planned.committed and not (planned.set_aside and published is None):
-                check_answerable(self.checkpoint, attempt, staged.result)  # a batch behind it may be planned by now
+                # A batch behind it may be planned by now.
+                check_answerable(self.checkpoint, attempt, staged.result, sink=sink)
                 published = replace_published(
                     self.checkpoint, self.planner.sources, sink, planned, batch, staged=staged, published=published
                 )

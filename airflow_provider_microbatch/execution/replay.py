@@ -68,7 +68,7 @@ def request_replay(
     ]
     is_new_clear = _is_new_clear(run, [one for one in known if one is not None])
     if is_new_clear:
-        check_replay(checkpoint, key, commit.progress)
+        check_replay(checkpoint, key, commit.progress, sink=sink)
         check_place_again(checkpoint, sink, key)
         if _run_since_the_backup(checkpoint, sink, planned, commit) is None:
             check_replaceable(checkpoint, sink, planned)

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.execution.kept_states import KeptStates, can_be_rewound_to, kept_states
 from airflow_provider_microbatch.execution.published_to import published_to
 from airflow_provider_microbatch.execution.published_together import published_beside
-from airflow_provider_microbatch.sinks import OpenSink
+from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink
 
 
 def rewind_named(
     checkpoint: Checkpoint, sink: OpenSink, lane: str, to: int, *, lost: OpenSink | None = None
 ) -> str | None:
     """The command that takes all batches after ``to`` out and has them run again, in words. None where it would be
-    refused: retention has removed what it needs, or one of these batches stays in a table. And where it would take one
-    of them, for good, out of a table that the pipeline names no more and that got it together with one of now.
+    refused: retention has removed what it needs, state of that batch is gone, or one of the later ones stays in a
+    table. And where it would take one of them, for good, out of a table that the pipeline names no more and that got it
+    together with one of now.
 
     :param sink: the pipeline's sink of now.
     :param lost: a table of the sink that has lost these batches, so that none of them stays there.
     """
     logs = checkpoint.lane(lane)
-    if not logs.can_be_rewound_to(to):
+    if not can_be_rewound_to(checkpoint, [sink], lane, to):
         return None
     with suppress(CheckpointError):  # where an entry is torn nobody can tell, and whatever is refused is to be read
         later = [BatchKey(lane, number) for number in logs.offset_log.ids() if number > to]
@@ -33,6 +37,47 @@ def rewind_named(
         ):
             return command(logs, f"rewind --to {to} --drop-output")
     return None
+
+
+def rewindable(checkpoint: Checkpoint, batch: ExpectedBatch, sink: OpenSink) -> ExpectedBatch:
+    """The batch, of which a sink names a rewind only to where state is."""
+    return replace(batch, can_rewind_to=partial(can_be_rewound_to, checkpoint, [sink], batch.key.lane))
+
+
+@dataclass(frozen=True, kw_only=True)
+class WayBack:
+    """A rewind that a pipeline which keeps state can go on from.
+
+    :param to: the batch that it goes back to; -1 for none at all.
+    :param rewind: the command, in words.
+    """
+
+    to: int
+    rewind: str
+
+
+def way_back(kept: KeptStates, sink: OpenSink, *, to: int, lost: OpenSink | None = None) -> WayBack | None:
+    """The rewind to the batch, or to the newest one before it, whose state is there; to no batch at all where there is
+    none. None where that would be refused: one further back is refused as well, since it takes out what this one does.
+
+    :param lost: as :func:`rewind_named` has it.
+    """
+    newest = kept.newest(before=to + 1)
+    to = -1 if newest is None else newest
+    rewind = rewind_named(kept.checkpoint, sink, LIVE, to, lost=lost)
+    return None if rewind is None else WayBack(to=to, rewind=rewind)
+
+
+def rewind_over(
+    checkpoint: Checkpoint, sink: OpenSink, lane: str, to: int, *, lost: OpenSink | None = None
+) -> str | None:
+    """As :func:`rewind_named`; where the state of the batch is gone, the rewind to the newest before it that has some,
+    which takes out and runs again what this one does, and more."""
+    kept = kept_states(checkpoint, [sink]) if lane == LIVE else None
+    if kept is None:
+        return rewind_named(checkpoint, sink, lane, to, lost=lost)
+    way = way_back(kept, sink, to=to, lost=lost)
+    return None if way is None else way.rewind
 
 
 def _stays(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, *, lost: OpenSink | None) -> bool:

@@ -123,7 +123,7 @@ def set_aside_if_due(
     run: RunIdentity | None,
     now_ms: int,
     engine: Engine,
-    end_earlier: Callable[[Attempt], None],
+    end_earlier: Callable[[Attempt], object],
 ) -> None:
     """Set the batch aside if its pipeline says so and it has failed often enough; else do nothing.
 
@@ -180,7 +180,7 @@ def set_aside(
     epoch: int,
     run: RunIdentity | None,
     now_ms: int,
-    end_earlier: Callable[[Attempt], None],
+    end_earlier: Callable[[Attempt], object],
 ) -> BatchSetAsideError:
     """Set the batch aside, and return the alarm to raise.
 

@@ -9,7 +9,7 @@ too early is ended, and whoever comes later sees the plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
@@ -22,12 +22,13 @@ from airflow_provider_microbatch.execution.identity import expected
 from airflow_provider_microbatch.execution.liveness import sign_of_life
 from airflow_provider_microbatch.execution.planned import PlannedBatch, load_batch
 from airflow_provider_microbatch.execution.replay import answers
-from airflow_provider_microbatch.execution.stateful import state_before, state_of
+from airflow_provider_microbatch.execution.stateful import state_before
+from airflow_provider_microbatch.execution.told_state import state_of
 from airflow_provider_microbatch.sinks import Manifest, OpenSink
 
-EndEarlier = Callable[[Attempt, int], None]
+EndEarlier = Callable[[Attempt, int], Mapping[int, str]]
 """Puts an end to the attempts of a batch before the given one, and after the epoch. What cannot be ended now stays
-without an end on record."""
+without an end on record, and is returned by its epoch, with the reason in words."""
 
 
 def check_no_replay_waits(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> None:
@@ -86,17 +87,17 @@ def have_stand(
         )
         if not checkpoint.attempts.take_exactly(fencing):
             continue
-        end_earlier(fencing, left[0].epoch - 1)
+        reasons = end_earlier(fencing, left[0].epoch - 1)
         end = AttemptEnd(state="canceled", error=f"batch {attempt.key} goes on from the state", ended_ms=now_ms)
         checkpoint.attempts.end(before, fencing.epoch, end)
         left = _may_replace(checkpoint, sink, before)
         if left:
             run = left[0].run
+            why = reasons.get(left[0].epoch, f"it has come meanwhile, or {sink.location()} tells no end of it")
             raise CheckpointError(
                 f"batch {before}: attempt {left[0].epoch} of {'no run' if run is None else f'run {run.run_id!r}'} was "
-                f"to replace its output, and its stage could not be dropped (the log says why): it could still replace "
-                f"the state that batch {attempt.key} goes on from. Nothing was run. Run this task again once "
-                f"{sink.location()} can be written."
+                f"to replace its output, and could not be ended: it could still replace the state that batch "
+                f"{attempt.key} goes on from. Nothing was run. Mend what was in the way, and run this task again: {why}"
             )
 
 

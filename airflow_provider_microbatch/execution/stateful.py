@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import glob
 import logging
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.by_hand import is_position
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.codec import STATE_IDS
 from airflow_provider_microbatch.checkpoint.entries import Attempt, CommitEntry
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey, span_of
 from airflow_provider_microbatch.checkpoint.lane import command
-from airflow_provider_microbatch.exceptions import CheckpointError, IntervalError
-from airflow_provider_microbatch.execution.identity import expected
+from airflow_provider_microbatch.exceptions import CheckpointError, IntervalError, MicroBatchError
+from airflow_provider_microbatch.execution.kept_states import KeptStates
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.planned import PlannedBatch, load_batch
-from airflow_provider_microbatch.execution.query_state import state_of_query
-from airflow_provider_microbatch.execution.state_conf import check_state_conf
+from airflow_provider_microbatch.execution.rewind_named import way_back
 from airflow_provider_microbatch.execution.state_files import MARGIN_MS, Needed, flat, remove_unneeded
+from airflow_provider_microbatch.execution.told_state import (
+    folder_of,
+    has_left_state,
+    local_folder,
+    published_result,
+    state_of,
+)
 from airflow_provider_microbatch.pipeline import INTERVAL, Pipeline
-from airflow_provider_microbatch.runtime.operator_schemas import are_schemas
 from airflow_provider_microbatch.runtime.streaming import SNAPSHOT_EVERY
 from airflow_provider_microbatch.runtime.streaming_folder import STATE, remove_folder
 from airflow_provider_microbatch.runtime.streaming_job import Streaming
@@ -38,7 +41,6 @@ log = logging.getLogger(__name__)
 ATTEMPTS = "streaming"
 """Folder of the checkpoint with the checkpoint that Spark is shown, for each attempt that runs."""
 
-_ID = re.compile(r"[0-9a-fA-F-]{36}")
 _PARTITIONS = "spark.sql.shuffle.partitions"
 
 
@@ -58,7 +60,7 @@ def streaming_of(
     """
     folder = local_folder(checkpoint)
     bounded = _is_bounded(pipeline, planned.key, checkpoint)
-    _check_answerable(checkpoint, attempt)
+    _check_answerable(checkpoint, attempt, sink)
     identity = checkpoint.identity()
     assert identity is not None, "a batch is planned"
     before = state_before(planned, checkpoint=checkpoint, sink=sink)
@@ -92,16 +94,12 @@ def check_no_live_state(pipeline: Pipeline, checkpoint: Checkpoint, commit: Comm
     :param commit: of the newest batch of the live lane; None before the first.
     :raises IntervalError: naming the ways on.
     """
-    if pipeline.plan == INTERVAL and commit is not None and _has_left_state(commit):
+    if pipeline.plan == INTERVAL and commit is not None and has_left_state(commit):
         raise IntervalError(
             f"the batches of {checkpoint.location} keep state, and pipeline {pipeline.name!r} is planned by intervals "
             "now, none of which goes on from it: rows that wait for the watermark would be in no table. Make it "
             "plan='live' again; or give the pipeline by intervals a checkpoint and a table of its own."
         )
-
-
-def _has_left_state(commit: CommitEntry) -> bool:
-    return commit.progress.get("state") is not None or bool(commit.extra.get(STATE_IDS))
 
 
 def check_intervals(pipeline: Pipeline, checkpoint: Checkpoint) -> None:
@@ -118,59 +116,6 @@ def check_intervals(pipeline: Pipeline, checkpoint: Checkpoint) -> None:
             f"{quote(checkpoint.location)} --to …` takes batches back to be made again. If each interval is to be "
             "aggregated by itself, that is plan='interval', with a checkpoint and a table of its own."
         )
-
-
-def local_folder(checkpoint: Checkpoint) -> Path:
-    """The checkpoint's folder.
-
-    :raises CheckpointError: if it lies in no file system of this host.
-    """
-    folder = _folder_of(checkpoint)
-    if folder is None:
-        raise CheckpointError(
-            f"checkpoint {checkpoint.location}: a stateful pipeline keeps its checkpoint in a file system that the "
-            "task and Spark share (attempts share state by a link, and other stores have none). Give it a path."
-        )
-    return folder
-
-
-def _folder_of(checkpoint: Checkpoint) -> Path | None:
-    address = checkpoint.for_spark
-    if address is None or not address.startswith("file:///"):
-        return None
-    return Path(address.removeprefix("file://"))
-
-
-def state_of(result: Mapping[str, Any], *, where: str) -> Mapping[str, Any] | None:
-    """The state that an attempt told; None if it kept none. Ids become names of files, and settings Spark's, so they
-    are checked.
-
-    :raises CheckpointError: if the state is nothing that Spark tells, or was made with settings that no batch goes on
-        with.
-    """
-    state = result.get("state")
-    if state is None:
-        return None
-    good = (
-        isinstance(state, Mapping)
-        and isinstance(state.get("conf"), Mapping)
-        and type(state.get("nextWatermarkMs")) is int
-        and _are_ids(state.get("ids"))
-        and (state.get("base") is None or _are_ids(state["base"]))
-        and type(state.get("since", 0)) is int
-        and are_schemas(state.get("schemas", {}))
-    )
-    if not good:
-        raise CheckpointError(f"{where}: what it tells of its state cannot be read. Replay the batch.")
-    check_state_conf(state["conf"], where=where)
-    found: Mapping[str, Any] = state
-    return found
-
-
-def _are_ids(value: object) -> bool:
-    if not isinstance(value, Mapping):
-        return False
-    return all(operator.isdecimal() and all(map(_ID.fullmatch, flat(ids))) for operator, ids in value.items())
 
 
 def state_before(planned: PlannedBatch, *, checkpoint: Checkpoint, sink: OpenSink) -> Mapping[str, Any] | None:
@@ -203,27 +148,6 @@ def _before(key: BatchKey) -> BatchKey:
     return BatchKey(key.lane, key.id - 1)
 
 
-def published_result(checkpoint: Checkpoint, key: BatchKey, sinks: Iterable[OpenSink]) -> Mapping[str, Any]:
-    """The result of the attempt whose output readers find of a batch. Without any sink that has it (the table is
-    another one now) the newest answer to a replay tells it, else the commit entry; or nothing does.
-
-    :param sinks: asked in turn, until readers of one find rows of the batch.
-    """
-    batch = expected(checkpoint, load_batch(checkpoint, key).identity)
-    published = next((found for sink in sinks if (found := sink.seen(batch)) is not None), None)
-    if published is not None:
-        return published.result
-    commit = checkpoint.lane(key.lane).commit_of(key.id)
-    if commit is None:
-        return {}
-    answer = checkpoint.replays.newest_answer(key)
-    if answer is not None and answer.get("progress"):
-        replayed: Mapping[str, Any] = answer["progress"]
-        return replayed
-    left = state_of_query(checkpoint, key, commit)
-    return commit.progress if left is None else {**commit.progress, "state": left}
-
-
 def check_goes_on(pipeline: Pipeline, checkpoint: Checkpoint, commit: CommitEntry | None) -> None:
     """Check that a pipeline goes on keeping the state that its newest batch has left. A batch that is made without it
     aggregates within itself alone, and the batches after it have no state to go on from.
@@ -239,7 +163,7 @@ def check_goes_on(pipeline: Pipeline, checkpoint: Checkpoint, commit: CommitEntr
                 "pipeline that keeps state from batch to batch a checkpoint and a table of its own."
             )
         return
-    if commit is not None and _has_left_state(commit):
+    if commit is not None and has_left_state(commit):
         raise CheckpointError(
             f"the batches of {checkpoint.location} keep state, and pipeline {pipeline.name!r} is not stateful: its "
             "next batch would know nothing of what was read before, and the state would end there. Make it "
@@ -270,7 +194,7 @@ def _check_output_mode(pipeline: Pipeline, before: Mapping[str, Any], checkpoint
         )
 
 
-def check_answerable(checkpoint: Checkpoint, attempt: Attempt, result: Mapping[str, Any]) -> None:
+def check_answerable(checkpoint: Checkpoint, attempt: Attempt, result: Mapping[str, Any], *, sink: OpenSink) -> None:
     """Check an attempt at a replay, as :func:`check_replay` does before. What it refuses is withdrawn: nothing can
     answer that clear any more, and as long as it waits retention removes nothing.
 
@@ -278,12 +202,12 @@ def check_answerable(checkpoint: Checkpoint, attempt: Attempt, result: Mapping[s
     :raises CheckpointError: as :func:`check_replay`.
     """
     if result.get("state") is not None:
-        _check_answerable(checkpoint, attempt)
+        _check_answerable(checkpoint, attempt, sink)
 
 
-def _check_answerable(checkpoint: Checkpoint, attempt: Attempt) -> None:
+def _check_answerable(checkpoint: Checkpoint, attempt: Attempt, sink: OpenSink) -> None:
     try:
-        _check_is_newest(checkpoint, attempt.key)
+        _check_is_newest(checkpoint, attempt.key, sink)
     except CheckpointError as error:
         for request in checkpoint.replays.pending(attempt.key):
             if request.epoch <= (attempt.request or 0):
@@ -297,7 +221,7 @@ def is_overtaken(checkpoint: Checkpoint, key: BatchKey) -> bool:
     :raises CorruptEntryError: if its commit entry cannot be read.
     """
     commit = checkpoint.lane(key.lane).commit_of(key.id)
-    return commit is not None and _has_left_state(commit) and _newest_if_later(checkpoint, key) is not None
+    return commit is not None and has_left_state(commit) and _newest_if_later(checkpoint, key) is not None
 
 
 def _newest_if_later(checkpoint: Checkpoint, key: BatchKey) -> int | None:
@@ -305,24 +229,42 @@ def _newest_if_later(checkpoint: Checkpoint, key: BatchKey) -> int | None:
     return newest if newest is not None and newest > key.id else None
 
 
-def _check_is_newest(checkpoint: Checkpoint, key: BatchKey) -> None:
+def _check_is_newest(checkpoint: Checkpoint, key: BatchKey, sink: OpenSink) -> None:
     newest = _newest_if_later(checkpoint, key)
     if newest is not None:
         raise CheckpointError(
             f"batch {key} of {checkpoint.location} keeps state, from which batches {key.id + 1} to {newest} have "
-            f"gone on: run again by itself it would contradict them. `microbatch rewind {quote(checkpoint.location)} "
-            f"--to {key.id - 1}` shows what it would undo, and the next runs make these batches again."
+            f"gone on: run again by itself it would contradict them. {_way_to_before(checkpoint, key, sink)}"
         )
 
 
-def check_replay(checkpoint: Checkpoint, key: BatchKey, result: Mapping[str, Any]) -> None:
+def _way_to_before(checkpoint: Checkpoint, key: BatchKey, sink: OpenSink) -> str:
+    """How the batch is made again with all that have gone on from it, in words."""
+    lane = checkpoint.lane(key.lane)
+    shown = f"{command(lane, f'rewind --to {key.id - 1}')} shows what it would undo, and the next runs make these"
+    try:
+        way = way_back(KeptStates(checkpoint=checkpoint, sinks=[sink]), sink, to=key.id - 1)
+    except MicroBatchError as unknown:
+        return f"{shown} batches again. Whether it is refused, nobody can tell now: {unknown}"
+    if way is not None and way.to == key.id - 1:
+        return f"{shown} batches again."
+    anew = "begin a checkpoint and a table of their own, which read from the beginning"
+    gone = f"No rewind goes back to batch {key.id - 1}: its state is not kept any more, or what came after it stays."
+    if way is None:
+        return f"{gone} To have it made otherwise, {anew}."
+    back = "all batches are taken back" if way.to < 0 else f"batch {way.to} is the newest before it that has state"
+    shown = f"{command(lane, f'rewind --to {way.to}')} shows what it would undo, and the next runs make what follows"
+    return f"{gone} But {back}: {shown} again. Or {anew}."
+
+
+def check_replay(checkpoint: Checkpoint, key: BatchKey, result: Mapping[str, Any], *, sink: OpenSink) -> None:
     """Check a replay before it is requested.
 
     :raises CheckpointError: if the batch with this result has kept state, and a later batch is planned, which has gone
         on, or goes on, from that state.
     """
     if result.get("state") is not None:
-        _check_is_newest(checkpoint, key)
+        _check_is_newest(checkpoint, key, sink)
 
 
 def next_watermark(manifest: Manifest, planned: PlannedBatch) -> int:
@@ -350,7 +292,7 @@ def keep_state_of_committed(checkpoint: Checkpoint, key: BatchKey, manifest: Man
 def drop_own_folder(checkpoint: Checkpoint, attempt: Attempt) -> None:
     """Remove what an attempt that has ended left of the checkpoint that Spark was shown, with its copies of rows. There
     is nothing to remove of an attempt that kept no state."""
-    if _folder_of(checkpoint) is not None:
+    if folder_of(checkpoint) is not None:
         remove_folder(str(_own_folder(checkpoint, attempt)))
 
 

@@ -27,6 +27,7 @@ from airflow_provider_microbatch.execution.identity import (
     of_own_checkpoint,
     planned_identity,
 )
+from airflow_provider_microbatch.execution.kept_states import gone_on
 from airflow_provider_microbatch.execution.letters_taken import taken
 from airflow_provider_microbatch.execution.newest import newest_published
 from airflow_provider_microbatch.execution.published_to import (
@@ -44,7 +45,7 @@ from airflow_provider_microbatch.execution.recorded_sinks import (
     places_of,
     recorded_tables,
 )
-from airflow_provider_microbatch.execution.rewind_named import rewind_named
+from airflow_provider_microbatch.execution.rewind_named import rewind_over, rewindable
 from airflow_provider_microbatch.execution.table_gap import TableGap, gap_below, known_before, numbers
 from airflow_provider_microbatch.execution.table_shape import check_shape
 from airflow_provider_microbatch.sinks import ExpectedBatch, OpenSink, Sink, SinkContext
@@ -118,14 +119,14 @@ def _check_knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, besi
     if unmerged is None and not any(table.is_written_by(one, checkpoint.tables) for one in wrote):
         earlier = newest_published_to(checkpoint, key, table, beside=beside)
         return earlier is not None and _check_knows(checkpoint, table, earlier, beside=beside)
-    if (left := table.unrecorded(_on_record(checkpoint, key), wrote)) is not None:
+    if (left := table.unrecorded(rewindable(checkpoint, _on_record(checkpoint, key), beside), wrote)) is not None:
         # Its rows are there, so nothing is lost. A clear before a later batch leaves that one as the newest, which the
         # next run asks for; on top of this one, a batch would hide it.
         if key == newest_published(checkpoint, key.lane):
             raise SinkError(f"batch {key} is committed. {left}")
         return True
     known = max(known_before(checkpoint, table, key), default=-1)
-    rewind = rewind_named(checkpoint, beside, key.lane, known, lost=table)
+    rewind = rewind_over(checkpoint, beside, key.lane, known, lost=table)
     lost = numbers(known + 1, key.id)
     if unmerged is not None:
         again = f" {rewind} has {lost} run again here: first it takes them out of where they are."
@@ -134,7 +135,7 @@ def _check_knows(checkpoint: Checkpoint, table: OpenSink, key: BatchKey, *, besi
     if gap is not None and gap.were_here:
         raise SinkError(_gone(checkpoint, table, key, gap, beside=beside))
     untold = "" if gap is None else f" Whether it had {gap} too, nobody can tell. {gap.ways_on()}"
-    refused = beside.definition.not_replaceable()
+    refused = beside.definition.not_replaceable() or gone_on(checkpoint, [beside], key, after=known)
     clears = "the oldest first" if refused is None else f"the oldest first (refused as the pipeline is now: {refused})"
     again = (
         f"; or {rewind} has them run again. What the sources cannot give again either, that rewind gives up and names "
@@ -267,6 +268,7 @@ def unrecorded(checkpoint: Checkpoint, sink: OpenSink, batch: ExpectedBatch) -> 
     :raises CorruptEntryError: if an entry cannot be read.
     """
     wrote = published_to(checkpoint, batch.key, beside=sink)
+    batch = rewindable(checkpoint, batch, sink)
     return next(filter(None, (table.unrecorded(batch, wrote) for table in sink.tables)), None)
 
 
@@ -402,7 +404,7 @@ def _check_not_in(checkpoint: Checkpoint, table: RecordedTable, sink: OpenSink, 
         if _is_one_of(checkpoint, sink, before):
             return  # nobody reads the server of before any more, or its connection was removed
         raise
-    rewind = rewind_named(checkpoint, sink, key.lane, key.id - 1)
+    rewind = rewind_over(checkpoint, sink, key.lane, key.id - 1)
     if table.is_of_letters:
         raise SinkError(_letters_left(checkpoint, other, sink, key, rewind=rewind))
     told = (

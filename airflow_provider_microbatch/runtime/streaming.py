@@ -60,7 +60,6 @@ format of the checkpoint, which pins the setting."""
 STATE_SETTINGS = {PROVIDER: ROCKSDB, FORMAT: "2", _STATE + "stateSchemaCheck": "true"}
 """Settings that a pipeline which keeps state has to leave as they are."""
 
-_JOIN_FORMAT = "spark.sql.streaming.join.stateFormatVersion"
 _NEVER = "1000000000"
 _METADATA_CLASSES = (
     "org.apache.spark.sql.execution.streaming.OffsetSeqMetadata",
@@ -179,7 +178,6 @@ def run_query(
             watermark_ms=job.watermark_ms,
             timestamp_ms=job.batch_timestamp_ms,
             conf=conf,
-            apart=_names_its_folder(result, conf),
         )
     ends = streaming.bounded and _has_watermark(result)
     told = Path(streaming.folder) / TOLD
@@ -319,14 +317,6 @@ def _pinned_by_spark(spark: SparkSession) -> dict[str, str]:
             # Spark reads some pinned settings under another name in the query's session, where they have no value yet.
             return {key: str(spark.conf.get(key)) if value is None else value for key, value in pinned.items()}
     raise RuntimeError(f"Spark {spark.version} has no OffsetSeqMetadata that this package knows")
-
-
-def _names_its_folder(result: DataFrame, conf: Mapping[str, str]) -> bool:
-    """Whether an operator of the plan keeps the address of its folder with its state: ``transformWithState`` in each of
-    its forms does, and joins of state format 3."""
-    kinds = {node.getClass().getSimpleName() for node in _nodes(result)}
-    joins = "Join" in kinds and conf.get(_JOIN_FORMAT, "2") not in ("1", "2")
-    return joins or any(kind.startswith(PROCESSOR) for kind in kinds)
 
 
 def _check_clock(result: DataFrame) -> None:

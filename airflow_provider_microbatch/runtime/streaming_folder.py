@@ -56,7 +56,6 @@ def write_folder(
     watermark_ms: int,
     timestamp_ms: int,
     conf: Mapping[str, str],
-    apart: bool,
 ) -> None:
     """Fill the folder, which :func:`make_folder` has made.
 
@@ -64,10 +63,9 @@ def write_folder(
     :param streams: streams in the order of the plan's relations, each relation once: Spark numbers the sources' own
         logs by it.
     :param conf: the settings that the query's state was, or will be, made with.
-    :param apart: the first batch writes its state into the attempt's own folder, until :func:`leave_state`.
     """
     folder = Path(streaming.folder)
-    _show_state(streaming, batch_id, apart=apart)
+    _show_state(streaming, batch_id)
     _write(folder / "metadata", json.dumps({"id": streaming.query_id}))
     if batch_id > 0:
         before: Mapping[str, Any] = streaming.before or {}
@@ -86,7 +84,10 @@ def write_folder(
     _write(folder / "offsets" / str(batch_id), "\n".join(["v1", line, *ends]))
 
 
-def _show_state(streaming: Streaming, batch_id: int, *, apart: bool) -> None:
+def _show_state(streaming: Streaming, batch_id: int) -> None:
+    """Show Spark the state that the batch goes on from. The first one goes on from none, and writes into a folder of
+    its own until :func:`leave_state`: Spark compares no operators there, and refuses at the next batch what it finds of
+    an attempt with others."""
     shared, own = Path(streaming.state), Path(streaming.folder) / STATE
     shared.mkdir(parents=True, exist_ok=True)
     schemas = _schemas_before(streaming)
@@ -94,7 +95,7 @@ def _show_state(streaming: Streaming, batch_id: int, *, apart: bool) -> None:
         lend(schemas, shared=shared, own=own, batch_id=batch_id - 1)
     elif shared == own:
         pass  # of a bounded batch
-    elif apart and streaming.before is None:
+    elif streaming.before is None:
         own.mkdir()
     else:
         own.symlink_to(shared, target_is_directory=True)
@@ -110,6 +111,7 @@ def leave_state(streaming: Streaming, batch_id: int) -> dict[str, Any]:
 
     :return: what operators with several families of columns have written down, see :mod:`.operator_schemas`.
     :raises ValueError: if it has an address in the attempt's own folder.
+    :raises BatchFailure: if an attempt at the first batch has left other operators there.
     """
     shared, own = Path(streaming.state), Path(streaming.folder) / STATE
     if not own.is_symlink():

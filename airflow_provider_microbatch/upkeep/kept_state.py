@@ -9,7 +9,7 @@ from typing import Any
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import CheckpointError
-from airflow_provider_microbatch.execution.stateful import local_folder, published_result, state_of
+from airflow_provider_microbatch.execution.told_state import local_folder, published_result, state_of
 from airflow_provider_microbatch.runtime.kept_state import StateOfBatch
 from airflow_provider_microbatch.runtime.streaming_folder import STATE
 from airflow_provider_microbatch.upkeep.commands.site import Recorded

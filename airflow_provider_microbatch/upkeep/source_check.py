@@ -17,6 +17,7 @@ from airflow_provider_microbatch.execution.planned import load_batch
 from airflow_provider_microbatch.sources import OpenSource
 from airflow_provider_microbatch.sources.ways_on import TellsMadeAgain
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
+from airflow_provider_microbatch.upkeep.commands.state_behind import newest_to_go_back_to
 
 
 def check_sources(checkpoint: Checkpoint) -> list[Finding]:
@@ -40,7 +41,7 @@ def _findings(checkpoint: Checkpoint, recorded: Recorded, source: OpenSource, na
     """A source that cannot be asked at this moment is a finding itself, and keeps no other one back."""
     found = [*_torn(checkpoint, source, name)]
     try:
-        found = [*_look(checkpoint, source, name), *found]
+        found = [*_look(checkpoint, recorded, source, name), *found]
     except SourceError as error:
         return [*found, _finding(checkpoint, name, str(error), "Check again when it can be asked.")]
     planned = [*_planned(checkpoint, recorded, name)]
@@ -134,7 +135,7 @@ def _torn(checkpoint: Checkpoint, source: OpenSource, name: str) -> Iterator[Fin
         yield Finding(kind="source", where=where, message=message, repair=way)
 
 
-def _look(checkpoint: Checkpoint, source: OpenSource, name: str) -> list[Finding]:
+def _look(checkpoint: Checkpoint, recorded: Recorded, source: OpenSource, name: str) -> list[Finding]:
     end: Offset | None = None
     for lane in checkpoint.lanes():
         newest = checkpoint.lane(lane).offset_log.latest()
@@ -144,7 +145,7 @@ def _look(checkpoint: Checkpoint, source: OpenSource, name: str) -> list[Finding
     if not damage:
         return []
     position, message = damage[0]
-    way = _way(checkpoint, source, name, position)
+    way = _way(checkpoint, recorded, source, name, position)
     more = f" So it is with {len(damage) - 1} more of its entries." if len(damage) > 1 else ""
     return [
         Finding(
@@ -156,7 +157,7 @@ def _look(checkpoint: Checkpoint, source: OpenSource, name: str) -> list[Finding
     ]
 
 
-def _way(checkpoint: Checkpoint, source: OpenSource, name: str, position: Offset) -> str:
+def _way(checkpoint: Checkpoint, recorded: Recorded, source: OpenSource, name: str, position: Offset) -> str:
     if checkpoint.lanes() != [LIVE]:
         return "start a new checkpoint and a new table, which read all again."
     log = checkpoint.offset_log
@@ -167,6 +168,7 @@ def _way(checkpoint: Checkpoint, source: OpenSource, name: str, position: Offset
         if reached == position or source.is_after(reached, position):
             break
         before = number
+    before = newest_to_go_back_to(checkpoint, recorded, to=before)
     rewind = command(checkpoint.lane(LIVE), f"rewind --to {before} --drop-output --allow-skip")
     return (
         f"{rewind} takes what came after batch {before} out of the table, and reads again what is still in the source: "

@@ -41,6 +41,7 @@ from airflow_provider_microbatch.execution.unknown_batches import check_letters_
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
 from airflow_provider_microbatch.upkeep.commands.for_good import InForce
 from airflow_provider_microbatch.upkeep.commands.site import Recorded, is_among, tables_of
+from airflow_provider_microbatch.upkeep.commands.state_behind import goes_on_behind
 
 SAMPLE = 20
 """Number of batches that are looked up unless all are asked for: half of them the newest."""
@@ -453,14 +454,17 @@ def _back(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) -> str:
 
 def _is_in_the_way(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) -> bool:
     """Whether a rewind over the batch is refused: it stays in a table, or went to a table of the pipeline's and to one
-    that it names no more, or nobody can tell what the pipeline names. A later batch that is in the way tells so itself,
-    since a look at all of them by each finding is dear."""
+    that it names no more, or nobody can tell what the pipeline names, or the state of the batch before is gone. A later
+    batch that is in the way tells so itself, since a look at all of them by each finding is dear."""
     try:
         in_force = InForce(checkpoint, recorded, key.lane)
     except CheckpointError:
         return True
     with suppress(CheckpointError):
         if in_force.beside(key):
+            return True
+    with suppress(CheckpointError):
+        if not goes_on_behind(checkpoint, recorded, lane=key.lane, to=key.id - 1):
             return True
     with suppress(SinkError, CheckpointError):
         return any(not one.sink.definition.can_withdraw for one in recorded.everywhere(key))

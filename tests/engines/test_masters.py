@@ -37,6 +37,7 @@ def test_the_target_is_the_one_the_hook_submits_to(
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
     monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop/conf")
+    monkeypatch.setattr("airflow_provider_microbatch.engines.kubernetes.check_client", lambda: None)
     handle = SparkSubmitEngine().handle(pipeline="orders", key=KEY, epoch=2)
     assert (handle["master"], handle["deploy_mode"]) == (master, deploy_mode)
     assert handle["engine"] == "spark-submit"
@@ -79,7 +80,9 @@ def test_nothing_secret_goes_to_the_command_line_of_a_cluster() -> None:
     assert settings["spark.yarn.tags"] == "theirs,microbatch-1"
     assert settings["spark.yarn.maxAppAttempts"] == "1"
     assert settings["spark.yarn.submit.waitAppCompletion"] == "true"
+    engine = SparkSubmitEngine(conf={"spark.kubernetes.submission.waitAppCompletion": "false"}, env_vars={"TOKEN": "x"})
     settings = engine._settings(Target(master="k8s://a", deploy_mode="cluster"), "microbatch-1")
+    assert settings["spark.kubernetes.submission.waitAppCompletion"] == "true"
     assert settings["spark.kubernetes.driverEnv.TOKEN"] == "x"
     assert settings["spark.kubernetes.driver.label.microbatch-tag"] == "microbatch-1"
 
@@ -169,9 +172,28 @@ def test_a_task_that_is_told_to_stop_asks_yarn_once(
     assert (tmp_path / "calls").read_text() == f"application -kill {asked_of}\n"
 
 
+def test_a_package_manager_of_the_same_name_is_not_asked(tmp_path: Path) -> None:
+    """Images that have Node.js often have its yarn on PATH."""
+    programs = {
+        "yarn": """echo 'error Command "application" not found.' >&2; exit 1""",
+        "spark-submit": "exit 1",
+        "spark-class": f"echo $1 >> {tmp_path}/classes; [ $3 = -list ] && cat {tmp_path}/listing; exit 0",
+    }
+    (tmp_path / "bin").mkdir()
+    for name, script in programs.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    (tmp_path / "listing").write_text(LISTING)
+    environment = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "HADOOP_CONF_DIR": "/etc/hadoop/conf"}
+    yarn = Yarn(environment=environment, binary="spark-submit")
+    assert yarn.applications(TAG) == ["application_1700000000000_0042"]
+    assert yarn.kill(TAG)
+    assert set((tmp_path / "classes").read_text().split()) == {"org.apache.hadoop.yarn.client.cli.ApplicationCLI"}
+
+
 def test_a_yarn_that_cannot_be_asked_is_an_error_not_a_guess() -> None:
     """At once: a triggerer has no time to look for a ResourceManager that nothing names."""
     with pytest.raises(EngineError, match=r"neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set\. Set"):
         Yarn(environment={"PATH": os.environ["PATH"]}, binary="spark-submit").applications(TAG)
-    with pytest.raises(EngineError, match="neither 'yarn' nor, beside spark-submit, 'spark-class' is here"):
+    with pytest.raises(EngineError, match="neither, beside spark-submit, 'spark-class' nor 'yarn' is here"):
         Yarn(environment={"PATH": "/nowhere", "HADOOP_CONF_DIR": "/x"}, binary="spark-submit").applications(TAG)

@@ -128,7 +128,7 @@ MUTATIONS = [
         name="a retry leaves the attempt before it alone",
         why="its driver and its stage stay for ever",
         file="execution/ending.py",
-        old="                self._supersede(earlier, by=attempt, engine=engine)\n",
+        old="                why = self._supersede(earlier, by=attempt, engine=engine)\n",
         new="                continue\n",
         tests=(RUN,),
     ),

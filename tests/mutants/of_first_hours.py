@@ -37,8 +37,16 @@ MUTATIONS = [
         name="YARN is asked by the command yarn alone",
         why="where only the PyPI package of Spark is, no application in cluster mode is found again, or ended",
         file="engines/yarn.py",
-        old="        self.check()\n        submit = shutil.which(self.binary, path=path)\n",
+        old="        submit = shutil.which(self.binary, path=path)\n",
         new="        submit = None\n",
+        tests=(MASTERS,),
+    ),
+    Mutation(
+        name="whatever is called yarn is asked for applications",
+        why="where that is Node's package manager, no attempt is ever known to have ended",
+        file="engines/yarn.py",
+        old="        if spark_class is not None and self._is_configured():\n",
+        new='        if shutil.which("yarn", path=path) is None and spark_class is not None:\n',
         tests=(MASTERS,),
     ),
     Mutation(

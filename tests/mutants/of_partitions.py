@@ -75,7 +75,7 @@ MUTATIONS = [
     Mutation(
         name="state goes on from the commit entry where readers find a part of a replay",
         why="the next batch counts on from other rows than those that they find",
-        file="execution/stateful.py",
+        file="execution/told_state.py",
         old="if (found := sink.seen(batch)) is not None",
         new="if (found := sink.contains(batch)) is not None",
         tests=(BY_HAND,),

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 REFUSED_WITH_STATE = {SET_OFFSET, "start-behind", "adopt", "the checkpoint is to move"}
 """Commands that do nothing where batches keep state, as tests of their own say."""
 
-_GONE_ON = re.compile(r"gone on: run again by itself it would contradict them\. .*?rewind \S+ --to (-?\d+)")
+_GONE_ON = re.compile(r"gone on: run again by itself it would contradict them\.")
+_BACK = re.compile(rf"{_GONE_ON.pattern} .*?rewind \S+ --to (-?\d+)")
 _LOST = re.compile(r"of which files are not in \S+ any more.*?rewind \S+ --to (-?\d+) --drop-output")
 _WAITS = re.compile(r"withdraw-clear \S+ live/(\d+)")
 
@@ -38,7 +39,7 @@ def follow_what_state_says(world: World, run: DagRun) -> None:
     """Type the command that the run's error names, if it is one of state."""
     from tests.simulator.rest import finish
 
-    back, waits = _GONE_ON.search(run.error) or _LOST.search(run.error), _WAITS.search(run.error)
+    back, waits = _BACK.search(run.error) or _LOST.search(run.error), _WAITS.search(run.error)
     if back is None and waits is None:
         return
     world.now_ms += round(2 * LEASE_SECONDS * 1000)

@@ -10,7 +10,8 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.execution.retention import retained
 from airflow_provider_microbatch.execution.state_files import MARGIN_MS
-from airflow_provider_microbatch.execution.stateful import STATES_KEPT, published_result
+from airflow_provider_microbatch.execution.stateful import STATES_KEPT
+from airflow_provider_microbatch.execution.told_state import published_result
 from airflow_provider_microbatch.runtime.streaming_folder import STATE
 from airflow_provider_microbatch.sinks import OpenSink
 from tests.simulator.state_files import Partition, parts_of

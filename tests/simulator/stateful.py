@@ -14,6 +14,7 @@ from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.runtime.streaming import PROVIDER, ROCKSDB
 from airflow_provider_microbatch.runtime.streaming_folder import (
     STATE,
+    leave_state,
     make_folder,
     read_commit,
     remove_folder,
@@ -77,7 +78,7 @@ class StatefulFiles(FilesOnPosix):
         streams = list(streaming.sources.values())
         write_folder(
             streaming, streams, streams, batch_id=job.batch_id, watermark_ms=job.watermark_ms,
-            timestamp_ms=job.batch_timestamp_ms, conf=conf, apart=False,
+            timestamp_ms=job.batch_timestamp_ms, conf=conf,
         )  # fmt: skip
         folder = folder_of(job.stage)
         query = _Query(Path(streaming.folder), job, since=(streaming.before or {}).get("since"))
@@ -100,6 +101,8 @@ class StatefulFiles(FilesOnPosix):
         query.commit()
         yield "read Spark's commit"
         commit = read_commit(streaming.folder, job.batch_id)
+        yield "leave the state where all find it"
+        leave_state(streaming, job.batch_id)
         state = {
             "ids": commit["stateUniqueIds"],
             "base": None if streaming.before is None else streaming.before["ids"],

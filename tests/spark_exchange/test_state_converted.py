@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.runtime import converted_state
 from airflow_provider_microbatch.runtime.converted_state import OldState
@@ -69,6 +70,21 @@ def test_lost_state_that_was_converted_leaves_no_batch_of_the_query_to_go_back_t
     handed.land((1, "00:00"))
     with pytest.raises(CheckpointError, match=r"state of batch live/1, .* takes all batches back"):
         handed.run()
+
+
+def test_no_rewind_goes_behind_the_batch_whose_state_was_converted(
+    tmp_path: Path, spark: Spark, capsys: pytest.CaptureFixture[str]
+) -> None:
+    handed = Handed(tmp_path, spark, "counts", FORMAT_1)
+    handed.go_on_from_counts()
+    before = handed.world.table()
+    words = ["rewind", str(handed.world.root / "checkpoint"), "--drop-output", "--to"]
+    assert main([*words, "0"]) != 0
+    assert "batch live/0 has kept none" in (said := capsys.readouterr().err)
+    assert "batch 1 the oldest after it: rewind to one of these" in said
+    assert handed.world.table() == before
+    assert main([*words, "1"]) == 0
+    assert handed.run() == [row for rows in before.values() for row in rows]
 
 
 def test_a_chain_of_operators_goes_on_from_hand_to_hand(tmp_path: Path, spark: Spark) -> None:

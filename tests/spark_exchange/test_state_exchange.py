@@ -11,6 +11,7 @@ import pytest
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.replays import Replays
+from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.execution.planned import load_batch
 from airflow_provider_microbatch.runtime.streaming import state_settings
 from airflow_provider_microbatch.stores.location import open_store
@@ -91,6 +92,41 @@ def test_a_processor_goes_on_from_hand_to_hand(tmp_path: Path, spark: Spark) -> 
     handed.at = tmp_path / "all"
     assert rows == as_text(handed.stream())
     assert [json.loads(row)["id"] for row in rows] == [1, 2, 4]
+
+
+def test_a_processor_goes_on_behind_a_rewind_to_a_batch_of_the_query(tmp_path: Path, spark: Spark) -> None:
+    """Of each batch the import tells the columns that its state has."""
+    handed = Handed(tmp_path, spark, "visits", state_settings(), partitions=1)
+    for rows in ([(1, "00:10"), (2, "00:30")], [(1, "00:40")], [(4, "02:00")]):
+        handed.land(*rows)
+        handed.stream()
+    handed.import_it()
+    handed.land((1, "00:20"), (9, "09:00"))
+    handed.run()
+    assert main(["rewind", str(handed.world.root / "checkpoint"), "--to", "0", "--drop-output"]) == 0
+    handed.our_rows.clear()
+    handed.run()
+
+    handed.at = tmp_path / "all"
+    rows = as_text(handed.stream())
+    assert as_text(handed.our_rows) == rows
+    assert rows
+
+
+def test_no_rewind_goes_behind_columns_that_no_address_is_left_of(
+    tmp_path: Path, spark: Spark, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without them a batch runs whole, and is refused then: for ever, once it has left an address of its own."""
+    handed = Handed(tmp_path, spark, "visits", state_settings(), partitions=1)
+    for number in range(3):
+        handed.land((1, f"00:{number}0"))
+        handed.stream()
+    (handed.at / "state" / "0" / "_metadata" / "v2" / "0").unlink()
+    handed.import_it()
+    handed.land((9, "09:00"))
+    handed.run()
+    assert main(["rewind", str(handed.world.root / "checkpoint"), "--to", "0", "--drop-output"]) != 0
+    assert "such as 0/_metadata/v2" in capsys.readouterr().err
 
 
 def test_a_batch_that_the_query_has_planned_is_made_by_us_and_one_of_ours_by_the_query(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import uuid
+import zipfile
 from pathlib import Path
 from typing import Any
 
 from acme_microbatch.counter import CounterSource
 
 from airflow_provider_microbatch.runtime.job import Job, Subtask
+from airflow_provider_microbatch.runtime.streaming import SNAPSHOT_EVERY
 from airflow_provider_microbatch.runtime.subtasks import Done
 from tests.execution.world import World
 from tests.support.inline_engine import InlineEngine
@@ -42,9 +44,21 @@ class CountingEngine(InlineEngine):
             self._kept[own] = so_far + self._times * len(sources["orders"])
             return [{"id": self._kept[own]}]
 
+        self._leave_file(Path(job.streaming.state), version=job.batch_id + 1, id=own)
         self.transform = counted
         self.told = {"state": {"ids": {"0": [[own]]}, "base": base, "conf": CONF, "nextWatermarkMs": 0}}
         return super()._run(job, subtask)
+
+    @staticmethod
+    def _leave_file(state: Path, *, version: int, id: str) -> None:
+        """One of the names that Spark gives."""
+        folder = state / "0" / "0"
+        folder.mkdir(parents=True, exist_ok=True)
+        if version % SNAPSHOT_EVERY:
+            (folder / f"{version}_{id}.changelog").write_text("")
+            return
+        with zipfile.ZipFile(folder / f"{version}_{id}.zip", "w") as snapshot:
+            snapshot.writestr("metadata", "v1\n{}")
 
 
 class CountingWorld(World):

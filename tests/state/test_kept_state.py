@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+import re
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import JOB
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
-from airflow_provider_microbatch.exceptions import CheckpointError, EngineError, SinkError, TransformError
+from airflow_provider_microbatch.exceptions import (
+    CheckpointError,
+    EngineError,
+    MaintenanceError,
+    SinkError,
+    TransformError,
+)
+from airflow_provider_microbatch.execution import kept_states, stateful
+from airflow_provider_microbatch.execution.told_state import published_result
 from airflow_provider_microbatch.runtime.failure import BatchFailure
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.runtime.streaming import SNAPSHOT_EVERY
+from airflow_provider_microbatch.sinks import OpenSink
 from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.stores.location import open_store
+from airflow_provider_microbatch.upkeep.commands.state_away import PutStateAway
+from airflow_provider_microbatch.upkeep.commands.stored_steps import read_steps
+from tests.execution.maintaining import applied, planned, rewind
 from tests.state.counting import CountingWorld
 
 
@@ -24,13 +41,14 @@ def batches_with_state(world: CountingWorld) -> list[int]:
 
 
 def make(world: CountingWorld, number: int) -> None:
-    """A batch, and its file of state."""
-    before = set(world.kept)
+    """A batch."""
     world.batch(number, head=number + 1)
-    (id,) = set(world.kept) - before
-    folder = world.root / "checkpoint" / "state" / "0" / "0"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{number + 1}_{id}.changelog").write_text("")
+
+
+def lose(root: Path) -> None:
+    """All files of state are gone."""
+    for file in (root / "checkpoint" / "state").rglob("*_*"):
+        file.unlink()
 
 
 def tell(origin: str, error: str) -> Callable[[Job], None]:
@@ -61,6 +79,58 @@ def test_state_is_kept_as_long_as_the_logs_keep_its_batch(tmp_path: Path) -> Non
     make(world, last)
     assert world.checkpoint.commit_log.ids() == [last - 1, last]
     assert batches_with_state(world) == [last - 1, last]
+
+
+def with_few_states(root: Path, monkeypatch: pytest.MonkeyPatch) -> CountingWorld:
+    """A pipeline whose logs keep batches 0 to 23, and its folder the states of 19 to 23 alone."""
+    monkeypatch.setattr(stateful, "STATES_KEPT", 3)
+    world = CountingWorld(root)
+    for number in range(24):
+        make(world, number)
+    assert world.checkpoint.commit_log.ids() == list(range(24))
+    assert batches_with_state(world) == [19, 20, 21, 22, 23]
+    return world
+
+
+def test_a_rewind_to_a_batch_whose_state_is_gone_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What came after it would be taken out of the table, and nothing would go on from there."""
+    world = with_few_states(tmp_path, monkeypatch)
+    with pytest.raises(
+        MaintenanceError,
+        match=r"such as 13_.* Of those whose state is there batch 19 the oldest after it: rewind to one of these; or "
+        r"`microbatch rewind .* --to -1` has all read again",
+    ):
+        planned(world, rewind(12))
+    assert len(world.table()) == 24
+    applied(world, rewind(20))
+    world.run(30, world.engine())
+    assert world.table()[21] == [24]
+
+
+def test_the_newest_batch_before_it_that_has_state_is_named_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = with_few_states(tmp_path, monkeypatch)
+    next((tmp_path / "checkpoint" / "state").rglob("22_*")).unlink()
+    with pytest.raises(MaintenanceError, match=r"whose state is there batch 20 is the newest before it: rewind to"):
+        planned(world, rewind(22))
+
+
+@pytest.mark.parametrize(
+    ("number", "way"),
+    [
+        (22, r"contradict them. `microbatch rewind \S+ --to 21` shows what it would undo"),
+        (12, r"No rewind goes back to batch 11: .* all batches are taken back: `microbatch rewind \S+ --to -1` shows"),
+    ],
+)
+def test_a_clear_that_later_batches_are_in_the_way_of_names_a_rewind_that_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, way: str
+) -> None:
+    world = with_few_states(tmp_path, monkeypatch)
+    with pytest.raises(CheckpointError, match=way) as refused:
+        world.run(number, world.engine(), clear_number=1)
+    (named,) = re.findall(r"--to (-?\d+)`", str(refused.value))
+    assert planned(world, rewind(int(named))).steps
 
 
 def test_where_the_state_has_a_gap_the_newest_batch_before_it_is_named(tmp_path: Path) -> None:
@@ -125,6 +195,7 @@ def test_a_look_for_the_state_that_fails_hides_no_failure_of_the_batch(
     """That says what is to be mended, and counts for setting the batch aside."""
     world = CountingWorld(tmp_path)
     world.batch(0, head=1)
+    lose(tmp_path)
     world.come(2)
 
     def away(*_: object) -> None:
@@ -132,6 +203,7 @@ def test_a_look_for_the_state_that_fails_hides_no_failure_of_the_batch(
 
     def fail(job: Job) -> None:
         if what == "a folder":
+            shutil.rmtree(tmp_path / "checkpoint" / "state")
             (tmp_path / "checkpoint" / "state").symlink_to(tmp_path)
         elif what == "the log":  # retention takes offsets before commits, and may die between them
             (tmp_path / "checkpoint" / "offsets" / "0").unlink()
@@ -149,6 +221,7 @@ def test_a_look_for_the_state_that_fails_hides_no_failure_of_the_batch(
 def test_where_both_are_told_the_failure_of_the_batch_is_beside(tmp_path: Path) -> None:
     world = CountingWorld(tmp_path)
     world.batch(0, head=1)
+    lose(tmp_path)
     world.come(2)
     with pytest.raises(CheckpointError, match="of which files are not in") as lost:
         world.run(1, world.engine(before_stage=tell("transform", "no such column")))
@@ -159,6 +232,7 @@ def test_nobody_looks_for_state_behind_a_spark_that_was_killed(tmp_path: Path) -
     """By a stop, say, which is to be on record before Airflow kills the task."""
     world = CountingWorld(tmp_path)
     world.batch(0, head=1)
+    lose(tmp_path)
     world.come(2)
 
     def kill(job: Job) -> None:
@@ -166,3 +240,66 @@ def test_nobody_looks_for_state_behind_a_spark_that_was_killed(tmp_path: Path) -
 
     with pytest.raises(EngineError, match="told to end"):
         world.run(1, world.engine(before_stage=kill))
+
+
+@pytest.mark.parametrize("batches", [12, 36])
+def test_the_table_is_asked_of_batches_alone_whose_files_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: int
+) -> None:
+    """A log may be long, and each try of a batch that finds no state looks anew."""
+    world = CountingWorld(tmp_path)
+    for number in range(batches):
+        make(world, number)
+    lose(tmp_path)
+    world.come(batches + 1)
+    asked = list[BatchKey]()
+
+    def counted(checkpoint: Checkpoint, key: BatchKey, sinks: Iterable[OpenSink]) -> Mapping[str, Any]:
+        asked.append(key)
+        return published_result(checkpoint, key, sinks)
+
+    monkeypatch.setattr(kept_states, "published_result", counted)
+    with pytest.raises(CheckpointError, match=r"takes all batches back, since the state of none is there"):
+        world.run(batches, world.engine(before_stage=tell("read", "it does not exist")))
+    assert {key.id for key in asked} == {batches - 1}
+
+
+def test_a_rewind_to_before_the_first_batch_puts_state_away(tmp_path: Path) -> None:
+    """What operators have left of themselves would be in the way of others. A command that was killed does it once."""
+    world = CountingWorld(tmp_path)
+    for number in range(3):
+        make(world, number)
+    plan = planned(world, rewind(-1))
+    (step,) = (step for step in plan.steps if isinstance(step, PutStateAway))
+    applied(world, rewind(-1))
+    assert batches_with_state(world) == []
+    assert sorted(file.name[0] for file in (tmp_path / "checkpoint" / "repaired").rglob("*/state/0/0/*")) == list("123")
+    world.run(9, world.engine())
+    assert batches_with_state(world) == [0]
+
+    store = open_store(str(tmp_path / "checkpoint"))
+    (aside,) = (tmp_path / "checkpoint" / "repaired").glob("*/state")
+    done = replace(step, target=f"repaired/{aside.parent.name}/state")
+    done.apply(store, is_over=lambda: False)
+    assert batches_with_state(world) == [0]
+
+
+@pytest.mark.parametrize("target", ["../elsewhere", "repaired/../../state", "lake/state", "repaired/x/state/0", 7])
+def test_no_record_says_where_state_is_put(tmp_path: Path, target: Any) -> None:
+    world = CountingWorld(tmp_path)
+    make(world, 0)
+    step = {"step": "put state away", "target": target, "why": "the first batch begins with none"}
+    world.checkpoint.maintenance.begin(command="rewind", by="me@here", started_ms=0, steps=[step])
+    (left,) = filter(None, [world.checkpoint.maintenance.unfinished()])
+    with pytest.raises(MaintenanceError, match="is no place where a command puts state"):
+        read_steps(left, open_store(str(tmp_path / "checkpoint")), told=())
+
+
+def test_state_is_put_behind_no_link(tmp_path: Path) -> None:
+    world = CountingWorld(tmp_path)
+    make(world, 0)
+    (tmp_path / "checkpoint" / "repaired").symlink_to(tmp_path)
+    step = PutStateAway(target="repaired/20260101T000000.000/state", why="the first batch begins with none")
+    with pytest.raises(MaintenanceError, match="is a link, and none of a command's"):
+        step.apply(open_store(str(tmp_path / "checkpoint")), is_over=lambda: False)
+    assert batches_with_state(world) == [0]

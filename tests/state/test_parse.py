@@ -15,7 +15,7 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources, Ranges
 from airflow_provider_microbatch.execution.state_files import Needed, remove_unneeded
-from airflow_provider_microbatch.execution.stateful import state_of
+from airflow_provider_microbatch.execution.told_state import state_of
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.job import Job, Stage
 from airflow_provider_microbatch.runtime.streaming_job import Stream, Streaming

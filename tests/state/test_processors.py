@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from airflow_provider_microbatch.exceptions import CheckpointError, EngineError
 from airflow_provider_microbatch.runtime import kept_state as reading
 from airflow_provider_microbatch.runtime import streaming
 from airflow_provider_microbatch.upkeep.kept_state import kept_state
+from tests.state.dying import dying
 from tests.state.intervals import IntervalsWorld
 from tests.state.stateful import SessionEngine, StatefulWorld
 
@@ -25,16 +26,6 @@ APPENDS = {"mode": "append", **ONE}
 
 def at(id: int, time: str) -> dict[str, object]:
     return {"id": id, "at": f"2026-01-01T00:{time}Z"}
-
-
-def dying(step: Callable[..., Any]) -> Callable[..., Any]:
-    """The step, and a death right behind it."""
-
-    def die(*given: Any) -> Any:
-        step(*given)
-        raise KeyError("killed")
-
-    return die
 
 
 def kept_of(

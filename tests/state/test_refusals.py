@@ -11,8 +11,10 @@ import pytest
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import DefinitionError, EngineError
 from airflow_provider_microbatch.execution.engine import Code, Handle
+from airflow_provider_microbatch.runtime import streaming
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.runtime.other_state import refuse_other_spark
+from tests.state.dying import dying
 from tests.state.stateful import SessionEngine, StatefulWorld
 from tests.state.test_parse import STORE, stateful
 
@@ -128,3 +130,56 @@ def test_older_batches_are_made_again_behind_a_rewind_that_shows_what_it_takes_b
         0: [{"id": 1, "count": 1}, {"id": 10, "count": 1}],
         **{number: [{"id": 1, "count": 1 + 2 * number}, {"id": 10 + number, "count": 2}] for number in (1, 2, 3)},
     }
+
+
+@pytest.mark.parametrize("then", ["as_they_are", "sums"])
+def test_an_attempt_at_the_first_batch_that_dies_leaves_no_operator_behind(
+    tmp_path: Path, engine: SessionEngine, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    """Spark compares no operators at batch 0, and at batch 1 those that it finds: it would refuse that one for ever."""
+    world = StatefulWorld(tmp_path, OF + "counts", engine=engine)
+    world.land("a", 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(streaming, "read_commit", dying(streaming.read_commit))
+        with pytest.raises(EngineError, match="killed"):
+            world.run(0)
+    world.transform = OF + then
+    world.run(0, try_number=2)
+    world.land("b", 1)
+    world.run(1)
+    assert list(world.table()) == [0, 1]
+
+
+@pytest.mark.parametrize("then", ["as_they_are", "once"])
+def test_a_replay_of_the_first_batch_with_other_operators_is_refused(
+    tmp_path: Path, engine: SessionEngine, then: str
+) -> None:
+    """It would be green, and the batch after it refused for ever."""
+    world = StatefulWorld(tmp_path, OF + "counts", engine=engine)
+    world.land("a", 1)
+    world.run(0)
+    world.transform = OF + then
+    with pytest.raises(EngineError, match=r"an attempt at this batch has left before.* Put them back as they were, or"):
+        world.run(0, clear_number=1)
+    world.transform = OF + "counts"
+    world.run(0, clear_number=1, try_number=2)
+    world.land("b", 1)
+    world.run(1)
+    assert world.table() == {0: [{"id": 1, "count": 1}], 1: [{"id": 1, "count": 2}]}
+
+
+def test_behind_a_rewind_to_before_the_first_batch_any_operators_begin_anew(
+    tmp_path: Path, engine: SessionEngine
+) -> None:
+    world = StatefulWorld(tmp_path, OF + "counts", engine=engine)
+    for number in range(2):
+        world.land(f"{number}", 1)
+        world.run(number)
+    assert main(["rewind", str(tmp_path / "checkpoint"), "--to", "-1", "--drop-output"]) == 0
+    world.transform = OF + "as_they_are"
+    world.land("2", 2)
+    for number in range(2, 5):
+        world.run(number)
+    assert world.table() == {0: [{"id": 1}], 1: [{"id": 1}], 2: [{"id": 2}]}
+    (aside,) = (tmp_path / "checkpoint" / "repaired").glob("*/state")
+    assert [path.name for path in aside.iterdir()] == ["0"]

@@ -29,7 +29,7 @@ from airflow_provider_microbatch.upkeep.commands.withdraw_clear import plan_with
 from tests.execution.maintaining import applied, rewind
 from tests.execution.sleepers import Sleep, killed
 from tests.execution.world import CODE, Killed, run_identity
-from tests.state.counting import CountingWorld
+from tests.state.counting import CountingEngine, CountingWorld
 from tests.support.foreach_sinks import RowsInSqlite
 
 FIRST = BatchKey("live", 0)
@@ -221,20 +221,28 @@ def test_a_replay_that_died_before_its_answer_stops_nothing(
     assert not world.checkpoint.replays.pending(FIRST)
 
 
-def test_a_stage_of_a_replay_that_cannot_be_dropped_stops_the_next_batch_by_its_name(
-    world: CountingWorld, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("owner", "name", "error"),
+    [
+        (FileSink, "drop_stage", SinkError("the table is away")),
+        (CountingEngine, "cancel", EngineError("YARN cannot be asked")),
+    ],
+    ids=["its stage cannot be dropped", "its engine cannot be asked"],
+)
+def test_a_replay_that_cannot_be_ended_stops_the_next_batch_which_says_why(
+    world: CountingWorld, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, error: MicroBatchError
 ) -> None:
     """Whoever sleeps with it could replace what the next batch has gone on from."""
 
     def away(*_: object) -> bool:
-        raise SinkError("the table is away")
+        raise error
 
     def meanwhile() -> None:
         world.expire_leases()
         withdrawn(world)
         with monkeypatch.context() as patched:
-            patched.setattr(FileSink, "drop_stage", away)
-            with pytest.raises(CheckpointError, match=r"attempt 2 of run 'run-0' .*the state .*Run this task again"):
+            patched.setattr(owner, name, away)
+            with pytest.raises(CheckpointError, match=rf"attempt 2 of run 'run-0' .*the state .* again: {error}"):
                 next_batch(world)
 
     Sleep(monkeypatch).before(FileSink, "replace", meanwhile)
@@ -256,7 +264,7 @@ def test_the_next_batch_waits_for_a_replay_whose_function_is_being_called(
     plan = planned_by_a_sleeper(world)
 
     def meanwhile() -> None:
-        with pytest.raises(CheckpointError, match=r"attempt 2 of run 'run-0' .*could not be dropped"):
+        with pytest.raises(CheckpointError, match=r"attempt 2 of run 'run-0' .*could not be ended: "):
             plan()
 
     Sleep(monkeypatch).before(FileSink, "replace", meanwhile)

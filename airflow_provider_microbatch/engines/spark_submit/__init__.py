@@ -11,6 +11,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ class SparkSubmitEngine:
             "application": f"{pipeline} batch {key} attempt {epoch}",
             "master": target.master,
             "deploy_mode": target.deploy_mode,
-            "namespace": self._conf.get("spark.kubernetes.namespace") or target.namespace,
+            "namespace": target.namespace,
         }
 
     def start(self, handle: Handle, job: Job, code: Code) -> None:
@@ -123,7 +124,7 @@ class SparkSubmitEngine:
         target.check()
         environment = self._environment(target)
         binary = self._spark_binary or SPARK_SUBMIT
-        base = Path(self._properties_file) if self._properties_file else spark_defaults(environment, binary=binary)
+        base = self._base(environment)
         if self._class_archive:
             environment = class_archive.with_archive(self._class_archive, environment, binary=binary)
         tag = handle["tag"]
@@ -148,8 +149,9 @@ class SparkSubmitEngine:
             # Built here, in the caller's thread: the hook resolves the connection, through the task's supervisor.
             hook = SparkSubmitHook(
                 conn_id=self._conn_id,
-                # The hook puts these settings on the command line: only the tag, by which any process finds the driver.
-                conf={TAG: tag},
+                # The hook puts these settings on the command line: only what any process finds the driver by. What the
+                # connection says of the namespace would win over the file, and over what the handle says.
+                conf={TAG: tag, **({kubernetes.NAMESPACE: handle["namespace"]} if target.is_kubernetes else {})},
                 properties_file=str(shipment.properties),
                 files=",".join(part for part in (carried, self._files) if part) or None,
                 py_files=",".join(str(path) for path in shipment.py_files),
@@ -183,7 +185,7 @@ class SparkSubmitEngine:
                 return EngineState.RUNNING
             return EngineState.SUCCEEDED if launch.error is None else EngineState.FAILED
         if target.is_kubernetes and target.deploy_mode == "cluster":
-            return kubernetes.driver_state(tag, target.namespace)
+            return kubernetes.driver_state(tag, target)
         if _is_here(checked) and processes.find(tag):
             return EngineState.RUNNING
         lives = _lives_on_yarn(checked) and bool(self._yarn(target).applications(tag))
@@ -209,7 +211,7 @@ class SparkSubmitEngine:
                 known = launch.application_on_yarn if launch is not None and stopped else None
                 stopped = self._yarn(target).kill(tag, known=known) or stopped
         elif target.is_kubernetes and target.deploy_mode == "cluster":
-            stopped = kubernetes.end_driver(tag, target.namespace) or stopped
+            stopped = kubernetes.end_driver(tag, target) or stopped
         elif not _is_here(checked):
             log.warning(
                 "%s was started on host %s and cannot be stopped from here; it is fenced and cannot publish",
@@ -235,10 +237,26 @@ class SparkSubmitEngine:
         check_versions()
         target = self._target()
         target.check()
-        self._environment(target)
+        environment = self._environment(target)
         if target.is_yarn:
             self._yarn(target).check()
-        return target
+        if target.is_kubernetes:
+            kubernetes.check_client()
+        return replace(target, namespace=self._namespace(target, environment))
+
+    def _namespace(self, target: Target, environment: Mapping[str, str]) -> str | None:
+        """Where the driver's pod is made; chosen once, for Spark and for who looks for the pod."""
+        if not target.is_kubernetes:
+            return None
+        name = kubernetes.NAMESPACE
+        named = self._conf.get(name) or target.namespace or packaging.property_of(self._base(environment), name)
+        return named or kubernetes.DEFAULT_NAMESPACE
+
+    def _base(self, environment: Mapping[str, str]) -> Path | None:
+        """The properties file whose settings are kept."""
+        if self._properties_file:
+            return Path(self._properties_file)
+        return spark_defaults(environment, binary=self._spark_binary or SPARK_SUBMIT)
 
     def _target(self) -> Target:
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -292,6 +310,8 @@ class SparkSubmitEngine:
             # Without the wait, an application that has only been submitted would count as one that ended well.
             settings["spark.yarn.submit.waitAppCompletion"] = "true"
             settings["spark.yarn.tags"] = ",".join(part for part in (self._conf.get("spark.yarn.tags"), tag) if part)
+        if target.is_kubernetes:
+            settings["spark.kubernetes.submission.waitAppCompletion"] = "true"  # as on YARN
         return settings
 
 

@@ -12,7 +12,8 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.codec import STATE_IDS
 from airflow_provider_microbatch.exceptions import MaintenanceError
 from airflow_provider_microbatch.execution.state_conf import check_state_conf
-from airflow_provider_microbatch.execution.stateful import ATTEMPTS, local_folder
+from airflow_provider_microbatch.execution.stateful import ATTEMPTS
+from airflow_provider_microbatch.execution.told_state import local_folder
 from airflow_provider_microbatch.runtime.converted_state import OldState, OldStore, convert_state
 from airflow_provider_microbatch.runtime.streaming import FORMAT, PROVIDER, ROCKSDB
 from airflow_provider_microbatch.runtime.streaming_folder import STATE

@@ -17,7 +17,7 @@ from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.exceptions import MaintenanceError
 from airflow_provider_microbatch.execution.position import Position
 from airflow_provider_microbatch.execution.query_state import state_of_query
-from airflow_provider_microbatch.execution.stateful import local_folder, published_result, state_of
+from airflow_provider_microbatch.execution.told_state import local_folder, published_result, state_of
 from airflow_provider_microbatch.runtime.operator_schemas import (
     ADDRESSES,
     SCHEMAS,
@@ -146,10 +146,11 @@ def state_for_pipeline(drafting: Drafting, origin: Checkpoint, position: Positio
     told, taken = commit.progress, TakenOver()
     if left is not None:
         schemas = _schemas_of_query(store, batch_id=number)
-        told = {**commit.progress, "state": {**left, **({"schemas": schemas} if schemas else {})}}
+        told = _with_schemas(commit, left, schemas)
         if schemas:
             entry = origin.commit_log.encoded(replace(commit, progress=told))
-            taken = TakenOver(changed={f"commits/{number}": entry.decode()})
+            earlier = _earlier_with_schemas(origin, store, before=number)
+            taken = TakenOver(changed={f"commits/{number}": entry.decode(), **earlier})
     # As the first batch reads it: what that would be refused for is refused before anything is copied.
     if state_of(told, where=f"batch {key} of {origin.location}") is None:
         taken = _converted(drafting, origin, store, number, commit)
@@ -158,6 +159,28 @@ def state_for_pipeline(drafting: Drafting, origin: Checkpoint, position: Positio
         "output_mode; spark.sql.shuffle.partitions is kept."
     )
     return taken
+
+
+def _with_schemas(commit: CommitEntry, left: Mapping[str, Any], schemas: Mapping[str, Any]) -> dict[str, Any]:
+    return {**commit.progress, "state": {**left, **({"schemas": schemas} if schemas else {})}}
+
+
+def _earlier_with_schemas(origin: Checkpoint, store: Store, *, before: int) -> dict[str, str]:
+    """Commit entries of earlier batches with the columns of their state, by path, as far back as Spark has kept that: a
+    pipeline that is rewound to one goes on from there."""
+    found = dict[str, str]()
+    for number in range(before - 1, -1, -1):
+        commit = origin.commit_log.get(number)
+        left = None if commit is None else state_of_query(origin, BatchKey(LIVE, number), commit)
+        if commit is None or left is None:
+            break
+        try:
+            schemas = _schemas_of_query(store, batch_id=number)
+        except MaintenanceError:
+            break
+        entry = replace(commit, progress=_with_schemas(commit, left, schemas))
+        found[f"commits/{number}"] = origin.commit_log.encoded(entry).decode()
+    return found
 
 
 def _converted(drafting: Drafting, origin: Checkpoint, store: Store, number: int, commit: CommitEntry) -> TakenOver:

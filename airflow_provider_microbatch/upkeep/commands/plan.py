@@ -8,16 +8,18 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.runtime.streaming_folder import STATE
 from airflow_provider_microbatch.stores import Store
-from airflow_provider_microbatch.upkeep.commands.convert_state import ConvertState
 from airflow_provider_microbatch.upkeep.commands.copying import Copy
 from airflow_provider_microbatch.upkeep.commands.draft import Draft
 from airflow_provider_microbatch.upkeep.commands.moving import MovingStep
+from airflow_provider_microbatch.upkeep.commands.state_away import PutStateAway
 from airflow_provider_microbatch.upkeep.commands.steps import (
     End,
     Fence,
     Keep,
     Move,
+    OfState,
     OfTable,
     PutAway,
     PutAwayLate,
@@ -148,6 +150,10 @@ class Drafting:
         if self._draft.changes() != before:
             self._steps.append(step)
 
+    def put_state_away(self, why: str) -> None:
+        """Plan to move the folder of state away."""
+        self.elsewhere(PutStateAway(target=f"{self._away}/{STATE}", why=why))
+
     def sweep(self) -> None:
         """Plan to move away useless files of the store."""
         for litter in self._store.litter():
@@ -159,8 +165,8 @@ class Drafting:
         """Plan a step that is constructed already."""
         self._do(step)
 
-    def elsewhere(self, step: OfTable | Copy | ConvertState | MovingStep) -> None:
-        """Plan a step that changes something outside this checkpoint, and so cannot be drafted."""
+    def elsewhere(self, step: OfTable | Copy | OfState | MovingStep) -> None:
+        """Plan a step that changes something outside this checkpoint, or Spark's files, and so cannot be drafted."""
         self._steps.append(step)
 
     def problem(self, where: str, what: str, remedy: str) -> None:

@@ -20,6 +20,7 @@ from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.rename_source import check_not_half_renamed
 from airflow_provider_microbatch.upkeep.commands.repair_epochs import fence_attempts, fence_unknown, withdraw_requests
 from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded
+from airflow_provider_microbatch.upkeep.commands.state_behind import check_state_behind, put_state_away
 from airflow_provider_microbatch.upkeep.commands.staying import (
     drop_stages,
     kept_in,
@@ -92,6 +93,7 @@ class _Rewind:
             published = {*commit_ids, *self._lost}
             check_letters(self._checkpoint, self._recorded, lane=self._name, later=later, published=published)
             self._check_kept()
+            check_state_behind(self._checkpoint, self._recorded, lane=self._name, to=self._to)
             self._check_files(later[0])
         self._check_readable(later, commit_ids)
         self._keep(later)
@@ -115,6 +117,7 @@ class _Rewind:
             withdraw_requests(self._drafting, BatchKey(self._name, number), why="its batch is planned again")
             self._drafting.put_away(f"adopted/{self._name}/{number}", "its batch is planned again")
             self._take_back_late(number, unfinished[number], was_committed=number in commit_ids)
+        put_state_away(self._drafting, lane=self._name, to=self._to)
         for name, source in self._damaged.items():
             self._drafting.through(
                 partial(source.forget_after, self._kept_end(name)), f"the log of source {name!r} is damaged"

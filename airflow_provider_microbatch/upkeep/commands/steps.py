@@ -22,6 +22,7 @@ from airflow_provider_microbatch.upkeep.commands.copying import Copy, files_belo
 from airflow_provider_microbatch.upkeep.commands.moving import MovingStep
 from airflow_provider_microbatch.upkeep.commands.not_in import NotIn
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
+from airflow_provider_microbatch.upkeep.commands.state_away import PutStateAway
 
 IsOver = Callable[[], bool]
 """Whether the step's command must not do anything any more: while its process slept, another may have finished it, or
@@ -440,9 +441,12 @@ class Sweep:
 OfTable = DropOutput | DropStage | NotIn
 """Steps that speak to a table."""
 
-Step = PutAway | PutAwayLate | Write | End | Fence | Keep | OfTable | Copy | ConvertState | Move | Sweep | MovingStep
+OfState = ConvertState | PutStateAway
+"""Steps that change Spark's files of state."""
 
-AskingStep = PutAway | PutAwayLate | DropOutput | Copy | ConvertState | Move | MovingStep
+Step = PutAway | PutAwayLate | Write | End | Fence | Keep | OfTable | Copy | OfState | Move | Sweep | MovingStep
+
+AskingStep = PutAway | PutAwayLate | DropOutput | Copy | OfState | Move | MovingStep
 """Steps that make several changes, or a change that cannot be undone, and ask in between. A fence does not ask: its
 second change ends the epoch of the first, and has to follow."""
 

@@ -12,7 +12,6 @@ from airflow_provider_microbatch.checkpoint.maintenance import Maintenance
 from airflow_provider_microbatch.exceptions import MaintenanceError, MicroBatchError
 from airflow_provider_microbatch.runtime.operator_schemas import is_addresses, is_schema
 from airflow_provider_microbatch.stores import Store, check_path
-from airflow_provider_microbatch.upkeep.commands.convert_state import ConvertState
 from airflow_provider_microbatch.upkeep.commands.copying import Copy
 from airflow_provider_microbatch.upkeep.commands.moving import MovingStep
 from airflow_provider_microbatch.upkeep.commands.site import Recorded, tables_of
@@ -21,6 +20,7 @@ from airflow_provider_microbatch.upkeep.commands.steps import (
     DropStage,
     Fence,
     Keep,
+    OfState,
     OfTable,
     Step,
     Sweep,
@@ -75,7 +75,7 @@ def check_typed(left: Maintenance, steps: Sequence[Step], *, typed: str) -> None
 def _check(step: Step, store: Store, checkpoint: Checkpoint, told: Collection[str]) -> None:
     if isinstance(step, Copy):
         _check_copy(step, store, told)
-    elif isinstance(step, ConvertState):
+    elif isinstance(step, OfState):
         step.check()
     elif isinstance(step, MovingStep):
         if step.source != store.location or step.target not in told:

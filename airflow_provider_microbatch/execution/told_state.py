@@ -1,0 +1,103 @@
+"""The state that a batch has left, as its attempts have told it, and the folder in which its files are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.codec import STATE_IDS
+from airflow_provider_microbatch.checkpoint.entries import CommitEntry
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.execution.identity import expected
+from airflow_provider_microbatch.execution.planned import load_batch
+from airflow_provider_microbatch.execution.query_state import state_of_query
+from airflow_provider_microbatch.execution.state_conf import check_state_conf
+from airflow_provider_microbatch.execution.state_files import flat
+from airflow_provider_microbatch.runtime.operator_schemas import are_schemas
+from airflow_provider_microbatch.sinks import OpenSink
+
+_ID = re.compile(r"[0-9a-fA-F-]{36}")
+
+
+def has_left_state(commit: CommitEntry) -> bool:
+    """Whether the batch with this commit entry has left state, a pipeline's or a streaming query's."""
+    return commit.progress.get("state") is not None or bool(commit.extra.get(STATE_IDS))
+
+
+def local_folder(checkpoint: Checkpoint) -> Path:
+    """The checkpoint's folder.
+
+    :raises CheckpointError: if it lies in no file system of this host.
+    """
+    folder = folder_of(checkpoint)
+    if folder is None:
+        raise CheckpointError(
+            f"checkpoint {checkpoint.location}: a stateful pipeline keeps its checkpoint in a file system that the "
+            "task and Spark share (attempts share state by a link, and other stores have none). Give it a path."
+        )
+    return folder
+
+
+def folder_of(checkpoint: Checkpoint) -> Path | None:
+    """The checkpoint's folder; None if it lies in no file system of this host."""
+    address = checkpoint.for_spark
+    if address is None or not address.startswith("file:///"):
+        return None
+    return Path(address.removeprefix("file://"))
+
+
+def state_of(result: Mapping[str, Any], *, where: str) -> Mapping[str, Any] | None:
+    """The state that an attempt told; None if it kept none. Ids become names of files, and settings Spark's, so they
+    are checked.
+
+    :raises CheckpointError: if the state is nothing that Spark tells, or was made with settings that no batch goes on
+        with.
+    """
+    state = result.get("state")
+    if state is None:
+        return None
+    good = (
+        isinstance(state, Mapping)
+        and isinstance(state.get("conf"), Mapping)
+        and type(state.get("nextWatermarkMs")) is int
+        and _are_ids(state.get("ids"))
+        and (state.get("base") is None or _are_ids(state["base"]))
+        and type(state.get("since", 0)) is int
+        and are_schemas(state.get("schemas", {}))
+    )
+    if not good:
+        raise CheckpointError(f"{where}: what it tells of its state cannot be read. Replay the batch.")
+    check_state_conf(state["conf"], where=where)
+    found: Mapping[str, Any] = state
+    return found
+
+
+def _are_ids(value: object) -> bool:
+    if not isinstance(value, Mapping):
+        return False
+    return all(operator.isdecimal() and all(map(_ID.fullmatch, flat(ids))) for operator, ids in value.items())
+
+
+def published_result(checkpoint: Checkpoint, key: BatchKey, sinks: Iterable[OpenSink]) -> Mapping[str, Any]:
+    """The result of the attempt whose output readers find of a batch. Without any sink that has it (the table is
+    another one now) the newest answer to a replay tells it, else the commit entry; or nothing does.
+
+    :param sinks: asked in turn, until readers of one find rows of the batch.
+    """
+    batch = expected(checkpoint, load_batch(checkpoint, key).identity)
+    published = next((found for sink in sinks if (found := sink.seen(batch)) is not None), None)
+    if published is not None:
+        return published.result
+    commit = checkpoint.lane(key.lane).commit_of(key.id)
+    if commit is None:
+        return {}
+    answer = checkpoint.replays.newest_answer(key)
+    if answer is not None and answer.get("progress"):
+        replayed: Mapping[str, Any] = answer["progress"]
+        return replayed
+    left = state_of_query(checkpoint, key, commit)
+    return commit.progress if left is None else {**commit.progress, "state": left}
