@@ -137,6 +137,22 @@ MUTATIONS = [
         tests=(KINESIS,),
     ),
     Mutation(
+        name="a child that nobody has read yet has no beginning",
+        why="what came and went before its first batch is lost, and nobody knows",
+        file="sources/channels/graph.py",
+        old="    if not opened:\n",
+        new="    if True:\n",
+        tests=(GRAPH, KINESIS),
+    ),
+    Mutation(
+        name="a channel without rows is never renewed",
+        why="a pipeline that runs all the time takes its first rows for a loss",
+        file="sources/channels/open.py",
+        old="            for channel, at in end.items()\n        )\n",
+        new='            for channel, at in end.items()\n            if "after" in at\n        )\n',
+        tests=(GRAPH,),
+    ),
+    Mutation(
         name="a quiet shard whose last record is gone counts as loss",
         why="a pipeline stops though it has all",
         file="runtime/kinesis.py",

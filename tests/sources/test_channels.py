@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -231,6 +232,30 @@ def test_a_quiet_channel_gets_a_batch_before_its_last_row_is_gone(tmp_path: Path
     assert world.open().latest_offset(old) is LATE
     _, told = read_here(world.open().read_late(old).arguments, {})
     assert world.open().resolve(old, told) == world.committed
+
+
+def test_a_channel_that_never_had_a_row_gets_a_batch_too_before_one_could_have_come_and_gone(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.tunnel.put(random.Random(1))
+    assert world.batch()
+    position = parse(world.committed or "", where="here")
+    (idle,) = (channel for channel, at in position.items() if not at["rows"])
+    old = render({**position, idle: {"rows": 0, "seen": NOW_MS - DAY_MS * 3 // 4}})
+    assert world.open().has_new(old)
+    _, told = read_here(world.open().read_late(old).arguments, {})
+    assert world.open().resolve(old, told) == world.committed
+
+
+def test_a_channel_was_not_there_while_a_parent_was_open() -> None:
+    def ended(open_ms: int, seen: int) -> dict[str, Any]:
+        return {"rows": 1, "finished": True, "open": open_ms, "seen": seen}
+
+    assert eligible({"a": ended(5, 9)}, listed(a=(), b=("a",)))["b"] == {"rows": 0, "seen": 5}
+    long_ago = {"x": ended(1, 2), "a": ended(5, 9), "b": ended(7, 9)}
+    assert eligible(long_ago, listed(c=("x", "a", "b")))["c"] == {"rows": 0, "seen": 5}
+    assert eligible({"a": {"rows": 1, "finished": True}}, listed(b=("a",)))["b"] == {"rows": 0}
+    assert eligible({"a": ended(5, 9)}, listed(b=()))["b"] == {"rows": 0}
+    assert eligible({"a": ended(5, 9)}, listed(c=("b",)))["c"] == {"rows": 0, "seen": 0}
 
 
 ACTS: dict[str, Callable[[World, random.Random], object]] = {

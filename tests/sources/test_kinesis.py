@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,86 @@ def test_records_that_went_unread_stop_the_read_or_are_told(tmp_path: Path) -> N
         world.batch()
     assert world.batch(on_data_loss="record_gap") == ["3"]
     assert world.told["gaps"] == [A]
+
+
+@pytest.mark.parametrize("start", ["trim_horizon", "latest"])
+def test_records_that_went_from_a_shard_of_which_none_was_read_yet_stop_the_read_or_are_told(
+    tmp_path: Path, start: str
+) -> None:
+    world = World(tmp_path, shards=2, start=start)
+    assert world.open().has_new(None) == (start == "latest")
+    if start == "latest":
+        world.committed = world.open().latest_offset(None)  # type: ignore[assignment]
+    world.stream.send(["1"])
+    assert world.batch() == ["1"]
+    world.stream.send(["2", "3"], at=0.9)
+    world.backdate(2 * DAY_MS)
+    world.stream.arrange("trim", B, 1)
+    with pytest.raises(ChannelError, match=rf"orders.*{B}.*record_gap"):
+        world.batch()
+    assert world.batch(on_data_loss="record_gap") == ["3"]
+    assert B in world.told["gaps"]
+
+
+def test_records_that_went_from_a_child_before_it_was_first_read_stop_the_read_or_are_told(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stream.send(["1"])
+    world.batch()
+    world.stream.split(A)
+    assert world.batch() == []
+    world.stream.send(["2", "3", "4"])
+    world.backdate(2 * DAY_MS)
+    world.stream.arrange("trim", B, 2)
+    with pytest.raises(ChannelError, match=r"orders.*shardId-.*record_gap"):
+        world.batch()
+    assert world.batch(on_data_loss="record_gap") == ["4"]
+    assert world.told["gaps"] == [B, C]
+
+
+def test_a_child_that_is_read_late_lacks_nothing_if_its_parent_was_open_until_lately(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stream.send(["1"])
+    world.batch()
+    world.backdate(2 * DAY_MS)
+    world.stream.send(["2"])
+    world.stream.split(A)
+    world.stream.send(["3"])
+    assert [world.batch(), world.batch()] == [["2"], ["3"]]
+    assert world.told["gaps"] == []
+
+
+def test_shards_whose_parents_nobody_has_read_are_a_gap(tmp_path: Path) -> None:
+    """What was split came to its end, was split again, and went, while nobody read."""
+    world = World(tmp_path)
+    world.stream.send(["1"])
+    world.batch()
+    world.stream.split(A)
+    assert world.batch() == []
+    world.stream.send(["2"])
+    world.stream.merge(B, C)
+    world.stream.send(["3"])
+    for shard in (A, B, C):
+        world.stream.arrange("expire", shard)
+    with pytest.raises(ChannelError, match=rf"orders.*{D}.*record_gap"):
+        world.batch()
+    assert world.batch(on_data_loss="record_gap") == ["3"]
+    assert world.told["gaps"] == [D]
+
+
+def test_the_way_on_behind_parents_that_went_reads_what_came_of_them(tmp_path: Path) -> None:
+    world = World(tmp_path, shards=2)
+    world.stream.send(["1"])
+    world.batch()
+    world.backdate(2 * DAY_MS)
+    world.stream.merge(A, B)
+    world.stream.send(["2"])
+    for shard in (A, B):
+        world.stream.arrange("expire", shard)
+    with pytest.raises(SourceError, match="set-offset") as caught:
+        world.batch()
+    (world.committed,) = (word for word in shlex.split(str(caught.value).split("`")[1]) if word.startswith("{"))
+    assert world.batch() == ["2"]
+    assert world.told["gaps"] == []
 
 
 def test_that_the_last_record_is_gone_is_no_loss_if_nothing_had_come_by_then(tmp_path: Path) -> None:

@@ -98,6 +98,48 @@ def test_each_change_is_read_once_and_in_its_order_whatever_splits_and_whoever_d
     assert [world.read(begin, end) for begin, end in ranges] == read
 
 
+def test_changes_that_went_from_a_child_before_it_was_first_read_stop_the_read_or_are_told(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.table.put(["1"])
+    world.batch()
+    world.table.arrange("split", A)
+    assert world.batch() == []
+    world.table.put(["2", "3", "4"])
+    world.backdate(72 * HOUR_MS)
+    world.table.arrange("trim", B, 2)
+    assert world.open().has_new(world.committed)
+    with pytest.raises(ChannelError, match=rf"orders.*{B}.*record_gap"):
+        world.batch()
+    assert world.batch(on_data_loss="record_gap") == ["4"]
+    assert world.told["gaps"] == [B, C]
+
+
+def test_changes_that_went_from_a_channel_of_which_none_was_read_yet_stop_the_read_or_are_told(tmp_path: Path) -> None:
+    world = World(tmp_path, shards=2)
+    world.table.put(["1"])
+    assert world.batch() == ["1"]
+    world.table.put(["2", "3"], at=0.9)
+    world.backdate(72 * HOUR_MS)
+    world.table.arrange("trim", B, 1)
+    with pytest.raises(ChannelError, match=rf"orders.*{B}.*record_gap"):
+        world.batch()
+    assert world.batch(on_data_loss="record_gap") == ["3"]
+    assert B in world.told["gaps"]
+
+
+def test_a_child_that_is_read_late_lacks_nothing_if_its_parent_was_open_until_lately(tmp_path: Path) -> None:
+    world = World(tmp_path, shards=2)
+    world.table.put(["1"])
+    world.table.arrange("split", B)
+    world.batch()
+    world.backdate(72 * HOUR_MS)
+    world.table.put(["2"])
+    world.table.arrange("split", A)
+    world.table.put(["3"])
+    assert [world.batch(on_data_loss="record_gap"), world.batch(on_data_loss="record_gap")] == [["2"], ["3"]]
+    assert not {"shard-004", "shard-005"} & {*world.told["gaps"]}
+
+
 def test_a_commit_that_did_not_reach_the_tunnel_has_a_sensor_wake_the_next_plan_which_says_it(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.table.put(["1"])

@@ -38,6 +38,7 @@ from airflow_provider_microbatch.sources.channels.graph import (
     from_its_origin,
     is_finished,
     is_position,
+    is_unread,
     merged,
     moved,
     parse,
@@ -132,7 +133,8 @@ class OpenChannels(OpenSource):
             begins = self._server.beginning(listed)
             if begins is None and not self._has_new(None):
                 return None
-            position = self._beginning.pin(dict.fromkeys(listed, NEW) if begins is None else begins)
+            begins, now_ms = dict.fromkeys(listed, NEW) if begins is None else begins, self._context.clock_ms()
+            position = self._beginning.pin({channel: {"seen": now_ms, **at} for channel, at in begins.items()})
         begin = self._parsed(position)
         self._tell_ends(begin)
         if not self._has_new(position):
@@ -165,7 +167,7 @@ class OpenChannels(OpenSource):
         known = {
             name: found
             for name in listed
-            if start.get(name, NEW) == NEW and (found := self._origins.get(name)) is not None
+            if is_unread(start.get(name, NEW)) and (found := self._origins.get(name)) is not None
         }
         self._check_places({name: {**NEW, "origin": found.place} for name, found in known.items()})
         behind = {name: tuple(found.behind) for name, found in known.items()}
@@ -173,14 +175,14 @@ class OpenChannels(OpenSource):
         # behind this position, if the position was set back since: so a channel that no plan has read waits for all
         # that have ended there and not here. Otherwise it would be read beside its parents.
         ended_there = tuple(name for name, one in listed.items() if one.closed and not is_finished(start, name))
+        ended = sorted(name for name in start if is_finished(start, name))
         for name, one in listed.items():
-            if not one.closed and name not in known and start.get(name, NEW) == NEW:
-                behind[name] = ended_there
+            if not one.closed and name not in known and is_unread(start.get(name, NEW)):
+                behind[name] = (*ended, *ended_there)
         parents = {name: replace(listed[name], parents=names) for name, names in behind.items()}
         candidates = eligible(start, {**listed, **parents})
         if pins:
-            ended = sorted(name for name in start if is_finished(start, name))
-            for name in (name for name, at in candidates.items() if at == NEW and name not in known):
+            for name in (name for name, at in candidates.items() if is_unread(at) and name not in known):
                 known[name] = self._origins.pin(name, self._origin(name, behind=ended))
         return {name: {**at, **known[name].at} if name in known else at for name, at in candidates.items()}
 
@@ -271,9 +273,8 @@ class OpenChannels(OpenSource):
             raise self._error(f"the reader tells an end of {back[0]} that lies before its start.")
         renewed = any(
             # Not the same threshold as that which triggers the batch: the clocks of two hosts need not agree.
-            at.get("seen", 0) - begin[channel].get("seen", 0) >= self._renewed_after_ms // 2
+            at.get("seen", 0) - begin.get(channel, NEW).get("seen", 0) >= self._renewed_after_ms // 2
             for channel, at in end.items()
-            if "after" in begin.get(channel, NEW)
         )
         if not renewed and not set(moved(begin, end)) - {*forgotten}:
             return start
@@ -282,15 +283,14 @@ class OpenChannels(OpenSource):
     @property
     def _renewed_after_ms(self) -> int:
         """The time after which an idle channel gets a batch without rows: half of the server's retention. Later, when
-        the last row that was read is gone too, that batch proves that no row has come and gone since."""
+        the last row that was read is gone too, or none was read yet, that batch proves that no row has come and gone
+        since."""
         return self._server.retention_ms() // 2
 
     def _is_to_be_renewed(self, position: Position, candidates: Position) -> bool:
         before_ms = self._context.clock_ms() - self._renewed_after_ms
-        return any(
-            "after" in position.get(channel, NEW) and at.get("seen", before_ms) < before_ms
-            for channel, at in candidates.items()
-        )
+        # Before the first batch nobody was promised any row yet.
+        return bool(position) and any(at.get("seen", 0) < before_ms for at in candidates.values())
 
     def secrets(self) -> Mapping[str, str]:
         """Return the secrets for requests to the server."""
@@ -448,7 +448,9 @@ class OpenChannels(OpenSource):
             listed = self._server.channels(max_age=0)
             expired = unfinished(position) - listed.keys()
         if expired and self._source.on_data_loss == FAIL:
-            behind = self._context.set_offset(render(merged(position, {}, expired=expired)), skip=True)
+            # What came of them is named too: it begins at the first row that is there, whatever went before.
+            there = {**dict.fromkeys(listed, NEW), **merged(position, {}, expired=expired)}
+            behind = self._context.set_offset(render(there), skip=True)
             raise SourceChangedError(
                 f"source {self._name!r}: {', '.join(sorted(expired)[:5])} of {self._source.location()} went before "
                 "they were read to their end: retention has removed them. on_data_loss='record_gap' goes on without "
