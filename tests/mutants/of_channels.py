@@ -153,6 +153,14 @@ MUTATIONS = [
         tests=(GRAPH,),
     ),
     Mutation(
+        name="the folder of attempts may be a link",
+        why="folders of somebody else are removed, by whoever runs Airflow's tasks",
+        file="sources/channels/ends_folder.py",
+        old="            with opened(self._base, self._below) as held:\n",
+        new="            with opened(str(Path(self._base, *self._below)), ()) as held:\n",
+        tests=(GRAPH,),
+    ),
+    Mutation(
         name="a quiet shard whose last record is gone counts as loss",
         why="a pipeline stops though it has all",
         file="runtime/kinesis.py",

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import logging
-import re
-import time
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, TypeVar
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceChangedError, SourceError
-from airflow_provider_microbatch.runtime import channel_ends
 from airflow_provider_microbatch.runtime.channels import FAIL, RECORD_GAP, At
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.sources import (
@@ -29,6 +24,7 @@ from airflow_provider_microbatch.sources import (
 )
 from airflow_provider_microbatch.sources.channels import Channel, ChannelSource, Server
 from airflow_provider_microbatch.sources.channels.begin import Beginning, Origin, Origins
+from airflow_provider_microbatch.sources.channels.ends_folder import EndsFolder
 from airflow_provider_microbatch.sources.channels.graph import (
     NEW,
     Position,
@@ -53,9 +49,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 READER = "airflow_provider_microbatch.runtime.channels:read"
-_ENDS = "ends"
-_ATTEMPT = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_LITTER_SECONDS = 30 * 86_400.0
 
 
 class OpenChannels(OpenSource):
@@ -72,6 +65,7 @@ class OpenChannels(OpenSource):
         self._name = context.name
         self._beginning = Beginning(context.state)
         self._origins = Origins(context.state)
+        self._ends = EndsFolder.of(context, ends_dir=source.ends_dir)
 
     @cached_property
     def _server(self) -> Server:
@@ -84,7 +78,7 @@ class OpenChannels(OpenSource):
     def check(self) -> None:
         """Check that the system is reachable, that this user may read it, and that there is a folder for ends."""
         self._named(self._listed)
-        if self._ends_folder() is None:
+        if self._ends is None:
             raise self._error(
                 f"Spark's executors cannot write where attempts come to into {self._context.state.location}. Give the "
                 "source ends_dir, a folder that the driver and all executors see as a file system."
@@ -250,7 +244,7 @@ class OpenChannels(OpenSource):
                 "max_records": self._source.max_records,
                 "idle_seconds": self._source.idle_seconds,
                 "on_data_loss": self._source.on_data_loss,
-                "ends": self._ends() if ends else None,
+                "ends": self._ends.of_attempt() if ends and self._ends is not None else None,
                 "settled": {},
                 "expired": [],
                 **known,
@@ -317,21 +311,14 @@ class OpenChannels(OpenSource):
         has begun, the source never reads the position back to plan by it."""
         if self._context.lane == LIVE:
             self._named(lambda: self._push(self._parsed(end)))
-        self._sweep()
+        if self._ends is not None:
+            self._named(self._ends.sweep)
 
     def _push(self, position: Position) -> None:
         self._server.push(position)
         lost = sorted(self._server.lacks(position))
         if lost:
             raise self._error(f"the server was told how far {', '.join(lost[:5])} is read, and does not show it.")
-
-    def _sweep(self) -> None:
-        """Remove files of attempts that died long ago."""
-        folder, before = self._ends_folder(), time.time() - _LITTER_SECONDS
-        for path in Path(folder).iterdir() if folder is not None and Path(folder).is_dir() else ():
-            # A checkpoint may name the folder: only entries with the name of an attempt's own folder are removed.
-            if _ATTEMPT.fullmatch(path.name) and path.lstat().st_mtime < before:
-                channel_ends.remove(str(path))
 
     def not_replayable(self, start: Offset | None, end: Offset | None) -> str | None:
         """The reason if rows are gone; None otherwise."""
@@ -457,20 +444,6 @@ class OpenChannels(OpenSource):
                 f"them, and the batch says so; or set the position behind them: `{behind}`."
             )
         return listed, sorted(expired)
-
-    def _ends(self) -> str | None:
-        """Return a folder of the attempt's own, which does not exist yet. Each job of an attempt gets another
-        folder."""
-        folder = self._ends_folder()
-        return None if folder is None else f"{folder}/{uuid.uuid4()}"
-
-    def _ends_folder(self) -> str | None:
-        """The folder for ends; None where executors could not write into the checkpoint: a command that looks through a
-        draft of the checkpoint gets None too."""
-        if self._source.ends_dir is not None:
-            return f"{self._source.ends_dir}/{_ENDS}"
-        folder = self._context.state.for_spark
-        return None if folder is None else f"{folder.removeprefix('file://')}/{_ENDS}"
 
     def _named(self, question: Callable[[], T]) -> T:
         return asked_of(self._name, question)
