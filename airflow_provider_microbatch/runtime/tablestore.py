@@ -39,6 +39,13 @@ SCHEMA = (
 SKEW_MS = 5 * 60 * 1000
 """The largest difference, milliseconds, that is allowed for between the clock here and the clock of Tablestore."""
 
+ANOTHER = (
+    "Create another tunnel, and read it as a source of a name that was never used (`microbatch add-source`). It begins "
+    "where its creation says: what lies behind that and was read comes again, and what lies before it and was not read "
+    "is only in the table itself."
+)
+"""The way on where a tunnel gives nothing any more: no other tunnel has its places."""
+
 _OPERATIONS = {1: "put", 2: "update", 3: "delete"}
 _DELETES = {None: "put", DELETE_ONE_VERSION: "delete_version", DELETE_ALL_VERSIONS: "delete"}
 _TOKEN = r"[A-Za-z0-9+/=_.-]{1,4096}"
@@ -201,8 +208,7 @@ class TunnelChannels:
             if error.code == GONE:
                 raise ChannelError(
                     f"{channel}: the tunnel has expired: {error}. Rows went from the table's log before they were "
-                    "read. Create another tunnel, and read by a new pipeline, or from the table itself, what this one "
-                    "lacks."
+                    f"read. {ANOTHER}"
                 ) from error
             raise
 

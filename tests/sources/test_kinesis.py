@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_provider_microbatch.clock import now_ms
-from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceChangedError, SourceError
 from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.runtime import channel_ends
 from airflow_provider_microbatch.runtime.channels import ChannelError, _read_groups, told
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.runtime.kinesis import Shards
 from airflow_provider_microbatch.sources.kinesis import KinesisSource
+from airflow_provider_microbatch.sources.ways_on import TellsMadeAgain
 from tests.sources.served_channels import ChannelWorld
 from tests.support import kinesis
 
@@ -339,6 +340,58 @@ def test_lag_is_how_old_what_comes_next_is(tmp_path: Path) -> None:
 def test_what_is_no_position_of_the_stream_is_refused(tmp_path: Path, position: str) -> None:
     with pytest.raises(SourceError, match="orders"):
         World(tmp_path).open().check_offset(position)
+
+
+@pytest.mark.parametrize("on_data_loss", ["fail", "record_gap"])
+@pytest.mark.parametrize("how", ["made again", "another name"])
+def test_another_stream_is_not_taken_for_the_one_that_was_read(tmp_path: Path, how: str, on_data_loss: str) -> None:
+    """Shards have the same names in all streams, and numbers that grow with time."""
+    world = World(tmp_path, on_data_loss=on_data_loss)
+    other = kinesis.Stream()
+    other.send(["a", "b"])
+    world.stream.send(["1"])
+    world.batch()
+    begins = world.open().initial_offset()
+    if how == "made again":
+        world.stream.remove()
+        world.stream.create(1)
+    else:
+        world.stream = other
+    world.stream.send(["c"])
+    source = world.open()
+    asks: tuple[Callable[[], object], ...] = (
+        lambda: source.has_new(world.committed),
+        lambda: source.latest_offset(world.committed),
+        lambda: source.read_late(world.committed),
+        lambda: source.read(begins, world.committed),
+    )
+    for ask in asks:
+        with pytest.raises(SourceChangedError, match=rf"orders.*{world.stream.name} is not what was.*add-source"):
+            ask()
+    assert isinstance(source, TellsMadeAgain)
+    assert "it was arn:aws:kinesis:" in (source.made_again() or "")
+
+
+def test_a_checkpoint_of_before_there_was_a_record_reads_on_what_its_next_plan_finds(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stream.send(["1"])
+    world.batch()
+    assert world.store.delete("state/identity")
+    world.stream.send(["2"])
+    assert world.batch() == ["2"]
+    world.stream.remove()
+    world.stream.create(1)
+    with pytest.raises(SourceChangedError):
+        world.batch()
+
+
+def test_a_torn_record_of_what_is_read_is_named(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.batch()
+    world.store.delete("state/identity")
+    world.store.put_if_absent("state/identity", b"{")
+    with pytest.raises(CorruptEntryError, match="state/identity"):
+        world.open().has_new(None)
 
 
 def test_a_stream_that_is_away_is_an_error_that_names_it(tmp_path: Path) -> None:

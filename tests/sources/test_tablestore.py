@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
 from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.runtime.channels import ChannelError, read_here
 from airflow_provider_microbatch.runtime.tablestore import Place, TunnelChannels
@@ -138,6 +138,24 @@ def test_a_child_that_is_read_late_lacks_nothing_if_its_parent_was_open_until_la
     world.table.put(["3"])
     assert [world.batch(on_data_loss="record_gap"), world.batch(on_data_loss="record_gap")] == [["2"], ["3"]]
     assert not {"shard-004", "shard-005"} & {*world.told["gaps"]}
+
+
+@pytest.mark.parametrize("on_data_loss", ["fail", "record_gap"])
+def test_a_tunnel_that_was_made_again_is_not_taken_for_the_one_that_was_read(
+    tmp_path: Path, on_data_loss: str
+) -> None:  # fmt: skip
+    """It begins where it likes: what was read comes twice, or what came between is in no batch."""
+    world = World(tmp_path, on_data_loss=on_data_loss)
+    world.table.put(["1", "2"])
+    assert world.batch() == ["1", "2"]
+    world.table.remove_tunnel()
+    world.table.create_tunnel(earliest=True)
+    world.table.put(["3"])
+    with pytest.raises(SourceChangedError, match=r"orders.*changes is not what was read before: it was tunnel"):
+        world.batch()
+    with pytest.raises(SourceChangedError):
+        world.commit()
+    assert set(world.table.checkpoints().values()).isdisjoint({at["after"] for at in world.position.values()})
 
 
 def test_a_commit_that_did_not_reach_the_tunnel_has_a_sensor_wake_the_next_plan_which_says_it(tmp_path: Path) -> None:
@@ -378,7 +396,10 @@ def test_a_tunnel_that_has_expired_is_an_error_with_the_way_on(tmp_path: Path) -
     world.batch()
     world.table.put(["2"])
     world.table.set_tunnel("expired", True)
-    with pytest.raises(SourceError, match=r"orders.*expired.*create another tunnel"):
+    with pytest.raises(
+        SourceError,
+        match=r"orders.*expired.*Create another tunnel, and read it as a source of a name",
+    ):
         world.batch()
     read = world.open(on_data_loss="record_gap").read_late(world.committed)
     with pytest.raises(ChannelError, match=r"expired.*Create another tunnel"):

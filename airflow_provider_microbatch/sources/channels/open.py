@@ -42,6 +42,7 @@ from airflow_provider_microbatch.sources.channels.graph import (
     rows_between,
     unfinished,
 )
+from airflow_provider_microbatch.sources.channels.identity import Identity
 from airflow_provider_microbatch.sources.naming import asked_of
 
 log = logging.getLogger(__name__)
@@ -65,6 +66,9 @@ class OpenChannels(OpenSource):
         self._name = context.name
         self._beginning = Beginning(context.state)
         self._origins = Origins(context.state)
+        self._identity = Identity(
+            context.state, name=context.name, location=source.location(), checkpoint=context.checkpoint
+        )
         self._ends = EndsFolder.of(context, ends_dir=source.ends_dir)
 
     @cached_property
@@ -121,6 +125,8 @@ class OpenChannels(OpenSource):
         return self._named(lambda: self._latest_offset(start))
 
     def _latest_offset(self, start: Offset | None) -> Offset | Late | None:
+        self._listed()
+        self._identity.pin(self._server.identity())
         position = self._beginning.get() if start is None else start
         if position is None:
             listed = self._listed()
@@ -225,9 +231,12 @@ class OpenChannels(OpenSource):
         # With record_gap, the reader must report rows that are missing again; otherwise the plan tells everything, and
         # two callers get the same read.
         ends = self._source.on_data_loss == RECORD_GAP
-        return self._named(
-            lambda: self._read(pieces, settled=settled, forgotten=sorted(first.keys() - last.keys()), ends=ends)
-        )
+
+        def read() -> Read:
+            self._check_identity()
+            return self._read(pieces, settled=settled, forgotten=sorted(first.keys() - last.keys()), ends=ends)
+
+        return self._named(read)
 
     def _read(self, pieces: list[dict[str, Any]], *, ends: bool, **known: Any) -> Read:
         count = min(len(pieces), self._source.max_partitions or len(pieces))
@@ -315,6 +324,7 @@ class OpenChannels(OpenSource):
             self._named(self._ends.sweep)
 
     def _push(self, position: Position) -> None:
+        self._check_identity()
         self._server.push(position)
         lost = sorted(self._server.lacks(position))
         if lost:
@@ -423,8 +433,25 @@ class OpenChannels(OpenSource):
             if why is not None:
                 raise self._error(f"{channel} is at no place that there can be: {why}.")
 
-    def _listed(self) -> Mapping[str, Channel]:
-        return self._server.channels(max_age=self._source.discover_seconds)
+    def made_again(self) -> str | None:
+        """What is there instead of what was read."""
+
+        def look() -> str | None:
+            self._server.channels(max_age=self._source.discover_seconds)
+            return self._identity.another(self._server.identity())
+
+        return self._named(look)
+
+    def _listed(self, *, max_age: float | None = None) -> Mapping[str, Channel]:
+        listed = self._server.channels(max_age=self._source.discover_seconds if max_age is None else max_age)
+        self._check_identity()
+        return listed
+
+    def _check_identity(self) -> None:
+        """Check that what was listed last is what was read before, whatever ``on_data_loss`` says: what another one has
+        are other rows."""
+        if (another := self._identity.another(self._server.identity())) is not None:
+            raise SourceChangedError(f"source {self._name!r}: {another}")
 
     def _listed_for(self, position: Position) -> tuple[Mapping[str, Channel], list[str]]:
         """Return the server's listing, and the channels of the position that it lacks although they had not ended. A
@@ -432,7 +459,7 @@ class OpenChannels(OpenSource):
         listed = self._listed()
         expired = unfinished(position) - listed.keys()
         if expired:
-            listed = self._server.channels(max_age=0)
+            listed = self._listed(max_age=0)
             expired = unfinished(position) - listed.keys()
         if expired and self._source.on_data_loss == FAIL:
             # What came of them is named too: it begins at the first row that is there, whatever went before.
