@@ -161,6 +161,14 @@ MUTATIONS = [
         tests=(KINESIS,),
     ),
     Mutation(
+        name="a position by hand is no beginning",
+        why="what another reader has read of a channel that came later is in no batch, and nobody knows",
+        file="sources/channels/open.py",
+        old="            self._beginning.pin(begin)\n",
+        new="            pass\n",
+        tests=("tests/sources/test_tablestore.py",),
+    ),
+    Mutation(
         name="the folder of attempts may be a link",
         why="folders of somebody else are removed, by whoever runs Airflow's tasks",
         file="sources/channels/ends_folder.py",

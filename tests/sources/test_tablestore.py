@@ -158,6 +158,26 @@ def test_a_tunnel_that_was_made_again_is_not_taken_for_the_one_that_was_read(
     assert set(world.table.checkpoints().values()).isdisjoint({at["after"] for at in world.position.values()})
 
 
+def test_in_a_new_checkpoint_that_goes_on_from_a_position_by_hand_a_channel_that_was_read_elsewhere_is_a_gap(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path / "old")
+    world.table.put(["1"])
+    world.batch()
+    by_hand = world.committed
+    world.table.arrange("split", A)
+    world.table.put(["2", "3"])
+    assert [world.batch(), world.batch()] == [[], ["2", "3"]]
+    world.table.put(["4"])
+    new = World(tmp_path / "new", table=world.table)
+    new.committed = by_hand
+    assert new.batch() == []
+    with pytest.raises(SourceChangedError, match=rf"orders.*{B}.*was read up to a place"):
+        new.batch()
+    assert new.batch(on_data_loss="record_gap") == ["4"]
+    assert new.told["gaps"] == [B]
+
+
 def test_a_commit_that_did_not_reach_the_tunnel_has_a_sensor_wake_the_next_plan_which_says_it(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.table.put(["1"])

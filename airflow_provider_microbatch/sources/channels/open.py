@@ -136,6 +136,9 @@ class OpenChannels(OpenSource):
             begins, now_ms = dict.fromkeys(listed, NEW) if begins is None else begins, self._context.clock_ms()
             position = self._beginning.pin({channel: {"seen": now_ms, **at} for channel, at in begins.items()})
         begin = self._parsed(position)
+        if start is not None and self._beginning.get() is None:
+            # A position by hand, before the first plan: a channel that it does not name came later here too.
+            self._beginning.pin(begin)
         self._tell_ends(begin)
         if not self._has_new(position):
             return position
