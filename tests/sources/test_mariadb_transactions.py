@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -59,6 +61,59 @@ def test_a_transaction_that_is_prepared_is_waited_for_though_the_server_began_ag
     of_xa(orders, "XA COMMIT")
     assert orders.ids(numbered, following, numbered.latest_offset(following)) == [2]
     assert orders.ids(timed, time, timed.latest_offset(time)) == [2, 3, 4]
+
+
+@contextmanager
+def waiting(orders: OrdersInMariaDb, statement: str) -> Iterator[None]:
+    """Inside, a statement runs in a session of its own, and waits with ``get_lock('go', 60)`` before it writes."""
+    running = threading.Thread(target=orders.execute, args=(statement,))
+    with closing(server().connect(orders.connection.schema)) as session, session.cursor() as cursor:
+        cursor.execute("SELECT get_lock('go', 0)")
+        running.start()
+        look = "SELECT count(*) FROM information_schema.processlist WHERE state = 'User lock'"
+        deadline = time.monotonic() + 30
+        while cursor.execute(look) and cursor.fetchone() != (1,):
+            assert time.monotonic() < deadline
+        yield
+    running.join()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO orders (note) SELECT get_lock('go', 60)",
+        "/* SELECT */ INSERT INTO orders (note) WITH one AS (SELECT 1) SELECT get_lock('go', 60) FROM one",
+        "/*! INSERT */ INTO orders (note) SELECT get_lock('go', 60)",
+    ],
+)
+def test_a_statement_that_reads_for_long_before_it_writes_is_waited_for(
+    opened: Any, orders: OrdersInMariaDb, statement: str
+) -> None:
+    """InnoDB lists it as no transaction yet, and its rows get the time at which it began."""
+    source = opened(timestamp="updated_at")
+    orders.execute(BEFORE)
+    before = source.latest_offset(None)
+    with waiting(orders, statement):
+        orders.execute(INSERT)
+        assert source.has_new(before) is False
+        assert source.latest_offset(before) == before
+    assert orders.ids(source, before, source.latest_offset(before)) == [2, 3]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT get_lock('go', 60)",
+        "/* INSERT */ (SELECT get_lock('go', 60))",
+        "-- INSERT\nSELECT get_lock('go', 60)",
+        "WITH one AS (SELECT 1) SELECT get_lock('go', 60) FROM one",
+    ],
+)
+def test_a_statement_that_only_reads_is_not_waited_for(opened: Any, orders: OrdersInMariaDb, statement: str) -> None:
+    source = opened(timestamp="updated_at")
+    with waiting(orders, statement):
+        orders.execute(INSERT)
+        assert orders.ids(source, None, source.latest_offset(None)) == [1]
 
 
 def test_a_transaction_that_began_in_the_millisecond_of_a_plan_is_waited_for(

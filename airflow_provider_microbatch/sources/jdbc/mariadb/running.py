@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from airflow_provider_microbatch.exceptions import SourceError
@@ -21,10 +22,34 @@ _LISTED = (
 )
 
 
+_READS = (
+    r"(?is)^(\s|\(|/\*(?!M?!).*?\*/|(--\s|#)[^\n]*\n)*"
+    r"(SELECT|SHOW|ALTER|CREATE|DROP|OPTIMIZE|CHECK|REPAIR|FLUSH|BACKUP"
+    r"|WITH\b(?!.*\b(INSERT|REPLACE|UPDATE|DELETE)\b))\b"
+)
+"""Statements that add no row to a table that is there; any other may."""
+
+_STATEMENTS = (
+    "SELECT coalesce(max(time_ms), 0) FROM information_schema.processlist WHERE id <> connection_id() "
+    "AND (command IN ('Query', 'Execute') OR info IS NOT NULL) AND NOT coalesce(info REGEXP %s, 0)"
+)
+
+
 def now(session: Session) -> int:
     """Return the time of the server's clock, milliseconds since the epoch."""
     (seconds,) = session.row("SELECT unix_timestamp(sysdate(6))")
     return int(1000 * seconds)
+
+
+def statements_since(session: Session) -> int:
+    """Return since when the oldest statement runs that may still add rows with the time of its start; the present time
+    if there is none; milliseconds since the epoch. InnoDB does not list a statement as a transaction that has written
+    while it reads, as ``INSERT … SELECT`` may for long, or while it waits for a lock of the server's own. Called before
+    :func:`running_since`: what is not listed here has ended, has written by then, or begins later than that time.
+    """
+    now_ms = now(session)
+    (ran_ms,) = session.row(_STATEMENTS, _READS)
+    return now_ms - math.ceil(float(ran_ms))
 
 
 def running_since(session: Session) -> int:
