@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_microbatch.sources.jdbc.mariadb import table
+from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.sources.jdbc.mariadb import running, table, timed_table
+from airflow_provider_microbatch.sources.jdbc.mariadb.running import now
 from airflow_provider_microbatch.sources.jdbc.offset import Place
 from tests.support.mariadb import server
 from tests.support.orders_in_mariadb import OrdersInMariaDb, orders_in_mariadb
@@ -61,6 +63,41 @@ def test_a_transaction_that_is_prepared_is_waited_for_though_the_server_began_ag
     of_xa(orders, "XA COMMIT")
     assert orders.ids(numbered, following, numbered.latest_offset(following)) == [2]
     assert orders.ids(timed, time, timed.latest_offset(time)) == [2, 3, 4]
+
+
+def test_a_transaction_that_began_by_a_clock_that_was_put_back_since_is_waited_for(
+    opened: Any, orders: OrdersInMariaDb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = opened()
+    with orders.connect() as slow:
+        slow.execute(INSERT)
+        orders.execute(INSERT)
+        for module in (table, running):
+            monkeypatch.setattr(module, "now", an_hour_ago)
+        first = source.latest_offset(None)
+        orders.execute(INSERT)
+        second = source.latest_offset(first)
+        assert [gap.first for gap in Place.of(second).gaps] == [1]
+    assert orders.ids(source, second, source.latest_offset(second)) == [1]
+
+
+def test_a_clock_that_was_put_back_behind_what_was_read_stops_the_plan_and_the_sensor(
+    opened: Any, orders: OrdersInMariaDb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes then has a time at or before the position: it would be in no batch."""
+    source = opened(timestamp="updated_at")
+    orders.execute(INSERT)
+    end = source.latest_offset(None)
+    monkeypatch.setattr(timed_table, "now", an_hour_ago)
+    for look in (source.has_new, source.latest_offset):
+        with pytest.raises(SourceError, match=r"orders.*clock.*put back.*set-offset .*--allow-reread"):
+            look(end)
+    assert source.latest_offset(None) is None
+
+
+def an_hour_ago(session: Any) -> int:
+    """What a clock says that was put back."""
+    return now(session) - 3_600_000
 
 
 @contextmanager

@@ -54,8 +54,9 @@ def statements_since(session: Session) -> int:
 
 def running_since(session: Session) -> int:
     """Return since when the oldest transaction runs that has written something, rounded down to a second; the present
-    time if there is none, and 0 if that is not known of one; milliseconds since the epoch. Called before the snapshot
-    begins: what is not listed has committed before it, or begins later than that time.
+    time if there is none, and 0 if that is not known of one: it began in a server before this one, or by a clock that
+    was put back since; milliseconds since the epoch. Called before the snapshot begins: what is not listed has
+    committed before it, or begins later than that time.
 
     :raises SourceError: if that cannot be known.
     """
@@ -75,4 +76,6 @@ def running_since(session: Session) -> int:
             )
         time.sleep(_AGAIN_SECONDS)
     session.rows("SET SESSION time_zone = '+00:00'")
-    return min([now_ms, *(int(1000 * since) for is_own, wrote, since in listed if wrote and not is_own)])
+    listed_ms = now(session)
+    began = [int(1000 * since) for is_own, wrote, since in listed if wrote and not is_own]
+    return min([now_ms, *(since_ms if since_ms <= listed_ms else 0 for since_ms in began)])
