@@ -27,7 +27,7 @@ At = Mapping[str, Any]
 row, or ``begin``, where reading begins if no row was read yet (neither: at the channel's first row); ``origin``,
 where the channel's first row is, if a server tells that only until its reader has said that it went on; ``seen``, the
 moment, milliseconds since the epoch, up to which all arrived rows were read; ``finished``, if no row will ever
-follow."""
+follow, and then ``open``, the last moment at which a row could still follow."""
 
 FAIL, RECORD_GAP = "fail", "record_gap"
 _BESIDE = ("first", "gap")  # keys of an end that do not belong to the position
@@ -40,6 +40,7 @@ class Page:
 
     :param rows: rows, each with its place.
     :param seen: the moment, milliseconds since the epoch, up to which all arrived rows have been read now.
+    :param came: the moment at which the last of the rows came, milliseconds since the epoch; 0 without rows.
     :param at_tip: whether the channel has nothing behind this page as of now.
     :param ended: whether the channel will never have anything behind this page.
     :param gap: whether rows behind the place that the channel is read from are gone, or may be.
@@ -47,6 +48,7 @@ class Page:
 
     rows: Sequence[tuple[str, Sequence[Any]]] = ()
     seen: int
+    came: int = 0
     at_tip: bool
     ended: bool = False
     gap: bool = False
@@ -109,18 +111,20 @@ class ChannelRead:
     def _late(self) -> Iterator[list[Sequence[Any]]]:
         most: int = self._arguments["max_records"]
         end, gap, idle_since = dict(self._at), False, None
+        open_ms: int = self._at.get("seen", 0)
         for page in self._channels.pages(self._channel, self._at, most=lambda: most - self._count):
             gap = gap or page.gap
             if page.gap and self._arguments["on_data_loss"] == FAIL:
-                raise self._lost("what came after the last record that was read is gone, or may be")
+                raise self._lost("what came after the last look is gone, or may be")
             if page.rows:
                 self._count += len(page.rows)
                 self._first = page.rows[0][0] if self._first is None else self._first
                 end["after"], idle_since = page.rows[-1][0], None
                 yield [row for _, row in page.rows]
             end["seen"] = max(page.seen, end.get("seen", 0))
+            open_ms = max(open_ms, page.came, 0 if page.ended else page.seen)
             if page.ended:
-                end["finished"] = True
+                end |= {"finished": True, "open": open_ms}
             if page.ended or self._count >= most:
                 break
             if page.at_tip and not page.rows:

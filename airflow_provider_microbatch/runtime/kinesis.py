@@ -115,10 +115,11 @@ class Shards:
         )
 
     def pages(self, channel: str, at: At, *, most: Callable[[], int]) -> Iterator[Page]:
-        """Read from the last record that was read: if that record still exists, the records behind it exist too."""
+        """Read from the last record that was read: if that record still exists, the records behind it exist too. Where
+        it is gone, or none was read yet, the moment of the last look tells."""
         from botocore.exceptions import ClientError
 
-        here, iterator, checked = dict(at), self._iterator(channel, at), "after" not in at
+        here, iterator, checked = dict(at), self._iterator(channel, at), False
         while True:
             asked_ms = _now_ms()
             try:
@@ -132,7 +133,7 @@ class Shards:
             iterator, gap = answer.get("NextShardIterator"), False
             at_tip = behind == 0
             if not checked and (records or at_tip or iterator is None):
-                checked, is_there = True, bool(records) and records[0]["SequenceNumber"] == at["after"]
+                checked, is_there = True, bool(records) and records[0]["SequenceNumber"] == at.get("after")
                 gap = not is_there and self._may_lack(at, now_ms=asked_ms)
             # If the record at the place is gone, Kinesis may begin before the place.
             new = [one for one in records if not self._is_read(one["SequenceNumber"], here)]
@@ -141,6 +142,7 @@ class Shards:
             yield Page(
                 rows=[(one["SequenceNumber"], self._row(channel, one)) for one in new],
                 seen=asked_ms if at_tip else _ms(records[-1]) if records else 0,
+                came=_ms(records[-1]) if records else 0,
                 at_tip=at_tip,
                 ended=iterator is None,
                 gap=gap,
@@ -162,9 +164,9 @@ class Shards:
         return pa.RecordBatch.from_arrays(arrays, names=names)
 
     def _may_lack(self, at: At, *, now_ms: int) -> bool:
-        """Whether records may have arrived and expired since the last look."""
-        seen = at.get("seen")
-        return seen is None or seen - SKEW_MS < now_ms - self._retention_ms
+        """Whether records may have arrived and expired since the last look. Before the first look none is missed."""
+        seen = at.get("seen", 0 if "after" in at else now_ms)
+        return bool(seen - SKEW_MS < now_ms - self._retention_ms)
 
     def _is_read(self, number: str, here: At) -> bool:
         return "after" in here and not self.is_past(number, here["after"])

@@ -39,6 +39,13 @@ SCHEMA = (
 SKEW_MS = 5 * 60 * 1000
 """The largest difference, milliseconds, that is allowed for between the clock here and the clock of Tablestore."""
 
+ANOTHER = (
+    "Create another tunnel, and read it as a source of a name that was never used (`microbatch add-source`). It begins "
+    "where its creation says: what lies behind that and was read comes again, and what lies before it and was not read "
+    "is only in the table itself."
+)
+"""The way on where a tunnel gives nothing any more: no other tunnel has its places."""
+
 _OPERATIONS = {1: "put", 2: "update", 3: "delete"}
 _DELETES = {None: "put", DELETE_ONE_VERSION: "delete_version", DELETE_ALL_VERSIONS: "delete"}
 _TOKEN = r"[A-Za-z0-9+/=_.-]{1,4096}"
@@ -125,9 +132,10 @@ class TunnelChannels:
 
     def pages(self, channel: str, at: At, *, most: Callable[[], int]) -> Iterator[Page]:
         """Read from the answer on that had the last row that was read: if that row still exists, the rows behind it
-        exist too."""
+        exist too. Where it is gone, or none was read yet, the moment of the last look tells."""
         here = Place.of(at["after"]) if "after" in at else None
         token: str = at["origin"] if here is None else here.token
+        checked = False
         if token == FINISHED:
             # The tunnel lists it, no batch has read it, and somebody has said that it was read.
             yield Page(seen=0, at_tip=True, ended=True, gap=True)
@@ -137,13 +145,12 @@ class TunnelChannels:
             answer = self._read(channel, token)
             rows, gap = rows_in(answer), False
             at_tip, ended = not rows and not answer.more, answer.next is None
-            if here is not None:
+            if not checked:
                 stamps = [stamp for stamp, _, _ in rows]
-                rows = [one for one in rows if one[0] > here.stamp]
-                if here.stamp in stamps:
-                    here = None
-                elif rows or at_tip or ended:
-                    gap, here = self._may_lack(at, now_ms=asked_ms), None
+                rows = [one for one in rows if here is None or one[0] > here.stamp]
+                is_there = here is not None and here.stamp in stamps
+                checked = is_there or bool(rows) or at_tip or ended
+                gap = checked and not is_there and self._may_lack(at, now_ms=asked_ms)
             places = [
                 Place(stamp=stamp, token=token, next=answer.next if number == len(rows) else None)
                 for number, (stamp, _, _) in enumerate(rows, 1)
@@ -158,6 +165,7 @@ class TunnelChannels:
                 yield Page(
                     rows=page,
                     seen=asked_ms if at_tip else last_ms,
+                    came=last_ms,
                     at_tip=at_tip,
                     ended=ended and not left,
                     gap=gap,
@@ -200,15 +208,14 @@ class TunnelChannels:
             if error.code == GONE:
                 raise ChannelError(
                     f"{channel}: the tunnel has expired: {error}. Rows went from the table's log before they were "
-                    "read. Create another tunnel, and read by a new pipeline, or from the table itself, what this one "
-                    "lacks."
+                    f"read. {ANOTHER}"
                 ) from error
             raise
 
     def _may_lack(self, at: At, *, now_ms: int) -> bool:
-        """Whether rows may have come and gone since the last look."""
-        seen = at.get("seen")
-        return seen is None or seen - SKEW_MS < now_ms - self._retention_ms
+        """Whether rows may have come and gone since the last look. Before the first look none is missed."""
+        seen = at.get("seen", 0 if "after" in at else now_ms)
+        return bool(seen - SKEW_MS < now_ms - self._retention_ms)
 
 
 def _columns(channel: str, stamp: Stamp, operation: str, row: Row) -> tuple[Any, ...]:

@@ -14,6 +14,7 @@ from acme_microbatch.counter import CounterSource
 from acme_microbatch.counter_reader import numbers
 
 from airflow_provider_microbatch import connections
+from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.lifetime import lifetime
@@ -131,7 +132,7 @@ def reopen(system: System, tmp_path: Path) -> Callable[[], OpenSource]:
             name="orders",
             log=store.scoped("sources/orders"),
             state=store.scoped("source_state/orders"),
-            clock_ms=lambda: 1_795_000_000_000,
+            clock_ms=now_ms,
         )
         return system.source.open(context)
 

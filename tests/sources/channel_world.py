@@ -4,6 +4,7 @@ What it lists may be as old as a test likes."""
 from __future__ import annotations
 
 import random
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -33,6 +34,7 @@ class Tunnel:
         self.stale: Mapping[str, Channel] | None = None
         self.loses_pushes = False
         self.count = 0
+        self.id = str(uuid.uuid4())
 
     def put(self, choice: random.Random) -> None:
         """A row into one of the open channels."""
@@ -90,6 +92,9 @@ class TunnelServer:
     def channels(self, *, max_age: float) -> Mapping[str, Channel]:
         stale = self._tunnel.stale
         return stale if stale is not None and max_age else self._tunnel.listing()
+
+    def identity(self) -> str:
+        return self._tunnel.id
 
     def beginning(self, channels: Mapping[str, Channel]) -> Position | None:
         return None

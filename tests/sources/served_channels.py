@@ -74,5 +74,8 @@ class ChannelWorld(ABC):
 
     def backdate(self, ms: int) -> None:
         """The last batch was so long ago."""
-        position = {channel: {**at, "seen": at["seen"] - ms} for channel, at in self.position.items()}
+        position = {
+            channel: {key: value - ms if key in ("seen", "open") else value for key, value in at.items()}
+            for channel, at in self.position.items()
+        }
         self.committed = json.dumps(position, separators=(",", ":"), sort_keys=True)

@@ -14,12 +14,13 @@ from tests.support import tablestore
 class World(ChannelWorld):
     """A table with a tunnel, a checkpoint, and what batches have read.
 
+    :param table: one that is there; None: a new one.
     :param arguments: of the source.
     """
 
-    def __init__(self, root: Path, *, shards: int = 1, **arguments: Any) -> None:
+    def __init__(self, root: Path, *, shards: int = 1, table: tablestore.Table | None = None, **arguments: Any) -> None:
         super().__init__(root, connect=tablestore.connection, **arguments)
-        self.table = tablestore.Table(shards=shards)
+        self.table = tablestore.Table(shards=shards) if table is None else table
 
     def source(self, **arguments: Any) -> TablestoreSource:
         return TablestoreSource(self.table.name, self.table.tunnel, conn_id="tablestore", **arguments)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import random
+import shutil
+import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +18,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE
-from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceChangedError, SourceError
+from airflow_provider_microbatch.exceptions import CheckpointError, CorruptEntryError, SourceChangedError, SourceError
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.runtime import channel_ends
 from airflow_provider_microbatch.runtime.channels import ChannelError, ChannelRead, Page, read_here
@@ -27,8 +32,9 @@ from tests.sources.channel_world import DAY_MS, NOW_MS, Tunnel, TunnelChannels, 
 class World:
     """A tunnel, a checkpoint, and what batches have read."""
 
-    def __init__(self, root: Path, *, max_records: int = 2) -> None:
+    def __init__(self, root: Path, *, max_records: int = 2, checkpoint: str = "CHECKPOINT") -> None:
         self.tunnel = Tunnel()
+        self.checkpoint = checkpoint
         self.max_records = max_records
         self.store = PosixStore(root)
         self.committed: str | None = None
@@ -38,7 +44,11 @@ class World:
         """A fresh process's view."""
         source = TunnelSource(max_records=self.max_records, idle_seconds=0, **arguments)  # type: ignore[arg-type]
         context = SourceContext(
-            name="orders", log=self.store.scoped("log"), state=self.store.scoped("state"), clock_ms=lambda: NOW_MS
+            name="orders",
+            log=self.store.scoped("log"),
+            state=self.store.scoped("state"),
+            clock_ms=lambda: NOW_MS,
+            checkpoint=self.checkpoint,
         )
         return source.open(context)
 
@@ -220,6 +230,47 @@ def test_the_first_to_say_where_a_channel_ends_decides(tmp_path: Path) -> None:
     assert channel_ends.all_of(folder) == {}
 
 
+def left_by_attempts(folder: Path, *, days: int) -> Path:
+    """The folder of an attempt that died so long ago."""
+    found = folder / str(uuid.uuid4())
+    found.mkdir(parents=True)
+    (found / "end").write_text("{}")
+    os.utime(found, times=(time.time() - days * 86_400,) * 2)
+    return found
+
+
+def test_what_attempts_left_that_died_long_ago_is_removed(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    ends = tmp_path / "state" / "ends"
+    old, new = left_by_attempts(ends, days=31), left_by_attempts(ends, days=29)
+    (ends / "other").mkdir()
+    os.utime(ends / "other", (1, 1))
+    world.tunnel.put(random.Random(1))
+    assert world.batch()
+    assert not old.exists()
+    assert new.exists()
+    assert (ends / "other").exists()
+
+
+@pytest.mark.parametrize("link", ["state", "state/ends"])
+def test_no_link_below_the_checkpoint_leads_to_what_attempts_left(tmp_path: Path, link: str) -> None:
+    """User code can write there, and names of folders of others are of that form too: those of pods, for one."""
+    world = World(tmp_path / "checkpoint", checkpoint=str(tmp_path / "checkpoint"))
+    world.tunnel.put(random.Random(1))
+    assert world.batch()
+    others = left_by_attempts(tmp_path / "others" / ("ends" if link == "state" else ""), days=31)
+    place = tmp_path / "checkpoint" / link
+    if link == "state":
+        (place / "begin").rename(tmp_path / "others" / "begin")
+    shutil.rmtree(place, ignore_errors=True)
+    place.symlink_to(tmp_path / "others")
+    with pytest.raises((SourceError, CheckpointError), match="is a link"):
+        world.open().commit(world.committed or "")
+    with pytest.raises((SourceError, CheckpointError), match="is a link"):
+        world.open().read_late(world.committed)
+    assert (others / "end").exists()
+
+
 def test_a_quiet_channel_gets_a_batch_before_its_last_row_is_gone(tmp_path: Path) -> None:
     """Else nobody could tell later whether rows have come and gone unread."""
     world = World(tmp_path)
@@ -231,6 +282,30 @@ def test_a_quiet_channel_gets_a_batch_before_its_last_row_is_gone(tmp_path: Path
     assert world.open().latest_offset(old) is LATE
     _, told = read_here(world.open().read_late(old).arguments, {})
     assert world.open().resolve(old, told) == world.committed
+
+
+def test_a_channel_that_never_had_a_row_gets_a_batch_too_before_one_could_have_come_and_gone(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.tunnel.put(random.Random(1))
+    assert world.batch()
+    position = parse(world.committed or "", where="here")
+    (idle,) = (channel for channel, at in position.items() if not at["rows"])
+    old = render({**position, idle: {"rows": 0, "seen": NOW_MS - DAY_MS * 3 // 4}})
+    assert world.open().has_new(old)
+    _, told = read_here(world.open().read_late(old).arguments, {})
+    assert world.open().resolve(old, told) == world.committed
+
+
+def test_a_channel_was_not_there_while_a_parent_was_open() -> None:
+    def ended(open_ms: int, seen: int) -> dict[str, Any]:
+        return {"rows": 1, "finished": True, "open": open_ms, "seen": seen}
+
+    assert eligible({"a": ended(5, 9)}, listed(a=(), b=("a",)))["b"] == {"rows": 0, "seen": 5}
+    long_ago = {"x": ended(1, 2), "a": ended(5, 9), "b": ended(7, 9)}
+    assert eligible(long_ago, listed(c=("x", "a", "b")))["c"] == {"rows": 0, "seen": 5}
+    assert eligible({"a": {"rows": 1, "finished": True}}, listed(b=("a",)))["b"] == {"rows": 0}
+    assert eligible({"a": ended(5, 9)}, listed(b=()))["b"] == {"rows": 0}
+    assert eligible({"a": ended(5, 9)}, listed(c=("b",)))["c"] == {"rows": 0, "seen": 0}
 
 
 ACTS: dict[str, Callable[[World, random.Random], object]] = {

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_provider_microbatch.clock import now_ms
-from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceChangedError, SourceError
 from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.runtime import channel_ends
 from airflow_provider_microbatch.runtime.channels import ChannelError, _read_groups, told
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.runtime.kinesis import Shards
 from airflow_provider_microbatch.sources.kinesis import KinesisSource
+from airflow_provider_microbatch.sources.ways_on import TellsMadeAgain
 from tests.sources.served_channels import ChannelWorld
 from tests.support import kinesis
 
@@ -110,6 +112,86 @@ def test_records_that_went_unread_stop_the_read_or_are_told(tmp_path: Path) -> N
         world.batch()
     assert world.batch(on_data_loss="record_gap") == ["3"]
     assert world.told["gaps"] == [A]
+
+
+@pytest.mark.parametrize("start", ["trim_horizon", "latest"])
+def test_records_that_went_from_a_shard_of_which_none_was_read_yet_stop_the_read_or_are_told(
+    tmp_path: Path, start: str
+) -> None:
+    world = World(tmp_path, shards=2, start=start)
+    assert world.open().has_new(None) == (start == "latest")
+    if start == "latest":
+        world.committed = world.open().latest_offset(None)  # type: ignore[assignment]
+    world.stream.send(["1"])
+    assert world.batch() == ["1"]
+    world.stream.send(["2", "3"], at=0.9)
+    world.backdate(2 * DAY_MS)
+    world.stream.arrange("trim", B, 1)
+    with pytest.raises(ChannelError, match=rf"orders.*{B}.*record_gap"):
+        world.batch()
+    assert world.batch(on_data_loss="record_gap") == ["3"]
+    assert B in world.told["gaps"]
+
+
+def test_records_that_went_from_a_child_before_it_was_first_read_stop_the_read_or_are_told(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stream.send(["1"])
+    world.batch()
+    world.stream.split(A)
+    assert world.batch() == []
+    world.stream.send(["2", "3", "4"])
+    world.backdate(2 * DAY_MS)
+    world.stream.arrange("trim", B, 2)
+    with pytest.raises(ChannelError, match=r"orders.*shardId-.*record_gap"):
+        world.batch()
+    assert world.batch(on_data_loss="record_gap") == ["4"]
+    assert world.told["gaps"] == [B, C]
+
+
+def test_a_child_that_is_read_late_lacks_nothing_if_its_parent_was_open_until_lately(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stream.send(["1"])
+    world.batch()
+    world.backdate(2 * DAY_MS)
+    world.stream.send(["2"])
+    world.stream.split(A)
+    world.stream.send(["3"])
+    assert [world.batch(), world.batch()] == [["2"], ["3"]]
+    assert world.told["gaps"] == []
+
+
+def test_shards_whose_parents_nobody_has_read_are_a_gap(tmp_path: Path) -> None:
+    """What was split came to its end, was split again, and went, while nobody read."""
+    world = World(tmp_path)
+    world.stream.send(["1"])
+    world.batch()
+    world.stream.split(A)
+    assert world.batch() == []
+    world.stream.send(["2"])
+    world.stream.merge(B, C)
+    world.stream.send(["3"])
+    for shard in (A, B, C):
+        world.stream.arrange("expire", shard)
+    with pytest.raises(ChannelError, match=rf"orders.*{D}.*record_gap"):
+        world.batch()
+    assert world.batch(on_data_loss="record_gap") == ["3"]
+    assert world.told["gaps"] == [D]
+
+
+def test_the_way_on_behind_parents_that_went_reads_what_came_of_them(tmp_path: Path) -> None:
+    world = World(tmp_path, shards=2)
+    world.stream.send(["1"])
+    world.batch()
+    world.backdate(2 * DAY_MS)
+    world.stream.merge(A, B)
+    world.stream.send(["2"])
+    for shard in (A, B):
+        world.stream.arrange("expire", shard)
+    with pytest.raises(SourceError, match="set-offset") as caught:
+        world.batch()
+    (world.committed,) = (word for word in shlex.split(str(caught.value).split("`")[1]) if word.startswith("{"))
+    assert world.batch() == ["2"]
+    assert world.told["gaps"] == []
 
 
 def test_that_the_last_record_is_gone_is_no_loss_if_nothing_had_come_by_then(tmp_path: Path) -> None:
@@ -258,6 +340,58 @@ def test_lag_is_how_old_what_comes_next_is(tmp_path: Path) -> None:
 def test_what_is_no_position_of_the_stream_is_refused(tmp_path: Path, position: str) -> None:
     with pytest.raises(SourceError, match="orders"):
         World(tmp_path).open().check_offset(position)
+
+
+@pytest.mark.parametrize("on_data_loss", ["fail", "record_gap"])
+@pytest.mark.parametrize("how", ["made again", "another name"])
+def test_another_stream_is_not_taken_for_the_one_that_was_read(tmp_path: Path, how: str, on_data_loss: str) -> None:
+    """Shards have the same names in all streams, and numbers that grow with time."""
+    world = World(tmp_path, on_data_loss=on_data_loss)
+    other = kinesis.Stream()
+    other.send(["a", "b"])
+    world.stream.send(["1"])
+    world.batch()
+    begins = world.open().initial_offset()
+    if how == "made again":
+        world.stream.remove()
+        world.stream.create(1)
+    else:
+        world.stream = other
+    world.stream.send(["c"])
+    source = world.open()
+    asks: tuple[Callable[[], object], ...] = (
+        lambda: source.has_new(world.committed),
+        lambda: source.latest_offset(world.committed),
+        lambda: source.read_late(world.committed),
+        lambda: source.read(begins, world.committed),
+    )
+    for ask in asks:
+        with pytest.raises(SourceChangedError, match=rf"orders.*{world.stream.name} is not what was.*add-source"):
+            ask()
+    assert isinstance(source, TellsMadeAgain)
+    assert "it was arn:aws:kinesis:" in (source.made_again() or "")
+
+
+def test_a_checkpoint_of_before_there_was_a_record_reads_on_what_its_next_plan_finds(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stream.send(["1"])
+    world.batch()
+    assert world.store.delete("state/identity")
+    world.stream.send(["2"])
+    assert world.batch() == ["2"]
+    world.stream.remove()
+    world.stream.create(1)
+    with pytest.raises(SourceChangedError):
+        world.batch()
+
+
+def test_a_torn_record_of_what_is_read_is_named(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.batch()
+    world.store.delete("state/identity")
+    world.store.put_if_absent("state/identity", b"{")
+    with pytest.raises(CorruptEntryError, match="state/identity"):
+        world.open().has_new(None)
 
 
 def test_a_stream_that_is_away_is_an_error_that_names_it(tmp_path: Path) -> None:

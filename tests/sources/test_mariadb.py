@@ -27,7 +27,7 @@ from airflow_provider_microbatch.sources.jdbc.mariadb.session import Session
 from airflow_provider_microbatch.sources.jdbc.mariadb.times import before_all_later
 from airflow_provider_microbatch.sources.jdbc.offset import Place
 from tests.sources.beside_writers import read_beside
-from tests.support.mariadb import server
+from tests.support.mariadb import mariadb, server
 from tests.support.orders_in_mariadb import OrdersInMariaDb, orders_in_mariadb
 
 pytestmark = pytest.mark.slow
@@ -331,6 +331,16 @@ def test_what_leaves_a_table_the_same_is_no_other_table(opened: Any, orders: Ord
     for statement in ("ALTER TABLE orders ADD more text", "ANALYZE TABLE orders", "DELETE FROM orders"):
         orders.execute(statement)
         assert not source.has_new(end)
+
+
+def test_a_server_whose_names_differ_by_no_case_is_asked_by_any(tmp_path: Path) -> None:
+    with mariadb(**{"lower-case-table-names": "1"}) as own, orders_in_mariadb(own) as orders:
+        orders.execute("INSERT INTO orders (note) VALUES ('a')")
+        source = orders.opened(tmp_path / "checkpoint", "Orders")
+        end = source.latest_offset(None)
+        assert orders.ids(source, None, end) == [1]
+        again = orders.opened(tmp_path / "checkpoint", f"{str(orders.connection.schema).upper()}.ORDERS")
+        assert again.latest_offset(end) == end
 
 
 def test_a_table_of_partitions_is_read_as_one(opened: Any, orders: OrdersInMariaDb) -> None:

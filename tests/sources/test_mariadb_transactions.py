@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_provider_microbatch.sources.jdbc.mariadb import table
+from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.sources.jdbc.mariadb import running, table, timed_table
+from airflow_provider_microbatch.sources.jdbc.mariadb.running import now
 from airflow_provider_microbatch.sources.jdbc.offset import Place
 from tests.support.mariadb import server
 from tests.support.orders_in_mariadb import OrdersInMariaDb, orders_in_mariadb
@@ -59,6 +63,94 @@ def test_a_transaction_that_is_prepared_is_waited_for_though_the_server_began_ag
     of_xa(orders, "XA COMMIT")
     assert orders.ids(numbered, following, numbered.latest_offset(following)) == [2]
     assert orders.ids(timed, time, timed.latest_offset(time)) == [2, 3, 4]
+
+
+def test_a_transaction_that_began_by_a_clock_that_was_put_back_since_is_waited_for(
+    opened: Any, orders: OrdersInMariaDb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = opened()
+    with orders.connect() as slow:
+        slow.execute(INSERT)
+        orders.execute(INSERT)
+        for module in (table, running):
+            monkeypatch.setattr(module, "now", an_hour_ago)
+        first = source.latest_offset(None)
+        orders.execute(INSERT)
+        second = source.latest_offset(first)
+        assert [gap.first for gap in Place.of(second).gaps] == [1]
+    assert orders.ids(source, second, source.latest_offset(second)) == [1]
+
+
+def test_a_clock_that_was_put_back_behind_what_was_read_stops_the_plan_and_the_sensor(
+    opened: Any, orders: OrdersInMariaDb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes then has a time at or before the position: it would be in no batch."""
+    source = opened(timestamp="updated_at")
+    orders.execute(INSERT)
+    end = source.latest_offset(None)
+    monkeypatch.setattr(timed_table, "now", an_hour_ago)
+    for look in (source.has_new, source.latest_offset):
+        with pytest.raises(SourceError, match=r"orders.*clock.*put back.*set-offset .*--allow-reread"):
+            look(end)
+    assert source.latest_offset(None) is None
+
+
+def an_hour_ago(session: Any) -> int:
+    """What a clock says that was put back."""
+    return now(session) - 3_600_000
+
+
+@contextmanager
+def waiting(orders: OrdersInMariaDb, statement: str) -> Iterator[None]:
+    """Inside, a statement runs in a session of its own, and waits with ``get_lock('go', 60)`` before it writes."""
+    running = threading.Thread(target=orders.execute, args=(statement,))
+    with closing(server().connect(orders.connection.schema)) as session, session.cursor() as cursor:
+        cursor.execute("SELECT get_lock('go', 0)")
+        running.start()
+        look = "SELECT count(*) FROM information_schema.processlist WHERE state = 'User lock'"
+        deadline = time.monotonic() + 30
+        while cursor.execute(look) and cursor.fetchone() != (1,):
+            assert time.monotonic() < deadline
+        yield
+    running.join()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO orders (note) SELECT get_lock('go', 60)",
+        "/* SELECT */ INSERT INTO orders (note) WITH one AS (SELECT 1) SELECT get_lock('go', 60) FROM one",
+        "/*! INSERT */ INTO orders (note) SELECT get_lock('go', 60)",
+    ],
+)
+def test_a_statement_that_reads_for_long_before_it_writes_is_waited_for(
+    opened: Any, orders: OrdersInMariaDb, statement: str
+) -> None:
+    """InnoDB lists it as no transaction yet, and its rows get the time at which it began."""
+    source = opened(timestamp="updated_at")
+    orders.execute(BEFORE)
+    before = source.latest_offset(None)
+    with waiting(orders, statement):
+        orders.execute(INSERT)
+        assert source.has_new(before) is False
+        assert source.latest_offset(before) == before
+    assert orders.ids(source, before, source.latest_offset(before)) == [2, 3]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT get_lock('go', 60)",
+        "/* INSERT */ (SELECT get_lock('go', 60))",
+        "-- INSERT\nSELECT get_lock('go', 60)",
+        "WITH one AS (SELECT 1) SELECT get_lock('go', 60) FROM one",
+    ],
+)
+def test_a_statement_that_only_reads_is_not_waited_for(opened: Any, orders: OrdersInMariaDb, statement: str) -> None:
+    source = opened(timestamp="updated_at")
+    with waiting(orders, statement):
+        orders.execute(INSERT)
+        assert orders.ids(source, None, source.latest_offset(None)) == [1]
 
 
 def test_a_transaction_that_began_in_the_millisecond_of_a_plan_is_waited_for(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
 from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.runtime.channels import ChannelError, read_here
 from airflow_provider_microbatch.runtime.tablestore import Place, TunnelChannels
@@ -96,6 +96,86 @@ def test_each_change_is_read_once_and_in_its_order_whatever_splits_and_whoever_d
         values = [value for at, value in written if at == place]
         assert sorted(values, key=found.index) == values, "changes of one key come in their order"
     assert [world.read(begin, end) for begin, end in ranges] == read
+
+
+def test_changes_that_went_from_a_child_before_it_was_first_read_stop_the_read_or_are_told(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.table.put(["1"])
+    world.batch()
+    world.table.arrange("split", A)
+    assert world.batch() == []
+    world.table.put(["2", "3", "4"])
+    world.backdate(72 * HOUR_MS)
+    world.table.arrange("trim", B, 2)
+    assert world.open().has_new(world.committed)
+    with pytest.raises(ChannelError, match=rf"orders.*{B}.*record_gap"):
+        world.batch()
+    assert world.batch(on_data_loss="record_gap") == ["4"]
+    assert world.told["gaps"] == [B, C]
+
+
+def test_changes_that_went_from_a_channel_of_which_none_was_read_yet_stop_the_read_or_are_told(tmp_path: Path) -> None:
+    world = World(tmp_path, shards=2)
+    world.table.put(["1"])
+    assert world.batch() == ["1"]
+    world.table.put(["2", "3"], at=0.9)
+    world.backdate(72 * HOUR_MS)
+    world.table.arrange("trim", B, 1)
+    with pytest.raises(ChannelError, match=rf"orders.*{B}.*record_gap"):
+        world.batch()
+    assert world.batch(on_data_loss="record_gap") == ["3"]
+    assert B in world.told["gaps"]
+
+
+def test_a_child_that_is_read_late_lacks_nothing_if_its_parent_was_open_until_lately(tmp_path: Path) -> None:
+    world = World(tmp_path, shards=2)
+    world.table.put(["1"])
+    world.table.arrange("split", B)
+    world.batch()
+    world.backdate(72 * HOUR_MS)
+    world.table.put(["2"])
+    world.table.arrange("split", A)
+    world.table.put(["3"])
+    assert [world.batch(on_data_loss="record_gap"), world.batch(on_data_loss="record_gap")] == [["2"], ["3"]]
+    assert not {"shard-004", "shard-005"} & {*world.told["gaps"]}
+
+
+@pytest.mark.parametrize("on_data_loss", ["fail", "record_gap"])
+def test_a_tunnel_that_was_made_again_is_not_taken_for_the_one_that_was_read(
+    tmp_path: Path, on_data_loss: str
+) -> None:  # fmt: skip
+    """It begins where it likes: what was read comes twice, or what came between is in no batch."""
+    world = World(tmp_path, on_data_loss=on_data_loss)
+    world.table.put(["1", "2"])
+    assert world.batch() == ["1", "2"]
+    world.table.remove_tunnel()
+    world.table.create_tunnel(earliest=True)
+    world.table.put(["3"])
+    with pytest.raises(SourceChangedError, match=r"orders.*changes is not what was read before: it was tunnel"):
+        world.batch()
+    with pytest.raises(SourceChangedError):
+        world.commit()
+    assert set(world.table.checkpoints().values()).isdisjoint({at["after"] for at in world.position.values()})
+
+
+def test_in_a_new_checkpoint_that_goes_on_from_a_position_by_hand_a_channel_that_was_read_elsewhere_is_a_gap(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path / "old")
+    world.table.put(["1"])
+    world.batch()
+    by_hand = world.committed
+    world.table.arrange("split", A)
+    world.table.put(["2", "3"])
+    assert [world.batch(), world.batch()] == [[], ["2", "3"]]
+    world.table.put(["4"])
+    new = World(tmp_path / "new", table=world.table)
+    new.committed = by_hand
+    assert new.batch() == []
+    with pytest.raises(SourceChangedError, match=rf"orders.*{B}.*was read up to a place"):
+        new.batch()
+    assert new.batch(on_data_loss="record_gap") == ["4"]
+    assert new.told["gaps"] == [B]
 
 
 def test_a_commit_that_did_not_reach_the_tunnel_has_a_sensor_wake_the_next_plan_which_says_it(tmp_path: Path) -> None:
@@ -336,7 +416,10 @@ def test_a_tunnel_that_has_expired_is_an_error_with_the_way_on(tmp_path: Path) -
     world.batch()
     world.table.put(["2"])
     world.table.set_tunnel("expired", True)
-    with pytest.raises(SourceError, match=r"orders.*expired.*create another tunnel"):
+    with pytest.raises(
+        SourceError,
+        match=r"orders.*expired.*Create another tunnel, and read it as a source of a name",
+    ):
         world.batch()
     read = world.open(on_data_loss="record_gap").read_late(world.committed)
     with pytest.raises(ChannelError, match=r"expired.*Create another tunnel"):

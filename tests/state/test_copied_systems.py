@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_microbatch import connections
+from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.runtime import secrets
@@ -100,6 +101,7 @@ class SystemWorld(StatefulWorld):
         kind = "halves_of_data" if isinstance(source, KinesisSource) else "halves"
         super().__init__(root, f"tests.state.transforms:{kind}", engine=engine)
         self.made = source
+        self.clock = now_ms()  # a system has a clock of its own
 
     def source(self, name: str) -> Source:
         return self.made

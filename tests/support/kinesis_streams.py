@@ -47,6 +47,7 @@ class Stream:
         self.refusals = 0
         self.sparse = False
         self.iterators = 0
+        self.made = time.time()
         self.requests: dict[str, int] = {}
         self._last = FIRST
         self._empty = False
@@ -101,7 +102,7 @@ class Stream:
                 "StreamARN": f"arn:aws:kinesis:us-east-1:123456789012:stream/{self.name}",
                 "StreamStatus": "ACTIVE",
                 "RetentionPeriodHours": self.retention_hours,
-                "StreamCreationTimestamp": 1.0,
+                "StreamCreationTimestamp": self.made,
                 "EnhancedMonitoring": [],
                 "OpenShardCount": len(self.open_shards()),
             }

@@ -98,9 +98,10 @@ class MariaDb:
 
 
 @contextmanager
-def mariadb() -> Iterator[MariaDb]:
+def mariadb(**settings: str) -> Iterator[MariaDb]:
     """Start a server, and stop it at the end.
 
+    :param settings: what it has besides those of all.
     :raises AssertionError: if it does not start; with what it said.
     """
     folder = Path(tempfile.mkdtemp(prefix="microbatch-mariadb-"))
@@ -108,14 +109,14 @@ def mariadb() -> Iterator[MariaDb]:
         program, share = _programs(folder)
         data, log = folder / "data", folder / "log"
         data.mkdir()
-        settings = [f"--{name}={value}" for name, value in _SETTINGS.items()]
+        given = [f"--{name}={value}" for name, value in {**_SETTINGS, **settings}.items()]
         command = [
             str(program),
             "--no-defaults",
             f"--datadir={data}",
             f"--lc-messages-dir={share}",
             f"--character-sets-dir={share / 'charsets'}",
-            *settings,
+            *given,
             *(["--user=root"] if os.geteuid() == 0 else []),  # else it refuses to run as root
         ]
         scripts = "".join((share / name).read_text() for name in _SCRIPTS)

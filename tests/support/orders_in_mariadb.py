@@ -14,16 +14,19 @@ from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.sources import OpenSource, SourceContext
 from airflow_provider_microbatch.sources.jdbc import JdbcSource
 from airflow_provider_microbatch.stores.posix import PosixStore
-from tests.support.mariadb import server
+from tests.support.mariadb import MariaDb, server
 
 _numbers = itertools.count()
 
 
 @dataclass
 class OrdersInMariaDb:
-    """:param connection: to its database."""
+    """:param connection: to its database.
+    :param at: the server that has it.
+    """
 
     connection: Connection
+    at: MariaDb
 
     @property
     def conn_id(self) -> str:
@@ -33,7 +36,7 @@ class OrdersInMariaDb:
     def connect(self) -> Iterator[Any]:
         """A cursor of a session of its own, in a transaction that is committed at the end, or rolled back by an
         error."""
-        with closing(server().connect(self.connection.schema)) as session, session.cursor() as cursor:
+        with closing(self.at.connect(self.connection.schema)) as session, session.cursor() as cursor:
             cursor.execute("SET SESSION time_zone = '+00:00'")
             session.begin()
             yield cursor
@@ -66,15 +69,17 @@ class OrdersInMariaDb:
 
 
 @contextmanager
-def orders_in_mariadb() -> Iterator[OrdersInMariaDb]:
-    """An empty table ``orders`` with the columns ``id``, ``note`` and ``updated_at``; connections are found by it."""
+def orders_in_mariadb(at: MariaDb | None = None) -> Iterator[OrdersInMariaDb]:
+    """An empty table ``orders`` with the columns ``id``, ``note`` and ``updated_at``; connections are found by it.
+
+    :param at: a server; None: that of all tests.
+    """
+    at = server() if at is None else at
     name = f"orders_{next(_numbers)}"
-    made = Connection(
-        conn_id="orders_db", conn_type="mysql", host="127.0.0.1", port=server().port, schema=name, login="root"
-    )
-    with closing(server().connect()) as session, session.cursor() as cursor:
+    made = Connection(conn_id="orders_db", conn_type="mysql", host="127.0.0.1", port=at.port, schema=name, login="root")
+    with closing(at.connect()) as session, session.cursor() as cursor:
         cursor.execute(f"CREATE DATABASE {name}")
-    table = OrdersInMariaDb(made)
+    table = OrdersInMariaDb(made, at)
     table.execute(
         "CREATE TABLE orders (id bigint AUTO_INCREMENT PRIMARY KEY, note text, updated_at timestamp(6) NOT NULL "
         "DEFAULT current_timestamp(6) ON UPDATE current_timestamp(6), KEY (updated_at, id))"

@@ -75,6 +75,10 @@ class Server(Protocol):
         :param max_age: the largest age of the listing, seconds.
         """
 
+    def identity(self) -> str:
+        """The text that tells what was listed last from everything that had, or will have, the same name. Lists if
+        nothing was."""
+
     def beginning(self, channels: Mapping[str, Channel]) -> Mapping[str, At] | None:
         """The place where the first batch begins in each channel, as of now; None: at the first row of each."""
 

@@ -28,6 +28,7 @@ _KINDS: Mapping[str, type] = {
     "origin": str,
     "after": str,
     "finished": bool,
+    "open": int,
 }
 
 
@@ -77,6 +78,11 @@ def is_finished(position: Position, channel: str) -> bool:
     return bool(position.get(channel, NEW).get("finished"))
 
 
+def is_unread(at: At) -> bool:
+    """Whether no batch has read the channel."""
+    return not at.keys() & {"origin", "after", "finished"}
+
+
 def unfinished(position: Position) -> set[str]:
     """Channels that may have more rows."""
     return {channel for channel in position if not is_finished(position, channel)}
@@ -89,11 +95,27 @@ def eligible(position: Position, listed: Mapping[str, Channel]) -> dict[str, At]
     If a child were read before its parent's end, newer changes of a key would come before older ones.
     """
     return {
-        channel.id: position.get(channel.id, NEW)
+        channel.id: position[channel.id] if channel.id in position else _born(position, channel)
         for channel in listed.values()
         if not is_finished(position, channel.id)
         and all(is_finished(position, parent) or parent not in listed for parent in channel.parents)
     }
+
+
+def _born(position: Position, channel: Channel) -> At:
+    """The place of a channel that the position does not name. ``seen`` is the last moment at which it was not there
+    yet, as a parent was still open: no row of it came before. Of rows that came later and are gone, nothing else would
+    tell."""
+    parents = [position[parent] for parent in channel.parents if parent in position]
+    if channel.parents and position and not parents:
+        # Its parents came and went since the position, and nobody has read them.
+        return {**NEW, "seen": 0}
+    opened = [(at.get("open", at["seen"]), at["seen"]) for at in parents if "seen" in at]
+    if not opened:
+        return NEW
+    # A server may not tell which of the channels that have ended are the parents: they are among those that ended last.
+    newest = max(open_ms for open_ms, _ in opened)
+    return {**NEW, "seen": min(open_ms for open_ms, ended_ms in opened if ended_ms >= newest)}
 
 
 def forgettable(position: Position, listed: Mapping[str, Channel], *, before_ms: int) -> list[str]:

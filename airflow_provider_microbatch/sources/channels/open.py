@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import logging
-import re
-import time
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, TypeVar
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceChangedError, SourceError
-from airflow_provider_microbatch.runtime import channel_ends
 from airflow_provider_microbatch.runtime.channels import FAIL, RECORD_GAP, At
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.sources import (
@@ -29,6 +24,7 @@ from airflow_provider_microbatch.sources import (
 )
 from airflow_provider_microbatch.sources.channels import Channel, ChannelSource, Server
 from airflow_provider_microbatch.sources.channels.begin import Beginning, Origin, Origins
+from airflow_provider_microbatch.sources.channels.ends_folder import EndsFolder
 from airflow_provider_microbatch.sources.channels.graph import (
     NEW,
     Position,
@@ -38,6 +34,7 @@ from airflow_provider_microbatch.sources.channels.graph import (
     from_its_origin,
     is_finished,
     is_position,
+    is_unread,
     merged,
     moved,
     parse,
@@ -45,6 +42,7 @@ from airflow_provider_microbatch.sources.channels.graph import (
     rows_between,
     unfinished,
 )
+from airflow_provider_microbatch.sources.channels.identity import Identity
 from airflow_provider_microbatch.sources.naming import asked_of
 
 log = logging.getLogger(__name__)
@@ -52,9 +50,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 READER = "airflow_provider_microbatch.runtime.channels:read"
-_ENDS = "ends"
-_ATTEMPT = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_LITTER_SECONDS = 30 * 86_400.0
 
 
 class OpenChannels(OpenSource):
@@ -71,6 +66,10 @@ class OpenChannels(OpenSource):
         self._name = context.name
         self._beginning = Beginning(context.state)
         self._origins = Origins(context.state)
+        self._identity = Identity(
+            context.state, name=context.name, location=source.location(), checkpoint=context.checkpoint
+        )
+        self._ends = EndsFolder.of(context, ends_dir=source.ends_dir)
 
     @cached_property
     def _server(self) -> Server:
@@ -83,7 +82,7 @@ class OpenChannels(OpenSource):
     def check(self) -> None:
         """Check that the system is reachable, that this user may read it, and that there is a folder for ends."""
         self._named(self._listed)
-        if self._ends_folder() is None:
+        if self._ends is None:
             raise self._error(
                 f"Spark's executors cannot write where attempts come to into {self._context.state.location}. Give the "
                 "source ends_dir, a folder that the driver and all executors see as a file system."
@@ -126,14 +125,20 @@ class OpenChannels(OpenSource):
         return self._named(lambda: self._latest_offset(start))
 
     def _latest_offset(self, start: Offset | None) -> Offset | Late | None:
+        self._listed()
+        self._identity.pin(self._server.identity())
         position = self._beginning.get() if start is None else start
         if position is None:
             listed = self._listed()
             begins = self._server.beginning(listed)
             if begins is None and not self._has_new(None):
                 return None
-            position = self._beginning.pin(dict.fromkeys(listed, NEW) if begins is None else begins)
+            begins, now_ms = dict.fromkeys(listed, NEW) if begins is None else begins, self._context.clock_ms()
+            position = self._beginning.pin({channel: {"seen": now_ms, **at} for channel, at in begins.items()})
         begin = self._parsed(position)
+        if start is not None and self._beginning.get() is None:
+            # A position by hand, before the first plan: a channel that it does not name came later here too.
+            self._beginning.pin(begin)
         self._tell_ends(begin)
         if not self._has_new(position):
             return position
@@ -165,7 +170,7 @@ class OpenChannels(OpenSource):
         known = {
             name: found
             for name in listed
-            if start.get(name, NEW) == NEW and (found := self._origins.get(name)) is not None
+            if is_unread(start.get(name, NEW)) and (found := self._origins.get(name)) is not None
         }
         self._check_places({name: {**NEW, "origin": found.place} for name, found in known.items()})
         behind = {name: tuple(found.behind) for name, found in known.items()}
@@ -173,14 +178,14 @@ class OpenChannels(OpenSource):
         # behind this position, if the position was set back since: so a channel that no plan has read waits for all
         # that have ended there and not here. Otherwise it would be read beside its parents.
         ended_there = tuple(name for name, one in listed.items() if one.closed and not is_finished(start, name))
+        ended = sorted(name for name in start if is_finished(start, name))
         for name, one in listed.items():
-            if not one.closed and name not in known and start.get(name, NEW) == NEW:
-                behind[name] = ended_there
+            if not one.closed and name not in known and is_unread(start.get(name, NEW)):
+                behind[name] = (*ended, *ended_there)
         parents = {name: replace(listed[name], parents=names) for name, names in behind.items()}
         candidates = eligible(start, {**listed, **parents})
         if pins:
-            ended = sorted(name for name in start if is_finished(start, name))
-            for name in (name for name, at in candidates.items() if at == NEW and name not in known):
+            for name in (name for name, at in candidates.items() if is_unread(at) and name not in known):
                 known[name] = self._origins.pin(name, self._origin(name, behind=ended))
         return {name: {**at, **known[name].at} if name in known else at for name, at in candidates.items()}
 
@@ -229,9 +234,12 @@ class OpenChannels(OpenSource):
         # With record_gap, the reader must report rows that are missing again; otherwise the plan tells everything, and
         # two callers get the same read.
         ends = self._source.on_data_loss == RECORD_GAP
-        return self._named(
-            lambda: self._read(pieces, settled=settled, forgotten=sorted(first.keys() - last.keys()), ends=ends)
-        )
+
+        def read() -> Read:
+            self._check_identity()
+            return self._read(pieces, settled=settled, forgotten=sorted(first.keys() - last.keys()), ends=ends)
+
+        return self._named(read)
 
     def _read(self, pieces: list[dict[str, Any]], *, ends: bool, **known: Any) -> Read:
         count = min(len(pieces), self._source.max_partitions or len(pieces))
@@ -248,7 +256,7 @@ class OpenChannels(OpenSource):
                 "max_records": self._source.max_records,
                 "idle_seconds": self._source.idle_seconds,
                 "on_data_loss": self._source.on_data_loss,
-                "ends": self._ends() if ends else None,
+                "ends": self._ends.of_attempt() if ends and self._ends is not None else None,
                 "settled": {},
                 "expired": [],
                 **known,
@@ -271,9 +279,8 @@ class OpenChannels(OpenSource):
             raise self._error(f"the reader tells an end of {back[0]} that lies before its start.")
         renewed = any(
             # Not the same threshold as that which triggers the batch: the clocks of two hosts need not agree.
-            at.get("seen", 0) - begin[channel].get("seen", 0) >= self._renewed_after_ms // 2
+            at.get("seen", 0) - begin.get(channel, NEW).get("seen", 0) >= self._renewed_after_ms // 2
             for channel, at in end.items()
-            if "after" in begin.get(channel, NEW)
         )
         if not renewed and not set(moved(begin, end)) - {*forgotten}:
             return start
@@ -282,15 +289,14 @@ class OpenChannels(OpenSource):
     @property
     def _renewed_after_ms(self) -> int:
         """The time after which an idle channel gets a batch without rows: half of the server's retention. Later, when
-        the last row that was read is gone too, that batch proves that no row has come and gone since."""
+        the last row that was read is gone too, or none was read yet, that batch proves that no row has come and gone
+        since."""
         return self._server.retention_ms() // 2
 
     def _is_to_be_renewed(self, position: Position, candidates: Position) -> bool:
         before_ms = self._context.clock_ms() - self._renewed_after_ms
-        return any(
-            "after" in position.get(channel, NEW) and at.get("seen", before_ms) < before_ms
-            for channel, at in candidates.items()
-        )
+        # Before the first batch nobody was promised any row yet.
+        return bool(position) and any(at.get("seen", 0) < before_ms for at in candidates.values())
 
     def secrets(self) -> Mapping[str, str]:
         """Return the secrets for requests to the server."""
@@ -317,21 +323,15 @@ class OpenChannels(OpenSource):
         has begun, the source never reads the position back to plan by it."""
         if self._context.lane == LIVE:
             self._named(lambda: self._push(self._parsed(end)))
-        self._sweep()
+        if self._ends is not None:
+            self._named(self._ends.sweep)
 
     def _push(self, position: Position) -> None:
+        self._check_identity()
         self._server.push(position)
         lost = sorted(self._server.lacks(position))
         if lost:
             raise self._error(f"the server was told how far {', '.join(lost[:5])} is read, and does not show it.")
-
-    def _sweep(self) -> None:
-        """Remove files of attempts that died long ago."""
-        folder, before = self._ends_folder(), time.time() - _LITTER_SECONDS
-        for path in Path(folder).iterdir() if folder is not None and Path(folder).is_dir() else ():
-            # A checkpoint may name the folder: only entries with the name of an attempt's own folder are removed.
-            if _ATTEMPT.fullmatch(path.name) and path.lstat().st_mtime < before:
-                channel_ends.remove(str(path))
 
     def not_replayable(self, start: Offset | None, end: Offset | None) -> str | None:
         """The reason if rows are gone; None otherwise."""
@@ -436,8 +436,25 @@ class OpenChannels(OpenSource):
             if why is not None:
                 raise self._error(f"{channel} is at no place that there can be: {why}.")
 
-    def _listed(self) -> Mapping[str, Channel]:
-        return self._server.channels(max_age=self._source.discover_seconds)
+    def made_again(self) -> str | None:
+        """What is there instead of what was read."""
+
+        def look() -> str | None:
+            self._server.channels(max_age=self._source.discover_seconds)
+            return self._identity.another(self._server.identity())
+
+        return self._named(look)
+
+    def _listed(self, *, max_age: float | None = None) -> Mapping[str, Channel]:
+        listed = self._server.channels(max_age=self._source.discover_seconds if max_age is None else max_age)
+        self._check_identity()
+        return listed
+
+    def _check_identity(self) -> None:
+        """Check that what was listed last is what was read before, whatever ``on_data_loss`` says: what another one has
+        are other rows."""
+        if (another := self._identity.another(self._server.identity())) is not None:
+            raise SourceChangedError(f"source {self._name!r}: {another}")
 
     def _listed_for(self, position: Position) -> tuple[Mapping[str, Channel], list[str]]:
         """Return the server's listing, and the channels of the position that it lacks although they had not ended. A
@@ -445,30 +462,18 @@ class OpenChannels(OpenSource):
         listed = self._listed()
         expired = unfinished(position) - listed.keys()
         if expired:
-            listed = self._server.channels(max_age=0)
+            listed = self._listed(max_age=0)
             expired = unfinished(position) - listed.keys()
         if expired and self._source.on_data_loss == FAIL:
-            behind = self._context.set_offset(render(merged(position, {}, expired=expired)), skip=True)
+            # What came of them is named too: it begins at the first row that is there, whatever went before.
+            there = {**dict.fromkeys(listed, NEW), **merged(position, {}, expired=expired)}
+            behind = self._context.set_offset(render(there), skip=True)
             raise SourceChangedError(
                 f"source {self._name!r}: {', '.join(sorted(expired)[:5])} of {self._source.location()} went before "
                 "they were read to their end: retention has removed them. on_data_loss='record_gap' goes on without "
                 f"them, and the batch says so; or set the position behind them: `{behind}`."
             )
         return listed, sorted(expired)
-
-    def _ends(self) -> str | None:
-        """Return a folder of the attempt's own, which does not exist yet. Each job of an attempt gets another
-        folder."""
-        folder = self._ends_folder()
-        return None if folder is None else f"{folder}/{uuid.uuid4()}"
-
-    def _ends_folder(self) -> str | None:
-        """The folder for ends; None where executors could not write into the checkpoint: a command that looks through a
-        draft of the checkpoint gets None too."""
-        if self._source.ends_dir is not None:
-            return f"{self._source.ends_dir}/{_ENDS}"
-        folder = self._context.state.for_spark
-        return None if folder is None else f"{folder.removeprefix('file://')}/{_ENDS}"
 
     def _named(self, question: Callable[[], T]) -> T:
         return asked_of(self._name, question)

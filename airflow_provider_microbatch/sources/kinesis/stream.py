@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -43,20 +45,19 @@ class Stream:
         self._clock_ms = clock_ms
 
     def retention_ms(self) -> int:
-        """The stream's retention setting; requested once as long as a client lives."""
-        if self._held.retention_ms is None:
-            found = self._ask(lambda kinesis: kinesis.describe_stream_summary(StreamName=self._source.stream))
-            hours: int = found["StreamDescriptionSummary"]["RetentionPeriodHours"]
-            self._held.retention_ms = hours * _HOUR_MS
-        return self._held.retention_ms
+        """The stream's retention setting."""
+        hours: int = self._listed(max_age=float("inf")).summary["RetentionPeriodHours"]
+        return hours * _HOUR_MS
 
     def channels(self, *, max_age: float) -> Mapping[str, Channel]:
         """All shards that the stream lists, including those that have ended."""
-        listed = self._held.listed
-        if listed is None or time.monotonic() - listed[0] > max_age:
-            asked = time.monotonic()
-            self._held.listed = listed = (asked, self._ask(self._list))
-        return listed[1]
+        return self._listed(max_age=max_age).shards
+
+    def identity(self) -> str:
+        """Its ARN, which has region and account, and when it was created."""
+        summary = self._listed(max_age=float("inf")).summary
+        made: datetime = summary["StreamCreationTimestamp"]
+        return f"{summary['StreamARN']} of {made.astimezone(UTC).isoformat()}"
 
     def beginning(self, channels: Mapping[str, Channel]) -> Position | None:
         """The beginning by the definition's ``start``. A shard closed before the first plan has no later records."""
@@ -115,6 +116,16 @@ class Stream:
     def lacks(self, position: Position) -> tuple[()]:
         """None, since Kinesis keeps no position."""
         return ()
+
+    def _listed(self, *, max_age: float) -> _Listing:
+        listed = self._held.listed
+        if listed is None or time.monotonic() - listed.asked > max_age:
+            asked = time.monotonic()
+            shards = self._ask(self._list)
+            # Behind the shards: so shards of a stream that was removed since are not taken for those of this one.
+            found = self._ask(lambda kinesis: kinesis.describe_stream_summary(StreamName=self._source.stream))
+            self._held.listed = listed = _Listing(asked=asked, shards=shards, summary=found["StreamDescriptionSummary"])
+        return listed
 
     def _list(self, kinesis: Any) -> Mapping[str, Channel]:
         found: dict[str, Channel] = {}
@@ -199,14 +210,24 @@ class _RefusedError(SourceError):
     """Kinesis does not know such a place."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Listing:
+    """:param asked: by the monotonic clock, seconds.
+    :param summary: of the stream, as Kinesis describes it.
+    """
+
+    asked: float
+    shards: Mapping[str, Channel]
+    summary: Mapping[str, Any]
+
+
 class _Held:
     """A client, and the facts that it has learned about one stream. Only one thread at a time uses it."""
 
     def __init__(self, kinesis: Any) -> None:
         self.client = kinesis
         self.lock = threading.RLock()
-        self.listed: tuple[float, Mapping[str, Channel]] | None = None
-        self.retention_ms: int | None = None
+        self.listed: _Listing | None = None
         self.iterators: dict[str, tuple[tuple[Any, ...], str | None]] = {}
 
 

@@ -12,7 +12,7 @@ from airflow_provider_microbatch.connections import Connect
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.lifetime import Close, shared
 from airflow_provider_microbatch.runtime.channels import FAIL, At
-from airflow_provider_microbatch.runtime.tablestore import Place, counts_none, is_token, rows_in
+from airflow_provider_microbatch.runtime.tablestore import ANOTHER, Place, counts_none, is_token, rows_in
 from airflow_provider_microbatch.runtime.tunnel_calls import (
     FINISHED,
     NOT_IN_TURN,
@@ -69,6 +69,10 @@ class Tunnel:
             for name, status in self._state(max_age=max_age).channels.items()
             if status != WAIT
         }
+
+    def identity(self) -> str:
+        """The id of the tunnel, which no other one ever has."""
+        return f"tunnel {self._id}"
 
     def beginning(self, channels: Mapping[str, Channel]) -> Position | None:
         """A channel that was read to its end before the first plan has nothing for a batch; the others begin where the
@@ -229,8 +233,8 @@ class Tunnel:
         if state.expired and self._source.on_data_loss == FAIL:
             raise SourceError(
                 f"{self._source.location()}: the tunnel has expired: rows went from the table's log before they were "
-                "read. on_data_loss='record_gap' goes on without them, if the tunnel still gives what is left; else "
-                "create another tunnel, and read what is missing from the table itself."
+                "read. on_data_loss='record_gap' goes on without them, if the tunnel still gives what is left. "
+                f"{ANOTHER}"
             )
 
     def _ask(self, question: Callable[[Calls], T]) -> T:

@@ -87,12 +87,21 @@ class OpenTimedMariaDb(OpenMariaDbTable, OpenTimed[TimedTable]):
     def _placed(self, table: TimedTable, offset: Offset | None) -> Moment:
         """The place of an offset in the table.
 
-        :raises SourceError: if the table is another one by now.
+        :raises SourceError: if the table is another one by now, or the clock is behind the place.
         """
         place = table.exact(self._place(offset))
         other = self._other(table, place)
         if other is not None:
             raise SourceError(other)
+        now = table.now
+        if place.time is not None and place.time > now:
+            back = self._set_offset(Moment(time=now).text(), reread=True)
+            raise SourceError(
+                f"rows up to {place.time} were read, and the database's clock says {now}: it was put back by more than "
+                f"late_seconds={self._source.late_seconds:g}. What is written until it is there again would count as "
+                "read. Put the clock right; then set the position to the time that the clock was put back to, as by "
+                f"`{back}`: rows from there on that were read come again."
+            )
         return place
 
     def _other(self, table: TimedTable, place: Moment) -> str | None:

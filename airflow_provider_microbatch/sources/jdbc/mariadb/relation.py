@@ -54,23 +54,25 @@ class Relation:
         :raises SourceError: if it is not a table of InnoDB.
         """
         self._session.rows(f"SELECT 1 FROM {self._table} LIMIT 0")  # says what is missing
-        name, engine, is_divided = self._session.row(
-            "SELECT concat(table_schema, '.', table_name), engine, create_options LIKE '%%partitioned%%' "
+        database, bare, engine, is_divided = self._session.row(
+            "SELECT table_schema, table_name, engine, create_options LIKE '%%partitioned%%' "
             f"FROM information_schema.tables WHERE {self._of}",
             *self._named,
         )
+        name = f"{database}.{bare}"
         if str(engine).lower() != "innodb":
             raise SourceError(
                 f"{self._table} is no table of InnoDB: only such a table has snapshots, and tells who writes it"
             )
         if is_divided:
             return name, 0
-        # Names of InnoDB are those of files, and differ by case where those of SQL may not.
+        # Names of InnoDB are those of files, and differ by case where those of SQL may not: it has them in lower case
+        # then, whatever the user wrote, or the server shows.
+        file = "cast(convert(if(@@lower_case_table_names = 0, %s, lower(%s)) USING filename) AS binary)"
         found = self._session.rows(
-            "SELECT table_id FROM information_schema.innodb_sys_tables WHERE cast(name AS binary) = concat("
-            "cast(convert(coalesce(%s, database()) USING filename) AS binary), '/', "
-            "cast(convert(%s USING filename) AS binary))",
-            *self._named,
+            "SELECT table_id FROM information_schema.innodb_sys_tables "
+            f"WHERE cast(name AS binary) = concat({file}, '/', {file})",
+            *(database, database, bare, bare),
         )
         if not found:
             raise SourceError(f"{self._table} is being made again at this moment: look again")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from airflow_provider_microbatch.exceptions import SourceError
@@ -21,16 +22,41 @@ _LISTED = (
 )
 
 
+_READS = (
+    r"(?is)^(\s|\(|/\*(?!M?!).*?\*/|(--\s|#)[^\n]*\n)*"
+    r"(SELECT|SHOW|ALTER|CREATE|DROP|OPTIMIZE|CHECK|REPAIR|FLUSH|BACKUP"
+    r"|WITH\b(?!.*\b(INSERT|REPLACE|UPDATE|DELETE)\b))\b"
+)
+"""Statements that add no row to a table that is there; any other may."""
+
+_STATEMENTS = (
+    "SELECT coalesce(max(time_ms), 0) FROM information_schema.processlist WHERE id <> connection_id() "
+    "AND (command IN ('Query', 'Execute') OR info IS NOT NULL) AND NOT coalesce(info REGEXP %s, 0)"
+)
+
+
 def now(session: Session) -> int:
     """Return the time of the server's clock, milliseconds since the epoch."""
     (seconds,) = session.row("SELECT unix_timestamp(sysdate(6))")
     return int(1000 * seconds)
 
 
+def statements_since(session: Session) -> int:
+    """Return since when the oldest statement runs that may still add rows with the time of its start; the present time
+    if there is none; milliseconds since the epoch. InnoDB does not list a statement as a transaction that has written
+    while it reads, as ``INSERT … SELECT`` may for long, or while it waits for a lock of the server's own. Called before
+    :func:`running_since`: what is not listed here has ended, has written by then, or begins later than that time.
+    """
+    now_ms = now(session)
+    (ran_ms,) = session.row(_STATEMENTS, _READS)
+    return now_ms - math.ceil(float(ran_ms))
+
+
 def running_since(session: Session) -> int:
     """Return since when the oldest transaction runs that has written something, rounded down to a second; the present
-    time if there is none, and 0 if that is not known of one; milliseconds since the epoch. Called before the snapshot
-    begins: what is not listed has committed before it, or begins later than that time.
+    time if there is none, and 0 if that is not known of one: it began in a server before this one, or by a clock that
+    was put back since; milliseconds since the epoch. Called before the snapshot begins: what is not listed has
+    committed before it, or begins later than that time.
 
     :raises SourceError: if that cannot be known.
     """
@@ -50,4 +76,6 @@ def running_since(session: Session) -> int:
             )
         time.sleep(_AGAIN_SECONDS)
     session.rows("SET SESSION time_zone = '+00:00'")
-    return min([now_ms, *(int(1000 * since) for is_own, wrote, since in listed if wrote and not is_own)])
+    listed_ms = now(session)
+    began = [int(1000 * since) for is_own, wrote, since in listed if wrote and not is_own]
+    return min([now_ms, *(since_ms if since_ms <= listed_ms else 0 for since_ms in began)])

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources.jdbc.mariadb.relation import WHOLE, Relation
-from airflow_provider_microbatch.sources.jdbc.mariadb.running import now, running_since
+from airflow_provider_microbatch.sources.jdbc.mariadb.running import now, running_since, statements_since
 from airflow_provider_microbatch.sources.jdbc.mariadb.session import Session, connected, quoted_column
 from airflow_provider_microbatch.sources.jdbc.mariadb.times import before_all_later, plain
 from airflow_provider_microbatch.sources.jdbc.moment import Made, Moment
@@ -78,9 +78,10 @@ class TimedTable(Relation):
 
     def settled(self, late_seconds: float) -> str:
         """Begin a new snapshot, and return the time before which no row will be committed after it: the start of the
-        oldest transaction that runs and has written, less the seconds by which a transaction may write later than the
-        time that it gives its rows."""
-        ms = running_since(self._session) - int(1000 * late_seconds)
+        oldest transaction that runs and has written, or of the oldest statement that may still write, less the seconds
+        by which a transaction may write later than the time that it gives its rows."""
+        statements_ms = statements_since(self._session)
+        ms = min(statements_ms, running_since(self._session)) - int(1000 * late_seconds)
         self._session.begin()
         return before_all_later(ms, self._zone, digits=self._digits)
 
