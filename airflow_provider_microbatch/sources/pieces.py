@@ -33,3 +33,9 @@ def without(pieces: Iterable[Piece], taken: Iterable[Piece]) -> tuple[Piece, ...
                 break
         left.append((start, end))
     return joined(left)
+
+
+def common(pieces: Iterable[Piece], others: Iterable[Piece]) -> tuple[Piece, ...]:
+    """The numbers that are in both, in the form of :func:`joined`."""
+    of = joined(pieces)
+    return without(of, without(of, others))
