@@ -226,6 +226,9 @@ class Pipeline(Definition):
                 raise DefinitionError(f"{where}: hook {hook!r} is a {type(hook).__name__}, not a JobStatusHook.")
         if self.plan not in (LIVE, INTERVAL):
             raise DefinitionError(f"{where}: plan must be {LIVE!r} or {INTERVAL!r}, not {self.plan!r}.")
+        for name, source in self.sources.items() if self.plan == INTERVAL and not is_read_back() else ():
+            if (why := source.refuses_intervals) is not None:
+                raise DefinitionError(f"{where}: plan={INTERVAL!r} reads data intervals, and source {name!r} {why}.")
         if self.on_overlap not in (SKIP, REPLAY):
             raise DefinitionError(f"{where}: on_overlap must be {SKIP!r} or {REPLAY!r}, not {self.on_overlap!r}.")
         self._check_lookback(where)

@@ -275,7 +275,9 @@ class IntervalWork:
         if self._clock_ms() < self._interval.end_ms:
             return f"the data interval {self._interval} is not over"
         unsettled = _together((survey.unsettled, survey.splits) for survey in surveys)
-        return f"{unsettled} in {self._interval} are too young to be read" if unsettled else None
+        if unsettled:
+            return f"{unsettled} in {self._interval} are too young to be read"
+        return next((survey.waits for survey in surveys if survey.waits is not None), None)
 
     def _check_live(self, surveys: Sequence[IntervalSurvey]) -> None:
         """Check that the live lane has no unfinished batch from before the pipeline was planned by intervals, and no

@@ -20,7 +20,7 @@ from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.checkpoint.set_offset_command import set_offset_command
 from airflow_provider_microbatch.connections import Connect, connect
 from airflow_provider_microbatch.definition import Definition
-from airflow_provider_microbatch.exceptions import IntervalError, SourceError
+from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.lifetime import Close, at_end
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.runtime.streaming_job import Stream
@@ -30,6 +30,7 @@ from airflow_provider_microbatch.sources.intervals import (
     HeldRanges,
     Interval,
     IntervalSurvey,
+    no_clock,
 )
 from airflow_provider_microbatch.stores import Store
 
@@ -166,6 +167,11 @@ class Source(Definition, ABC):
     def refuses_dead_letters(self) -> str | None:
         """The reason why a pipeline that keeps dead letters cannot have the source, in words that follow the source's
         name; None if the pipeline can."""
+        return None
+
+    @property
+    def refuses_intervals(self) -> str | None:
+        """The reason, in words that follow the source's name, why ``plan="interval"`` is refused; None if it is not."""
         return None
 
     @property
@@ -478,7 +484,7 @@ class OpenSource(ABC):
         :param held: the ranges of this source that the batches of all lanes read.
         :raises IntervalError: if the source has no clock.
         """
-        raise self._no_clock()
+        raise no_clock(self)
 
     def plan_interval(self, interval: Interval, held: HeldRanges) -> tuple[Offset | None, Offset | None]:
         """Return start and end of the part of the interval that no other lane holds; start and end are equal if there
@@ -491,10 +497,4 @@ class OpenSource(ABC):
         :param held: the ranges of this source that the batches of all lanes read.
         :raises IntervalError: if the source has no clock.
         """
-        raise self._no_clock()
-
-    def _no_clock(self) -> IntervalError:
-        return IntervalError(
-            f"a {type(self).__name__} has no clock that tells which of its data belongs to a data interval. Its "
-            "pipeline can be run as new data comes and replayed batch by batch, but not be backfilled."
-        )
+        raise no_clock(self)

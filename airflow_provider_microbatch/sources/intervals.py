@@ -148,6 +148,8 @@ class IntervalSurvey:
         ever read that data.
     :param passed: data before the interval that is not late for it and that no batch of any lane holds: unless a run
         for that data is on its way, no run reads it. None if there is none, or if the source does not tell.
+    :param waits: the reason, in words, why data may still come that the interval's run is to read, although nobody sees
+        it yet; None if the source does not know of any.
     """
 
     unread: bool
@@ -157,6 +159,15 @@ class IntervalSurvey:
     left: int = 0
     unsettled: int = 0
     passed: Unread | None = None
+    waits: str | None = None
+
+
+def no_clock(source: object) -> IntervalError:
+    """The error of a source that is asked about an interval and has no clock."""
+    return IntervalError(
+        f"a {type(source).__name__} has no clock that tells which of its data belongs to a data interval. Its "
+        "pipeline can be run as new data comes and replayed batch by batch, but not be backfilled."
+    )
 
 
 def written_ms(ms: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sources import OpenSource
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.open import OpenFileSource
-from airflow_provider_microbatch.sources.intervals import Interval
+from airflow_provider_microbatch.sources.intervals import Interval, IntervalSurvey
 from tests.execution.intervals import DAY_MS, HOUR_MS, IntervalWorld, backfill_run, hour
 from tests.execution.maintaining import applied, rewind
 from tests.execution.world import CODE, run_identity
@@ -97,6 +98,23 @@ def test_nor_before_its_files_are_old_enough(tmp_path: Path) -> None:
     with pytest.raises(IntervalError, match="1 file"):
         world.backfill(hour(0), 1)
     world.clock = DAY_MS + 2 * HOUR_MS
+    world.backfill(hour(0), 1)
+    assert world.ids() == [1]
+
+
+def test_nor_while_a_source_waits_for_what_nobody_sees_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, surveyed = IntervalWorld(tmp_path, plan="interval"), OpenFileSource.survey_interval
+    world.land_at(0.5, 1)
+
+    def waits(self: OpenFileSource, *asked: Any) -> IntervalSurvey:
+        return dataclasses.replace(surveyed(self, *asked), waits="a transaction runs")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(OpenFileSource, "survey_interval", waits)
+        decision = world.work(hour(0)).should_fire(backfill_run(1))
+        assert (decision.fire, decision.reason) == (False, "a transaction runs")
+        with pytest.raises(IntervalError, match="a transaction runs, and what comes later would be left out"):
+            world.backfill(hour(0), 1)
     world.backfill(hour(0), 1)
     assert world.ids() == [1]
 

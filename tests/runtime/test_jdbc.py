@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.runtime.app import run_job
 from airflow_provider_microbatch.runtime.jdbc import read
 from airflow_provider_microbatch.sinks.file import FileSink
-from airflow_provider_microbatch.sources import SourceContext
+from airflow_provider_microbatch.sources import OpenSource, SourceContext
+from airflow_provider_microbatch.sources.intervals import Interval
 from airflow_provider_microbatch.sources.jdbc import DRIVER, MARIADB_DRIVER, JdbcSource
 from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.environments import jars
@@ -24,6 +26,12 @@ from tests.support.orders_table import orders_table
 pytestmark = pytest.mark.spark
 
 JUNE_MS = 1_780_272_000_250  # 2026-06-01 00:00:00.25 UTC
+KINDS = [
+    ("postgres", "timestamptz"),
+    ("postgres", "timestamp"),
+    ("mariadb", "timestamp(6)"),
+    ("mariadb", "datetime(6)"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +134,36 @@ def test_rows_of_mariadb_are_those_that_were_planned_wherever_spark_is(
             rows = sorted((row.id, row.at) for row in frame.selectExpr("id", "unix_millis(updated_at) at").collect())
             assert rows == [(id, JUNE_MS + id * 3_600_000) for id in ids]
             assert frame.rdd.getNumPartitions() > 1
+
+
+@pytest.mark.parametrize(("database", "kind"), KINDS)
+def test_rows_of_a_data_interval_are_those_that_it_took_wherever_spark_is(
+    spark: Any, tmp_path: Path, far_from_utc: None, database: str, kind: str
+) -> None:
+    store = PosixStore(tmp_path / "checkpoint")
+    with orders_table() if database == "postgres" else orders_in_mariadb() as orders:
+        orders.execute("ALTER TABLE orders DROP COLUMN IF EXISTS updated_at")
+        orders.execute(f"ALTER TABLE orders ADD updated_at {kind} NULL")
+        zone = "+00" if kind == "timestamptz" else ""
+        for id in range(1, 9):
+            orders.execute(f"INSERT INTO orders (updated_at) VALUES ('2026-06-01 0{id}:00:00.25{zone}')")
+        definition = JdbcSource(
+            "orders", orders.conn_id, database=database, timestamp="updated_at", partitions=2, max_rows=2
+        )
+
+        def opened(lane: str = LIVE) -> OpenSource:
+            return definition.open(SourceContext(name="orders", log=store, state=store, clock_ms=lambda: 0, lane=lane))
+
+        def rows(lane: str, start: str | None, end: str | None) -> list[int]:
+            frame = read(spark, opened(lane).read(start, end).arguments).frame
+            return sorted(row.id for row in frame.collect())
+
+        first = opened().latest_offset(None)
+        june = Interval(start_ms=JUNE_MS, end_ms=JUNE_MS + 4 * 3_600_000)
+        took = opened("interval-a").plan_interval(june, {})
+        second = opened().latest_offset(first)
+        assert rows("interval-a", *took) == [3]
+        assert [rows(LIVE, None, first), rows(LIVE, first, second)] == [[1, 2], [4, 5]]
 
 
 def test_values_of_mariadb_are_what_they_were(spark: Any, tmp_path: Path, far_from_utc: None) -> None:

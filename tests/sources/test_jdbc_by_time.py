@@ -20,7 +20,7 @@ from airflow_provider_microbatch.sources import ReadLimit
 from airflow_provider_microbatch.sources.jdbc import by_time
 from airflow_provider_microbatch.sources.jdbc.by_time import OpenTimedTable
 from airflow_provider_microbatch.sources.jdbc.cluster import Cluster
-from airflow_provider_microbatch.sources.jdbc.moment import Made, Moment, Running
+from airflow_provider_microbatch.sources.jdbc.moment import Had, Made, Moment, Running
 from airflow_provider_microbatch.sources.jdbc.transactions import unseen
 from tests.sources.beside_writers import read_beside
 from tests.sources.jdbc_world import INSERT, check_lag_waits_for_nobody, ids, opener, timed_orders
@@ -411,7 +411,16 @@ def test_a_moment_is_read_as_it_was_written(
     made = Made(name="public.orders", oid=17, file=3, cluster=cluster)
     place = Moment(time=time, key=key, below=9, running=tuple(running), since=since, rows=rows, digest="7", made=made)
     assert Moment.of(place.text()) == place
+    assert Moment.of(replace(place, behind=3).text()) == replace(place, behind=3)
     assert Moment.of(Moment().text()) == Moment()
+    spans = ((rows % 10**15, rows % 10**15 + 1), (10**15, 10**15 + 10**9))
+    before = Moment(below=8, running=tuple(running), spans=spans[:1], digest="")
+    had = (Had(after=Moment(time=time, key=key), end=replace(place, made=None)), Had(after=Moment(), end=before))
+    interval = Moment(below=9, running=tuple(running), rows=rows, digest="7", made=made, spans=spans, had=had)
+    assert Moment.of(interval.text()) == interval
+    for wrong in (((2, 1),), ((0, 10**18),), ((0.5, 1),), (("0'", 1),)):
+        with pytest.raises(ValueError, match="no place"):
+            Moment.of(replace(interval, spans=wrong).text())
     backwards = replace(place, running=(Running(first=2, last=1, since=time),)).text()
     with pytest.raises(ValueError, match="no place"):
         Moment.of(backwards)

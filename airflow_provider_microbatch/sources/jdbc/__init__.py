@@ -25,6 +25,9 @@ class JdbcSource(Source):
     timestamp is less than ``late_seconds`` behind, or if its transaction had written something, anywhere, when a batch
     was planned meanwhile. A row that is updated, with a new timestamp, comes again.
 
+    By ``timestamp`` data intervals can be read too: an interval has the rows whose timestamp lies in it, and what one
+    lane has read no other lane reads.
+
     By ``column`` alone: a transaction that takes a number may commit after another one that took a later number. So an
     offset names, in addition to the highest number, the lower numbers that were not visible: once such a row is
     visible, the next batch reads it, once. A number is awaited until every transaction that ran when the number was
@@ -118,6 +121,16 @@ class JdbcSource(Source):
         from airflow_provider_microbatch.sources.jdbc.open import OpenJdbcSource
 
         return OpenJdbcSource(self, context)
+
+    @property
+    def refuses_intervals(self) -> str | None:
+        """Numbers tell no time."""
+        if self.timestamp is not None:
+            return None
+        return (
+            f"({self.location()!r}) is read by the numbers of {self.column!r}, which tell no time: read it by a column "
+            "of timestamps, timestamp='updated_at'"
+        )
 
     def reads_as(self) -> Mapping[str, str | None]:
         texts = ", ".join(self.texts) or None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -10,13 +10,15 @@ from functools import partial
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceError
-from airflow_provider_microbatch.sources import UNLIMITED, Figures, ReadLimit
+from airflow_provider_microbatch.sources import Figures, ReadLimit
 from airflow_provider_microbatch.sources.jdbc.access import Access
-from airflow_provider_microbatch.sources.jdbc.moment import FIRST, Made, Moment
+from airflow_provider_microbatch.sources.jdbc.moment import FIRST, Had, Made, Moment, Running
 from airflow_provider_microbatch.sources.jdbc.opened import LAG_SECONDS, MOST_COUNTED
 from airflow_provider_microbatch.sources.jdbc.session import access
+from airflow_provider_microbatch.sources.jdbc.taken import Found
 from airflow_provider_microbatch.sources.jdbc.timed import OpenTimed
 from airflow_provider_microbatch.sources.jdbc.timed_table import TimedTable, timed
+from airflow_provider_microbatch.sources.pieces import Piece
 
 MOST_RUNNING = 5000
 """A larger number of spans would make entries of the offset log too large."""
@@ -28,6 +30,7 @@ class OpenTimedTable(OpenTimed[TimedTable]):
     def has_new(self, position: Offset | None) -> bool:
         place = self._place(position)
         with self._timed() as table:
+            place = table.exact(place) if place.by_hand else place
             self._check_goes_on(table, place)
             ranges = table.ranges
             found = table.any(ranges.ahead(place, table.now), ranges.late(place, self._since(table, place)))
@@ -36,15 +39,15 @@ class OpenTimedTable(OpenTimed[TimedTable]):
                 self._check_exact(table)
             return found
 
-    def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
+    def _next(self, start: Offset | None, limit: ReadLimit, found: Found) -> tuple[Moment, Moment] | None:
         place = self._place(start)
-        with self._timed(plans=True) as table:
+        with self._timed(plans=True, found=found) as table:
             table.check()
             self._check_exact(table)
             begin = table.exact(place)
             self._check_goes_on(table, begin)
             end = self._planned(table, begin, self._most(limit))
-        return start if end is None else end.text()
+        return None if end is None else (begin, end)
 
     def check_offset(self, offset: Offset) -> None:
         place = self._place(offset)
@@ -60,7 +63,7 @@ class OpenTimedTable(OpenTimed[TimedTable]):
             if (one.below is None) != (two.below is None):
                 written, read = (one, two) if one.below is None else (two, one)
                 # No row of the current table has been read: positions in another table lie before all of it.
-                now = table.made()
+                now = table.identity()
                 if self._other(read, now) is not None:
                     return written is one
                 if self._untold(table, read, now) is not None:
@@ -79,6 +82,7 @@ class OpenTimedTable(OpenTimed[TimedTable]):
         """Rows, counted up to :data:`MOST_COUNTED`."""
         place = self._place(position)
         with self._timed(seconds=LAG_SECONDS) as table:
+            place = table.exact(place) if place.by_hand else place
             self._check_goes_on(table, place)
             ranges = table.ranges
             late = ranges.late(place, self._since(table, place))
@@ -103,17 +107,50 @@ class OpenTimedTable(OpenTimed[TimedTable]):
         if found is None and not late:
             return None
         time, key = (begin.time, begin.key) if found is None else found
-        end = Moment(time=time, key=key, below=table.below(), since=since, made=table.made())
+        behind = len(ranges.intervals)
+        end = Moment(time=time, key=key, below=table.below(), since=since, made=table.identity(), behind=behind)
         # Before the first batch nothing of theirs is read, however old it is.
         new = FIRST if begin.time is None else table.earlier(begin.time, self._source.late_seconds)
-        running = tuple(table.running(end, begin, new))
+        rows, digest = table.rows(ranges.between(begin, end, replayed=False))
+        return replace(end, running=self._running(table, end, begin, new), rows=rows, digest=digest)
+
+    def _running(self, table: TimedTable, end: Moment, start: Moment, since: str) -> tuple[Running, ...]:
+        """The result of :meth:`TimedTable.running`.
+
+        :raises SourceError: if an entry cannot hold it.
+        """
+        running = tuple(table.running(end, start, since))
         if len(running) > MOST_RUNNING:
             raise SourceError(
                 f"{len(running):,} transactions and subtransactions run beside each other, more than {MOST_RUNNING:,} "
                 "spans of ids, and their rows cannot be waited for one by one. Nothing is lost: wait for them to end."
             )
-        rows, digest = table.rows(ranges.between(begin, end, replayed=False))
-        return replace(end, running=running, rows=rows, digest=digest)
+        return running
+
+    def _seen(self, table: TimedTable) -> tuple[Moment, int | None]:
+        return Moment(below=table.below()), None
+
+    def _told_apart(self, table: TimedTable, end: Moment) -> Moment:
+        return replace(end, running=self._running(table, end, Moment(), FIRST))
+
+    def _anew(self, table: TimedTable, had: Sequence[Had], spans: Sequence[Piece]) -> str | None:
+        below, now, ranges = table.below(), table.identity(), table.ranges
+        asked = ranges.up_to(Moment(spans=tuple(spans)))
+        for one in had:
+            place = one.end
+            if place.below is not None and below < place.below:
+                return (
+                    f"The database is at transaction {below}, and lanes have read up to {place.below}: it was restored "
+                    "to an earlier time, or is another one."
+                )
+            if place.made is None or now.file == place.made.file:
+                continue
+            whole = f"isfinite({ranges.time}) AND {ranges.after(one.after)} AND {ranges.up_to(place)}"
+            seen, unseen = (f"{whole} AND {word}({ranges.seen(place)})" for word in ("", "NOT "))
+            # As for the live lane: VACUUM FULL and CLUSTER keep the transaction of each row.
+            if table.any(f"{unseen} AND {asked}") and not table.any(seen):
+                return f"{self._source.table} was written anew (ALTER TABLE that changes a type, TRUNCATE)."
+        return None
 
     def _since(self, table: TimedTable, start: Moment) -> str | None:
         """Return the timestamp from which the next batch looks for rows behind a position that were committed after it
@@ -131,7 +168,7 @@ class OpenTimedTable(OpenTimed[TimedTable]):
         """Check that the table is still the same: only then its transactions tell which of its rows were read."""
         if place.made is None or place.below is None:
             return
-        now = table.made()
+        now = table.identity()
         other = self._other(place, now) or self._untold(table, place, now)
         if other is not None:
             raise SourceError(other)
@@ -176,6 +213,8 @@ class OpenTimedTable(OpenTimed[TimedTable]):
         return f"{what} (oid {then.oid} then, {now.oid} now). {self._ways(place)}"
 
     def _ways(self, place: Moment, *, reread: bool = False) -> str:
+        if place.spans:
+            return self._new_name()
         begin, here = (
             self._set_offset(moment.text(), skip=True, reread=reread)
             for moment in (Moment(), replace(place, below=None))
@@ -188,7 +227,7 @@ class OpenTimedTable(OpenTimed[TimedTable]):
     def _there(self, start: Offset | None, end: Offset | None) -> int | str:
         begin, place = self._place(start), self._place(end)
         with self._timed() as table:
-            now = table.made()
+            now = table.identity()
             other = self._other(place, now)
             if other is not None:
                 return other
@@ -213,7 +252,7 @@ class OpenTimedTable(OpenTimed[TimedTable]):
         return access(connection, table=self._source.table)
 
     @contextmanager
-    def _timed(self, *, plans: bool = False, seconds: float | None = None) -> Iterator[TimedTable]:
+    def _open_table(self, *, plans: bool = False, seconds: float | None = None) -> Iterator[TimedTable]:
         source = self._source
         connection = self._connect(source.conn_id)
         with (

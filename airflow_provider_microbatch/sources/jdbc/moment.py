@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.sources.jdbc.cluster import UNKNOWN, Cluster
+from airflow_provider_microbatch.sources.pieces import Piece
 
 _TIME = re.compile(
     r"\d{4,6}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?(?:Z|[+-]\d\d(?::?\d\d(?::\d\d)?)?)?(?: BC)?", re.ASCII
@@ -17,6 +19,10 @@ FIRST = "4714-11-24 00:00:00+00 BC"
 """The first moment that PostgreSQL has, but for ``-infinity``."""
 
 _FIELDS = {"t", "k", "below", "open", "from", "rows", "sum", "of"}
+_OF_INTERVAL = {"in", "not"}
+_BEHIND = "behind"
+_EPOCH = datetime(1970, 1, 1)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +72,10 @@ class Moment:
     :param rows: number of rows in the batch.
     :param digest: digest of the rows' timestamps, keys and transactions.
     :param made: the table.
+    :param behind: number of batches of data intervals that were planned before, whose rows this one does not have.
+    :param spans: of the batch of a data interval, which has the rows of these times that were visible then, and no
+        ``time``: microseconds since 1970 by the column's own clock, each span without its end.
+    :param had: of such a batch, the rows of these times that other lanes had taken, which it does not have.
     """
 
     time: str | None = None
@@ -76,6 +86,9 @@ class Moment:
     rows: int = 0
     digest: str | None = None
     made: Made | None = None
+    behind: int = 0
+    spans: tuple[Piece, ...] = ()
+    had: tuple[Had, ...] = ()
 
     @property
     def by_hand(self) -> bool:
@@ -84,21 +97,29 @@ class Moment:
 
     def text(self) -> Offset:
         """Return the text that the logs store."""
+        return json.dumps(self.values())
+
+    def values(self) -> dict[str, Any]:
+        """The values as JSON has them."""
         if self.below is None:
-            return json.dumps({"t": self.time} if self.key is None else {"t": self.time, "k": self.key})
+            return {"t": self.time} if self.key is None else {"t": self.time, "k": self.key}
         made = self.made
-        return json.dumps(
-            {
-                "t": self.time,
-                "k": self.key,
-                "below": self.below,
-                "open": [[one.first, one.last, one.since] for one in self.running],
-                "from": self.since,
-                "rows": self.rows,
-                "sum": self.digest,
-                "of": None if made is None else [made.name, made.oid, made.file, *made.cluster.values()],
-            }
-        )
+        values: dict[str, Any] = {
+            "t": self.time,
+            "k": self.key,
+            "below": self.below,
+            "open": [[one.first, one.last, one.since] for one in self.running],
+            "from": self.since,
+            "rows": self.rows,
+            "sum": self.digest,
+            "of": None if made is None else [made.name, made.oid, made.file, *made.cluster.values()],
+        }
+        if self.behind:
+            values[_BEHIND] = self.behind
+        if self.spans:
+            had = [[one.after.values(), one.end.values()] for one in self.had]
+            values |= {"in": [list(span) for span in self.spans], "not": had}
+        return values
 
     @classmethod
     def of(cls, offset: Offset) -> Self:
@@ -106,30 +127,81 @@ class Moment:
         stranger may have written the logs.
         """
         try:
-            values: Any = json.loads(offset)
-            if not isinstance(values, dict) or values.keys() not in (_FIELDS, {"t"}, {"t", "k"}):
-                raise TypeError("it has other fields than those of a moment; by hand, t and k")
-            time = None if values["t"] is None and values.keys() == {"t"} else _time(values["t"])
-            key = values.get("k")
-            if key is not None:
-                _number(key)
-            if "below" not in values:
-                return cls(time=time, key=key)
-            name, oid, file, *cluster = values["of"]
-            if type(name) is not str or type(values["sum"]) is not str:
-                raise TypeError("'of' names no table, or 'sum' is no text")
-            return cls(
-                time=time,
-                key=key,
-                below=_number(values["below"]),
-                running=tuple(_running(*one) for one in values["open"]),
-                since=None if values["from"] is None else _time(values["from"]),
-                rows=_number(values["rows"]),
-                digest=values["sum"],
-                made=Made(name=name, oid=_number(oid), file=_number(file), cluster=Cluster.of(cluster)),
-            )
-        except (ValueError, TypeError, RecursionError) as error:
+            return cls.of_values(json.loads(offset))
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
             raise ValueError(f"{offset:.200} is no place in a table that is read by time: {error}") from error
+
+    @classmethod
+    def of_values(cls, values: Any) -> Self:
+        """:raises ValueError: if the values are not those of :meth:`values`.
+        :raises TypeError: likewise.
+        :raises OverflowError: likewise.
+        """
+        whole = (_FIELDS, _FIELDS | {_BEHIND}, _FIELDS | _OF_INTERVAL)
+        if not isinstance(values, dict) or values.keys() not in (*whole, {"t"}, {"t", "k"}):
+            raise TypeError("it has other fields than those of a moment; by hand, t and k")
+        is_before_all = values["t"] is None and (values.keys() == {"t"} or "in" in values)
+        time = None if is_before_all else _time(values["t"])
+        key = values.get("k")
+        if key is not None:
+            _number(key)
+        if "below" not in values:
+            return cls(time=time, key=key)
+        if type(values["sum"]) is not str:
+            raise TypeError("'sum' is no text")
+        return cls(
+            time=time,
+            key=key,
+            below=_number(values["below"]),
+            running=tuple(_running(*one) for one in values["open"]),
+            since=None if values["from"] is None else _time(values["from"]),
+            rows=_number(values["rows"]),
+            digest=values["sum"],
+            behind=_number(values.get(_BEHIND, 0)),
+            made=None if values["of"] is None else _made(*values["of"]),
+            spans=tuple(_span(*one) for one in values.get("in", ())),
+            had=tuple(Had(after=cls.of_values(after), end=cls.of_values(end)) for after, end in values.get("not", ())),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Had:
+    """Rows that a lane has taken: those behind ``after`` and up to ``end``, or of its spans, that were visible then.
+
+    :param after: where the lane began; a moment before anything, or one that a user wrote.
+    :param end: up to where it had read, or the batch of its data interval.
+    """
+
+    after: Moment
+    end: Moment
+
+
+def micros(time: str | None) -> int | None:
+    """Microseconds since 1970 of a time that a database has written; None where that is not known, such as before the
+    year 1."""
+    try:
+        found = datetime.fromisoformat(time or "")
+    except ValueError:
+        return None
+    return micros_of(found if found.tzinfo is None else found.astimezone(UTC).replace(tzinfo=None))
+
+
+def micros_of(time: datetime) -> int:
+    """Microseconds since 1970 of a time without a zone."""
+    return (time - _EPOCH) // _MICROSECOND
+
+
+def written(micros: int) -> str:
+    """The time so many microseconds since 1970, without a zone."""
+    return (_EPOCH + timedelta(microseconds=micros)).isoformat(sep=" ", timespec="microseconds")
+
+
+def may_have(interval: Moment, first: str | None, last: str | None) -> bool:
+    """Whether the batch of a data interval may have rows of times from ``first`` to ``last``; None for no bound."""
+    if not interval.spans:
+        return False
+    begin, end = micros(first), micros(last)
+    return (begin is None or begin < interval.spans[-1][1]) and (end is None or interval.spans[0][0] <= end)
 
 
 def _time(value: Any) -> str:
@@ -142,6 +214,19 @@ def _running(first: Any, last: Any, since: Any) -> Running:
     if _number(first) > _number(last):
         raise ValueError(f"transactions from {first} to {last} are none")
     return Running(first=first, last=last, since=_time(since))
+
+
+def _made(name: Any, oid: Any, file: Any, *cluster: Any) -> Made:
+    if type(name) is not str:
+        raise TypeError("'of' names no table")
+    return Made(name=name, oid=_number(oid), file=_number(file), cluster=Cluster.of(list(cluster)))
+
+
+def _span(start: Any, end: Any) -> Piece:
+    written(_number(start)), written(_number(end))  # times that there are
+    if start >= end:
+        raise ValueError(f"{start} to {end} is no span of time")
+    return start, end
 
 
 def _number(value: Any) -> int:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from airflow_provider_microbatch.sources.jdbc.moment import Moment
+from collections.abc import Sequence
+
+from airflow_provider_microbatch.sources.jdbc.moment import Had, Moment, may_have, written
+from airflow_provider_microbatch.sources.jdbc.taken import planned_before
 from airflow_provider_microbatch.sources.jdbc.transactions import seen
 
 
 class Ranges:
     """:param time: the column of timestamps, as SQL has it.
     :param key: the column that orders rows of one timestamp, as SQL has it; None for none.
+    :param intervals: the batches of data intervals in the order in which they were planned. No later range of the live
+        lane has their rows.
     """
 
-    def __init__(self, *, time: str, key: str | None) -> None:
-        self.time, self.key = time, key
+    def __init__(self, *, time: str, key: str | None, intervals: Sequence[Moment] = ()) -> None:
+        self.time, self.key, self.intervals = time, key, intervals
 
     @property
     def order(self) -> list[str]:
@@ -20,7 +25,10 @@ class Ranges:
         return [self.time] if self.key is None else [self.time, self.key]
 
     def up_to(self, end: Moment) -> str:
-        """Rows at or before ``end``, visible or not."""
+        """Rows at or before ``end``, visible or not; of a data interval, those of its times."""
+        if end.spans:
+            times = (f"{self.time} >= '{written(a)}+00' AND {self.time} < '{written(b)}+00'" for a, b in end.spans)
+            return f"({' OR '.join(times)})"
         if end.time is None:
             return "false"
         if self.key is None or end.key is None:
@@ -49,14 +57,16 @@ class Ranges:
     def late(self, start: Moment, since: str | None) -> str:
         """Rows before ``start`` that were not visible when it was planned, from the timestamp ``since`` on."""
         bound = "" if since is None else f" AND {self.time} >= '{since}'"
-        return f"isfinite({self.time}) AND {self.up_to(start)} AND NOT ({self.seen(start)}){bound}"
+        late = f"isfinite({self.time}) AND {self.up_to(start)} AND NOT ({self.seen(start)}){bound}"
+        return late + self._but(self.intervals, since, start.time)
 
     def ahead(self, start: Moment, now: str) -> str:
         """Rows behind ``start`` whose time has come.
 
         :param now: the clock, as SQL has it.
         """
-        return f"isfinite({self.time}) AND {self.after(start)} AND {self.time} <= {now}"
+        ahead = f"isfinite({self.time}) AND {self.after(start)} AND {self.time} <= {now}"
+        return ahead + self._but(self.intervals, start.time, None)
 
     def between(self, start: Moment, end: Moment, *, replayed: bool = True) -> str:
         """Rows of the range.
@@ -66,4 +76,19 @@ class Ranges:
         """
         visible = f" AND {self.seen(end)}" if replayed else ""
         read = f" AND NOT ({self.up_to(start)} AND {self.seen(start)})" if start.time is not None else ""
-        return f"{self.times(end)}{visible}{read}"
+        others = "".join(f" AND NOT ({self.had(one)})" for one in end.had)
+        others = others if end.spans else self._but(planned_before(end, self.intervals), end.since, end.time)
+        return f"{self.times(end)}{visible}{read}{others}"
+
+    def had(self, one: Had) -> str:
+        """Rows that a lane had taken."""
+        return f"{self.after(one.after)} AND {self.up_to(one.end)} AND {self.seen(one.end)}"
+
+    def _but(self, intervals: Sequence[Moment], first: str | None, last: str | None) -> str:
+        """The condition that no data interval has a row.
+
+        :param first: the rows are of no earlier time; None for no bound.
+        :param last: the rows are of no later time; None for no bound.
+        """
+        of = (one for one in intervals if may_have(one, first, last))
+        return "".join(f" AND NOT ({self.between(Moment(), one)})" for one in of)

@@ -3,22 +3,42 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from shlex import quote
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
+from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.exceptions import SourceError
-from airflow_provider_microbatch.sources import digest_of_range
-from airflow_provider_microbatch.sources.jdbc.moment import Moment
+from airflow_provider_microbatch.sources import UNLIMITED, ReadLimit, SourceContext, digest_of_range
+from airflow_provider_microbatch.sources.intervals import HeldRanges, Interval, IntervalSurvey
+from airflow_provider_microbatch.sources.jdbc.intervals import Batches, Table, free, live_of, survey
+from airflow_provider_microbatch.sources.jdbc.moment import Had, Made, Moment, written
 from airflow_provider_microbatch.sources.jdbc.opened import OpenTable
+from airflow_provider_microbatch.sources.jdbc.taken import Found, Taken, is_of
+from airflow_provider_microbatch.sources.pieces import Piece, common, joined
+
+if TYPE_CHECKING:
+    from airflow_provider_microbatch.sources.jdbc import JdbcSource
 
 
-class Times(Protocol):
+class Times(Table, Protocol):
     """The rows of a table at one moment."""
 
     def check(self) -> None:
         """:raises SourceError: if the column does not have timestamps that can be read by."""
+
+    def identity(self) -> Made:
+        """The identity of the table."""
+
+    def leave_out(self, intervals: Sequence[Moment]) -> None:
+        """Have no row of these batches of data intervals, in the order in which they were planned, in a later range of
+        the live lane."""
+
+    def rows(self, condition: str) -> tuple[int, str]:
+        """Number of rows for which the condition holds, and a digest of them that does not depend on their order."""
 
     def inexact(self, *, texts: Sequence[str]) -> list[str]:
         """Columns that Spark cannot carry exactly."""
@@ -33,12 +53,158 @@ T = TypeVar("T", bound=Times)
 class OpenTimed(OpenTable, Generic[T]):
     """Offsets are :class:`~airflow_provider_microbatch.sources.jdbc.moment.Moment` as JSON."""
 
+    def __init__(self, source: JdbcSource, context: SourceContext) -> None:
+        super().__init__(source, context)
+        self._lane = context.lane
+        self._checkpoint = context.checkpoint
+        self._taken = Taken(context.state)
+
     @abstractmethod
-    def _timed(self, *, seconds: float | None = None) -> AbstractContextManager[T]:
+    def _open_table(self, *, plans: bool = False, seconds: float | None = None) -> AbstractContextManager[T]:
         """Open the table as it is at one moment.
 
+        :param plans: also find what a plan needs to know. Not with ``seconds``.
         :param seconds: the longest time that a statement may take; None for no limit.
         """
+
+    @contextmanager
+    def _timed(self, *, plans: bool = False, seconds: float | None = None, found: Found | None = None) -> Iterator[T]:
+        """Open the table, as :meth:`_open_table` does. What data intervals have taken of it is in no range of the live
+        lane.
+
+        :param found: what lanes have taken; None to look.
+        """
+        found = self._taken.find() if found is None else found
+        with self._open_table(plans=plans, seconds=seconds) as table:
+            if found.intervals:
+                now = table.identity()
+                table.leave_out([one if is_of(one, now) else Moment() for _, one in found.intervals])
+            yield table
+
+    @abstractmethod
+    def _next(self, start: Offset | None, limit: ReadLimit, found: Found) -> tuple[Moment, Moment] | None:
+        """Begin and end of the next range; None if there is nothing.
+
+        :param found: what lanes had taken before the look at the table.
+        """
+
+    @abstractmethod
+    def _seen(self, table: T) -> tuple[Moment, int | None]:
+        """What is visible, as a moment without times; and the time from which on rows may not be read yet, microseconds
+        as the column has it, or None for no bound."""
+
+    @abstractmethod
+    def _told_apart(self, table: T, end: Moment) -> Moment:
+        """The same batch of a data interval, with what tells its rows from those that are committed later."""
+
+    @abstractmethod
+    def _anew(self, table: T, had: Sequence[Had], spans: Sequence[Piece]) -> str | None:
+        """The reason why rows of these times that lanes have taken, of the same table, cannot be told from others; None
+        if they can, as far as is known."""
+
+    def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
+        """Return the end of the next range. Writes down that its rows are the live lane's, before its entry is
+        there."""
+        while True:
+            found = self._taken.find()
+            planned = self._next(start, limit, found)
+            if planned is None:
+                return start
+            begin, end = planned
+            if self._taken.claim(found, begin, end):
+                return end.text()
+
+    def survey_interval(self, interval: Interval, held: HeldRanges) -> IntervalSurvey:
+        """Survey by the rows' timestamps. Of rows before the interval those are told that nobody has, for
+        ``late_seconds`` before it."""
+        found = self._taken.find()
+        with self._timed(found=found) as table:
+            table.check()
+            self._check_exact(table)
+            seen, until = self._seen(table)
+            wanted = joined(table.spans([(interval.start_ms, interval.end_ms), *interval.late]))
+            found = self._of_table(table, found, wanted)
+            made = survey(
+                table,
+                interval,
+                lane=self._lane,
+                found=found,
+                batches=self._batches(held),
+                held=held,
+                seen=seen,
+                until=until,
+                window_ms=round(1000 * self._source.late_seconds),
+            )
+            last = table.spans([(interval.start_ms, interval.end_ms)])[-1][1]
+            if until is None or until >= last:
+                return made
+            return replace(
+                made,
+                waits=f"rows of {interval} may still be committed, by what runs or by clocks that differ "
+                f"(late_seconds={self._source.late_seconds:g}): rows may be read up to {written(until)} of "
+                f"{self._source.timestamp!r} so far",
+            )
+
+    def plan_interval(self, interval: Interval, held: HeldRanges) -> tuple[Offset | None, Offset | None]:
+        """Take all rows of the interval that may be read, and that no lane has."""
+        start = Moment().text()
+        while True:
+            found = self._taken.find()
+            with self._timed(plans=True, found=found) as table:
+                table.check()
+                self._check_exact(table)
+                before = found.of(self._lane)
+                end = self._all_left(table, interval, held, found) if before is None else before
+                count, digest = table.rows(table.between(Moment(), end, replayed=before is not None))
+            if not count and before is None:
+                return start, start
+            end = replace(end, rows=count, digest=digest)
+            if before is not None or self._taken.take(found, self._lane, end):
+                return start, end.text()
+
+    def _all_left(self, table: T, interval: Interval, held: HeldRanges, found: Found) -> Moment:
+        """The batch of all rows that the interval takes."""
+        seen, until = self._seen(table)
+        wanted = joined(table.spans([(interval.start_ms, interval.end_ms), *interval.late]))
+        found = self._of_table(table, found, wanted)
+        live = live_of(found, self._batches(held))
+        readable = wanted if until is None else common(wanted, [(wanted[0][0], until)])
+        end = free(readable, seen=seen, found=found, live=live)
+        return self._told_apart(table, replace(end, made=table.identity()))
+
+    def _of_table(self, table: T, found: Found, spans: Sequence[Piece]) -> Found:
+        """What lanes have taken of the table as it is now.
+
+        :param spans: the times that are asked for.
+        :raises SourceError: if nobody knows which of its rows these are.
+        """
+        now = table.identity()
+        of_now = found.of_table(now)
+        # The live lane goes on in a table that was made again where a user has said what is to be read of it.
+        if not of_now.live:
+            others = [one.end for one in found.live] + [one for _, one in found.intervals if common(one.spans, spans)]
+            other = next((one for one in others if not is_of(one, now)), None)
+            if other is not None and other.made is not None:
+                raise SourceError(
+                    f"{now.name} is another table than the one that lanes have read, {other.made.name}, or was made "
+                    f"again (id {other.made.oid} then, {now.oid} now). {self._new_name()}"
+                )
+        intervals = (Had(after=Moment(), end=one) for _, one in of_now.intervals if common(one.spans, spans))
+        why = self._anew(table, [*of_now.live, *intervals], spans)
+        if why is not None:
+            raise SourceError(f"{why} {self._new_name()}")
+        return of_now
+
+    def _new_name(self) -> str:
+        new = f"{self._name}_2"
+        return (
+            "Which of its rows were read cannot be known. Read it as a source of a name that was never used: give it "
+            f"that name in the pipeline, such as {new!r}, and say that it is new: `microbatch add-source "
+            f"{quote(self._checkpoint)} {quote(new)}`."
+        )
+
+    def _batches(self, held: HeldRanges) -> Batches:
+        return [(one.key, self._place(one.start), self._place(one.end)) for one in held.get(LIVE, ())]
 
     def check(self) -> None:
         with self._timed() as table:

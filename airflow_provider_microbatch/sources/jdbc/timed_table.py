@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceError
-from airflow_provider_microbatch.sources.jdbc.moment import Made, Moment, Running
+from airflow_provider_microbatch.sources.intervals import Unread
+from airflow_provider_microbatch.sources.jdbc.intervals import ROWS
+from airflow_provider_microbatch.sources.jdbc.moment import Had, Made, Moment, Running, micros_of
 from airflow_provider_microbatch.sources.jdbc.ranges_by_time import Ranges
 from airflow_provider_microbatch.sources.jdbc.relation import WHOLE, Relation
 from airflow_provider_microbatch.sources.jdbc.session import connected, quoted_column
 from airflow_provider_microbatch.sources.jdbc.transactions import TRANSACTION, running_now
+from airflow_provider_microbatch.sources.pieces import Piece, joined
 
 _TYPES = {1184: "timestamptz", 1114: "timestamp"}  # by their oids
 
@@ -67,12 +70,62 @@ class TimedTable(Relation):
             raise SourceError(f"column {self.ranges.key} of {self._table} is not of whole numbers; column=None does")
         self._bare_key = key
 
+    def leave_out(self, intervals: Sequence[Moment]) -> None:
+        """Have no row of these batches of data intervals, in the order in which they were planned, in a later range of
+        the live lane."""
+        self.ranges = Ranges(time=self.ranges.time, key=self.ranges.key, intervals=intervals)
+
     @property
     def now(self) -> str:
         """The present time as an SQL expression of the column's type."""
         if self._type == "timestamptz":
             return "now()"
         return "(now() AT TIME ZONE '" + self._zone.replace("'", "''") + "')"
+
+    def spans(self, spans_ms: Iterable[Piece]) -> tuple[Piece, ...]:
+        """The times that the column's own clock shows in spans of time, as :attr:`Moment.spans` has them. Where clocks
+        are put back, two spans of time may have the same times; those that clocks leave out belong to the span after
+        them.
+
+        :param spans_ms: start and end (exclusive), milliseconds since the epoch, UTC.
+        """
+        return joined(self._local(*span) for span in joined(spans_ms))
+
+    def _local(self, start_ms: int, end_ms: int) -> Piece:
+        if self._type == "timestamptz":
+            return 1000 * start_ms, 1000 * end_ms
+        # A clock is put back by less than three hours, at a full second: behind the start there may be earlier times
+        # than at the start, and before the end later ones than at the end.
+        first, last = self._row(
+            "SELECT (SELECT min(at) FROM (SELECT (a - tick) AT TIME ZONE %s + tick AS at UNION ALL "
+            "SELECT one AT TIME ZONE %s FROM generate_series(a, least(a + moved, b - tick), second) AS one) AS x), "
+            "(SELECT max(at) FROM (SELECT (b - tick) AT TIME ZONE %s + tick AS at UNION ALL "
+            "SELECT one AT TIME ZONE %s + second FROM generate_series(b - second, greatest(a, b - moved), -second) "
+            "AS one) AS x) FROM (SELECT 'epoch'::timestamptz + %s * interval '1 ms' AS a, "
+            "'epoch'::timestamptz + %s * interval '1 ms' AS b, interval '1 us' AS tick, interval '1 s' AS second, "
+            "interval '3 h' AS moved) AS asked",
+            *[self._zone] * 4,
+            start_ms,
+            end_ms,
+        )
+        return micros_of(first), micros_of(last)
+
+    def between(self, start: Moment, end: Moment, *, replayed: bool = True) -> str:
+        """Rows of a range, as :class:`Ranges` has it."""
+        return self.ranges.between(start, end, replayed=replayed)
+
+    def had(self, one: Had) -> str:
+        """Rows that a lane had taken."""
+        return self.ranges.had(one)
+
+    def unread(self, condition: str) -> Unread | None:
+        """The rows for which the condition holds, as rows that nobody has read; None if there is none."""
+        time = self.ranges.time
+        if self._type != "timestamptz":
+            time = f"({time} AT TIME ZONE '" + self._zone.replace("'", "''") + "')"
+        first, last = (f"floor(extract(epoch FROM {which}({time})) * 1000)::bigint" for which in ("min", "max"))
+        count, first_ms, last_ms = self._row(f"SELECT count(*), {first}, {last} FROM {self._table} WHERE {condition}")
+        return Unread(count=count, first_ms=first_ms, last_ms=last_ms, splits=ROWS) if count else None
 
     def check(self) -> None:
         """:raises SourceError: if its rows do not tell which transaction wrote them, or may be in no order."""
@@ -89,7 +142,7 @@ class TimedTable(Relation):
             )
         self._row(f"SELECT {self.now}")
 
-    def made(self) -> Made:
+    def identity(self) -> Made:
         """The identity of the table."""
         name, oid, file = self._made(
             "(SELECT sum(p.relfilenode::bigint) FROM pg_catalog.pg_class AS p WHERE p.oid = c.oid OR p.oid IN "
@@ -163,8 +216,7 @@ class TimedTable(Relation):
         :param start: the previous moment, whose own running transactions remain awaited.
         :param since: the timestamp from which rows of the other transactions are looked for.
         """
-        bound = "" if end.since is None else f" AND {self.ranges.time} >= '{end.since}'"
-        rows = f"FROM {self._table} WHERE isfinite({self.ranges.time}) AND {self.ranges.up_to(end)}{bound}"
+        rows = f"FROM {self._table} WHERE {self.ranges.times(end)}"
         found: list[Running] = []
         for one in self._unseen(end.below or 0, rows=rows):
             before = next((old for old in start.running if old.first <= one <= old.last), None)

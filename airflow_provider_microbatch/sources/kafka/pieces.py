@@ -10,8 +10,7 @@ from typing import Any, Self
 
 from airflow_provider_microbatch.exceptions import CorruptEntryError
 from airflow_provider_microbatch.kafka.cluster import Partition, Position
-
-Piece = tuple[int, int]
+from airflow_provider_microbatch.sources.pieces import Piece, joined, without
 
 
 @dataclass(frozen=True)
@@ -24,15 +23,10 @@ class Pieces:
     def made(cls, found: Iterable[tuple[Partition, Piece]]) -> Self:
         """Build the set from pieces in any order, which may overlap."""
         by_partition: dict[Partition, list[Piece]] = {}
-        for partition, (start, end) in sorted(found):
-            if start >= end:
-                continue
-            pieces = by_partition.setdefault(partition, [])
-            if pieces and start <= pieces[-1][1]:
-                pieces[-1] = (pieces[-1][0], max(end, pieces[-1][1]))
-            else:
-                pieces.append((start, end))
-        return cls({partition: tuple(pieces) for partition, pieces in by_partition.items()})
+        for partition, piece in sorted(found):
+            by_partition.setdefault(partition, []).append(piece)
+        whole = ((partition, joined(pieces)) for partition, pieces in by_partition.items())
+        return cls({partition: pieces for partition, pieces in whole if pieces})
 
     @classmethod
     def between(cls, start: Position, end: Position) -> Self:
@@ -54,16 +48,8 @@ class Pieces:
         return Pieces.made([*self, *other])
 
     def __sub__(self, other: Pieces) -> Pieces:
-        left: list[tuple[Partition, Piece]] = []
-        for partition, (start, end) in self:
-            for taken_start, taken_end in other.of.get(partition, ()):
-                if start < taken_start:
-                    left.append((partition, (start, min(end, taken_start))))
-                start = max(start, taken_end)
-                if start >= end:
-                    break
-            left.append((partition, (start, end)))
-        return Pieces.made(left)
+        left = ((one, without(pieces, other.of.get(one, ()))) for one, pieces in self.of.items())
+        return Pieces({one: pieces for one, pieces in left if pieces})
 
     def __and__(self, other: Pieces) -> Pieces:
         return self - (self - other)

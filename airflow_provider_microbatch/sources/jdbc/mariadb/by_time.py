@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.exceptions import SourceError
-from airflow_provider_microbatch.sources import UNLIMITED, Figures, ReadLimit
+from airflow_provider_microbatch.sources import Figures, ReadLimit
 from airflow_provider_microbatch.sources.jdbc.mariadb.opened import OpenMariaDbTable
 from airflow_provider_microbatch.sources.jdbc.mariadb.timed_table import TimedTable, timed
-from airflow_provider_microbatch.sources.jdbc.moment import Moment
+from airflow_provider_microbatch.sources.jdbc.moment import Had, Moment, micros
 from airflow_provider_microbatch.sources.jdbc.opened import LAG_SECONDS, MOST_COUNTED
+from airflow_provider_microbatch.sources.jdbc.taken import Found
 from airflow_provider_microbatch.sources.jdbc.timed import OpenTimed
+from airflow_provider_microbatch.sources.pieces import Piece
 
 _PLANNED = 0
 """Of a :class:`Moment` that was planned: MariaDB tells of no row which transaction wrote it."""
@@ -33,19 +35,29 @@ class OpenTimedMariaDb(OpenMariaDbTable, OpenTimed[TimedTable]):
             self._check_exact(table)
             return table.any(table.ahead(place, table.settled(self._source.late_seconds)))
 
-    def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
-        with self._timed() as table:
+    def _next(self, start: Offset | None, limit: ReadLimit, found: Found) -> tuple[Moment, Moment] | None:
+        with self._timed(found=found) as table:
             table.check()
             self._check_exact(table)
             begin = self._placed(table, start)
             if not table.any(table.ahead(begin, table.now)):
-                return start
-            found = table.last(table.ahead(begin, table.settled(self._source.late_seconds)), self._most(limit))
-            if found is None:
-                return start
-            end = Moment(time=found[0], key=found[1], below=_PLANNED, made=table.identity())
+                return None
+            last = table.last(table.ahead(begin, table.settled(self._source.late_seconds)), self._most(limit))
+            if last is None:
+                return None
+            behind = len(table.intervals)
+            end = Moment(time=last[0], key=last[1], below=_PLANNED, made=table.identity(), behind=behind)
             rows, digest = table.rows(table.between(begin, end))
-        return replace(end, rows=rows, digest=digest).text()
+        return begin, replace(end, rows=rows, digest=digest)
+
+    def _seen(self, table: TimedTable) -> tuple[Moment, int | None]:
+        return Moment(below=_PLANNED), micros(table.settled(self._source.late_seconds))
+
+    def _told_apart(self, table: TimedTable, end: Moment) -> Moment:
+        return end
+
+    def _anew(self, table: TimedTable, had: Sequence[Had], spans: Sequence[Piece]) -> str | None:
+        return None
 
     def check_offset(self, offset: Offset) -> None:
         with self._timed() as table:
@@ -113,6 +125,8 @@ class OpenTimedMariaDb(OpenMariaDbTable, OpenTimed[TimedTable]):
             what = f"the position is one of table {then.name}, and {now.name} is read now"
         else:
             what = f"{now.name} was made again, or written anew (TRUNCATE, OPTIMIZE, ALTER TABLE)"
+        if place.spans:
+            return f"{what} (InnoDB's id of the table was {then.oid} then, and is {now.oid} now). {self._new_name()}"
         begin, here = (self._set_offset(moment.text(), skip=True) for moment in (Moment(), replace(place, below=None)))
         return (
             f"{what} (InnoDB's id of the table was {then.oid} then, and is {now.oid} now). Where its rows are to be "
@@ -129,13 +143,17 @@ class OpenTimedMariaDb(OpenMariaDbTable, OpenTimed[TimedTable]):
             there, digest = table.rows(table.between(begin, place))
         if there < place.rows or (there, digest) == (place.rows, place.digest) or place.by_hand:
             return there
-        again = self._set_offset(Moment().text() if start is None else start, reread=True)
+        way = "A batch is taken back by `microbatch rewind`, and planned with all rows that are there then"
+        if not place.spans:
+            again = self._set_offset(Moment().text() if start is None else start, reread=True)
+            way = (
+                "A batch that is planned is taken back by `microbatch rewind`; rows behind what was committed are read "
+                f"by `{again}`"
+            )
         return (
             f"{there:,} rows of {self._source.table} are in the range where {place.rows:,} were planned, or others. "
             f"Some got their {self._source.timestamp!r} more than late_seconds={self._source.late_seconds:g} before "
-            "their transaction wrote anything, and nobody waited for them. Make late_seconds longer. A batch that is "
-            "planned is taken back by `microbatch rewind`; rows behind what was committed are read by "
-            f"`{again}`."
+            f"their transaction wrote anything, and nobody waited for them. Make late_seconds longer. {way}."
         )
 
     def _predicates(self, start: Offset | None, end: Offset | None) -> list[str]:
@@ -144,7 +162,7 @@ class OpenTimedMariaDb(OpenMariaDbTable, OpenTimed[TimedTable]):
             return self._parted(table, whole, time=table.time)
 
     @contextmanager
-    def _timed(self, *, seconds: float | None = None) -> Iterator[TimedTable]:
+    def _open_table(self, *, plans: bool = False, seconds: float | None = None) -> Iterator[TimedTable]:
         source = self._source
         connection = self._connect(source.conn_id)
         with (

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.sources.intervals import Unread
+from airflow_provider_microbatch.sources.jdbc.intervals import ROWS
 from airflow_provider_microbatch.sources.jdbc.mariadb.relation import WHOLE, Relation
 from airflow_provider_microbatch.sources.jdbc.mariadb.running import now, running_since, statements_since
 from airflow_provider_microbatch.sources.jdbc.mariadb.session import Session, connected, quoted_column
-from airflow_provider_microbatch.sources.jdbc.mariadb.times import before_all_later, plain
-from airflow_provider_microbatch.sources.jdbc.moment import Made, Moment
+from airflow_provider_microbatch.sources.jdbc.mariadb.times import before_all_later, moment_ms, plain, shown_between
+from airflow_provider_microbatch.sources.jdbc.moment import Had, Made, Moment, may_have, micros_of, written
+from airflow_provider_microbatch.sources.jdbc.taken import planned_before
+from airflow_provider_microbatch.sources.pieces import Piece, joined
 
 _FIRST = "0001-01-01 00:00:00"
 """Before it there are zero dates alone, which Spark takes for null."""
@@ -54,6 +59,35 @@ class TimedTable(Relation):
         except (OSError, ValueError) as error:
             raise SourceError(f"time_zone {zone!r:.100} is none that this process knows") from error
         self._bare_key = key
+        self.intervals: Sequence[Moment] = ()
+
+    def leave_out(self, intervals: Sequence[Moment]) -> None:
+        """Have no row of these batches of data intervals, in the order in which they were planned, in a later range of
+        the live lane."""
+        self.intervals = intervals
+
+    def spans(self, spans_ms: Iterable[Piece]) -> tuple[Piece, ...]:
+        """The times that the column's own clock shows in spans of time, as :attr:`Moment.spans` has them.
+
+        :param spans_ms: start and end (exclusive), milliseconds since the epoch, UTC.
+        """
+        shown = (shown_between(start, end, self._zone) for start, end in joined(spans_ms))
+        return joined((micros_of(first), micros_of(last)) for first, last in shown)
+
+    def had(self, one: Had) -> str:
+        """Rows that a lane had taken."""
+        return f"{self.after(one.after)} AND {self._up_to(one.end)}"
+
+    def unread(self, condition: str) -> Unread | None:
+        """The rows for which the condition holds, as rows that nobody has read; None if there is none."""
+        count, *ends = self._session.row(
+            f"SELECT count(*), cast(min({self.time}) AS char), cast(max({self.time}) AS char) FROM {self._table} WHERE "
+            f"{condition}"
+        )
+        if not count:
+            return None
+        first, last = (moment_ms(datetime.fromisoformat(one), self._zone) for one in ends)
+        return Unread(count=count, first_ms=first, last_ms=last, splits=ROWS)
 
     def check(self) -> None:
         """:raises SourceError: if its rows may be in no order."""
@@ -93,18 +127,35 @@ class TimedTable(Relation):
             return f"{self.time} > '{start.time}'"
         return f"{self.time} >= '{start.time}' AND ({self.time} > '{start.time}' OR {self._key} > {start.key})"
 
-    def between(self, start: Moment, end: Moment) -> str:
-        """Rows of the range."""
+    def between(self, start: Moment, end: Moment, *, replayed: bool = True) -> str:
+        """Rows of the range.
+
+        :param replayed: changes nothing: no row comes into a range that could be planned.
+        """
+        others = "".join(f" AND NOT ({self.had(one)})" for one in end.had)
+        others = others if end.spans else self._but(planned_before(end, self.intervals), start.time, end.time)
+        return f"{self.after(start)} AND {self._up_to(end)}{others}"
+
+    def ahead(self, start: Moment, until: str) -> str:
+        """Rows behind ``start`` and before the time ``until``."""
+        return f"{self.after(start)} AND {self.time} < '{until}'{self._but(self.intervals, start.time, until)}"
+
+    def _up_to(self, end: Moment) -> str:
+        """Rows at or before ``end``; of a data interval, those of its times."""
+        if end.spans:
+            times = (f"{self.time} >= '{written(a)}' AND {self.time} < '{written(b)}'" for a, b in end.spans)
+            return f"({' OR '.join(times)})"
         if end.time is None:
             return "1 = 0"
         bound = f"{self.time} <= '{end.time}'"
         if self._key is not None and end.key is not None:
             bound += f" AND ({self.time} < '{end.time}' OR {self._key} <= {end.key})"
-        return f"{self.after(start)} AND {bound}"
+        return bound
 
-    def ahead(self, start: Moment, until: str) -> str:
-        """Rows behind ``start`` and before the time ``until``."""
-        return f"{self.after(start)} AND {self.time} < '{until}'"
+    def _but(self, intervals: Sequence[Moment], first: str | None, last: str | None) -> str:
+        """The condition that no data interval has a row of these times."""
+        of = (one for one in intervals if may_have(one, first, last))
+        return "".join(f" AND NOT ({self.between(Moment(), one)})" for one in of)
 
     def last(self, condition: str, most: int | None) -> tuple[str, int | None] | None:
         """Time and key of the last row for which the condition holds, or of the last among the first ``most`` rows."""

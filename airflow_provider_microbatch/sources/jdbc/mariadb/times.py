@@ -8,6 +8,9 @@ from zoneinfo import ZoneInfo
 _AHEAD = timedelta(hours=3)
 """Longer than any clock is put back by."""
 
+_TICK, _SECOND = timedelta(microseconds=1), timedelta(seconds=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
 
 def plain(time: str, *, in_utc: bool) -> str:
     """A time as MariaDB writes it.
@@ -36,3 +39,34 @@ def before_all_later(ms: int, zone: ZoneInfo, *, digits: int) -> str:
     unit = 10 ** (6 - digits)
     cut = local.replace(microsecond=local.microsecond // unit * unit)
     return cut.isoformat(sep=" ", timespec="microseconds")
+
+
+def shown_between(start_ms: int, end_ms: int, zone: ZoneInfo) -> tuple[datetime, datetime]:
+    """The first and the last time (exclusive) that a clock shows in a span of time. Where clocks are put back, two
+    spans of time may have the same times; those that clocks leave out belong to the span after them.
+
+    :param start_ms: milliseconds since the epoch.
+    :param end_ms: milliseconds since the epoch; not part of the span.
+    :param zone: of the clock.
+    """
+    start, end = (_EPOCH + timedelta(milliseconds=ms) for ms in (start_ms, end_ms))
+
+    def shown(moment: datetime, *, before: timedelta) -> datetime:
+        return (moment - before).astimezone(zone).replace(tzinfo=None) + before
+
+    firsts, lasts = [shown(start, before=_TICK)], [shown(end, before=_TICK)]
+    if zone.key != "UTC":
+        # Clocks are put back at a full second: behind the start there may be earlier times than at the start, and
+        # before the end later ones than at the end.
+        seconds = range(min(_AHEAD, end - start) // _SECOND)
+        firsts += [shown(start + at * _SECOND, before=timedelta()) for at in seconds]
+        lasts += [shown(end - at * _SECOND, before=_SECOND) for at in seconds]
+    return min(firsts), max(lasts)
+
+
+def moment_ms(time: datetime, zone: ZoneInfo) -> int:
+    """The moment at which a clock shows a time, of two the earlier one; milliseconds since the epoch.
+
+    :param zone: of the clock.
+    """
+    return (time.replace(tzinfo=zone) - _EPOCH) // timedelta(milliseconds=1)

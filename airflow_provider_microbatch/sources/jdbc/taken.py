@@ -1,0 +1,148 @@
+"""The rows of a table that lanes have taken, by time: no lane reads rows that another lane took.
+
+One entry has both: up to where the live lane has planned, and the batch of each data interval. It is changed only by
+compare-and-put, and who changes it has looked at the table after it had read the entry: so of two lanes that want the
+same rows one is first, the other looks again, and each entry saw all rows that those before it saw.
+
+The live lane claims what it plans before its offset entry is there. A claim that no entry follows, since the planner
+died, stays the live lane's, which plans it again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceError
+from airflow_provider_microbatch.sources.jdbc.moment import Had, Made, Moment, micros
+from airflow_provider_microbatch.stores import Store
+
+_ENTRY = "taken"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What lanes had taken when the entry was read.
+
+    :param live: what the live lane has planned. A position that a user has set begins another one.
+    :param intervals: the batch of each data interval, by lane, in the order in which they were planned.
+    """
+
+    version: str | None = None
+    live: tuple[Had, ...] = ()
+    intervals: tuple[tuple[str, Moment], ...] = ()
+
+    def of(self, lane: str) -> Moment | None:
+        """The batch of a data interval; None if it is not planned."""
+        return dict(self.intervals).get(lane)
+
+    def of_table(self, now: Made) -> Found:
+        """What is taken of the table as it is now: of one that was made again nothing of before is there."""
+        return replace(
+            self,
+            live=tuple(one for one in self.live if is_of(one.end, now)),
+            intervals=tuple((lane, one) for lane, one in self.intervals if is_of(one, now)),
+        )
+
+
+class Taken:
+    """:param state: the source's own state."""
+
+    def __init__(self, state: Store) -> None:
+        self._state = state
+
+    def find(self) -> Found:
+        """Writes nothing.
+
+        :raises CorruptEntryError: if the entry is torn.
+        """
+        entry = self._state.get_versioned(_ENTRY)
+        if entry is None:
+            return Found()
+        try:
+            values: Any = json.loads(entry.data)
+            live = tuple(Had(after=_moment(after), end=_moment(end)) for after, end in values["live"])
+            intervals = tuple((str(lane), _moment(end, of_interval=True)) for lane, end in values["intervals"])
+        except (ValueError, TypeError, OverflowError, KeyError, RecursionError) as error:
+            raise CorruptEntryError(
+                f"{self._state.location}/{_ENTRY} is torn: {error}. Restore it from a backup of the checkpoint."
+            ) from error
+        return Found(version=entry.version, live=live, intervals=intervals)
+
+    def claim(self, found: Found, begin: Moment, end: Moment) -> bool:
+        """Claim for the live lane what it is about to plan. False if another lane has taken something since ``found``:
+        look again. Durable on return.
+
+        :param begin: where the batch begins.
+        """
+        after = next((one.after for one in found.live if _is_at(one.end, begin)), Moment())
+        claimed = Had(after=begin if begin.by_hand else after, end=end)
+        return self._put(replace(found, live=with_all(found.live, [claimed])))
+
+    def take(self, found: Found, lane: str, end: Moment) -> bool:
+        """Take the batch of a data interval. False if another lane has taken something since ``found``: look again.
+        Durable on return."""
+        return self._put(replace(found, intervals=(*found.intervals, (lane, end))))
+
+    def _put(self, found: Found) -> bool:
+        values = {
+            "live": [[one.after.values(), one.end.values()] for one in found.live],
+            "intervals": [[lane, one.values()] for lane, one in found.intervals],
+        }
+        data = json.dumps(values, separators=(",", ":")).encode()
+        if found.version is None:
+            return self._state.put_if_absent(_ENTRY, data)
+        return self._state.compare_and_put(_ENTRY, data, version=found.version) is not None
+
+
+def _moment(values: Any, *, of_interval: bool = False) -> Moment:
+    found = Moment.of_values(values)
+    if bool(found.spans) != of_interval:
+        raise ValueError(f"{values!s:.100} is not where a lane has come to")
+    return found
+
+
+def is_of(place: Moment, now: Made) -> bool:
+    """Whether a place is one of the table as it is now, as far as can be known."""
+    then = place.made
+    return then is None or ((then.name, then.oid) == (now.name, now.oid) and then.cluster.differs(now.cluster) is None)
+
+
+def planned_before(end: Moment, intervals: Sequence[Moment]) -> Sequence[Moment]:
+    """The batches of data intervals whose rows a live batch left out when it was planned: later ones have none of its.
+
+    :param end: the end of the live batch.
+    :param intervals: all of them, in the order in which they were planned.
+    :raises SourceError: if the checkpoint does not have them any more.
+    """
+    if end.behind > len(intervals):
+        raise SourceError(
+            f"{end.behind} data intervals were planned before the batch, which does not have their rows, and "
+            f"{len(intervals)} are on record. Restore the checkpoint from a backup"
+        )
+    return intervals[: end.behind]
+
+
+def with_all(had: Iterable[Had], more: Iterable[Had]) -> tuple[Had, ...]:
+    """What both have, without what a later one has too."""
+    found = list(had)
+    for one in more:
+        found = [other for other in found if not _has(one, other)] + [one]
+    return tuple(found)
+
+
+def _has(one: Had, other: Had) -> bool:
+    """Whether the one has all rows of the other, as far as is known."""
+    one_at, other_at = micros(one.end.time), micros(other.end.time)
+    if one.after != other.after or one_at is None or other_at is None or one_at < other_at:
+        return False
+    key, other_key = one.end.key, other.end.key
+    is_further = one_at > other_at or key is None or (other_key is not None and other_key <= key)
+    return is_further and (one.end.below or 0) >= (other.end.below or 0)
+
+
+def _is_at(end: Moment, begin: Moment) -> bool:
+    end_at, begin_at = ((micros(one.time) or one.time, one.key, one.below) for one in (end, begin))
+    return end_at == begin_at

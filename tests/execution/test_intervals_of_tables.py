@@ -1,0 +1,117 @@
+"""Runs of data intervals over a table of a real PostgreSQL that is read by time, to their commits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.exceptions import NothingInIntervalError
+from airflow_provider_microbatch.execution.engine import Code, Handle
+from airflow_provider_microbatch.execution.intervals import batch_of
+from airflow_provider_microbatch.execution.unread import find_unread
+from airflow_provider_microbatch.runtime.job import Job
+from airflow_provider_microbatch.sources.jdbc import JdbcSource
+from tests.execution.intervals import DAY_MS, HOUR_MS, IntervalWorld, backfill_run, hour
+from tests.sources.jdbc_world import timed_orders
+from tests.support.inline_engine import InlineEngine
+from tests.support.orders_table import OrdersTable
+
+
+class OverTable(InlineEngine):
+    """Reads the planned rows, as Spark's JDBC source does."""
+
+    def __init__(self, orders: OrdersTable, folder: Path) -> None:
+        super().__init__(told={"read": {"orders": {"left_out": 0}}})
+        self._orders, self._file = orders, folder / "rows.json"
+
+    def start(self, handle: Handle, job: Job, code: Code) -> None:
+        read = job.sources["orders"]
+        with self._orders.connect() as session:
+            found = [
+                id
+                for predicate in read.arguments["predicates"]
+                for (id,) in session.execute(f"SELECT id FROM orders WHERE {predicate}")
+            ]
+        self._file.write_text("".join(json.dumps({"id": id}) + "\n" for id in found))
+        arguments = {"groups": [{"paths": [str(self._file)]}]}
+        super().start(handle, replace(job, sources={"orders": replace(read, arguments=arguments)}), code)
+
+
+@pytest.fixture
+def orders() -> Iterator[OrdersTable]:
+    with timed_orders() as table:
+        yield table
+
+
+def insert(orders: OrdersTable, *hours: float) -> None:
+    for at in hours:
+        ms = DAY_MS + int(at * HOUR_MS)
+        orders.execute("INSERT INTO orders (updated_at) VALUES (to_timestamp(%s / 1000.0))", ms)
+
+
+class TableWorld(IntervalWorld):
+    """The pipeline reads the table."""
+
+    def __init__(self, root: Path, orders: OrdersTable, **pipeline: object) -> None:
+        super().__init__(root, **pipeline)
+        source = JdbcSource("orders", orders.conn_id, timestamp="updated_at", late_seconds=86_400)
+        self.sources = {"orders": source}  # type: ignore[dict-item]
+        self._orders = orders
+
+    @property
+    def engine(self) -> OverTable:
+        return OverTable(self._orders, self.root)
+
+    def make(self, *hours: float) -> None:
+        for number in hours:
+            self.backfill(hour(number), int(number), self.engine)
+
+
+def key(number: float) -> str:
+    return str(batch_of(hour(number)))
+
+
+def test_each_row_is_in_one_interval_and_late_ones_in_a_later_one(tmp_path: Path, orders: OrdersTable) -> None:
+    world = TableWorld(tmp_path, orders, plan="interval", lookback=3600)
+    with orders.connect() as slow:
+        slow.execute("INSERT INTO orders (updated_at) VALUES (to_timestamp(%s))", [DAY_MS / 1000 + 1.5 * 3600])
+        insert(orders, 1, 1.9, 2)
+        world.make(1)
+    world.make(2)
+    assert world.rows() == {key(1): [2, 3], key(2): [1, 4]}
+    assert find_unread(world.checkpoint) == []
+    insert(orders, 0.5)
+    (unread,) = find_unread(world.checkpoint)
+    assert "1 rows of source 'orders'" in unread.message
+    with pytest.raises(NothingInIntervalError):
+        world.make(3)
+    world.finish(world.work(hour(1)), backfill_run(1, clear_number=1), world.engine)
+    assert world.rows() == {key(1): [2, 3], key(2): [1, 4]}
+
+
+def test_live_batches_and_a_backfill_have_no_row_twice(tmp_path: Path, orders: OrdersTable) -> None:
+    world = TableWorld(tmp_path, orders)
+    insert(orders, 1, 2, 3)
+    world.make(2)
+    world.run(11, world.engine)
+    insert(orders, 2.5)
+    with pytest.raises(NothingInIntervalError, match="live/0 read it"):
+        world.make(1)
+    world.run(12, world.engine)
+    assert world.rows() == {key(2): [2], "live/0": [1, 3], "live/1": [4]}
+
+
+def test_an_overlap_is_replayed_as_it_was(tmp_path: Path, orders: OrdersTable) -> None:
+    world = TableWorld(tmp_path, orders, on_overlap="replay")
+    insert(orders, 1, 2)
+    world.run(11, world.engine)
+    insert(orders, 1.5)
+    made = world.backfill(hour(1), 1, world.engine)
+    assert len(made) == 2
+    assert world.rows() == {"live/0": [1, 2], key(1): [3]}
+    world.finish(world.work(hour(1)), backfill_run(1, clear_number=1), world.engine)
+    assert world.rows() == {"live/0": [1, 2], key(1): [3]}
