@@ -15,7 +15,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -162,19 +164,37 @@ def spark_script(python: Path, script: Path, *arguments: str) -> Iterator[Callab
         given.close()
 
 
+def main() -> None:
+    """Make all of them: what is installed, what is fetched by Maven, and the rest beside each other, since each of the
+    three mostly waits for what the others do not need."""
+    supported = REPOSITORY / "tests" / "support"
+
+    def installed() -> Iterator[tuple[str, Callable[[], object]]]:
+        for each in ("compose", *(f"pyspark-{version}" for version in spark_versions())):
+            yield f"environment {each}", partial(environment, each)
+        yield "environment docker", partial(environment, "docker", compiled=True)
+
+    def fetched() -> Iterator[tuple[str, Callable[[], object]]]:
+        # By one Maven at a time: they share a folder of what they have fetched.
+        for each in sorted(path.parent.name for path in (supported / "jars").glob("*/pom.xml")):
+            yield f"jars {each}", partial(jars, each)
+
+    def others() -> Iterator[tuple[str, Callable[[], object]]]:
+        for each in sorted(path.parent.name for path in (supported / "node").glob("*/package.json")):
+            yield f"packages of Node.js {each}", partial(node_packages, each)
+        yield "classes of Spark", spark_classes
+
+    def make(these: Iterator[tuple[str, Callable[[], object]]]) -> None:
+        for what, call in these:
+            print(what, flush=True)
+            call()
+
+    with ThreadPoolExecutor() as pool:
+        for done in [pool.submit(make, these) for these in (installed(), fetched(), others())]:
+            done.result()
+
+
 if __name__ == "__main__":
     # Before the tests rather than among them: an installer that writes gigabytes stalls everything that waits for the
     # disk, and an Airflow that waits too long counts its tasks for dead.
-    for each in ("compose", *(f"pyspark-{version}" for version in spark_versions())):
-        print(f"environment {each}", flush=True)
-        environment(each)
-    print("environment docker", flush=True)
-    environment("docker", compiled=True)
-    for each in sorted(path.parent.name for path in (REPOSITORY / "tests" / "support" / "jars").glob("*/pom.xml")):
-        print(f"jars {each}", flush=True)
-        jars(each)
-    for each in sorted(path.parent.name for path in (REPOSITORY / "tests" / "support" / "node").glob("*/package.json")):
-        print(f"packages of Node.js {each}", flush=True)
-        node_packages(each)
-    print("classes of Spark", flush=True)
-    spark_classes()
+    main()
