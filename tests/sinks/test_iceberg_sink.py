@@ -288,6 +288,7 @@ def test_a_rollback_takes_away_the_batches_behind_it_and_no_others(sink: OpenIce
     first = table(sink).current_snapshot()
     assert first is not None
     publish(sink, 7)
+    assert any(look is not None and sink._log.pass_by(look) for look in sink._log.looks())
     sink.replace(expect(BatchKey("live", 5)), 2)
     assert sink.contains(expect(BatchKey("live", 6))) is not None
     table(sink).manage_snapshots().rollback_to_snapshot(first.snapshot_id).commit()

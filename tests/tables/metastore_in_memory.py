@@ -41,8 +41,19 @@ class InMemory(Statements):
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """What a reader finds."""
-        files = [file for folder in self.partitions[name].values() for file in sorted(folder.glob("*.json"))]
+        files = [file for folder in self.partitions[name].values() for file in sorted(folder.glob("[!_]*.json"))]
         return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+    def rename(self, name: str, new: str) -> None:
+        """As a person does, too."""
+        self.tables[new], self.partitions[new] = self.tables.pop(name), self.partitions.pop(name)
+
+    def _told(self, name: str, path: str | None = None) -> dict[str, Any]:
+        if path is None:
+            return {"type": "EXTERNAL", **self.tables[name]}
+        if path not in self.partitions[name]:
+            raise StatementError("PARTITIONS_NOT_FOUND", f"{name} has no {path}")
+        return {"location": f"file://{self.partitions[name][path]}"}
 
     def _run(self, statement: str) -> Rows:
         # As Spark does it: what is in braces behind a dollar is a variable, and a literal knows the sign by its number.
@@ -65,15 +76,25 @@ class InMemory(Statements):
             return []
         if name not in self.tables:
             raise StatementError("TABLE_OR_VIEW_NOT_FOUND", f"there is no {name}")
-        if statement.startswith("DESCRIBE"):
-            return [{"json_metadata": json.dumps(self.tables[name])}]
         found = [
             ("/".join(f"{key}={value}" for key, value in _VALUE.findall(one)), at)
             for one, at in _PARTITION.findall(statement)
         ]
+        if statement.startswith("DESCRIBE"):
+            return [{"json_metadata": json.dumps(self._told(name, *(path for path, _ in found)))}]
         if statement.startswith("SHOW PARTITIONS"):
             return [{"partition": path} for path in self.partitions[name] if path.startswith(found[0][0] + "/")]
         change, have = statement.removeprefix(f"ALTER TABLE {name} "), self.partitions[name]
+        if change.startswith("RENAME TO "):
+            self.rename(name, change.removeprefix("RENAME TO "))
+            return []
+        if "SET LOCATION '" in change:
+            where = change.rpartition("SET LOCATION '")[2].removesuffix("'")
+            if found:
+                have[found[0][0]] = Path(where.removeprefix("file://"))
+            else:
+                self.tables[name]["location"] = where
+            return []
         if change.startswith("ADD IF NOT EXISTS"):
             have.update({path: Path(at) for path, at in found if path not in have})
         elif change.startswith("DROP IF EXISTS"):

@@ -26,7 +26,7 @@ from airflow_provider_microbatch.sinks.iceberg.ledger import Ledger
 from airflow_provider_microbatch.sinks.iceberg.look import MERGED, Look
 from airflow_provider_microbatch.sinks.iceberg.protocol import NAMES
 from airflow_provider_microbatch.sinks.iceberg.removing import batches_with_rows
-from airflow_provider_microbatch.sinks.iceberg.rolled_away import rolled_away
+from airflow_provider_microbatch.sinks.iceberg.rolled_away import NO_BATCH, rolled_away
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -269,7 +269,7 @@ class IcebergLog:
     def pass_by(self, before: Look) -> bool:
         """Commit a snapshot that changes nothing, so that a commit which is still on its way, from a process that may
         be dead, can no longer succeed. :return: False if another writer has committed, which has the same effect."""
-        return self._commit(before, {}, info={"microbatch.batch": "none"})
+        return self._commit(before, {}, info={"microbatch.batch": NO_BATCH})
 
     def _commit(
         self,

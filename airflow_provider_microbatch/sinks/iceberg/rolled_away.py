@@ -8,6 +8,10 @@ if TYPE_CHECKING:
     from airflow_provider_microbatch.sinks.iceberg.look import Look
 
 
+NO_BATCH = "none"
+"""What a snapshot of this package that has put no batch in names in place of one."""
+
+
 def rolled_away(look: Look, last: tuple[int, int] | None) -> list[str] | None:
     """Batches of which a rollback took away what was published last, the newest first; none without a rollback. None if
     the snapshots between the branch and the last one are not all there any more: then it may have been any batch.
@@ -24,7 +28,7 @@ def rolled_away(look: Look, last: tuple[int, int] | None) -> list[str] | None:
         if snapshot is None or snapshot.summary is None:
             return None
         batch = snapshot.summary.additional_properties.get("microbatch.batch")
-        if batch is not None:
+        if batch is not None and batch != NO_BATCH:
             found[batch] = None
         at = snapshot.parent_snapshot_id
     return list(found)

@@ -69,6 +69,12 @@ class Continuous:
                 f"it is to begin anew, remove {self._mark}: batches are added to a new table from the next one on."
             )
 
+    def check_there(self) -> None:
+        """Check that the table is not away for a while: it alone tells whether a batch is in, and what was removed of
+        one that is in would be lost when the table is back. :raises SinkError: if it is away."""
+        if self.store.table(self.table.base_name) is None:
+            Continuous.check_new(self)
+
     @property
     def _partitioned_by(self) -> tuple[str, ...]:
         return (*RESERVED_COLUMNS, *self.table.partition_by)

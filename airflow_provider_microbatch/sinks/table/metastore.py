@@ -33,6 +33,7 @@ class TableInfo:
     """A table, as ``DESCRIBE TABLE EXTENDED … AS JSON`` (Spark 4.0) describes it.
 
     :param columns: name and type (Spark's JSON) of each.
+    :param kind: ``MANAGED`` if dropping the table removes its files, or ``EXTERNAL``; None if Spark does not tell.
     :param provider: the format; None for a table of Hive's own kinds, or a view.
     :param location: the table's folder; None if it is not on this file system.
     :param properties: its table properties.
@@ -44,6 +45,7 @@ class TableInfo:
     columns: tuple[tuple[str, Any], ...]
     provider: str | None
     location: Path | None
+    kind: str | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
     partitioned_by: tuple[str, ...] = ()
@@ -80,12 +82,23 @@ class Metastore:
 
     def table(self, name: str) -> TableInfo | None:
         """The table; None if there is none."""
-        return self._describe(f"DESCRIBE TABLE EXTENDED {self.name(name)} AS JSON")
+        found = self._describe([f"DESCRIBE TABLE EXTENDED {self.name(name)} AS JSON"])
+        return found[0] if found else None
 
     def partition(self, name: str, key: BatchKey) -> Path | None:
         """The folder of the batch's partition; None if there is none."""
-        found = self._describe(f"DESCRIBE TABLE EXTENDED {self.name(name)} {_partition(key)} AS JSON")
-        return found.location if found else None
+        found = self.places(name, key, [()])
+        return found[()] if found else None
+
+    def places(self, name: str, key: BatchKey, which: Sequence[Values]) -> dict[Values, Path | None] | None:
+        """The folders to which partitions of the batch lead; None for one that is not on this file system.
+
+        :return: None if one of the partitions is not there.
+        """
+        table = self.name(name)
+        asked = [f"DESCRIBE TABLE EXTENDED {table} {_partition(key, one)} AS JSON" for one in which]
+        found = self._describe(asked)
+        return None if found is None else {one: info.location for one, info in zip(which, found, strict=True)}
 
     def partitions(self, name: str, key: BatchKey, columns: Sequence[str]) -> set[Values]:
         """The partitions of the batch.
@@ -195,7 +208,11 @@ class Metastore:
 
     def move_partition(self, name: str, key: BatchKey, location: Path) -> None:
         """Point the batch's partition at other files. One call of the metastore."""
-        self._change([f"ALTER TABLE {self.name(name)} {_partition(key)} SET LOCATION {_address(location)}"])
+        self._change([self.moving(name, key, location)])
+
+    def moving(self, name: str, key: BatchKey, location: Path, values: Values = ()) -> str:
+        """The statement that points a partition of the batch at other files."""
+        return f"ALTER TABLE {self.name(name)} {_partition(key, values)} SET LOCATION {_address(location)}"
 
     def drop_partition(self, name: str, key: BatchKey) -> None:
         """Remove the batch's partition from the table, if there is one. One call of the metastore; no file of an
@@ -229,24 +246,28 @@ class Metastore:
             raise SinkError(f"{statements[0]}: only who holds the table's lock may change it.")
         self.steps.run(statements)
 
-    def _describe(self, statement: str) -> TableInfo | None:
+    def _describe(self, statements: Sequence[str]) -> list[TableInfo] | None:
         try:
-            ((row,),) = self.statements.run([statement])
+            described = self.statements.run(statements)
         except StatementError as error:
             if error.condition in _MISSING:
                 return None
             raise
-        told = json.loads(row["json_metadata"])
-        location = str(told.get("location", ""))
-        return TableInfo(
-            columns=tuple((column["name"], column["type"]) for column in told.get("columns", ())),
-            provider=told.get("provider"),
-            location=Path("/" + location.removeprefix("file:").lstrip("/")) if location.startswith("file:") else None,
-            properties=told.get("table_properties", {}),
-            options={key: value for key, value in told.get("storage_properties", {}).items() if key not in _OF_HIVE},
-            partitioned_by=tuple(told.get("partition_columns", ())),
-            names_partitions=told.get("partition_provider") == "Catalog",
-        )
+        return [_info(json.loads(row["json_metadata"])) for (row,) in described]
+
+
+def _info(told: Mapping[str, Any]) -> TableInfo:
+    location = str(told.get("location", ""))
+    return TableInfo(
+        columns=tuple((column["name"], column["type"]) for column in told.get("columns", ())),
+        provider=told.get("provider"),
+        location=Path("/" + location.removeprefix("file:").lstrip("/")) if location.startswith("file:") else None,
+        kind=told.get("type"),
+        properties=told.get("table_properties", {}),
+        options={key: value for key, value in told.get("storage_properties", {}).items() if key not in _OF_HIVE},
+        partitioned_by=tuple(told.get("partition_columns", ())),
+        names_partitions=told.get("partition_provider") == "Catalog",
+    )
 
 
 def _partition(key: BatchKey, values: Values = ()) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import time
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -27,7 +26,12 @@ from airflow_provider_microbatch.sinks.table.catalog import Catalog
 from airflow_provider_microbatch.sinks.table.hive_metastore import check_client, check_uri
 from airflow_provider_microbatch.sinks.table.marks import TABLE, put_mark, remove_mark, reporting
 from airflow_provider_microbatch.sinks.table.metastore import Metastore, TableInfo
-from airflow_provider_microbatch.sinks.table.replaced_files import replaced_note
+from airflow_provider_microbatch.sinks.table.replaced_files import (
+    is_older,
+    renamed_notes,
+    replaced_note,
+    replaced_notes,
+)
 from airflow_provider_microbatch.sinks.table.stage_names import Names
 from airflow_provider_microbatch.sinks.table.stage_table import APPEND, StageTable, Table
 from airflow_provider_microbatch.sinks.table.statement_steps import StatementSteps
@@ -137,12 +141,17 @@ class SparkCatalog(Catalog):
             if self._made(stage, store) is None:
                 return False
             names, kind = self._names(stage), self._kind(stage.table, store)
+            if not isinstance(kind, WholeTable):
+                kind.check_there()
             if isinstance(kind, TableOfFolders) and self._left_unseen(stage, store) is not None:
                 kind.hide(stage.key)  # readers would find for good what the metastore names of it
             # Decided by the folder, which no other attempt shares, whichever attempt was published.
             if kind.folder(stage.key) != self.folder(stage):
-                kind.heal(names)
-                if not replaced_note(self.folder(stage)).exists():
+                is_shown = False
+                if isinstance(kind, WholeTable):
+                    kind.heal(names)
+                    is_shown = kind.may_show(self.folder(stage), names)
+                if not is_shown and not replaced_note(self.folder(stage)).exists():
                     self.files(stage.table).drop_stage(stage.batch, stage.epoch)
             # Last: the table lets the next drop find the rest of an interrupted one.
             store.drop(names.ready, names.stage)
@@ -169,9 +178,11 @@ class SparkCatalog(Catalog):
                 found = self._published(kind, batch)
             if found is None:
                 raise SinkError(f"table {stage.table.name} does not show batch {stage.key} after its publish.")
+            if isinstance(kind, TableOfFolders):
+                # Whosever it is: its publisher may have died before it could.
+                kind.note_whole(stage.key)
             if found.epoch == stage.epoch:
                 if isinstance(kind, TableOfFolders):
-                    kind.note_whole(stage.key)
                     # Who died behind its exchange has left there what it replaced, which only the stage table tells.
                     kind.files.drop_stage(stage.batch, stage.epoch)
                 store.drop(names.ready, names.stage)
@@ -235,33 +246,55 @@ class SparkCatalog(Catalog):
         return sorted((owner.key, owner.epoch) for owner in own)
 
     def drop_replaced(self, table: Table, checkpoint: str, *, older_seconds: float, dry_run: bool) -> list[str]:
-        files, found = self.files(table), []
+        files, found = self.files(table), list[str]()
         if table.mode == APPEND and table.partition_by:
             return files.drop_replaced(checkpoint, older_seconds=older_seconds, dry_run=dry_run)
-        staged = [
-            (BatchIdentity.at(key, checkpoint=owner), epoch)
-            for owner in sorted({"", checkpoint})
-            for key, epoch in files.stages(owner)
-        ]
-        if not files.root.exists():
-            return []
-        opened = contextlib.nullcontext(self._store(table)) if dry_run else self._changing(table)
-        with reporting(f"remove what was replaced of table {table.name}"), opened as store:
-            for batch, epoch in staged:
-                folder = self.folder(self.create_stage_table(table, batch, epoch))
-                note = replaced_note(folder)
-                if _is_older(note, older_seconds) and self._kind(table, store).folder(batch.key) != folder:
-                    found.append(str(folder))
-                    if not dry_run:
-                        files.drop_stage(batch, epoch)
-                        remove_mark(note)
-            for note in sorted((files.root / "_replaced").glob(f"{table.base_name}__replaced_*")):
-                if _is_older(note, older_seconds):
-                    found.append(store.name(note.name))
-                    if not dry_run:
-                        store.drop(note.name)
-                        remove_mark(note)
+        with reporting(f"remove what was replaced of table {table.name}"):
+            # Before the lock: there may be a folder for each batch that ever was, and meanwhile nobody could publish.
+            noted = [one for owner in sorted({"", checkpoint}) for one in replaced_notes(files, owner)]
+            replaced = [one for one in noted if is_older(one[2], older_seconds)]
+            renamed = renamed_notes(files, table)
+            if not replaced and not renamed:
+                return []
+            with contextlib.nullcontext(self._store(table)) if dry_run else self._changing(table) as store:
+                kind = self._kind(table, store)
+                if isinstance(kind, WholeTable) and not dry_run:
+                    kind.put_back()
+                if store.table(table.base_name) is None and not dry_run:
+                    # What is noted may be the table's own, which is away for a while. A dry run tells it: by that the
+                    # definition of a sink that has left something is kept.
+                    return []
+                for batch, epoch, note in replaced:
+                    found += self._drop_files(table, kind, batch, epoch, note, dry_run=dry_run)
+                if isinstance(kind, WholeTable):
+                    for note in renamed:
+                        if is_older(note, older_seconds):
+                            found += self._drop_renamed(kind, store, note, dry_run=dry_run)
         return found
+
+    def _drop_files(
+        self, table: Table, kind: Kind, batch: BatchIdentity, epoch: int, note: Path, *, dry_run: bool
+    ) -> list[str]:
+        """Remove files that were replaced, and their note; the note alone if they were not: then the replacement was
+        given up."""
+        folder = self.folder(self.create_stage_table(table, batch, epoch))
+        is_replaced = kind.folder(batch.key) != folder
+        if not dry_run:
+            if is_replaced:
+                self.files(table).drop_stage(batch, epoch)
+            remove_mark(note)
+        return [str(folder)] if is_replaced else []
+
+    @staticmethod
+    def _drop_renamed(kind: WholeTable, store: Metastore, note: Path, *, dry_run: bool) -> list[str]:
+        """Drop a table that was replaced, and its note; the note alone if files of somebody else would go with it."""
+        info = store.table(note.name)
+        is_dropped = info is not None and kind.is_droppable(info)
+        if not dry_run:
+            if is_dropped:
+                store.drop(note.name)
+            remove_mark(note)
+        return [store.name(note.name)] if is_dropped else []
 
     def _complete(self, stage: StageTable, batch: ExpectedBatch, folder: Path) -> None:
         """Check that the stage is whole, mark it, and bring it to disk."""
@@ -350,7 +383,3 @@ class SparkCatalog(Catalog):
     @staticmethod
     def _names(stage: StageTable) -> Names:
         return Names(stage.table.base_name, hashlib.sha256(stage.owner.to_json().encode()).hexdigest()[:12])
-
-
-def _is_older(note: Path, seconds: float) -> bool:
-    return note.exists() and time.time() - note.stat().st_mtime >= seconds

@@ -16,6 +16,12 @@ class Names:
     table: str
     digest: str
 
+    @classmethod
+    def of_replaced(cls, name: str) -> Names:
+        """The names beside that of a previous table, which has the form of :attr:`replaced`."""
+        table, _, digest = name.rpartition("__replaced_")
+        return cls(table, digest)
+
     @property
     def stage(self) -> str:
         """Name of the stage table."""

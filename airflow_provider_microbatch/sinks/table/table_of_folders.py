@@ -31,6 +31,7 @@ from airflow_provider_microbatch.sinks.table.partition_values import KINDS, Valu
 from airflow_provider_microbatch.sinks.table.stage_names import Names
 from airflow_provider_microbatch.sinks.table.stage_table import StageTable
 from airflow_provider_microbatch.sinks.table.statements import StatementError
+from airflow_provider_microbatch.sinks.table_folder import TableFolder
 
 WHOLE = "_whole.json"
 """Mark in a batch's folder: readers have found all of it."""
@@ -89,7 +90,11 @@ class TableOfFolders(Continuous):
 
     def find(self, batch: ExpectedBatch, found: Manifest) -> Manifest | None:
         """The output in the batch's folder. :raises ForeignBatchError: if it is another batch's."""
-        return batch.check(found, where=f"table {self.table.name}")
+        own = batch.check(found, where=f"table {self.table.name}")
+        inside = self._inside(batch.key, own)
+        # Each partition would take a statement. Of a table that was moved the first tells as much as all.
+        self._check_places(batch.key, inside, named=set(sorted(inside, key=str)[:1]))
+        return own
 
     def batches(self, lane: str) -> list[int]:
         """Ids of the lane for which there are folders."""
@@ -112,10 +117,14 @@ class TableOfFolders(Continuous):
     def put(self, stage: StageTable, folder: Path, batch: ExpectedBatch, names: Names, info: TableInfo) -> None:
         """Put the stage into the batch's place, in one step, and have the metastore name what is there. It takes the
         place of unseen output, whosever that is: its values may be refused, and its rows forgotten."""
-        key = batch.key
+        key, whole = batch.key, folder / WHOLE
+        whole.unlink(missing_ok=True)  # of an exchange that was not made: readers may find nothing of the stage
         if self.folder(key) is not None:
+            self._check_places(key, self._inside(key, read_manifest(folder, key)), named=self._named(key))
             # Readers see all of the new output with the exchange: its partitions are named before, and are empty.
             self._add(key, self._inside(key, read_manifest(folder, key)))
+            # The exchange takes away that of the old output, and from then on readers find all of the new one.
+            put_mark(whole, {"version": 1})
         elif (left := self.manifest(key)) is not None:
             # It is not in: it goes without an exchange, which not every file system has.
             self.files.withdraw(only(left, checkpoint=batch.identity.checkpoint, tables=batch.tables), left.epoch)
@@ -129,9 +138,6 @@ class TableOfFolders(Continuous):
         if self.folder(batch.key) or self.seen(batch.key):
             self.files.withdraw(batch, epoch)
         self._forget(batch.key)
-
-    def heal(self, names: Names) -> None:
-        """Nothing to do: a folder is never half published."""
 
     def check_new(self) -> None:
         super().check_new()
@@ -151,6 +157,24 @@ class TableOfFolders(Continuous):
                     f"table {self.table.name}: partition_by: {column!r} is of type {kind}, whose values have more than "
                     "one spelling: a folder and its partition would not be known as the same. Types that can be are "
                     f"{', '.join(sorted(KINDS))}. Nothing was made."
+                )
+
+    def _check_places(self, key: BatchKey, inside: Mapping[Values, Path], *, named: Set[Values]) -> None:
+        """Check that partitions lead to their places in the batch's folder: what is put there is what readers find.
+
+        :param inside: partitions, with their places.
+        :param named: those that are looked at.
+        :raises SinkError: if one leads elsewhere.
+        """
+        asked, store, table = sorted(inside.keys() & named, key=str), self.store, self.table.base_name
+        for values, place in (store.places(table, key, asked) or {}).items() if asked else ():
+            path = inside[values]
+            if place is None or (place != path and not TableFolder(path).is_same_place(TableFolder(place))):
+                raise SinkError(
+                    f"table {self.table.name}: a partition of batch {key} leads to {place or 'another file system'}, "
+                    f"and its files are put into {path}: somebody has given it another location, or has moved the "
+                    "table. Readers do not find there what is published, and nothing was replaced. Lead each such "
+                    f"partition back: {store.moving(table, key, path, values)}"
                 )
 
     def _tell(self, key: BatchKey) -> None:

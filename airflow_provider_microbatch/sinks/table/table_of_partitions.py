@@ -51,6 +51,3 @@ class TableOfPartitions(Continuous):
         if before is not None:
             note_replaced(self.files, before)
             self.store.drop_partition(self.table.base_name, batch.key)
-
-    def heal(self, names: Names) -> None:
-        """Nothing to do: a partition is never half published."""

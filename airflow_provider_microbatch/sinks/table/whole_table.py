@@ -5,6 +5,7 @@ Files never move: an attempt writes them where they stay; publishing is one call
 
 from __future__ import annotations
 
+import logging
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +18,17 @@ from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.file.report import read_schema
 from airflow_provider_microbatch.sinks.table import statement as statement
 from airflow_provider_microbatch.sinks.table.hive_metastore import VERSION
-from airflow_provider_microbatch.sinks.table.marks import TABLE, put_mark, read_mark
+from airflow_provider_microbatch.sinks.table.marks import TABLE, put_mark, read_mark, remove_mark
 from airflow_provider_microbatch.sinks.table.metastore import OWNER, Metastore, TableInfo
-from airflow_provider_microbatch.sinks.table.replaced_files import note_replaced
+from airflow_provider_microbatch.sinks.table.replaced_files import note_renamed, note_replaced, renamed_notes
 from airflow_provider_microbatch.sinks.table.stage_names import Names
 from airflow_provider_microbatch.sinks.table.stage_table import REPLACE, Owner, StageTable, Table
 from airflow_provider_microbatch.sinks.table.statements import quoted
+
+NAMED = "_named.json"
+"""Mark in a stage's folder: a table is about to show the files, and whether in place of one that was there."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -71,10 +77,12 @@ class WholeTable:
 
     def put(self, stage: StageTable, folder: Path, batch: ExpectedBatch, names: Names, info: TableInfo) -> None:
         """Have the metastore name the files: by one call, unless a table exists that has other columns."""
-        made, table = names.stage, self.table.base_name
+        made, table = self._made(names), self.table.base_name
         if self.table.schema is None:
-            made, info = names.ready, self._with_columns(stage, folder, names)
+            info = self._with_columns(stage, folder, names)
         before = self.store.table(table)
+        (folder / NAMED).unlink(missing_ok=True)  # of an earlier try, which has changed nothing
+        put_mark(folder / NAMED, {"version": 1, "replaces": before is not None})
         if before is None:
             self.store.rename(made, table)
             return
@@ -91,19 +99,64 @@ class WholeTable:
         if is_fit and version is not None and self.store.replace_at_once(table, made, version=version):
             return
         # No statement swaps two tables: for a moment there is no table of that name.
-        put_mark(self.files.root / "_replaced" / names.replaced, stage.owner.to_dict())
+        note_renamed(self.files, names.replaced, stage.owner)
+        if not self.is_droppable(before):
+            kept = self.store.name(names.replaced)
+            log.warning(
+                "%s was not made by this catalog, and dropping it would remove its files; it is kept as %s: "
+                "drop it yourself",
+                self.store.name(table),
+                kept,
+            )
         self.store.rename(table, names.replaced)
         self.store.rename(made, table)
 
-    def heal(self, names: Names) -> None:
-        """Put back the table that an interrupted publish has moved away."""
-        if self.store.table(self.table.base_name) is None and self.store.table(names.replaced) is not None:
-            self.store.rename(names.replaced, self.table.base_name)
+    def heal(self, names: Names) -> bool:
+        """Put back the table that an interrupted publish has moved away: the new one has not taken its name yet. One
+        that was replaced does not come back where somebody drops or renames the new one.
+
+        :return: whether one was put back.
+        """
+        store, table = self.store, self.table.base_name
+        if any(store.table(name) is None for name in (names.replaced, self._made(names))) or store.table(table):
+            return False
+        store.rename(names.replaced, table)
+        return True
+
+    def put_back(self) -> None:
+        """Put back what the newest interrupted publish has moved away, if there is no table."""
+        notes = sorted(renamed_notes(self.files, self.table), key=lambda note: note.stat().st_mtime, reverse=True)
+        if self.store.table(self.table.base_name) is None:
+            back = next((note for note in notes if self.heal(Names.of_replaced(note.name))), None)
+            if back is not None:
+                remove_mark(back)
+
+    def is_droppable(self, info: TableInfo) -> bool:
+        """Whether no files of somebody else go with a table that is dropped."""
+        return info.kind == "EXTERNAL" or self._owner(info) is not None
+
+    def may_show(self, folder: Path, names: Names) -> bool:
+        """Whether a table may show the files of a stage under another name: its publisher has died behind the publish,
+        and somebody has renamed the table since.
+
+        :param folder: the stage's folder.
+        :param names: names of its tables.
+        """
+        named = read_mark(folder / NAMED)
+        if named is None:
+            return False
+        if self.store.table(self._made(names)) is None:
+            return True  # it has got the table's name
+        return named.get("replaces") is True and self.store.table(self.table.base_name) is None
+
+    def _made(self, names: Names) -> str:
+        """The name under which a publish finds the new table."""
+        return names.ready if self.table.schema is None else names.stage
 
     def _is_moved_away(self) -> bool:
         """Whether an attempt was interrupted between its two renames. The next attempt may begin: it first drops the
         rest of the interrupted attempt, which puts the table back."""
-        notes = (self.files.root / "_replaced").glob(f"{self.table.base_name}__replaced_*")
+        notes = renamed_notes(self.files, self.table)
         return self.table.mode == REPLACE and any(self.store.table(note.name) for note in notes)
 
     def _with_columns(self, stage: StageTable, folder: Path, names: Names) -> TableInfo:
