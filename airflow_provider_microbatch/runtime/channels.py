@@ -124,7 +124,8 @@ class ChannelRead:
             end["seen"] = max(page.seen, end.get("seen", 0))
             open_ms = max(open_ms, page.came, 0 if page.ended else page.seen)
             if page.ended:
-                end |= {"finished": True, "open": open_ms}
+                # Of a channel that was never looked at, and had no row, it is not known.
+                end |= {"finished": True, **({"open": open_ms} if open_ms else {})}
             if page.ended or self._count >= most:
                 break
             if page.at_tip and not page.rows:

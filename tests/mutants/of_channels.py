@@ -52,7 +52,7 @@ MUTATIONS = [
         name="what an old listing lacks is gone",
         why="a channel that is there counts as lost",
         file="sources/channels/open.py",
-        old="            listed = self._server.channels(max_age=0)\n",
+        old="            listed = self._listed(max_age=0)\n",
         new="",
         tests=(GRAPH,),
     ),

@@ -219,6 +219,27 @@ def test_reading_ends_at_so_many_rows_though_more_come() -> None:
     assert one.end == {"rows": 8, "first": "1", "after": "3", "seen": NOW_MS}
 
 
+class Ended(TunnelChannels):
+    """A channel that has ended, without a row."""
+
+    def __init__(self) -> None:
+        pass
+
+    def pages(self, channel: str, at: object, *, most: Callable[[], int]) -> object:  # type: ignore[override]
+        yield Page(rows=[], seen=NOW_MS, at_tip=True, ended=True)
+
+
+@pytest.mark.parametrize(("at", "opened"), [({"rows": 0}, {}), ({"rows": 0, "seen": 7}, {"open": 7})])
+def test_until_when_a_channel_was_open_is_told_as_far_as_it_is_known(
+    at: dict[str, int], opened: dict[str, int]
+) -> None:  # fmt: skip
+    """Else what came of it would count as lost, though nothing says so."""
+    arguments = {"name": "orders", "max_records": 3, "idle_seconds": 0, "on_data_loss": "fail"}
+    one = ChannelRead(Ended(), {"channel": "a", "at": at}, arguments)
+    assert [*one.pages()] == []
+    assert one.end == {"rows": 0, "seen": NOW_MS, "finished": True, **opened}
+
+
 def test_the_first_to_say_where_a_channel_ends_decides(tmp_path: Path) -> None:
     folder = str(tmp_path / "ends")
     assert channel_ends.get(folder, "a/../b") is None

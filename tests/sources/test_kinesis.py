@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -192,6 +193,52 @@ def test_the_way_on_behind_parents_that_went_reads_what_came_of_them(tmp_path: P
     (world.committed,) = (word for word in shlex.split(str(caught.value).split("`")[1]) if word.startswith("{"))
     assert world.batch() == ["2"]
     assert world.told["gaps"] == []
+
+
+@pytest.mark.parametrize("seed", [1, 3, 7, 8, 35])
+def test_no_record_goes_unread_in_silence_however_long_nobody_reads(tmp_path: Path, seed: int) -> None:
+    choice = random.Random(seed)
+    world = World(tmp_path, shards=2, max_records=choice.choice([1, 3, 100]), on_data_loss="record_gap")
+    sent: list[str] = []
+    read: list[str] = []
+    lost: set[str] = set()
+    gaps: list[str] = []
+
+    def run() -> bool:
+        found = world.batch()
+        if found is not None:
+            read.extend(found)
+            gaps.extend(world.told["gaps"])
+        return found is not None
+
+    for _ in range(40):
+        there, what = world.stream.open_shards(), choice.random()
+        if what < 0.1:
+            world.stream.split(choice.choice(there))
+        elif what < 0.2 and len(there) > 1:
+            world.stream.merge(*there[:2])
+        elif what < 0.6:
+            sent.append(str(len(sent)))
+            world.stream.send([sent[-1]], at=choice.choice([0.1, 0.4, 0.6, 0.9]))
+        elif what < 0.85 or world.committed is None:
+            run()
+        else:
+            hours = choice.choice([6, 12, 23, 30, 72])
+            world.backdate(hours * 3_600_000)
+            world.stream.arrange("age", hours * 3_600_000)
+            world.stream.arrange("retain")
+            if choice.random() < 0.5:
+                continue  # and then nobody reads for longer
+            while run():
+                pass
+            gone = {*sent} - {*read} - lost
+            assert gaps or not gone, f"{gone} are in no batch, and nobody was told"
+            lost |= gone
+            gaps.clear()
+    while run():
+        pass
+    assert len(read) == len({*read})
+    assert gaps or {*sent} == {*read} | lost
 
 
 def test_that_the_last_record_is_gone_is_no_loss_if_nothing_had_come_by_then(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ class Shard:
     hashes: tuple[int, int]
     parents: tuple[str, ...] = ()
     closed: bool = False
+    closed_at: float = 0.0
     records: list[dict[str, Any]] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
 
@@ -84,8 +85,17 @@ class Stream:
     def age(self, ms: int) -> None:
         """Everything came that much earlier."""
         for shard in self.shards.values():
+            shard.closed_at -= ms / 1000
             for record in shard.records:
                 record["ApproximateArrivalTimestamp"] -= ms / 1000
+
+    def retain(self) -> None:
+        """Retention takes what is too old, and shards that were closed so long ago."""
+        oldest = time.time() - self.retention_hours * 3600
+        for shard in self.shards.values():
+            self.trim(shard.id, sum(one["ApproximateArrivalTimestamp"] < oldest for one in shard.records))
+            if shard.closed and shard.closed_at < oldest:
+                self.expire(shard.id)
 
     def open_shards(self) -> list[Shard]:
         """By their hashes."""
@@ -145,7 +155,7 @@ class Stream:
         shard, begin = self._of(given["ShardToSplit"]), int(given["NewStartingHashKey"])
         if shard.closed or not shard.hashes[0] < begin <= shard.hashes[1]:
             raise RefusedError("InvalidArgumentException")
-        shard.closed = True
+        shard.closed, shard.closed_at = True, time.time()
         self._add((shard.hashes[0], begin - 1), shard.id)
         self._add((begin, shard.hashes[1]), shard.id)
         return {}
@@ -155,6 +165,7 @@ class Stream:
         if one.closed or other.closed or one.hashes[1] + 1 != other.hashes[0]:
             raise RefusedError("InvalidArgumentException")
         one.closed = other.closed = True
+        one.closed_at = other.closed_at = time.time()
         self._add((one.hashes[0], other.hashes[1]), one.id, other.id)
         return {}
 

@@ -13,8 +13,10 @@ import pytest
 
 from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
 from airflow_provider_microbatch.registry import load_stored_class
+from airflow_provider_microbatch.sinks.file import STAGING, FileSink
 from airflow_provider_microbatch.sinks.table import TableSink
 from airflow_provider_microbatch.sinks.table.metastore import Metastore
+from airflow_provider_microbatch.sinks.table.replaced_files import note_replaced
 from airflow_provider_microbatch.sinks.table.spark_catalog import SparkCatalog
 from airflow_provider_microbatch.sinks.table.statement_steps import StatementSteps
 from airflow_provider_microbatch.sinks.table.statements import (
@@ -106,6 +108,8 @@ def test_a_table_is_not_looked_at_before_the_statements_of_the_last_lock_holder_
 ) -> None:
     fake = Fake(tmp_path / "lake" / "orders" / "_statements", [], raises=Killed())
     sink = TableSink(SparkCatalog(fake, str(tmp_path / "lake")), "orders", schema="id long")
+    files = FileSink(str(tmp_path / "lake" / "orders"))
+    note_replaced(files, files.root / STAGING / BATCH.checkpoint / "lane=live" / "batch_id=0" / "attempt=1")
     with pytest.raises(Killed):
         StatementSteps(fake, fake.folder).run(["ALTER TABLE orders ADD PARTITION"])
     fake.seen.clear()
