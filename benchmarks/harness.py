@@ -87,11 +87,10 @@ def python_result(source: str, *arguments: str, **environment: str) -> Any:
 
     :raises RuntimeError: with what the process said, if it failed.
     """
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     done = subprocess.run(
         [sys.executable, "-c", source, *arguments],
         cwd=ROOT,
-        env={**os.environ, "PATH": path, **environment},
+        env={**os.environ, "PATH": _path(), **environment},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -100,6 +99,11 @@ def python_result(source: str, *arguments: str, **environment: str) -> Any:
     if done.returncode != 0:
         raise RuntimeError(f"a side of the benchmark failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
     return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def _path() -> str:
+    """Where this Python's programs are found first: spark-submit looks there for the Python that has PySpark."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
 def cpu_of_submit(
@@ -111,12 +115,13 @@ def cpu_of_submit(
     :param packages: jars.
     :raises RuntimeError: with what Spark said, if it failed.
     """
-    submit = shutil.which("spark-submit", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    submit = shutil.which("spark-submit", path=_path())
     settings = {"spark.ui.enabled": "false", "spark.jars": ",".join(map(str, packages)), **(conf or {})}
     options = [part for key, value in settings.items() if value for part in ("--conf", f"{key}={value}")]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         [str(submit), "--master", "local[2]", *options, str(script), *given],
+        env={**os.environ, "PATH": _path()},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
