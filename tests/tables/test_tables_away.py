@@ -21,8 +21,9 @@ from airflow_provider_microbatch.sinks.table import whole_table as module_of_who
 from airflow_provider_microbatch.sinks.table.metastore import Metastore, TableInfo
 from airflow_provider_microbatch.sinks.table.replaced_files import note_replaced
 from airflow_provider_microbatch.sinks.table.spark_catalog import SparkCatalog
+from airflow_provider_microbatch.sinks.table.stage_table import Table
 from airflow_provider_microbatch.sinks.table.table_of_folders import TableOfFolders
-from tests.sinks.stages import BATCH, EXPECTED, batch_of, expect
+from tests.sinks.stages import BATCH, EXPECTED, KEY, batch_of, expect
 from tests.tables.metastore_in_memory import InMemory
 from tests.tables.partition_lives import Killed, sink_in
 from tests.tables.stages import write_partitions, write_stage_table
@@ -133,6 +134,21 @@ def test_no_file_of_somebody_else_goes_with_a_replaced_table(
     assert [one["location"] for name, one in metastore.tables.items() if name != NAME] == [f"file://{tmp_path}/theirs"]
 
 
+def test_a_table_that_was_made_by_somebody_else_goes_when_it_had_files_of_this_sink(
+    tmp_path: Path, metastore: InMemory
+) -> None:
+    """It got them in one call, having had the same columns. Its own were left where they are then."""
+    metastore.tables[NAME] = {"type": "MANAGED", "provider": "json", "location": f"file://{tmp_path}/theirs"}
+    metastore.partitions[NAME] = {}
+    for key in KEY, NEXT.key:
+        write_stage_table(sink := sink_of(tmp_path, metastore, "replace"), 1, batch=batch_of(key))
+        with mock.patch.object(TableInfo, "same_shape", return_value=key == KEY):
+            sink.publish(expect(key), 1)
+    assert len(metastore.tables) == 2
+    assert len(sink.drop_replaced(BATCH.checkpoint, older_seconds=0)) == 2, "a table and its files"
+    assert [*metastore.tables] == [NAME]
+
+
 @pytest.mark.parametrize("replaces", [True, False])
 def test_files_of_a_whole_table_that_was_renamed_stay(
     replaces: bool, tmp_path: Path, metastore: InMemory, monkeypatch: pytest.MonkeyPatch
@@ -186,6 +202,31 @@ def test_files_that_a_replay_was_to_replace_are_not_removed(tmp_path: Path, meta
     assert len(metastore.rows(NAME)) == 3
     assert sink.drop_replaced(BATCH.checkpoint, older_seconds=0) == []
     assert not list((tmp_path / "lake").rglob("*.replaced")), "nothing is to be replaced any more"
+
+
+def test_files_that_are_replaced_while_the_janitor_waits_for_the_lock_are_kept_for_a_while(
+    tmp_path: Path, metastore: InMemory
+) -> None:
+    """Their note is an old one: of a replay that was given up."""
+    write_stage_table(sink := sink_of(tmp_path, metastore), 1)
+    sink.publish(EXPECTED, 1)
+    write_stage_table(sink, 2)
+    with dying_at(Metastore, "move_partition"):
+        sink.replace(EXPECTED, 2)
+    grow_old(sink)
+    real = SparkCatalog._changing
+
+    @contextmanager
+    def behind_a_replay(catalog: SparkCatalog, table: Table) -> Iterator[Metastore]:
+        with mock.patch.object(SparkCatalog, "_changing", real):
+            sink.replace(EXPECTED, 2)
+        with real(catalog, table) as store:
+            yield store
+
+    with mock.patch.object(SparkCatalog, "_changing", behind_a_replay):
+        assert sink.drop_replaced(BATCH.checkpoint, older_seconds=HOUR) == []
+    grow_old(sink)
+    assert len(sink.drop_replaced(BATCH.checkpoint, older_seconds=HOUR)) == 1
 
 
 def test_without_anything_replaced_the_janitor_takes_no_lock(tmp_path: Path, metastore: InMemory) -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from airflow_provider_microbatch.sinks.iceberg.look import Look
 
-
 NO_BATCH = "none"
 """What a snapshot of this package that has put no batch in names in place of one."""
 
@@ -28,7 +27,7 @@ def rolled_away(look: Look, last: tuple[int, int] | None) -> list[str] | None:
         if snapshot is None or snapshot.summary is None:
             return None
         batch = snapshot.summary.additional_properties.get("microbatch.batch")
-        if batch is not None and batch != NO_BATCH:
+        if batch not in (None, NO_BATCH):
             found[batch] = None
         at = snapshot.parent_snapshot_id
     return list(found)

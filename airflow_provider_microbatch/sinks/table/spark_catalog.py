@@ -264,12 +264,15 @@ class SparkCatalog(Catalog):
                     # What is noted may be the table's own, which is away for a while. A dry run tells it: by that the
                     # definition of a sink that has left something is kept.
                     return []
-                for batch, epoch, note in replaced:
-                    found += self._drop_files(table, kind, batch, epoch, note, dry_run=dry_run)
+                # Before the files: these tell whose they are, and whether a table may be dropped.
                 if isinstance(kind, WholeTable):
                     for note in renamed:
                         if is_older(note, older_seconds):
                             found += self._drop_renamed(kind, store, note, dry_run=dry_run)
+                for batch, epoch, note in replaced:
+                    # Who had the lock until now may have replaced these files this moment.
+                    if is_older(note, older_seconds):
+                        found += self._drop_files(table, kind, batch, epoch, note, dry_run=dry_run)
         return found
 
     def _drop_files(

@@ -89,7 +89,11 @@ class TableOfFolders(Continuous):
             self._drop(key, self._named(key))
 
     def find(self, batch: ExpectedBatch, found: Manifest) -> Manifest | None:
-        """The output in the batch's folder. :raises ForeignBatchError: if it is another batch's."""
+        """The output in the batch's folder.
+
+        :raises ForeignBatchError: if it is another batch's.
+        :raises SinkError: if a partition leads elsewhere, where readers find something else.
+        """
         own = batch.check(found, where=f"table {self.table.name}")
         inside = self._inside(batch.key, own)
         # Each partition would take a statement. Of a table that was moved the first tells as much as all.
@@ -167,9 +171,10 @@ class TableOfFolders(Continuous):
         :raises SinkError: if one leads elsewhere.
         """
         asked, store, table = sorted(inside.keys() & named, key=str), self.store, self.table.base_name
-        for values, place in (store.places(table, key, asked) or {}).items() if asked else ():
+        found = store.places(table, key, asked) if asked else None
+        for values, place in (found or {}).items():
             path = inside[values]
-            if place is None or (place != path and not TableFolder(path).is_same_place(TableFolder(place))):
+            if place is None or not TableFolder(path).is_same_place(TableFolder(place)):
                 raise SinkError(
                     f"table {self.table.name}: a partition of batch {key} leads to {place or 'another file system'}, "
                     f"and its files are put into {path}: somebody has given it another location, or has moved the "
