@@ -108,23 +108,74 @@ def test_another_cluster_and_the_server_of_before_a_failover_are_named_and_a_fai
     orders.execute(INSERT)
     source = opened()
     written = json.loads(source.latest_offset(None))
-    name, oid, file, system, timeline = written["of"]
+    name, oid, file, system, timeline, database, by = written["of"]
 
-    def of(*cluster: int) -> str:
+    def of(*cluster: int | str) -> str:
         return json.dumps({**written, "of": [name, oid, file, *cluster]})
 
-    for position in (of(), of(system, timeline - 1)):  # of an older version, and of before the failover
+    older = (of(), of(system, timeline), of(by))  # of older versions, and where the role may not ask
+    for position in (*older, of(system, timeline - 1, database, by)):  # and of before the failover
         assert not source.has_new(position)
         assert source.latest_offset(position) == position
         assert source.not_replayable(None, position) is None
     for position, said in (
         (of(system + 1, timeline), f"another database cluster, of system identifier {system}, and {system + 1} then"),
         (of(system, timeline + 1), f"timeline {timeline}, and was on {timeline + 1}"),
+        (of(system, timeline, database + 1), f"another database of the cluster, of oid {database}, and {database + 1}"),
     ):
         for look in (source.has_new, source.latest_offset, source.lag):
             with pytest.raises(SourceError, match=rf"{said}.* set-offset"):
                 look(position)
         assert said in source.not_replayable(None, position)
+
+
+def test_a_database_made_of_another_as_its_template_is_not_taken_for_it(opened: Any, orders: OrdersTable) -> None:
+    copy = f"copy_of_{orders.connection.schema}"
+    orders.execute(INSERT)
+    ends = {by: opened(timestamp=by).latest_offset(None) for by in ("updated_at", None)}
+    connections.find_by(lambda _: replace(orders.connection, schema="postgres"))
+    with OrdersTable(replace(orders.connection, schema="postgres")).connect(autocommit=True) as session:
+        session.execute(f'CREATE DATABASE "{copy}" TEMPLATE "{orders.connection.schema}"')
+    connections.find_by(lambda _: replace(orders.connection, schema=copy))
+    for by, end in ends.items():
+        for look in (opened(timestamp=by).has_new, opened(timestamp=by).latest_offset):
+            with pytest.raises(SourceError, match=r"another database of the cluster.* set-offset"):
+                look(end)
+
+
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [
+        ({}, {"timestamp": "made_at"}),
+        ({}, {"column": "turn"}),
+        ({"timestamp": None}, {"timestamp": None, "column": "turn"}),
+    ],
+    ids=["time", "key", "number"],
+)
+def test_a_position_by_other_columns_is_not_gone_on_from(
+    opened: Any, orders: OrdersTable, then: dict[str, Any], now: dict[str, Any]
+) -> None:
+    orders.execute("ALTER TABLE orders ADD made_at timestamptz DEFAULT '2026-01-01', ADD turn int NOT NULL DEFAULT 1")
+    orders.execute("INSERT INTO orders (note, turn) SELECT 'x', 9 - n FROM generate_series(1, 5) AS n")
+    end = opened(**then).latest_offset(None)
+    source = opened(**now)
+    for look in (source.has_new, source.latest_offset, source.lag):
+        with pytest.raises(
+            SourceError, match=r"the position is one by .*, and public\.orders is read by .* set-offset"
+        ):
+            look(end)
+    with pytest.raises(SourceChangedError, match="the position is one by"):
+        source.read(None, end)
+    assert "the position is one by" in source.not_replayable(None, end)
+
+
+def test_a_position_by_number_and_one_by_time_are_told_apart(opened: Any, orders: OrdersTable) -> None:
+    orders.execute(INSERT)
+    by_time, by_number = opened(), opened(timestamp=None)
+    with pytest.raises(SourceError, match=r"was read by numbers.*leave timestamp= out as it was, or .* another name"):
+        by_time.latest_offset(by_number.latest_offset(None))
+    with pytest.raises(SourceError, match=r"was read by timestamps.*name timestamp= as it was, or .* another name"):
+        by_number.latest_offset(by_time.latest_offset(None))
 
 
 def test_a_role_that_may_not_ask_for_the_cluster_reads_all_the_same(opened: Any, orders: OrdersTable) -> None:
@@ -139,7 +190,7 @@ def test_a_role_that_may_not_ask_for_the_cluster_reads_all_the_same(opened: Any,
     connections.find_by(lambda _: replace(orders.connection, login=role))
     source = opened()
     end = source.latest_offset(None)
-    assert len(json.loads(end)["of"]) == 3
+    assert json.loads(end)["of"][3:] == ["updated_at, id"]
     assert ids(orders, source, None, end) == [1]
     assert not source.has_new(end)
 
@@ -158,7 +209,7 @@ def test_a_standby_is_refused_until_it_is_promoted_to_a_timeline_of_its_own(open
             session.execute("INSERT INTO orders DEFAULT VALUES")
         end = source.latest_offset(None)
         assert source.describe(None, end).rows == 1
-        *_, timeline = json.loads(end)["of"]
+        timeline = json.loads(end)["of"][4]
         assert timeline == 2
 
 

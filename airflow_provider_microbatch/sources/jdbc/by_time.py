@@ -203,6 +203,8 @@ class OpenTimedTable(OpenTimed[TimedTable]):
             return None
         if then.name != now.name:
             what = f"the position is one of table {then.name}, and {now.name} is read now"
+        elif then.is_by_others(now):
+            what = f"the position is one by {then.by}, and {now.name} is read by {now.by} now"
         elif then.oid != now.oid:
             what = f"{now.name} was made again"
         else:

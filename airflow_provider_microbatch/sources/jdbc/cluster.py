@@ -1,4 +1,5 @@
-"""Identifies the database cluster that a table lies in, so that a copy of it is not taken for the same."""
+"""Identifies the database cluster that a table lies in, and the database in it, so that a copy is not taken for the
+same."""
 
 from __future__ import annotations
 
@@ -6,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 _ASKED = (
-    "SELECT system_identifier, ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int "
-    "FROM pg_control_system()"
+    "SELECT system_identifier, ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int, "
+    "(SELECT oid::bigint FROM pg_database WHERE datname = current_database()) FROM pg_control_system()"
 )
 
 
@@ -17,24 +18,28 @@ class Cluster:
 
     :param system: PostgreSQL's system identifier. Standbys and physical copies have it from their primary.
     :param timeline: a higher one begins with each promotion: a failover, or a restore to a moment.
+    :param database: oid of the database: one that was made of another as its template has the same tables.
     """
 
     system: int | None = None
     timeline: int | None = None
+    database: int | None = None
 
     def values(self) -> list[int]:
         """The values as JSON has them; none where the cluster is unknown."""
-        return [] if self.system is None or self.timeline is None else [self.system, self.timeline]
+        if self.system is None or self.timeline is None:
+            return []
+        return [self.system, self.timeline, *([] if self.database is None else [self.database])]
 
     @classmethod
     def of(cls, values: list[Any]) -> Self:
         """:raises TypeError: if the values are not those of :meth:`values`."""
         if not values:
             return cls()
-        system, timeline = values
-        if type(system) is not int or type(timeline) is not int:
-            raise TypeError("'of' has something else than a system identifier and a timeline")
-        return cls(system=system, timeline=timeline)
+        system, timeline, *database = values
+        if len(database) > 1 or not all(type(one) is int for one in values):
+            raise TypeError("'of' has something else than a system identifier, a timeline and a database's oid")
+        return cls(system=system, timeline=timeline, database=database[0] if database else None)
 
     def differs(self, now: Cluster) -> str | None:
         """The reason why transactions of this cluster tell nothing about the current one; None if they do, as far as is
@@ -44,6 +49,8 @@ class Cluster:
             return None
         if self.system != now.system:
             return f"it lies in another database cluster, of system identifier {now.system}, and {self.system} then"
+        if None not in (self.database, now.database) and self.database != now.database:
+            return f"it lies in another database of the cluster, of oid {now.database}, and {self.database} then"
         if self.timeline is not None and now.timeline is not None and now.timeline < self.timeline:
             return (
                 f"the database is on timeline {now.timeline}, and was on {self.timeline}: it is the server of before a "
@@ -61,7 +68,14 @@ def cluster_now(opened: Any) -> Cluster:
 
     try:
         with opened.transaction():  # a savepoint: the role may not call these functions
-            system, timeline = opened.execute(_ASKED).fetchone()
+            system, timeline, database = opened.execute(_ASKED).fetchone()
     except psycopg.Error:
         return UNKNOWN
-    return Cluster(system=int(system), timeline=int(timeline))
+    return Cluster(system=int(system), timeline=int(timeline), database=int(database))
+
+
+def told_behind(values: list[Any]) -> tuple[Cluster, str | None]:
+    """What an offset tells of a table behind its numbers: the cluster, and the columns that it is read by; None where
+    an older version wrote it. :raises TypeError: if that is something else."""
+    by = values[-1] if values and type(values[-1]) is str else None
+    return Cluster.of(values if by is None else values[:-1]), by

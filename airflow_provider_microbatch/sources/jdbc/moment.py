@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
-from airflow_provider_microbatch.sources.jdbc.cluster import UNKNOWN, Cluster
+from airflow_provider_microbatch.sources.jdbc.cluster import UNKNOWN, Cluster, told_behind
 from airflow_provider_microbatch.sources.pieces import Piece
 
 _TIME = re.compile(
@@ -47,12 +47,27 @@ class Made:
     :param oid: PostgreSQL's oid of the table.
     :param file: the sum of the file numbers of the table and its partitions: it changes when the table is rewritten.
     :param cluster: the table's database cluster.
+    :param by: the columns that it is read by; None where an older version wrote the offset.
     """
 
     name: str
     oid: int
     file: int
     cluster: Cluster = UNKNOWN
+    by: str | None = None
+
+    def values(self) -> list[Any]:
+        """The values as JSON has them."""
+        return [self.name, self.oid, self.file, *self.cluster.values(), *([] if self.by is None else [self.by])]
+
+    def is_by_others(self, now: Made) -> bool:
+        """Whether the table is known to have been read by other columns than now."""
+        return None not in (self.by, now.by) and self.by != now.by
+
+
+def columns_of(time: str, key: str | None) -> str:
+    """What a table is read by, as :attr:`Made.by` has it."""
+    return time if key is None else f"{time}, {key}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +127,7 @@ class Moment:
             "from": self.since,
             "rows": self.rows,
             "sum": self.digest,
-            "of": None if made is None else [made.name, made.oid, made.file, *made.cluster.values()],
+            "of": None if made is None else made.values(),
         }
         if self.behind:
             values[_BEHIND] = self.behind
@@ -137,6 +152,11 @@ class Moment:
         :raises TypeError: likewise.
         :raises OverflowError: likewise.
         """
+        if isinstance(values, dict) and "n" in values:
+            raise TypeError(
+                "it is of a table that was read by numbers, which tell nothing of its timestamps: leave timestamp= out "
+                "as it was, or have the source begin anew under another name"
+            )
         whole = (_FIELDS, _FIELDS | {_BEHIND}, _FIELDS | _OF_INTERVAL)
         if not isinstance(values, dict) or values.keys() not in (*whole, {"t"}, {"t", "k"}):
             raise TypeError("it has other fields than those of a moment; by hand, t and k")
@@ -219,7 +239,8 @@ def _running(first: Any, last: Any, since: Any) -> Running:
 def _made(name: Any, oid: Any, file: Any, *cluster: Any) -> Made:
     if type(name) is not str:
         raise TypeError("'of' names no table")
-    return Made(name=name, oid=_number(oid), file=_number(file), cluster=Cluster.of(list(cluster)))
+    found, by = told_behind(list(cluster))
+    return Made(name=name, oid=_number(oid), file=_number(file), cluster=found, by=by)
 
 
 def _span(start: Any, end: Any) -> Piece:

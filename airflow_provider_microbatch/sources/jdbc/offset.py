@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
-from airflow_provider_microbatch.sources.jdbc.cluster import UNKNOWN, Cluster
+from airflow_provider_microbatch.sources.jdbc.cluster import UNKNOWN, Cluster, told_behind
 from airflow_provider_microbatch.sources.jdbc.sparse import Sparse
 
 
@@ -38,12 +38,18 @@ class Table:
     :param sequence: the file number of the sequence that the column owns, which changes when the sequence begins again
         (``TRUNCATE … RESTART IDENTITY``); None if the column owns none.
     :param cluster: the table's database cluster.
+    :param by: the column that has the numbers; None where an older version wrote the offset.
     """
 
     name: str
     oid: int
     sequence: int | None
     cluster: Cluster = UNKNOWN
+    by: str | None = None
+
+    def is_by_another(self, now: Table) -> bool:
+        """Whether the numbers are known to be of another column than those of now."""
+        return None not in (self.by, now.by) and self.by != now.by
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +85,8 @@ class Place:
             written["sparse"] = self.sparse.values()
         if self.table is not None:
             of = self.table
-            written["of"] = [of.name, of.oid, of.sequence, *of.cluster.values()]
+            by = [] if of.by is None else [of.by]
+            written["of"] = [of.name, of.oid, of.sequence, *of.cluster.values(), *by]
         return json.dumps(written)
 
     @classmethod
@@ -90,6 +97,11 @@ class Place:
             by_hand = isinstance(values, dict) and values.keys() in ({"n"}, {"n", "gaps"})
             if by_hand:
                 values = {"gaps": [], "late": [], "rows": 0, **values}
+            if isinstance(values, dict) and "t" in values:
+                raise TypeError(
+                    "it is of a table that was read by timestamps, of which numbers tell nothing: name timestamp= as it "
+                    "was, or have the source begin anew under another name"
+                )
             if not isinstance(values, dict) or values.keys() - {"of", "sparse"} != {"n", "gaps", "late", "rows"}:
                 raise TypeError("it has other fields than n, gaps, late, rows and of; by hand, n and gaps")
             table = _table(values["of"]) if "of" in values else None
@@ -153,7 +165,8 @@ def _table(values: Any) -> Table:
     name, oid, sequence, *cluster = values
     if type(name) is not str or type(oid) is not int or (sequence is not None and type(sequence) is not int):
         raise TypeError("'of' is not the name, the oid and the sequence's file of a table")
-    return Table(name=name, oid=oid, sequence=sequence, cluster=Cluster.of(cluster))
+    found, by = told_behind(cluster)
+    return Table(name=name, oid=oid, sequence=sequence, cluster=found, by=by)
 
 
 def divided(spans: Sequence[tuple[int, int]], parts: int) -> list[list[tuple[int, int]]]:

@@ -56,7 +56,7 @@ class Snapshot(Relation):
             self._bare_column,
         )
         file = None if sequence is None else int(sequence)
-        return Table(name=name, oid=int(oid), sequence=file, cluster=self._cluster)
+        return Table(name=name, oid=int(oid), sequence=file, cluster=self._cluster, by=self._bare_column)
 
     def moment(self) -> tuple[int, int, int]:
         """The time, milliseconds since the epoch; the lowest id of a running transaction; and the first id that was not

@@ -11,7 +11,7 @@ from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources.intervals import Unread
 from airflow_provider_microbatch.sources.jdbc.intervals import ROWS
-from airflow_provider_microbatch.sources.jdbc.moment import Had, Made, Moment, Running, micros_of
+from airflow_provider_microbatch.sources.jdbc.moment import Had, Made, Moment, Running, columns_of, micros_of
 from airflow_provider_microbatch.sources.jdbc.ranges_by_time import Ranges
 from airflow_provider_microbatch.sources.jdbc.relation import WHOLE, Relation
 from airflow_provider_microbatch.sources.jdbc.session import connected, quoted_column
@@ -68,7 +68,7 @@ class TimedTable(Relation):
             raise SourceError(f"column {self.ranges.time} of {self._table} is not of timestamps")
         if key is not None and kinds[1].type_code not in WHOLE:
             raise SourceError(f"column {self.ranges.key} of {self._table} is not of whole numbers; column=None does")
-        self._bare_key = key
+        self._bare_key, self._by = key, columns_of(time, key)
 
     def leave_out(self, intervals: Sequence[Moment]) -> None:
         """Have no row of these batches of data intervals, in the order in which they were planned, in a later range of
@@ -148,7 +148,7 @@ class TimedTable(Relation):
             "(SELECT sum(p.relfilenode::bigint) FROM pg_catalog.pg_class AS p WHERE p.oid = c.oid OR p.oid IN "
             "(SELECT relid FROM pg_partition_tree(c.oid)))::bigint"
         )
-        return Made(name=name, oid=int(oid), file=int(file), cluster=self._cluster)
+        return Made(name=name, oid=int(oid), file=int(file), cluster=self._cluster, by=self._by)
 
     def rows(self, condition: str) -> tuple[int, str]:
         """Number of rows for which the condition holds, and a digest of them that does not depend on their order."""

@@ -119,9 +119,11 @@ class OpenTimedMariaDb(OpenMariaDbTable, OpenTimed[TimedTable]):
     def _other(self, table: TimedTable, place: Moment) -> str | None:
         """The reason why a place does not belong to the current table; None if it does, as far as can be known."""
         then, now = place.made, table.identity()
-        if then is None or (then.name, then.oid) == (now.name, now.oid):
+        if then is None or ((then.name, then.oid) == (now.name, now.oid) and not then.is_by_others(now)):
             return None
-        if then.name != now.name:
+        if then.is_by_others(now):
+            what = f"the position is one by {then.by}, and {now.name} is read by {now.by} now"
+        elif then.name != now.name:
             what = f"the position is one of table {then.name}, and {now.name} is read now"
         else:
             what = f"{now.name} was made again, or written anew (TRUNCATE, OPTIMIZE, ALTER TABLE)"

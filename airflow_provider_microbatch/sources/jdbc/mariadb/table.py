@@ -55,7 +55,7 @@ class Snapshot(Relation):
     def identity(self) -> Table:
         """The identity of the table."""
         name, made = self.made()
-        return Table(name=name, oid=made, sequence=None)
+        return Table(name=name, oid=made, sequence=None, by=self._bare_column.lower())
 
     def moment(self) -> tuple[int, int, int]:
         """The time, milliseconds since the epoch; since when the oldest transaction runs; and the next millisecond: who

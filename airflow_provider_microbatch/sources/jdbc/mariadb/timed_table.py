@@ -16,7 +16,7 @@ from airflow_provider_microbatch.sources.jdbc.mariadb.relation import WHOLE, Rel
 from airflow_provider_microbatch.sources.jdbc.mariadb.running import now, running_since, statements_since
 from airflow_provider_microbatch.sources.jdbc.mariadb.session import Session, connected, quoted_column
 from airflow_provider_microbatch.sources.jdbc.mariadb.times import before_all_later, moment_ms, plain, shown_between
-from airflow_provider_microbatch.sources.jdbc.moment import Had, Made, Moment, may_have, micros_of, written
+from airflow_provider_microbatch.sources.jdbc.moment import Had, Made, Moment, columns_of, may_have, micros_of, written
 from airflow_provider_microbatch.sources.jdbc.taken import planned_before
 from airflow_provider_microbatch.sources.pieces import Piece, joined
 
@@ -58,7 +58,7 @@ class TimedTable(Relation):
             self._zone = ZoneInfo("UTC" if self._in_utc else zone)
         except (OSError, ValueError) as error:
             raise SourceError(f"time_zone {zone!r:.100} is none that this process knows") from error
-        self._bare_key = key
+        self._bare_key, self._by = key, columns_of(time, key).lower()
         self.intervals: Sequence[Moment] = ()
 
     def leave_out(self, intervals: Sequence[Moment]) -> None:
@@ -103,7 +103,7 @@ class TimedTable(Relation):
     def identity(self) -> Made:
         """The identity of the table."""
         name, made = self.made()
-        return Made(name=name, oid=made, file=0)
+        return Made(name=name, oid=made, file=0, by=self._by)
 
     @property
     def now(self) -> str:
