@@ -115,6 +115,25 @@ def test_the_next_page_of_a_listing_is_asked_for_while_the_first_one_is_worked_o
     assert asked == {"list": 2}
 
 
+@pytest.mark.parametrize("page", [2, 3, 1000])
+def test_marks_of_folders_are_in_nobodys_way_where_a_listing_goes_on(bucket: Bucket, page: int) -> None:
+    """A mark's key ends in a slash, which the client cuts off: it stands behind objects that sort after it then."""
+    for name in ("a-b/0.json", "a/0.json", "a.json", "c/d-e/0.json", "c/d/f.json", "g.json"):
+        bucket.land(name)
+    for name in ("a/", "c/", "c/d/", "c/d-e/", "z/"):
+        bucket.land(name, "")
+    requests = Requests(Address(scheme="s3", conn_id="lake", bucket=BUCKET, prefix=bucket.prefix))
+    keys = [key.removeprefix(f"{bucket.prefix}/") for key in bucket.keys(f"{bucket.prefix}/") if key[-1] != "/"]
+    for listed in (
+        requests.objects(bucket.prefix, page=page),
+        (one for many in requests.pages(bucket.prefix, page=page) for one in many),
+    ):
+        assert [one["path"].removeprefix(f"{bucket.prefix}/") for one in listed if one["size"]] == keys
+    end, names = bucket.plan(recursive=True)
+    assert sorted(names) == sorted(keys)
+    assert not bucket.open(recursive=True).has_new(end)
+
+
 def _backwards(asked: Asked, forward: Forward) -> Answer:
     answer = forward()
     found = re.findall(rb"<Contents>.*?</Contents>", answer.body, re.DOTALL)

@@ -99,8 +99,8 @@ class Place:
                 values = {"gaps": [], "late": [], "rows": 0, **values}
             if isinstance(values, dict) and "t" in values:
                 raise TypeError(
-                    "it is of a table that was read by timestamps, of which numbers tell nothing: name timestamp= as it "
-                    "was, or have the source begin anew under another name"
+                    "it is of a table that was read by timestamps, of which numbers tell nothing: name timestamp= as "
+                    "it was, or have the source begin anew under another name"
                 )
             if not isinstance(values, dict) or values.keys() - {"of", "sparse"} != {"n", "gaps", "late", "rows"}:
                 raise TypeError("it has other fields than n, gaps, late, rows and of; by hand, n and gaps")
