@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,36 @@ def test_a_clock_that_was_put_back_behind_what_was_read_stops_the_plan_and_the_s
         with pytest.raises(SourceError, match=r"orders.*clock.*put back.*set-offset .*--allow-reread"):
             look(end)
     assert source.latest_offset(None) is None
+
+
+def test_a_zone_whose_clocks_are_put_back_is_no_clock_of_the_server_that_was_put_back(
+    opened: Any, orders: OrdersInMariaDb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For some hours rows are read an hour later: what was read before that lies ahead of what is read now."""
+    orders.execute("ALTER TABLE orders MODIFY updated_at datetime(6)")
+    orders.execute("INSERT INTO orders (updated_at) VALUES ('2026-10-24 23:58')")
+    source = opened(timestamp="updated_at", time_zone="Europe/Berlin", late_seconds=60)
+
+    def clock_is_at(utc: datetime) -> None:
+        for module in (timed_table, running):
+            monkeypatch.setattr(module, "now", lambda session: int(1000 * utc.replace(tzinfo=UTC).timestamp()))
+
+    clock_is_at(datetime(2026, 10, 24, 21, 59, 59))
+    end = source.latest_offset(None)
+    assert orders.ids(source, None, end) == [1]
+    clock_is_at(datetime(2026, 10, 24, 22, 0, 1))
+    assert (source.has_new(end), source.latest_offset(end), source.lag(end).rows) == (False, end, 0)
+    clock_is_at(datetime(2026, 10, 25, 0, 59, 59))  # clocks show 2:59:59
+    by_hand = '{"t": "2026-10-25 02:59:58"}'
+    source.check_offset(by_hand)
+    clock_is_at(datetime(2026, 10, 25, 1, 0, 1))  # and 2:00:01
+    assert source.latest_offset(by_hand) == by_hand
+    source.check_offset(by_hand)
+    with pytest.raises(SourceError, match="lies in the future"):
+        source.check_offset('{"t": "2026-10-25 03:00:02"}')
+    clock_is_at(datetime(2026, 10, 24, 20, 0))
+    with pytest.raises(SourceError, match=r"clock says 2026-10-24 22:00.*put back.*set-offset"):
+        source.latest_offset(end)
 
 
 def an_hour_ago(session: Any) -> int:

@@ -62,7 +62,7 @@ class OpenTimedMariaDb(OpenMariaDbTable, OpenTimed[TimedTable]):
     def check_offset(self, offset: Offset) -> None:
         with self._timed() as table:
             place = table.exact(self._place(offset))
-            if place.time is not None and place.time > table.now:
+            if table.ahead_of_clock(place) is not None:
                 raise SourceError(f"{offset} lies in the future of the database's clock.")
 
     def is_after(self, offset: Offset | None, other: Offset | None) -> bool | None:
@@ -105,9 +105,9 @@ class OpenTimedMariaDb(OpenMariaDbTable, OpenTimed[TimedTable]):
         other = self._other(table, place)
         if other is not None:
             raise SourceError(other)
-        now = table.now
-        if place.time is not None and place.time > now:
-            back = self._set_offset(Moment(time=now).text(), reread=True)
+        now = table.ahead_of_clock(place)
+        if now is not None:
+            back = self._set_offset(Moment(time=table.now).text(), reread=True)
             raise SourceError(
                 f"rows up to {place.time} were read, and the database's clock says {now}: it was put back by more than "
                 f"late_seconds={self._source.late_seconds:g}. What is written until it is there again would count as "

@@ -15,7 +15,13 @@ from airflow_provider_microbatch.sources.jdbc.intervals import ROWS
 from airflow_provider_microbatch.sources.jdbc.mariadb.relation import WHOLE, Relation
 from airflow_provider_microbatch.sources.jdbc.mariadb.running import now, running_since, statements_since
 from airflow_provider_microbatch.sources.jdbc.mariadb.session import Session, connected, quoted_column
-from airflow_provider_microbatch.sources.jdbc.mariadb.times import before_all_later, moment_ms, plain, shown_between
+from airflow_provider_microbatch.sources.jdbc.mariadb.times import (
+    before_all_later,
+    latest_shown,
+    moment_ms,
+    plain,
+    shown_between,
+)
 from airflow_provider_microbatch.sources.jdbc.moment import Had, Made, Moment, columns_of, may_have, micros_of, written
 from airflow_provider_microbatch.sources.jdbc.taken import planned_before
 from airflow_provider_microbatch.sources.pieces import Piece, joined
@@ -107,8 +113,16 @@ class TimedTable(Relation):
 
     @property
     def now(self) -> str:
-        """The present time, as the column has it."""
+        """The present time, as the column has it: where clocks are put back soon, as they will be then."""
         return before_all_later(now(self._session), self._zone, digits=6)
+
+    def ahead_of_clock(self, place: Moment) -> str | None:
+        """The present time, as the column has it, if no clock has shown the time of the place yet; else None."""
+        if place.time is None or place.time <= self.now:
+            return None
+        # That is earlier than clocks show where they are put back soon: rows that are read by then are behind it.
+        shown = latest_shown(now(self._session), self._zone)
+        return shown if place.time > shown else None
 
     def settled(self, late_seconds: float) -> str:
         """Begin a new snapshot, and return the time before which no row will be committed after it: the start of the

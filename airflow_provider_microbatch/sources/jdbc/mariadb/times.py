@@ -64,6 +64,16 @@ def shown_between(start_ms: int, end_ms: int, zone: ZoneInfo) -> tuple[datetime,
     return min(firsts), max(lasts)
 
 
+def latest_shown(ms: int, zone: ZoneInfo) -> str:
+    """The latest time that a clock has shown up to a moment: where clocks were put back, one of before that.
+
+    :param ms: the moment, milliseconds since the epoch.
+    :param zone: of the clock.
+    """
+    _, end = shown_between(ms - _AHEAD // timedelta(milliseconds=1), ms + 1, zone)
+    return end.isoformat(sep=" ", timespec="microseconds")
+
+
 def moment_ms(time: datetime, zone: ZoneInfo) -> int:
     """The moment at which a clock shows a time, of two the earlier one; milliseconds since the epoch.
 
