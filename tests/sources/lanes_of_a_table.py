@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.sources import UNLIMITED, OpenSource, ReadLimit, SourceContext
-from airflow_provider_microbatch.sources.intervals import HeldRange, Interval, IntervalSurvey
+from airflow_provider_microbatch.sources.intervals import CommittedRange, HeldRange, Interval, IntervalSurvey
 from airflow_provider_microbatch.sources.jdbc import JdbcSource
 from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.sources.jdbc_world import ids
@@ -87,9 +87,13 @@ class Lanes:
             state=self._store.scoped("state"),
             clock_ms=lambda: 0,
             lane=lane,
+            committed=self._committed,
             connect=lambda _: self._database.connection,
         )
         return self._source.open(context)
+
+    def _committed(self, lane: str) -> Iterable[CommittedRange]:
+        return [CommittedRange(start=one.start, end=one.end, is_read=True) for one in reversed(self.logs[lane])]
 
     @property
     def held(self) -> Mapping[str, Sequence[HeldRange]]:

@@ -125,10 +125,10 @@ def test_of_two_lanes_that_look_at_the_same_rows_at_once_one_has_them(
     had = list[list[int]]()
 
     def after_the_other(write: Any) -> Any:
-        def wrapped(*arguments: Any) -> Any:
+        def wrapped(*arguments: Any, **named: Any) -> Any:
             monkeypatch.undo()
             had.append(between[first]())
-            return write(*arguments)
+            return write(*arguments, **named)
 
         return wrapped
 
@@ -247,6 +247,70 @@ def test_what_lies_before_a_position_by_hand_is_free_for_intervals(orders: Order
     assert lanes.live() == [4]
     assert lanes.interval("interval-a", hours(0, 9)) == [1, 2]
     assert lanes.again()["live/1"] == [3]
+
+
+def by_hand_at(lanes: Lanes, time: str) -> str:
+    """A position by hand, as the live lane's next range would begin there."""
+    offset = Moment(time=time).text()
+    log = lanes.logs[LIVE]
+    before = log[-1].end if log else lanes.open().initial_offset()
+    log.append(HeldRange(key=BatchKey(LIVE, len(log)), start=before, end=offset))
+    return offset
+
+
+@pytest.mark.parametrize("to", ["2026-09-21 15:30:00", "2026-09-21 16:30:00"])
+def test_what_a_live_log_has_from_before_claims_were_kept_is_free_for_no_interval_behind_a_position_by_hand(
+    orders: Orders, lanes: Lanes, tmp_path: Path, to: str
+) -> None:
+    """15:30 lies before the end of the log, 16:30 behind it."""
+    insert(orders, 1, 2)
+    assert lanes.live() == [1, 2]
+    (tmp_path / "checkpoint" / "state" / "taken").unlink()
+    by_hand_at(lanes, to)
+    insert(orders, 4)
+    assert lanes.live()[-1] == 3
+    assert lanes.interval("interval-a", hours(0, 3)) == []
+    assert not lanes.survey("interval-b", hours(0, 3)).unread
+
+
+def test_a_live_log_that_began_by_hand_before_claims_were_kept_leaves_what_lies_before_to_intervals(
+    orders: Orders, lanes: Lanes, tmp_path: Path
+) -> None:
+    insert(orders, 1, 2, 3)
+    by_hand_at(lanes, "2026-09-21 15:30:00")
+    assert lanes.live() == [2, 3]
+    (tmp_path / "checkpoint" / "state" / "taken").unlink()
+    assert lanes.survey("interval-a", hours(0, 9)).unread
+    insert(orders, 4)
+    assert lanes.live() == [4]
+    assert lanes.interval("interval-a", hours(0, 9)) == [1]
+
+
+def test_a_live_lane_that_began_by_hand_and_is_taken_back_leaves_what_lies_before_to_intervals(
+    orders: Orders, lanes: Lanes
+) -> None:
+    insert(orders, 1, 2)
+    by_hand_at(lanes, "2026-09-21 15:30:00")
+    assert lanes.live() == [2]
+    for hour in (3, 4):
+        insert(orders, hour)
+        assert lanes.live() == [hour]
+    del lanes.logs[LIVE][2:]  # a rewind: the next range begins where a claim ended that is no longer kept
+    insert(orders, 5)
+    assert lanes.live() == [3, 4, 5]
+    assert lanes.interval("interval-a", hours(0, 9)) == [1]
+
+
+def test_a_live_plan_by_hand_that_died_twice_leaves_what_lies_before_to_intervals(orders: Orders, lanes: Lanes) -> None:
+    insert(orders, 1, 2)
+    by_hand_at(lanes, "2026-09-21 15:30:00")
+    assert lanes.live() == [2]
+    end = lanes.logs[LIVE][-1].end
+    for hour in (3, 4):
+        insert(orders, hour)
+        lanes.open().latest_offset(end)
+    assert lanes.live() == [3, 4]
+    assert lanes.interval("interval-a", hours(0, 9)) == [1]
 
 
 BERLIN_HOUR_2026 = 1_792_886_400_000
@@ -453,10 +517,10 @@ def test_the_entry_keeps_of_a_live_lane_no_more_than_the_last_claim(tmp_path: Pa
     taken, place = Taken(PosixStore(tmp_path)), Moment()
     for minute in range(9):
         end = Moment(time=f"2026-01-01 00:0{minute}:00+00", key=minute, below=minute, digest="")
-        assert taken.claim(taken.find(), place, end)
+        assert taken.claim(taken.find(), place, end, log=())
         place = end
-    assert not taken.claim(Found(), Moment(), place), "somebody has written since"
+    assert not taken.claim(Found(), Moment(), place, log=()), "somebody has written since"
     assert [one.end for one in taken.find().live] == [place]
     by_hand = Moment(time="2026-01-01 00:03:00+00")
-    assert taken.claim(taken.find(), by_hand, place)
+    assert taken.claim(taken.find(), by_hand, place, log=())
     assert [one.after for one in taken.find().live] == [Moment(), by_hand]

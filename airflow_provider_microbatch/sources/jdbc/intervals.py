@@ -10,7 +10,7 @@ from typing import Protocol
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.sources.intervals import HeldRanges, Interval, IntervalSurvey, Unread
 from airflow_provider_microbatch.sources.jdbc.moment import Had, Moment, may_have
-from airflow_provider_microbatch.sources.jdbc.taken import Found, with_all
+from airflow_provider_microbatch.sources.jdbc.taken import Found, by_log
 from airflow_provider_microbatch.sources.pieces import Piece, common, joined, without
 
 ROWS = "rows"
@@ -76,13 +76,12 @@ def _bare(end: Moment) -> Moment:
 
 def live_of(found: Found, batches: Batches) -> tuple[Had, ...]:
     """What the live lane has: by what it claimed; by its log where it claims nothing yet."""
-    return found.live or by_log(batches)
+    return found.live or by_log(ranges(batches))
 
 
-def by_log(batches: Batches) -> tuple[Had, ...]:
-    """What the live lane has by its log, with all that is older than the log."""
-    ends = (end for _, _, end in batches if end.time is not None and not end.by_hand)
-    return with_all((), (Had(after=Moment(), end=end) for end in ends))
+def ranges(batches: Batches) -> Sequence[tuple[Moment, Moment]]:
+    """Start and end of each."""
+    return [(start, end) for _, start, end in batches]
 
 
 def survey(
@@ -129,8 +128,9 @@ def survey(
         may = may_have(replace(seen, spans=inside), end.since or start.time, end.time)
         if may and table.any(f"{of_live} AND {table.between(start, end)}"):
             holders.add(key)
-    log = by_log(batches)
-    elsewhere += table.count_of(of_live + _but(table, [replace(one, after=batches[0][1]) for one in log]))
+    log = by_log(ranges(batches))
+    in_log = [one if one.after.by_hand else replace(one, after=batches[0][1]) for one in log]
+    elsewhere += table.count_of(of_live + _but(table, in_log))
     readable = wanted if until is None else common(wanted, [(wanted[0][0], until)])
     before = without(table.spans([(interval.start_ms - window_ms, interval.start_ms)]), wanted)
     passed = table.unread(left_of(before)) if before else None

@@ -71,15 +71,18 @@ class Taken:
             ) from error
         return Found(version=entry.version, live=live, intervals=intervals)
 
-    def claim(self, found: Found, begin: Moment, end: Moment) -> bool:
+    def claim(self, found: Found, begin: Moment, end: Moment, *, log: Iterable[Had]) -> bool:
         """Claim for the live lane what it is about to plan. False if another lane has taken something since ``found``:
         look again. Durable on return.
 
-        :param begin: where the batch begins.
+        :param begin: where the batch begins. Behind a rewind, or a claim that no entry followed, that is amid a claim.
+        :param log: what the live lane has by its log, looked at where it claims nothing yet: the first claim would hide
+            batches of before claims were kept, and they would be read twice.
         """
-        after = next((one.after for one in found.live if _is_at(one.end, begin)), Moment())
+        live = found.live or tuple(log)
+        after = next((one.after for one in reversed(live) if _is_in(one, begin)), Moment())
         claimed = Had(after=begin if begin.by_hand else after, end=end)
-        return self._put(replace(found, live=with_all(found.live, [claimed])))
+        return self._put(replace(found, live=with_all(live, [claimed])))
 
     def take(self, found: Found, lane: str, end: Moment) -> bool:
         """Take the batch of a data interval. False if another lane has taken something since ``found``: look again.
@@ -127,6 +130,20 @@ def planned_before(end: Moment, intervals: Sequence[Moment]) -> Sequence[Moment]
     return intervals[: end.behind]
 
 
+def by_log(ranges: Iterable[tuple[Moment, Moment]]) -> tuple[Had, ...]:
+    """What the live lane has by its log, with all that is older than the log, but for what a position by hand passed
+    over.
+
+    :param ranges: start and end of its batches, in order.
+    """
+    found, after = list[Had](), Moment()
+    for start, end in ranges:
+        after = start if start.by_hand else after
+        if end.time is not None and not end.by_hand:
+            found.append(Had(after=after, end=end))
+    return with_all((), found)
+
+
 def with_all(had: Iterable[Had], more: Iterable[Had]) -> tuple[Had, ...]:
     """What both have, without what a later one has too."""
     found = list(had)
@@ -145,6 +162,9 @@ def _has(one: Had, other: Had) -> bool:
     return is_further and (one.end.below or 0) >= (other.end.below or 0)
 
 
-def _is_at(end: Moment, begin: Moment) -> bool:
-    end_at, begin_at = ((micros(one.time) or one.time, one.key, one.below) for one in (end, begin))
-    return end_at == begin_at
+def _is_in(one: Had, begin: Moment) -> bool:
+    """Whether a batch that begins there goes on with what the lane has."""
+    after_at, begin_at, end_at = (micros(place.time) for place in (one.after, begin, one.end))
+    if begin_at is None or end_at is None:
+        return begin == one.end
+    return (after_at is None or after_at <= begin_at) and begin_at <= end_at

@@ -17,7 +17,7 @@ from airflow_provider_microbatch.sources.intervals import HeldRanges, Interval, 
 from airflow_provider_microbatch.sources.jdbc.intervals import Batches, Table, free, live_of, survey
 from airflow_provider_microbatch.sources.jdbc.moment import Had, Made, Moment, written
 from airflow_provider_microbatch.sources.jdbc.opened import OpenTable
-from airflow_provider_microbatch.sources.jdbc.taken import Found, Taken, is_of
+from airflow_provider_microbatch.sources.jdbc.taken import Found, Taken, by_log, is_of
 from airflow_provider_microbatch.sources.pieces import Piece, common, joined
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class OpenTimed(OpenTable, Generic[T]):
         super().__init__(source, context)
         self._lane = context.lane
         self._checkpoint = context.checkpoint
+        self._committed = context.committed
         self._taken = Taken(context.state)
 
     @abstractmethod
@@ -111,8 +112,13 @@ class OpenTimed(OpenTable, Generic[T]):
             if planned is None:
                 return start
             begin, end = planned
-            if self._taken.claim(found, begin, end):
+            if self._taken.claim(found, begin, end, log=() if found.live else self._log()):
                 return end.text()
+
+    def _log(self) -> Sequence[Had]:
+        """What the live lane has by its log."""
+        committed = reversed(list(self._committed(LIVE)))
+        return by_log((self._place(one.start), self._place(one.end)) for one in committed)
 
     def survey_interval(self, interval: Interval, held: HeldRanges) -> IntervalSurvey:
         """Survey by the rows' timestamps. Of rows before the interval those are told that nobody has, for
