@@ -242,15 +242,20 @@ class OpenDeltaTable(OpenLogged):
     def strays(self, tables: KnownTables) -> list[str]:
         with self._telling("look for batches that were taken out"):
             lanes = filter(is_lane, self._records.lanes()) if self._is_here(tables) else ()
-            snapshot, keys = self._ever_in(tables, *lanes)
-            back = [] if snapshot is None else self._back(snapshot, keys)
-            return [in_again(snapshot, back)] if snapshot is not None and back else []
+            found = []
+            for lane in lanes:
+                snapshot, keys = self._ever_in(tables, lane)
+                back = [] if snapshot is None else self._back(snapshot, keys)
+                if snapshot is not None and back:
+                    way = way_on(self._home, back, self._away_below(snapshot, back))
+                    found.append(f"{in_again(snapshot, back)}. {way}")
+            return found
 
-    def _ever_in(self, tables: KnownTables, *lanes: str, after: int = -1) -> tuple[Snapshot | None, list[BatchKey]]:
-        """The table as it is now, and all batches of these lanes that were ever in, or about to be; no table where
+    def _ever_in(self, tables: KnownTables, lane: str, *, after: int = -1) -> tuple[Snapshot | None, list[BatchKey]]:
+        """The table as it is now, and all batches of the lane that were ever in, or about to be; no table where
         there are none."""
-        here = lanes if self._is_here(tables) else ()
-        keys = [BatchKey(lane, id) for lane in here for id in self._records.ids(lane, after=after)]
+        ids = self._records.ids(lane, after=after) if self._is_here(tables) else ()
+        keys = [BatchKey(lane, id) for id in ids]
         snapshot = self._log.open() if keys else None
         if snapshot is not None:
             protocol.check_memory(snapshot, where=self._where)
