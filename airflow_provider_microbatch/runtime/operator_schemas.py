@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_microbatch.runtime.other_state import refuse_other_first_attempt
+from airflow_provider_microbatch.runtime.state_columns import are_kept_alike
 
 SCHEMAS = "_stateSchema"
 """Folder of an operator with the columns of its families, by the name of the store."""
@@ -170,7 +171,7 @@ def _check_same_operators(shared: Path, own: Path) -> None:
     for operator, folder in sorted(there.items()):
         for record in (path.relative_to(folder) for pattern in _RECORDS for path in folder.glob(pattern)):
             mine = made[operator] / record
-            if not mine.exists() or mine.read_bytes() != (folder / record).read_bytes():
+            if not mine.exists() or not are_kept_alike(mine.read_bytes(), (folder / record).read_bytes()):
                 refuse_other_first_attempt(f"{operator}/{record} differs")
 
 

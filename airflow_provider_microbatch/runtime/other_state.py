@@ -76,7 +76,8 @@ def refuse_other_first_attempt(what: str) -> NoReturn:
     """
     raise _refusal(
         "the transform keeps other state than an attempt at this batch has left before, with other operators, or "
-        f"another spark.sql.shuffle.partitions ({what})"
+        f"another spark.sql.shuffle.partitions ({what})",
+        "; or put away what was left, by the command `rewind --to -1 --drop-output`, which has all read again",
     )
 
 
@@ -100,10 +101,10 @@ def _is_4_0(version: str) -> bool:
     return version.startswith("4.0.")
 
 
-def _refusal(what: str) -> BatchFailure:
+def _refusal(what: str, more: str = "") -> BatchFailure:
     return BatchFailure(
         "transform",
         f"{what}. State is read by the operators that have written it: the same ones in the same order, with grouping "
         "columns, aggregates and variables of the same types. Put them back as they were, or begin a checkpoint and a "
-        "table of their own with the new transform, which read from the beginning",
+        f"table of their own with the new transform, which read from the beginning{more}",
     )

@@ -457,7 +457,7 @@ class OpenSink(ABC):
 
     def strays(self, tables: KnownTables) -> list[str]:
         """Files in the table that its readers see and that belong to no batch, in words; empty if the sink cannot tell.
-        For ``microbatch check --table``: may take long.
+        Where moving the file out of the table is none, with the way on. For ``microbatch check --table``: may be slow.
 
         :raises SinkError: if the table is away.
         """

@@ -119,8 +119,9 @@ def _strays(checkpoint: Checkpoint, table: OpenSink) -> Iterator[Finding]:
             kind="stray",
             where=table.location(),
             message=f"{stray}. Readers of the table see what is in it.",
-            repair="Look whose it is: another program's that writes here, or a copy or a restore that was cut off. "
-            "Move it out of the table; a batch whose place it takes is made again by clearing its task.",
+            repair="If it names no way on, look whose it is: another program's that writes here, or a copy or a "
+            "restore that was cut off. Move it out of the table; a batch whose place it takes is made again by "
+            "clearing its task.",
         )
 
 

@@ -3,6 +3,7 @@ the log's application transactions it is out."""
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from pathlib import Path
@@ -57,6 +58,8 @@ def test_rows_of_the_batch_that_is_made_again_go_as_it_comes_in(world: World, is
     rewound_and_restored(world, 2)
     (finding,) = check_table(world.checkpoint, everything=True).findings
     assert "rows of batch live/3 again, which was taken out; put back, most likely, by version" in finding.message
+    assert re.search(r"Take them out: python -c .*batch_id IN \(3\)", finding.message)
+    assert finding.repair.startswith("If it names no way on, ")  # a file that others share cannot be moved
     world.run(10)
     assert ids(world) == [0, 1, 2, 3]
     assert is_clean(world)

@@ -105,6 +105,14 @@ MUTATIONS = [
         tests=(KEPT,),
     ),
     Mutation(
+        name="a rewind begins although its user may not move the state",
+        why="all output is taken out before its last step fails, and no run begins",
+        file="upkeep/commands/state_behind.py",
+        old="        check_can_be_moved(folder)\n",
+        new="",
+        tests=(KEPT,),
+    ),
+    Mutation(
         name="a clear that is refused names the batch before, whether or not its state is kept",
         why="the rewind that it names is refused, and nobody says how far back there is state",
         file="execution/stateful.py",

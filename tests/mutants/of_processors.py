@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutation import Mutation
 
+COLUMNS = "tests/state/test_state_columns.py"
 EXCHANGE = "tests/spark_exchange/test_state_exchange.py"
 KILLS = "tests/state/test_kills.py"
 PROCESSORS = "tests/state/test_processors.py"
@@ -24,6 +25,14 @@ MUTATIONS = [
         old="        _check_same_operators(shared, own)\n",
         new="        pass\n",
         tests=(PROCESSORS,),
+    ),
+    Mutation(
+        name="state of a first attempt is told apart by the names and delays of its columns",
+        why="behind an attempt at the first batch no other delay of a watermark is accepted",
+        file="runtime/state_columns.py",
+        old="        pairs = zip(_columns_in(mine), _columns_in(there), strict=True)\n",
+        new="        return False\n",
+        tests=(COLUMNS,),
     ),
     Mutation(
         name="an import tells the columns of the newest batch alone",

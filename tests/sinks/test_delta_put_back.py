@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import shlex
 import time
 from pathlib import Path
 
 import pytest
 from deltalake import write_deltalake
 
+from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks import OpenSink
 from tests.sinks.delta_stages import write_delta_stage
-from tests.sinks.delta_world import damage, optimize_and_vacuum, publish, table
+from tests.sinks.delta_world import damage, optimize_and_vacuum, publish, rows, table
 from tests.sinks.delta_world import root as root
 from tests.sinks.delta_world import sink as sink
-from tests.sinks.stages import EXPECTED, NOTHING_KNOWN
+from tests.sinks.stages import EXPECTED, NOTHING_KNOWN, batch_of, expect
 
 
 @pytest.mark.parametrize("optimized", [False, True])
@@ -80,6 +82,41 @@ def test_what_a_file_of_others_might_have_of_a_batch_that_was_taken_out_is_looke
     assert (
         f"has rows of batch live/7 again, which was taken out; put back, most likely, by version {before + 2}" in told
     )
+
+
+@pytest.mark.parametrize("first", [6, 7])
+def test_rows_that_were_read_again_before_the_restore_stay_until_what_was_made_of_them_is_in_again(
+    sink: OpenSink, root: Path, first: int
+) -> None:
+    """They are the only ones: the batch that was made of all those ranges went with the RESTORE."""
+    for number in (5, 6, 7, 8):
+        publish(sink, number)
+    before = table(root).version()
+    for number in range(8, first - 1, -1):
+        assert sink.withdraw(expect(BatchKey("live", number)), 1)
+    publish(sink, first, epoch=2, rows=3 * (9 - first))
+    table(root).restore(before)
+    whole, following = rows(root), first + 1
+    told = (
+        rf"put back by version .* First bring back live/{first}, by a clear .* not before that is done: Take them out"
+    )
+    with pytest.raises(SinkError, match=told):
+        sink.batches_after("live", following, NOTHING_KNOWN)
+    with pytest.raises(SinkError, match=told) as refused:
+        publish(sink, following, epoch=3)
+    assert rows(root) == whole
+    write_delta_stage(sink, 4, batch=batch_of(BatchKey("live", first)), rows=3 * (9 - first))
+    sink.replace(expect(BatchKey("live", first)), 4)
+    if first == 6:
+        with pytest.raises(SinkError, match=r"has rows of batch live/8 again.* Nothing was done\. Take them out"):
+            sink.batches_after("live", following, NOTHING_KNOWN)
+    python, option, code = shlex.split(str(refused.value).partition("Take them out: ")[2])
+    assert (python, option) == ("python", "-c")
+    exec(code)
+    assert list(sink.batches_after("live", following, NOTHING_KNOWN)) == []
+    assert rows(root) == {(number, 1): 3 for number in range(5, first)} | {(first, 4): 3 * (9 - first)}
+    sink.publish(expect(BatchKey("live", following)), 3)
+    assert rows(root)[(following, 3)] == 3
 
 
 def test_a_restore_that_names_no_version_which_a_table_can_have_stops_nobody(sink: OpenSink, root: Path) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
+import shlex
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -32,7 +35,7 @@ from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.stores.location import open_store
 from airflow_provider_microbatch.upkeep.commands.state_away import PutStateAway
 from airflow_provider_microbatch.upkeep.commands.stored_steps import read_steps
-from tests.execution.maintaining import applied, planned, rewind
+from tests.execution.maintaining import applied, expire_all, planned, rewind
 from tests.state.counting import CountingWorld
 
 
@@ -302,4 +305,50 @@ def test_state_is_put_behind_no_link(tmp_path: Path) -> None:
     step = PutStateAway(target="repaired/20260101T000000.000/state", why="the first batch begins with none")
     with pytest.raises(MaintenanceError, match="is a link, and none of a command's"):
         step.apply(open_store(str(tmp_path / "checkpoint")), is_over=lambda: False)
+    assert batches_with_state(world) == [0]
+
+
+def test_state_that_this_user_may_not_move_is_told_of_before_anything_is_taken_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's driver has made the folder, and may be another user's."""
+    world = CountingWorld(tmp_path)
+    make(world, 0)
+    state, access = tmp_path / "checkpoint" / "state", os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != state and access(path, mode))
+    told = rf"{state} is user {state.stat().st_uid}'s, and user {os.geteuid()}, .* Nothing was done.*chown -R"
+    with pytest.raises(MaintenanceError, match=told):
+        applied(world, rewind(-1))
+    assert list(world.table()) == [0]
+    monkeypatch.undo()
+    applied(world, rewind(-1))
+    assert batches_with_state(world) == []
+
+
+def test_a_rewind_that_could_not_put_state_away_is_finished_once_it_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = CountingWorld(tmp_path)
+    make(world, 0)
+    state, renamed = tmp_path / "checkpoint" / "state", Path.rename
+
+    def refuse(path: Path, target: Path) -> Path:
+        if path == state:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return renamed(path, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", refuse)
+        told = (
+            rf"user {os.geteuid()} could not move {state} to .*Permission denied.* chown -R .* or move it by hand: mv"
+        )
+        with pytest.raises(MaintenanceError, match=told) as refused:
+            applied(world, rewind(-1))
+    assert batches_with_state(world) == [0]
+    _, source, target = shlex.split(re.findall(r"by hand: (mv .*?)\. No run begins", str(refused.value))[0])
+    Path(source).rename(target)
+    expire_all(world.root)
+    applied(world)
+    assert batches_with_state(world) == []
+    world.run(9, world.engine())
     assert batches_with_state(world) == [0]

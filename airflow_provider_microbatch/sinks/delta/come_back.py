@@ -1,7 +1,9 @@
 """Rows of batches that were taken out, and that somebody has put back: RESTORE brings files back, and leaves the
 application transactions as they are, by which such a batch stays out.
 
-What it had read is planned anew since. Beside what is made of that its rows would be in the table twice.
+What it had read is planned anew since. Beside what is made of that its rows would be in the table twice. But that may
+have been made under a smaller number before the RESTORE, which took it out of the table: the rows are the only ones
+then, until that batch is brought back.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from airflow_provider_microbatch.sinks.delta.home import Home
 from airflow_provider_microbatch.sinks.delta.log import Snapshot, in_words
 from airflow_provider_microbatch.sinks.delta.present import Present
 from airflow_provider_microbatch.sinks.delta.removing import those_in
+from airflow_provider_microbatch.sinks.placed.logged import rows_written
+from airflow_provider_microbatch.sinks.placed.records import Records
 
 _COMMITS = 1000
 """How many of the newest commits are searched for a RESTORE."""
@@ -33,6 +37,22 @@ def come_back(present: Present, snapshot: Snapshot, home: Home, keys: Iterable[B
     return those_in(snapshot, home, [key for key in keys if present.may_have(key)])
 
 
+def away_below(present: Present, snapshot: Snapshot, records: Records, key: BatchKey) -> list[tuple[BatchKey, str]]:
+    """The newest batches before that one, of its lane, that are in by the application transactions, and whose rows a
+    RESTORE took away; each with the commits that did so, in words.
+
+    :param present: the batches of that snapshot.
+    :raises SinkError: if a manifest is gone.
+    """
+    found = []
+    for one in (BatchKey(key.lane, id) for id in records.ids(key.lane, after=max(key.id - _NAMED, 0) - 1)):
+        number = snapshot.number(one) if one.id < key.id else None
+        by = None if number is None else present.away_by(one, f"{number:016x}")
+        if number is not None and by is not None and rows_written(records.get(one, number)):
+            found.append((one, by))
+    return found
+
+
 def in_again(snapshot: Snapshot, keys: Sequence[BatchKey]) -> str:
     """That rows of these batches are in again, in words.
 
@@ -46,9 +66,31 @@ def in_again(snapshot: Snapshot, keys: Sequence[BatchKey]) -> str:
     return f"version {snapshot.version} has rows of {which} taken out{told}"
 
 
-def way_on(home: Home, keys: Sequence[BatchKey]) -> str:
-    """The command that takes these rows out. All batches are of one lane."""
+def are_the_only_ones(away: Sequence[tuple[BatchKey, str]]) -> str:
+    """That the rows may be all that there is of what was read, in words.
+
+    :param away: as :func:`away_below` has them, at least one.
+    """
+    named = ", ".join(str(key) for key, _ in away)
+    return (
+        f"Batches before them may have been made of what these had read, and have no rows there any more: {named}, put "
+        f"back by {away[-1][1]}"
+    )
+
+
+def way_on(home: Home, keys: Sequence[BatchKey], away: Sequence[tuple[BatchKey, str]] = ()) -> str:
+    """What is done, in this order, until the rows are out. All batches are of one lane.
+
+    :param away: as :func:`away_below` has them.
+    """
     ids = ", ".join(str(key.id) for key in keys[:_NAMED])
     rows = f"lane = '{keys[0].lane}' AND batch_id IN ({ids})"
     code = f'from deltalake import DeltaTable; {home.in_python}.delete("{rows}")'
-    return f"Take them out: python -c {shlex.quote(code)}"
+    take = f"Take them out: python -c {shlex.quote(code)}"
+    if not away:
+        return take
+    named = ", ".join(str(key) for key, _ in away)
+    return (
+        f"First bring back {named}, by a clear of the task that made it, or as `microbatch check --table` says; not "
+        f"before that is done: {take}"
+    )

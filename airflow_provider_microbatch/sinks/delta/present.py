@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.sinks.delta.log import Snapshot, in_words
-from airflow_provider_microbatch.sinks.delta.put_back import put_back, target_of
+from airflow_provider_microbatch.sinks.delta.put_back import PutBack, put_back, target_of
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.placed.places import DATA, REST, folder_of_batch, shared_by
 
@@ -60,14 +60,23 @@ class Present:
 
         :param number: as for :meth:`taken_out_by`.
         """
-        infos, since = self._since(key, number)
-        # A RESTORE to a moment does not tell how far it went back, and what others write anew may be the batch's rows.
-        restored = [info for info in infos if target_of(info) is not None]
-        away = None if since is None else put_back(restored, at=self.version, since=since)
+        infos, away = self._away(key, number)
         if away is None:
             return None
         later = (info for info in infos if info["version"] > away.last)
         return None if any(not (_is_ours(info) or _moves_no_row(info)) for info in later) else away.by
+
+    def away_by(self, key: BatchKey, number: str) -> str | None:
+        """The same, whatever others have written since; None if there are none, or the log does not tell any more."""
+        _, away = self._away(key, number)
+        return None if away is None else away.by
+
+    def _away(self, key: BatchKey, number: str) -> tuple[Sequence[Mapping[str, Any]], PutBack | None]:
+        """The commits since the batch was published, newest first, and what of them has put the table back."""
+        infos, since = self._since(key, number)
+        # A RESTORE to a moment does not tell how far it went back, and what others write anew may be the batch's rows.
+        restored = [info for info in infos if target_of(info) is not None]
+        return infos, None if since is None else put_back(restored, at=self.version, since=since)
 
     def _since(self, key: BatchKey, number: str) -> tuple[Sequence[Mapping[str, Any]], int | None]:
         """The commits since the batch was published, newest first, and the version of that; all that are searched, and

@@ -17,7 +17,7 @@ from airflow_provider_microbatch.sinks import Compacted, Compaction, ExpectedBat
 from airflow_provider_microbatch.sinks.delta import DeltaSink, protocol
 from airflow_provider_microbatch.sinks.delta.adding import add_of, partition_values
 from airflow_provider_microbatch.sinks.delta.columns import Columns
-from airflow_provider_microbatch.sinks.delta.come_back import come_back, in_again, way_on
+from airflow_provider_microbatch.sinks.delta.come_back import are_the_only_ones, away_below, come_back, in_again, way_on
 from airflow_provider_microbatch.sinks.delta.compacting import Compacting
 from airflow_provider_microbatch.sinks.delta.home import Home
 from airflow_provider_microbatch.sinks.delta.intake import intake_of, rules_of
@@ -230,29 +230,32 @@ class OpenDeltaTable(OpenLogged):
 
     def batches_after(self, lane: str, number: int, tables: KnownTables) -> list[int]:
         with self._telling("list the batches"):
-            snapshot, keys = self._ever_in(tables, lane, after=number)
+            snapshot, keys = self._ever_in(tables, lane, after=max(number - 1, -1))
             if snapshot is None:
                 return []
             back = self._back(snapshot, keys)
-            if back:
-                raise SinkError(
-                    f"the Delta table {self._where} in {in_again(snapshot, back)}. What they are of is read, or run, "
-                    f"once more, so that they would be there twice. Nothing was done. {way_on(self._home, back)}"
-                )
-            return [key.id for key in keys if snapshot.number(key) is not None]
+            away, later = self._away_below(snapshot, back), [key for key in back if key.id > number]
+            if away or later:
+                raise self._in_the_way(snapshot, back if away else later, away)
+            return [key.id for key in keys if key.id > number and snapshot.number(key) is not None]
 
     def strays(self, tables: KnownTables) -> list[str]:
         with self._telling("look for batches that were taken out"):
             lanes = filter(is_lane, self._records.lanes()) if self._is_here(tables) else ()
-            snapshot, keys = self._ever_in(tables, *lanes)
-            back = [] if snapshot is None else self._back(snapshot, keys)
-            return [in_again(snapshot, back)] if snapshot is not None and back else []
+            found = []
+            for lane in lanes:
+                snapshot, keys = self._ever_in(tables, lane)
+                back = [] if snapshot is None else self._back(snapshot, keys)
+                if snapshot is not None and back:
+                    way = way_on(self._home, back, self._away_below(snapshot, back))
+                    found.append(f"{in_again(snapshot, back)}. {way}")
+            return found
 
-    def _ever_in(self, tables: KnownTables, *lanes: str, after: int = -1) -> tuple[Snapshot | None, list[BatchKey]]:
-        """The table as it is now, and all batches of these lanes that were ever in, or about to be; no table where
+    def _ever_in(self, tables: KnownTables, lane: str, *, after: int = -1) -> tuple[Snapshot | None, list[BatchKey]]:
+        """The table as it is now, and all batches of the lane that were ever in, or about to be; no table where
         there are none."""
-        here = lanes if self._is_here(tables) else ()
-        keys = [BatchKey(lane, id) for lane in here for id in self._records.ids(lane, after=after)]
+        ids = self._records.ids(lane, after=after) if self._is_here(tables) else ()
+        keys = [BatchKey(lane, id) for id in ids]
         snapshot = self._log.open() if keys else None
         if snapshot is not None:
             protocol.check_memory(snapshot, where=self._where)
@@ -261,6 +264,18 @@ class OpenDeltaTable(OpenLogged):
     def _back(self, snapshot: Snapshot, keys: Sequence[BatchKey]) -> list[BatchKey]:
         out = [key for key in keys if snapshot.is_taken_out(key)]
         return come_back(self._present_in(snapshot), snapshot, self._home, out) if out else []
+
+    def _away_below(self, snapshot: Snapshot, back: Sequence[BatchKey]) -> list[tuple[BatchKey, str]]:
+        return away_below(self._present_in(snapshot), snapshot, self._records, back[0]) if back else []
+
+    def _in_the_way(
+        self, snapshot: Snapshot, back: Sequence[BatchKey], away: Sequence[tuple[BatchKey, str]]
+    ) -> SinkError:
+        why = "What they are of is read, or run, once more, so that they would be there twice"
+        if away:
+            why = are_the_only_ones(away)
+        told = f"the Delta table {self._where} in {in_again(snapshot, back)}. {why}. Nothing was done."
+        return SinkError(f"{told} {way_on(self._home, back, away)}")
 
     def lanes(self, tables: KnownTables) -> list[str]:
         with self._telling("list the lanes"):
@@ -378,7 +393,12 @@ class OpenDeltaTable(OpenLogged):
             if ready is not None:
                 self._warn_of_deleted(out, removal.rows)
         elif snapshot is not None and ready is not None and self._back(snapshot, [batch.key]):
-            # What was read for these rows has been planned anew: beside the output that comes in they would be doubled.
+            away = self._away_below(snapshot, [batch.key])
+            if away:
+                lane, ids = batch.key.lane, self._records.ids(batch.key.lane, after=batch.key.id - 1)
+                raise self._in_the_way(snapshot, self._back(snapshot, [BatchKey(lane, id) for id in ids]), away)
+            # What was read for these rows has been planned anew, and what was made of that before is in: beside the
+            # output that comes in they would be doubled.
             removal = self._removal(snapshot, batch, None)
             log.warning("%s: %s. They go as it comes in.", self._where, in_again(snapshot, [batch.key]))
         # Files rewritten for a failed commit are left to VACUUM: the commit may have succeeded after all.

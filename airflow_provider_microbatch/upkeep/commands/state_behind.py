@@ -16,6 +16,7 @@ from airflow_provider_microbatch.sinks import OpenSink
 from airflow_provider_microbatch.stores.location import open_store
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
+from airflow_provider_microbatch.upkeep.commands.state_away import check_can_be_moved
 
 T = TypeVar("T")
 
@@ -32,9 +33,16 @@ def check_state_behind(checkpoint: Checkpoint, recorded: Recorded, *, lane: str,
 
 
 def put_state_away(drafting: Drafting, *, lane: str, to: int) -> None:
-    """Plan to put all state away, where no batch is left that has any."""
+    """Plan to put all state away, where no batch is left that has any.
+
+    :raises MaintenanceError: if this user may not move it.
+    """
     checkpoint = drafting.checkpoint
-    if lane == LIVE and to < 0 and checkpoint.keeps_state and folder_of(Checkpoint(open_store(checkpoint.location))):
+    if lane != LIVE or to >= 0 or not checkpoint.keeps_state:
+        return
+    folder = folder_of(Checkpoint(open_store(checkpoint.location)))
+    if folder is not None:
+        check_can_be_moved(folder)
         drafting.put_state_away("the first batch begins with none")
 
 
