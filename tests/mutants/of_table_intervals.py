@@ -135,6 +135,6 @@ MUTATIONS = [
         file="sources/jdbc/__init__.py",
         old="        if self.timestamp is not None:\n            return None\n        return (\n",
         new="        return None\n        return (\n",
-        tests=(LANES,),
+        tests=("tests/sources/test_jdbc_taken.py",),
     ),
 ]

@@ -16,19 +16,15 @@ import pytest
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import (
     CorruptEntryError,
-    DefinitionError,
     IntervalError,
     SourceChangedError,
     SourceError,
 )
-from airflow_provider_microbatch.pipeline import Pipeline
-from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources import ReadLimit
 from airflow_provider_microbatch.sources.intervals import HeldRange, Interval, Unread
 from airflow_provider_microbatch.sources.jdbc import JdbcSource
 from airflow_provider_microbatch.sources.jdbc.moment import Moment
-from airflow_provider_microbatch.sources.jdbc.taken import Found, Taken
-from airflow_provider_microbatch.stores.posix import PosixStore
+from airflow_provider_microbatch.sources.jdbc.taken import Taken
 from tests.sources.jdbc_world import timed_orders, write_anew
 from tests.sources.lanes_of_a_table import HOUR_MS, T0, InMariaDb, InPostgres, Lanes, Orders, hours, insert
 from tests.support.orders_in_mariadb import orders_in_mariadb
@@ -399,23 +395,6 @@ def test_a_table_that_was_written_anew_stops_intervals_where_lanes_had_rows(
     assert lanes.interval("interval-d", hours(2, 3)) == [2]
 
 
-def test_a_pipeline_by_intervals_takes_no_table_that_is_read_by_numbers(tmp_path: Path) -> None:
-    def pipeline(**options: Any) -> Pipeline:
-        return Pipeline(
-            "orders",
-            checkpoint=str(tmp_path),
-            sources={"orders": JdbcSource("orders", "orders_db", **options)},
-            sink=FileSink(str(tmp_path / "lake")),
-            plan="interval",
-        )
-
-    with pytest.raises(
-        DefinitionError, match=r"plan='interval'.*source 'orders'.*'id', which tell no time.*timestamp="
-    ):
-        pipeline()
-    pipeline(timestamp="updated_at")
-
-
 def test_a_live_pipeline_of_numbers_is_not_backfilled(lanes_of: Callable[..., Lanes], in_postgres: InPostgres) -> None:
     lanes = lanes_of(in_postgres, timestamp=None)
     for ask in (lanes.survey, lanes.interval):
@@ -511,16 +490,3 @@ def test_lanes_at_once_beside_writers_have_each_row_once(
     assert any(found for lane, found in had.items() if lane.startswith("live"))
     again = Counter(id for found in lanes.again().values() for id in found)
     assert again == Counter(orders.all())
-
-
-def test_the_entry_keeps_of_a_live_lane_no_more_than_the_last_claim(tmp_path: Path) -> None:
-    taken, place = Taken(PosixStore(tmp_path)), Moment()
-    for minute in range(9):
-        end = Moment(time=f"2026-01-01 00:0{minute}:00+00", key=minute, below=minute, digest="")
-        assert taken.claim(taken.find(), place, end, log=())
-        place = end
-    assert not taken.claim(Found(), Moment(), place, log=()), "somebody has written since"
-    assert [one.end for one in taken.find().live] == [place]
-    by_hand = Moment(time="2026-01-01 00:03:00+00")
-    assert taken.claim(taken.find(), by_hand, place, log=())
-    assert [one.after for one in taken.find().live] == [Moment(), by_hand]
