@@ -290,28 +290,6 @@ def test_a_row_that_nobody_waited_for_gets_into_no_batch_in_silence(opened: Any,
     assert all_batches(orders, source) == [[2, 3]]
 
 
-@pytest.mark.parametrize(
-    ("then", "now"),
-    [({}, {"column": "turn"}), (BY["time"], {"timestamp": "made_at"}), (BY["time"], {**BY["time"], "column": "turn"})],
-    ids=["number", "time", "key"],
-)
-def test_a_position_by_other_columns_is_not_gone_on_from(
-    opened: Any, orders: OrdersInMariaDb, then: dict[str, Any], now: dict[str, Any]
-) -> None:
-    orders.execute("ALTER TABLE orders ADD turn int NOT NULL DEFAULT 1, ADD made_at timestamp NOT NULL DEFAULT now()")
-    orders.execute("INSERT INTO orders (note, turn) VALUES ('a', 3), ('b', 2), ('c', 1)")
-    end = opened(**then).latest_offset(None)
-    source = opened(**now)
-    for look in (source.has_new, source.latest_offset, source.lag):
-        with pytest.raises(
-            SourceError, match=r"the position is one by .*, and orders_\d+\.orders is read by .* set-offset"
-        ):
-            look(end)
-    with pytest.raises(SourceChangedError, match="the position is one by"):
-        source.read(None, end)
-    assert "the position is one by" in source.not_replayable(None, end)
-
-
 @pytest.mark.parametrize(("by", "how"), [*AGAIN, ("time", "RENAME")])
 def test_a_table_that_is_another_one_is_named_with_both_ways_on(
     opened: Any, orders: OrdersInMariaDb, by: str, how: str

@@ -1,0 +1,42 @@
+"""A table of a real MariaDB that is read by other columns than before."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
+from tests.support.orders_in_mariadb import orders_in_mariadb
+
+pytestmark = pytest.mark.slow
+
+BY_TIME = {"timestamp": "updated_at"}
+
+
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [({}, {"column": "turn"}), (BY_TIME, {"timestamp": "made_at"}), (BY_TIME, {**BY_TIME, "column": "turn"})],
+    ids=["number", "time", "key"],
+)
+def test_a_position_by_other_columns_is_not_gone_on_from(
+    tmp_path: Path, then: dict[str, Any], now: dict[str, Any]
+) -> None:
+    with orders_in_mariadb() as orders:
+        opened = partial(orders.opened, tmp_path / "checkpoint")
+        orders.execute(
+            "ALTER TABLE orders ADD turn int NOT NULL DEFAULT 1, ADD made_at timestamp NOT NULL DEFAULT now()"
+        )
+        orders.execute("INSERT INTO orders (note, turn) VALUES ('a', 3), ('b', 2), ('c', 1)")
+        end = opened(**then).latest_offset(None)
+        source = opened(**now)
+        for look in (source.has_new, source.latest_offset, source.lag):
+            with pytest.raises(
+                SourceError, match=r"the position is one by .*, and orders_\d+\.orders is read by .* set-offset"
+            ):
+                look(end)
+        with pytest.raises(SourceChangedError, match="the position is one by"):
+            source.read(None, end)
+        assert "the position is one by" in source.not_replayable(None, end)
