@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -93,23 +94,24 @@ class Bucket:
         :param page: number of objects for each request.
         :raises CheckpointError: as :meth:`ask`.
         """
-        found = self._page(folder, after, page)
-        while len(found) == page:
+        for found in self.pages(folder, after=after, page=page, ahead=False):
             yield from found
-            after = _behind(found)
-            found = self._page(folder, after, page)
-        yield from found
 
-    def pages(self, folder: str, *, after: str | None = None, page: int = PAGE) -> Iterator[Sequence[ObjectMeta]]:
-        """Yield what :meth:`objects` does, page by page, and ask for the next page while the caller works on one: a
-        listing of millions takes as long as the service's answers, and no longer."""
-        with ThreadPoolExecutor(1) as beside:
+    def pages(
+        self, folder: str, *, after: str | None = None, page: int = PAGE, ahead: bool = True
+    ) -> Iterator[Sequence[ObjectMeta]]:
+        """Yield what :meth:`objects` does, page by page.
+
+        :param ahead: ask for the next page while the caller works on one: a listing of millions takes as long as the
+            service's answers, and no longer.
+        """
+        with ThreadPoolExecutor(1) if ahead else nullcontext() as beside:
             found = self._page(folder, after, page)
             while len(found) == page:
                 after = _behind(found)
-                following = beside.submit(self._page, folder, after, page)
+                following = None if beside is None else beside.submit(self._page, folder, after, page)
                 yield found
-                found = following.result()
+                found = self._page(folder, after, page) if following is None else following.result()
             yield found
 
     def _page(self, folder: str, after: str | None, size: int) -> Sequence[ObjectMeta]:
