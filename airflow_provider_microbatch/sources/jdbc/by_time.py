@@ -201,13 +201,10 @@ class OpenTimedTable(OpenTimed[TimedTable]):
         then = place.made
         if then is None:
             return None
-        if then.name != now.name:
-            what = f"the position is one of table {then.name}, and {now.name} is read now"
-        elif then.is_by_others(now):
-            what = f"the position is one by {then.by}, and {now.name} is read by {now.by} now"
-        elif then.oid != now.oid:
+        what = then.elsewhere(now)
+        if what is None and then.oid != now.oid:
             what = f"{now.name} was made again"
-        else:
+        elif what is None:
             differs = then.cluster.differs(now.cluster)
             if differs is None:
                 return None

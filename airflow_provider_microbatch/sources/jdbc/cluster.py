@@ -72,10 +72,3 @@ def cluster_now(opened: Any) -> Cluster:
     except psycopg.Error:
         return UNKNOWN
     return Cluster(system=int(system), timeline=int(timeline), database=int(database))
-
-
-def told_behind(values: list[Any]) -> tuple[Cluster, str | None]:
-    """What an offset tells of a table behind its numbers: the cluster, and the columns that it is read by; None where
-    an older version wrote it. :raises TypeError: if that is something else."""
-    by = values[-1] if values and type(values[-1]) is str else None
-    return Cluster.of(values if by is None else values[:-1]), by

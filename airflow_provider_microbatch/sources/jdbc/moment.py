@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
-from airflow_provider_microbatch.sources.jdbc.cluster import UNKNOWN, Cluster, told_behind
+from airflow_provider_microbatch.sources.jdbc.identity import Identity, told_behind
 from airflow_provider_microbatch.sources.pieces import Piece
 
 _TIME = re.compile(
@@ -40,33 +40,16 @@ class Running:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
-    """The identity of a table.
-
-    :param name: ``schema.table``.
-    :param oid: PostgreSQL's oid of the table.
-    :param file: the sum of the file numbers of the table and its partitions: it changes when the table is rewritten.
-    :param cluster: the table's database cluster.
-    :param by: the columns that it is read by; None where an older version wrote the offset.
+class Made(Identity):
+    """:param file: the sum of the file numbers of the table and its partitions: it changes when the table is rewritten.
+    The rest as :class:`Identity` has it.
     """
 
-    name: str
-    oid: int
     file: int
-    cluster: Cluster = UNKNOWN
-    by: str | None = None
-
-    def values(self) -> list[Any]:
-        """The values as JSON has them."""
-        return [self.name, self.oid, self.file, *self.cluster.values(), *([] if self.by is None else [self.by])]
-
-    def is_by_others(self, now: Made) -> bool:
-        """Whether the table is known to have been read by other columns than now."""
-        return None not in (self.by, now.by) and self.by != now.by
 
 
 def columns_of(time: str, key: str | None) -> str:
-    """What a table is read by, as :attr:`Made.by` has it."""
+    """What a table is read by, as :attr:`Identity.by` has it."""
     return time if key is None else f"{time}, {key}"
 
 
@@ -127,7 +110,7 @@ class Moment:
             "from": self.since,
             "rows": self.rows,
             "sum": self.digest,
-            "of": None if made is None else made.values(),
+            "of": None if made is None else [made.name, made.oid, made.file, *made.values_behind()],
         }
         if self.behind:
             values[_BEHIND] = self.behind

@@ -227,21 +227,16 @@ class OpenNumbered(OpenTable, Generic[N]):
         if then is None:
             return None
         differs = then.cluster.differs(now.cluster)
-        is_by_another = then.is_by_another(now)
-        is_so_made = (then.name, then.oid, then.sequence) == (now.name, now.oid, now.sequence)
-        if differs is None and is_so_made and not is_by_another:
+        what = then.elsewhere(now)
+        if differs is None and what is None and (then.oid, then.sequence) == (now.oid, now.sequence):
             return None
         # Transactions of another database have other ids: no transaction of that time can still commit into this one.
         is_same = then.oid == now.oid and differs is None
         gaps = place.gaps if is_same else tuple(replace(gap, xmax=0) for gap in place.gaps)
         here, begin = self._to(place.number, gaps), self._to(self._source.first - 1)
-        if then.name != now.name:
-            what = f"the position is one of table {then.name}, and {now.name} is read now"
-        elif is_by_another:
-            what = f"the position is one by column {then.by}, and {now.name} is read by {now.by} now"
-        elif differs is not None:
+        if what is None and differs is not None:
             what = f"{now.name} is not as it was: {differs}"
-        else:
+        elif what is None:
             what = f"{now.name} was made again, or its sequence begins again"
         return (
             f"{what} ({self._made_again(then, now)}): its "

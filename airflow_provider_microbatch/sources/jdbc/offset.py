@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
-from airflow_provider_microbatch.sources.jdbc.cluster import UNKNOWN, Cluster, told_behind
+from airflow_provider_microbatch.sources.jdbc.identity import Identity, told_behind
 from airflow_provider_microbatch.sources.jdbc.sparse import Sparse
 
 
@@ -30,26 +30,14 @@ class Gap:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
-    """The identity of a table: a table that is created again under its name has other rows under the same numbers.
+class Table(Identity):
+    """A table that is created again under its name has other rows under the same numbers.
 
-    :param name: ``schema.table``.
-    :param oid: PostgreSQL's oid of the table.
     :param sequence: the file number of the sequence that the column owns, which changes when the sequence begins again
-        (``TRUNCATE … RESTART IDENTITY``); None if the column owns none.
-    :param cluster: the table's database cluster.
-    :param by: the column that has the numbers; None where an older version wrote the offset.
+        (``TRUNCATE … RESTART IDENTITY``); None if the column owns none. The rest as :class:`Identity` has it.
     """
 
-    name: str
-    oid: int
     sequence: int | None
-    cluster: Cluster = UNKNOWN
-    by: str | None = None
-
-    def is_by_another(self, now: Table) -> bool:
-        """Whether the numbers are known to be of another column than those of now."""
-        return None not in (self.by, now.by) and self.by != now.by
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +73,7 @@ class Place:
             written["sparse"] = self.sparse.values()
         if self.table is not None:
             of = self.table
-            by = [] if of.by is None else [of.by]
-            written["of"] = [of.name, of.oid, of.sequence, *of.cluster.values(), *by]
+            written["of"] = [of.name, of.oid, of.sequence, *of.values_behind()]
         return json.dumps(written)
 
     @classmethod

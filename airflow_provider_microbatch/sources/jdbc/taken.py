@@ -110,9 +110,9 @@ def _moment(values: Any, *, of_interval: bool = False) -> Moment:
 def is_of(place: Moment, now: Made) -> bool:
     """Whether a place is one of the table as it is now, as far as can be known."""
     then = place.made
-    if then is None or then.is_by_others(now):
-        return then is None
-    return (then.name, then.oid) == (now.name, now.oid) and then.cluster.differs(now.cluster) is None
+    if then is None:
+        return True
+    return then.oid == now.oid and then.elsewhere(now) is None and then.cluster.differs(now.cluster) is None
 
 
 def planned_before(end: Moment, intervals: Sequence[Moment]) -> Sequence[Moment]:

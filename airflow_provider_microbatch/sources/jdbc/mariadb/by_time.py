@@ -119,13 +119,10 @@ class OpenTimedMariaDb(OpenMariaDbTable, OpenTimed[TimedTable]):
     def _other(self, table: TimedTable, place: Moment) -> str | None:
         """The reason why a place does not belong to the current table; None if it does, as far as can be known."""
         then, now = place.made, table.identity()
-        if then is None or ((then.name, then.oid) == (now.name, now.oid) and not then.is_by_others(now)):
+        what = None if then is None else then.elsewhere(now)
+        if then is None or (what is None and then.oid == now.oid):
             return None
-        if then.is_by_others(now):
-            what = f"the position is one by {then.by}, and {now.name} is read by {now.by} now"
-        elif then.name != now.name:
-            what = f"the position is one of table {then.name}, and {now.name} is read now"
-        else:
+        if what is None:
             what = f"{now.name} was made again, or written anew (TRUNCATE, OPTIMIZE, ALTER TABLE)"
         if place.spans:
             return f"{what} (InnoDB's id of the table was {then.oid} then, and is {now.oid} now). {self._new_name()}"
