@@ -30,6 +30,8 @@ moment, milliseconds since the epoch, up to which all arrived rows were read; ``
 follow, and then ``open``, the last moment at which a row could still follow."""
 
 FAIL, RECORD_GAP = "fail", "record_gap"
+_SKEW_MS = 5 * 60 * 1000
+"""The largest difference, milliseconds, that is allowed for between the clock here and the clock of the server."""
 _BESIDE = ("first", "gap")  # keys of an end that do not belong to the position
 _PAUSE = 0.25  # seconds between looks at a channel that has nothing
 
@@ -68,6 +70,17 @@ class Channels(Protocol):
 
     def batch(self, rows: Sequence[Sequence[Any]]) -> Any:
         """Rows as an Arrow ``RecordBatch``, in the columns of the source."""
+
+
+def may_lack(at: At, *, now_ms: int, retention_ms: int) -> bool:
+    """Whether rows may have come and gone since the last look at a channel. Before the first look none is missed.
+
+    :param at: the place that the last look came to.
+    :param now_ms: milliseconds since the epoch.
+    :param retention_ms: how long the server keeps a row, milliseconds.
+    """
+    seen = at.get("seen", 0 if "after" in at else now_ms)
+    return bool(seen - _SKEW_MS < now_ms - retention_ms)
 
 
 class ChannelError(ValueError):

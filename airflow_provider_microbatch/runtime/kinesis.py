@@ -12,14 +12,12 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from airflow_provider_microbatch.runtime.channels import At, ChannelError, Page
+from airflow_provider_microbatch.runtime.channels import At, ChannelError, Page, may_lack
 
 SCHEMA = (
     "partitionKey string, data binary, stream string, shardId string, sequenceNumber string, "
     "approximateArrivalTimestamp timestamp"
 )
-SKEW_MS = 5 * 60 * 1000
-"""The largest difference, milliseconds, that is allowed for between the clock here and the clock of Kinesis."""
 MOST = 10_000
 """The most records that one request can return."""
 
@@ -134,7 +132,7 @@ class Shards:
             at_tip = behind == 0
             if not checked and (records or at_tip or iterator is None):
                 checked, is_there = True, bool(records) and records[0]["SequenceNumber"] == at.get("after")
-                gap = not is_there and self._may_lack(at, now_ms=asked_ms)
+                gap = not is_there and may_lack(at, now_ms=asked_ms, retention_ms=self._retention_ms)
             # If the record at the place is gone, Kinesis may begin before the place.
             new = [one for one in records if not self._is_read(one["SequenceNumber"], here)]
             if new:
@@ -162,11 +160,6 @@ class Shards:
         names = [column.split()[0] for column in SCHEMA.split(", ")]
         arrays = [pa.array(values, kind) for values, kind in zip(zip(*rows, strict=True), kinds, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, names=names)
-
-    def _may_lack(self, at: At, *, now_ms: int) -> bool:
-        """Whether records may have arrived and expired since the last look. Before the first look none is missed."""
-        seen = at.get("seen", 0 if "after" in at else now_ms)
-        return bool(seen - SKEW_MS < now_ms - self._retention_ms)
 
     def _is_read(self, number: str, here: At) -> bool:
         return "after" in here and not self.is_past(number, here["after"])

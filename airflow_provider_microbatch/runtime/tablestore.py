@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from airflow_provider_microbatch.runtime.channels import At, ChannelError, Page
+from airflow_provider_microbatch.runtime.channels import At, ChannelError, Page, may_lack
 from airflow_provider_microbatch.runtime.plain_buffer import (
     DELETE_ALL_VERSIONS,
     DELETE_ONE_VERSION,
@@ -36,8 +36,6 @@ SCHEMA = (
     "columns array<struct<name:string,operation:string,type:string,value:string,version:bigint>>, "
     "channelId string, sequence string, recordTimestamp timestamp"
 )
-SKEW_MS = 5 * 60 * 1000
-"""The largest difference, milliseconds, that is allowed for between the clock here and the clock of Tablestore."""
 
 ANOTHER = (
     "Create another tunnel, and read it as a source of a name that was never used (`microbatch add-source`). It begins "
@@ -150,7 +148,7 @@ class TunnelChannels:
                 rows = [one for one in rows if here is None or one[0] > here.stamp]
                 is_there = here is not None and here.stamp in stamps
                 checked = is_there or bool(rows) or at_tip or ended
-                gap = checked and not is_there and self._may_lack(at, now_ms=asked_ms)
+                gap = checked and not is_there and may_lack(at, now_ms=asked_ms, retention_ms=self._retention_ms)
             places = [
                 Place(stamp=stamp, token=token, next=answer.next if number == len(rows) else None)
                 for number, (stamp, _, _) in enumerate(rows, 1)
@@ -211,11 +209,6 @@ class TunnelChannels:
                     f"read. {ANOTHER}"
                 ) from error
             raise
-
-    def _may_lack(self, at: At, *, now_ms: int) -> bool:
-        """Whether rows may have come and gone since the last look. Before the first look none is missed."""
-        seen = at.get("seen", 0 if "after" in at else now_ms)
-        return bool(seen - SKEW_MS < now_ms - self._retention_ms)
 
 
 def _columns(channel: str, stamp: Stamp, operation: str, row: Row) -> tuple[Any, ...]:
