@@ -25,6 +25,9 @@ from airflow_provider_microbatch.runtime.streaming_folder import STATE
 from airflow_provider_microbatch.sinks import OpenSink
 from airflow_provider_microbatch.stores.location import open_store
 
+ANEW = "begin a checkpoint and a table of their own, which read from the beginning"
+"""What is left to a pipeline where no rewind goes on, in words."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class KeptStates:

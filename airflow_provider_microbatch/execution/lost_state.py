@@ -5,7 +5,7 @@ from __future__ import annotations
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import CheckpointError
-from airflow_provider_microbatch.execution.kept_states import KeptStates
+from airflow_provider_microbatch.execution.kept_states import ANEW, KeptStates
 from airflow_provider_microbatch.execution.rewind_named import way_back
 from airflow_provider_microbatch.runtime.streaming_folder import STATE
 from airflow_provider_microbatch.sinks import OpenSink
@@ -36,7 +36,7 @@ def lost_state(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> Checkpo
 def _way_back(kept: KeptStates, sink: OpenSink, *, before: int) -> str:
     way = way_back(kept, sink, to=before - 1)
     if way is None:
-        return "begin a checkpoint and a table of their own, which read from the beginning"
+        return ANEW
     if way.to < 0:
         return (
             f"{way.rewind} takes all batches back, since the state of none is there, and the next runs read all again"

@@ -15,7 +15,7 @@ from airflow_provider_microbatch.checkpoint.entries import Attempt, CommitEntry
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey, span_of
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import CheckpointError, IntervalError, MicroBatchError
-from airflow_provider_microbatch.execution.kept_states import KeptStates
+from airflow_provider_microbatch.execution.kept_states import ANEW, KeptStates
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.planned import PlannedBatch, load_batch
 from airflow_provider_microbatch.execution.rewind_named import way_back
@@ -248,13 +248,12 @@ def _way_to_before(checkpoint: Checkpoint, key: BatchKey, sink: OpenSink) -> str
         return f"{shown} batches again. Whether it is refused, nobody can tell now: {unknown}"
     if way is not None and way.to == key.id - 1:
         return f"{shown} batches again."
-    anew = "begin a checkpoint and a table of their own, which read from the beginning"
     gone = f"No rewind goes back to batch {key.id - 1}: its state is not kept any more, or what came after it stays."
     if way is None:
-        return f"{gone} To have it made otherwise, {anew}."
+        return f"{gone} To have it made otherwise, {ANEW}."
     back = "all batches are taken back" if way.to < 0 else f"batch {way.to} is the newest before it that has state"
     shown = f"{command(lane, f'rewind --to {way.to}')} shows what it would undo, and the next runs make what follows"
-    return f"{gone} But {back}: {shown} again. Or {anew}."
+    return f"{gone} But {back}: {shown} again. Or {ANEW}."
 
 
 def check_replay(checkpoint: Checkpoint, key: BatchKey, result: Mapping[str, Any], *, sink: OpenSink) -> None:

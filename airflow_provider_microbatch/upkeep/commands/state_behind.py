@@ -9,7 +9,7 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import MaintenanceError, SinkError
-from airflow_provider_microbatch.execution.kept_states import KeptStates, kept_states
+from airflow_provider_microbatch.execution.kept_states import ANEW, KeptStates, kept_states
 from airflow_provider_microbatch.execution.told_state import folder_of
 from airflow_provider_microbatch.runtime.streaming_folder import STATE
 from airflow_provider_microbatch.sinks import OpenSink
@@ -105,5 +105,4 @@ def _ways(kept: KeptStates, *, to: int) -> str:
     ways = [f"Of those whose state is there {' and '.join(there)}: rewind to one of these"] if there else []
     if lane.can_be_rewound_to(-1):
         ways.append(f"{command(lane, 'rewind --to -1')} has all read again, as far as the sources have it")
-    anew = "begin a checkpoint and a table of their own, which read from the beginning"
-    return f"{'; or '.join([*ways, anew])}." if ways else f"No other one has: {anew}."
+    return f"{'; or '.join([*ways, ANEW])}." if ways else f"No other one has: {ANEW}."
