@@ -15,16 +15,20 @@ FIXTURE = "system_name"
 """
 
 
+def marked(systems: Iterable[str], *, slow: Collection[str] = (), asked_for: Collection[str] = ()) -> list[Any]:
+    """Names of systems as parameters, as :func:`registered` has them."""
+    marks = dict.fromkeys(slow, pytest.mark.slow) | dict.fromkeys(asked_for, pytest.mark.asked_for)
+    return [pytest.param(name, marks=marks[name]) if name in marks else name for name in systems]
+
+
 def registered(systems: Iterable[str], *, slow: Collection[str] = (), asked_for: Collection[str] = ()) -> Any:
     """The fixture :data:`FIXTURE` over the names of a suite's systems.
 
     :param slow: those that are none of the inner loop's, such as what a server is started for.
     :param asked_for: those of which each case takes so long that they run only where ``make contract`` names them.
     """
-    marks = dict.fromkeys(slow, pytest.mark.slow) | dict.fromkeys(asked_for, pytest.mark.asked_for)
-    params = [pytest.param(name, marks=marks[name]) if name in marks else name for name in systems]
 
-    @pytest.fixture(params=params, name=FIXTURE)
+    @pytest.fixture(params=marked(systems, slow=slow, asked_for=asked_for), name=FIXTURE)
     def system_name(request: pytest.FixtureRequest) -> str:
         return str(request.param)
 

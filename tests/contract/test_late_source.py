@@ -14,16 +14,15 @@ from acme_microbatch.counter import CounterSource
 from acme_microbatch.counter_reader import numbers
 
 from airflow_provider_microbatch import connections
-from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.runtime.channels import read_here
 from airflow_provider_microbatch.runtime.job import Read
-from airflow_provider_microbatch.sources import LATE, OpenSource, Source, SourceContext
+from airflow_provider_microbatch.sources import LATE, OpenSource, Source
 from airflow_provider_microbatch.sources.kinesis import KinesisSource
 from airflow_provider_microbatch.sources.tablestore import TablestoreSource
-from airflow_provider_microbatch.stores.posix import PosixStore
+from tests.contract.contexts import context_in
 from tests.contract.registered import registered
 from tests.support import kinesis, tablestore
 
@@ -126,17 +125,7 @@ def system(system_name: str, tmp_path: Path) -> Iterator[System]:
 def reopen(system: System, tmp_path: Path) -> Callable[[], OpenSource]:
     """The source as a new process sees it."""
 
-    def reopen() -> OpenSource:
-        store = PosixStore(tmp_path / "checkpoint")
-        context = SourceContext(
-            name="orders",
-            log=store.scoped("sources/orders"),
-            state=store.scoped("source_state/orders"),
-            clock_ms=now_ms,
-        )
-        return system.source.open(context)
-
-    return reopen
+    return lambda: system.source.open(context_in(tmp_path / "checkpoint"))
 
 
 def test_it_is_late_only_if_there_is_something(system: System, reopen: Callable[[], OpenSource]) -> None:

@@ -18,11 +18,11 @@ from jobs.orders_api import OrdersApi
 from airflow_provider_microbatch.definition import Definition
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.runtime.job import Read
-from airflow_provider_microbatch.sources import OpenSource, ReadLimit, Source, SourceContext
+from airflow_provider_microbatch.sources import OpenSource, ReadLimit, Source
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.kafka import KafkaSource
 from airflow_provider_microbatch.sources.python import PythonSource
-from airflow_provider_microbatch.stores.posix import PosixStore
+from tests.contract.contexts import context_in
 from tests.contract.registered import registered
 from tests.support import kafka
 from tests.support.database_systems import Rows, RowsInMariaDb
@@ -198,17 +198,7 @@ def checkpoint(tmp_path: Path) -> Path:
 def reopen(system: System, checkpoint: Path) -> Callable[[], OpenSource]:
     """The source as a new process sees it."""
 
-    def reopen() -> OpenSource:
-        store = PosixStore(checkpoint)
-        context = SourceContext(
-            name="orders",
-            log=store.scoped("sources/orders"),
-            state=store.scoped("source_state/orders"),
-            clock_ms=lambda: 1_795_000_000_000,
-        )
-        return system.source.open(context)
-
-    return reopen
+    return lambda: system.source.open(context_in(checkpoint, clock_ms=lambda: 1_795_000_000_000))
 
 
 def entries(checkpoint: Path) -> dict[Path, bytes]:
@@ -340,15 +330,8 @@ def test_data_is_known_as_the_same_by_whoever_plans_it_and_as_no_other(
 
     for _ in range(2):
         system.arrive()
-    elsewhere = PosixStore(tmp_path / "another checkpoint")
-    other = system.source.open(
-        SourceContext(
-            name="refunds",
-            log=elsewhere.scoped("sources/refunds"),
-            state=elsewhere.scoped("source_state/refunds"),
-            clock_ms=lambda: 1_795_000_000_000,
-        )
-    )
+    elsewhere = tmp_path / "another checkpoint"
+    other = system.source.open(context_in(elsewhere, name="refunds", clock_ms=lambda: 1_795_000_000_000))
     first = known(reopen(), 1)
     assert None not in first
     assert known(other, 1) == first

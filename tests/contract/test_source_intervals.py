@@ -10,12 +10,11 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
-from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.exceptions import IntervalError
-from airflow_provider_microbatch.sources import OpenSource, SourceContext
+from airflow_provider_microbatch.sources import OpenSource
 from airflow_provider_microbatch.sources.intervals import HeldRange, HeldRanges, Interval
-from airflow_provider_microbatch.stores.posix import PosixStore
-from tests.contract.registered import registered
+from tests.contract.contexts import context_in
+from tests.contract.registered import marked, registered
 from tests.contract.test_source import SERVED, SYSTEMS, System
 
 CLOCKED = (
@@ -29,9 +28,7 @@ CLOCKED = (
 )
 """Whose sources tell to which data interval something belongs."""
 
-of_clocked = pytest.mark.parametrize(
-    "system_name", [pytest.param(name, marks=pytest.mark.slow) if name in SERVED else name for name in CLOCKED]
-)
+of_clocked = pytest.mark.parametrize("system_name", marked(CLOCKED, slow=SERVED))
 system_name = registered(SYSTEMS, slow=SERVED)
 
 
@@ -45,18 +42,7 @@ def system(system_name: str, tmp_path: Path) -> Iterator[System]:
 def opened(system: System, tmp_path: Path) -> Callable[..., OpenSource]:
     """The source as a new process of a lane sees it."""
 
-    def opened(lane: str = LIVE) -> OpenSource:
-        store = PosixStore(tmp_path / "checkpoint")
-        context = SourceContext(
-            name="orders",
-            log=store.scoped("sources/orders"),
-            state=store.scoped("source_state/orders"),
-            clock_ms=now_ms,
-            lane=lane,
-        )
-        return system.source.open(context)
-
-    return opened
+    return lambda lane=LIVE: system.source.open(context_in(tmp_path / "checkpoint", lane=lane))
 
 
 ALL_TIME = Interval(start_ms=0, end_ms=2**41)

@@ -80,12 +80,19 @@ def test_none_is_made_before_the_rows_of_later_ones_are_taken_out(world: World) 
     assert is_clean(world)
 
 
-def test_letters_that_are_there_again_keep_their_batch_from_being_replayed(tmp_path: Path) -> None:
+@pytest.fixture
+def of_letters(tmp_path: Path) -> Checked:
+    """A world whose letters were run again, and that was taken back, but for the table."""
     world = Checked(tmp_path, sink=DeltaSink(str(tmp_path / "lake")))
     world.land(1, 2, 3)
     live(world, 0, 2)
     replay(world, 10)
     rewound_and_restored(world, -1, lane="dead-letters")
+    return world
+
+
+def test_letters_that_are_there_again_keep_their_batch_from_being_replayed(of_letters: Checked) -> None:
+    world = of_letters
     with pytest.raises(SinkError, match="has rows of batch dead-letters/0 again") as refused:
         live(world, 0, clear_number=1)
     take_out(str(refused.value))
@@ -94,12 +101,8 @@ def test_letters_that_are_there_again_keep_their_batch_from_being_replayed(tmp_p
     assert is_clean(world)
 
 
-def test_letters_are_run_again_in_place_of_those(tmp_path: Path) -> None:
-    world = Checked(tmp_path, sink=DeltaSink(str(tmp_path / "lake")))
-    world.land(1, 2, 3)
-    live(world, 0, 2)
-    replay(world, 10)
-    rewound_and_restored(world, -1, lane="dead-letters")
+def test_letters_are_run_again_in_place_of_those(of_letters: Checked) -> None:
+    world = of_letters
     replay(world, 11)
     assert ids(world) == [1, 2, 3]
     assert is_clean(world)

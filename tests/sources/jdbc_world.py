@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
 from airflow_provider_microbatch.sources import OpenSource, SourceContext
 from airflow_provider_microbatch.sources.jdbc import JdbcSource
 from airflow_provider_microbatch.stores.posix import PosixStore
@@ -32,6 +32,20 @@ def opener(folder: Path, orders: OrdersTable, **always: Any) -> Callable[..., Op
         return JdbcSource(table, orders.conn_id, **{**always, **options}).open(context)
 
     return opened
+
+
+def check_not_gone_on_from(source: OpenSource, end: str | None, *, table: str) -> None:
+    """Check that a source refuses a position by other columns than it reads by.
+
+    :param table: what matches the table's name.
+    """
+    said = rf"the position is one by .*, and {table} is read by .* set-offset"
+    for look in (source.has_new, source.latest_offset, source.lag):
+        with pytest.raises(SourceError, match=said):
+            look(end)
+    with pytest.raises(SourceChangedError, match="the position is one by"):
+        source.read(None, end)
+    assert "the position is one by" in str(source.not_replayable(None, end))
 
 
 @contextmanager
