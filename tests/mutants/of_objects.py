@@ -27,7 +27,7 @@ MUTATIONS = [
         name="a folder mark is taken for data",
         why="Hadoop takes its key for a folder, and reads all below it a second time",
         file="sources/file/objects.py",
-        old='is_taken and found["size"] and',
+        old="is_taken and size and",
         new="is_taken and",
         tests=(OBJECTS,),
     ),

@@ -24,7 +24,7 @@ from airflow_provider_microbatch.sources.file.place import Look, Place
 from airflow_provider_microbatch.sources.file.present import archived_path
 from airflow_provider_microbatch.sources.file.tables import table_at, why_not
 from airflow_provider_microbatch.stores.object_store.address import Address
-from airflow_provider_microbatch.stores.object_store.bucket import Bucket
+from airflow_provider_microbatch.stores.object_store.bucket import Bucket, Listed
 from airflow_provider_microbatch.stores.object_store.forks import library
 from airflow_provider_microbatch.stores.object_store.s3a import connector, settings_of
 
@@ -90,38 +90,43 @@ class ObjectPlace(Place):
         met: set[str] = set()
         patterns = expand_braces(listing.path)
         for pattern in patterns:
-            for page in self._matching(listing, pattern, start):
+            for page, at in self._matching(listing, pattern, start):
                 if len(patterns) > 1:
-                    page = {path: found for path, found in page.items() if path not in met}
-                    met.update(page)
-                yield from (self._found(page[path]) for path in unseen(list(page)))
+                    at = {path: position for path, position in at.items() if path not in met}
+                    met.update(at)
+                yield from (self._found(page[at[path]]) for path in unseen(list(at)))
 
-    def _matching(self, listing: Listing, pattern: str, start: str | None) -> Iterator[dict[str, Mapping[str, Any]]]:
-        """Yield the objects by path, as many at a time as a page has."""
+    def _matching(
+        self, listing: Listing, pattern: str, start: str | None
+    ) -> Iterator[tuple[Sequence[Mapping[str, Any]], dict[str, int]]]:
+        """Yield the pages, each with the positions of the objects that match, by path."""
         base, parts = below(pattern)
         is_wanted = not parts and (start is None or base >= start) and listing.takes(pattern, base)
         if is_wanted and (alone := self._head(base)) is not None and alone["size"]:
-            yield {base: alone}
+            yield [alone], {base: 0}
         if ends_before(base, start):
             return
         for page in self._pages(base, start if start is not None and start > f"{base}/" else None):
-            paths = [self._top + one["path"] for one in page]
+            paths = [self._top + key for key in page.keys]
             if not listing.allow_table:
                 for path in paths:
                     if "/_" in path:
                         self._check_no_table(base, path)
-            taken = listing.taken(pattern, paths)
-            yield {
-                path: found
-                for path, found, is_taken in zip(paths, page, taken, strict=True)
-                if is_taken and found["size"] and (start is None or path >= start)
-            }
+            known = zip(paths, page.sizes, listing.taken(pattern, paths), strict=True)
+            yield (
+                page,
+                {
+                    path: position
+                    for position, (path, size, is_taken) in enumerate(known)
+                    if is_taken and size and (start is None or path >= start)
+                },
+            )
 
     def _check_no_table(self, base: str, path: str) -> None:
         if (table := table_at(base, path.removeprefix(f"{base}/").split("/"))) is not None:
             raise SourceError(why_not(table))
 
-    def _pages(self, base: str, start: str | None) -> Iterator[Sequence[Mapping[str, Any]]]:
+    def _pages(self, base: str, start: str | None) -> Iterator[Listed]:
         """Yield the objects below a folder, ascending, a page at a time.
 
         :param start: leave out the objects that sort before this path; the last few of them may still be yielded.

@@ -6,10 +6,12 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from itertools import compress
+from threading import Event
+from typing import TYPE_CHECKING, TypeVar, cast, overload
 
 from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.stores import PAGE
@@ -19,6 +21,7 @@ from airflow_provider_microbatch.stores.object_store.failures import Failure, re
 from airflow_provider_microbatch.stores.object_store.forks import library
 
 if TYPE_CHECKING:
+    from arro3.core import RecordBatch
     from obstore import ObjectMeta
     from obstore.store import ObjectStore as Client
 
@@ -28,6 +31,40 @@ PATIENCE_SECONDS = 60.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 
 T = TypeVar("T")
+
+
+class Listed(Sequence["ObjectMeta"]):
+    """A page of a listing. The keys and sizes of its objects are columns: to make each of a million objects a mapping
+    takes as long as to list them.
+
+    :param rows: what the client has listed; None for nothing.
+    """
+
+    def __init__(self, rows: RecordBatch | None) -> None:
+        self._rows = rows
+        self.keys: list[str] = [] if rows is None else cast("list[str]", rows["path"].to_pylist())
+        self.sizes: list[int] = [] if rows is None else cast("list[int]", rows["size"].to_pylist())
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @overload
+    def __getitem__(self, position: int) -> ObjectMeta: ...
+    @overload
+    def __getitem__(self, position: slice) -> Sequence[ObjectMeta]: ...
+    def __getitem__(self, position: int | slice) -> ObjectMeta | Sequence[ObjectMeta]:
+        if isinstance(position, slice):
+            return [self[one] for one in range(len(self))[position]]
+        if self._rows is None:
+            raise IndexError(position)
+        rows = self._rows
+        return cast("ObjectMeta", {name: rows[name][position].as_py() for name in rows.column_names})
+
+    def __iter__(self) -> Iterator[ObjectMeta]:
+        if self._rows is not None:
+            names, rows = self._rows.column_names, self._rows
+            for one in zip(*(rows[name].to_pylist() for name in names), strict=True):
+                yield cast("ObjectMeta", dict(zip(names, one, strict=True)))
 
 
 class Bucket:
@@ -97,9 +134,7 @@ class Bucket:
         for found in self.pages(folder, after=after, page=page, ahead=False):
             yield from found
 
-    def pages(
-        self, folder: str, *, after: str | None = None, page: int = PAGE, ahead: bool = True
-    ) -> Iterator[Sequence[ObjectMeta]]:
+    def pages(self, folder: str, *, after: str | None = None, page: int = PAGE, ahead: bool = True) -> Iterator[Listed]:
         """Yield what :meth:`objects` does, page by page.
 
         :param ahead: ask for the next page while the caller works on one: a listing of millions takes as long as the
@@ -108,16 +143,17 @@ class Bucket:
         with ThreadPoolExecutor(1) if ahead else nullcontext() as beside:
             found = self._page(folder, after, page)
             while len(found) == page:
-                after = _behind(found)
-                following = None if beside is None else beside.submit(self._page, folder, after, page)
+                # What is not in this page sorts behind it, and no object that is does. A folder mark may come again.
+                after = max(found.keys)
+                following = None if beside is None else _begun(beside, partial(self._page, folder, after, page))
                 yield found
                 found = self._page(folder, after, page) if following is None else following.result()
             yield found
 
-    def _page(self, folder: str, after: str | None, size: int) -> Sequence[ObjectMeta]:
+    def _page(self, folder: str, after: str | None, size: int) -> Listed:
         found = self.ask("list", folder, partial(_page, folder=folder, after=after, size=size))
         # The client cuts the slash off a folder mark, which may stand behind objects that sort after it then.
-        keys = [one["path"] for one in found if one["size"]]
+        keys = found.keys if all(found.sizes) else [*compress(found.keys, found.sizes)]
         # Each page begins behind the keys of the one before: without an order objects would be passed over.
         if keys != sorted(keys) or (after is not None and keys and keys[0] <= after):
             raise CheckpointError(
@@ -148,12 +184,21 @@ class Bucket:
             self._opened = None
 
 
-def _behind(found: Sequence[ObjectMeta]) -> str:
-    """The key behind which the page after this one begins: whatever is not in this page sorts after it, and no object
-    that is does. A folder mark may come again."""
-    return max(one["path"] for one in found)
+def _begun(beside: ThreadPoolExecutor, page: Callable[[], Listed]) -> Future[Listed]:
+    """Have another thread ask for a page, and wait until that thread runs: Python lets a thread run for milliseconds
+    before another one may, so that the request would go out only when the caller has worked through the page before."""
+    runs = Event()
+
+    def ask() -> Listed:
+        runs.set()
+        return page()
+
+    following = beside.submit(ask)
+    runs.wait()
+    return following
 
 
-def _page(client: Client, *, folder: str, after: str | None, size: int) -> Sequence[ObjectMeta]:
+def _page(client: Client, *, folder: str, after: str | None, size: int) -> Listed:
     """Return a page of a listing, by one request: a request that fails is repeated from the end of the last page."""
-    return next(iter(library().list(client, folder, offset=after, chunk_size=size)), ())
+    pages = library().list(client, folder, offset=after, chunk_size=size, return_arrow=True)
+    return Listed(next(iter(pages), None))

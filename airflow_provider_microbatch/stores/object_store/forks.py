@@ -77,8 +77,9 @@ def _load_again() -> None:
 
 
 def _import() -> None:
-    for part in ("", ".exceptions", ".store"):
-        importlib.import_module(f"{_PACKAGE}{part}")
+    # The last one is what obstore needs to give a listing as columns, and finds only when it lists.
+    for module in (_PACKAGE, f"{_PACKAGE}.exceptions", f"{_PACKAGE}.store", "arro3.core"):
+        importlib.import_module(module)
 
 
 def _forked() -> None:
