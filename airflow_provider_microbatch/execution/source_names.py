@@ -32,16 +32,17 @@ def check_names(checkpoint: Checkpoint, sources: Iterable[str], ends: Mapping[st
         )
     if identity.format == "v1" or all(name in ends for name in named):
         return
-    logs = names.with_log()
     known = {*ends, *(identity.sources if identity.pipeline is not None else ())}
     appeared = [name for name in named if name not in known and not names.is_new(name)]
-    vanished = sorted({name for name, end in ends.items() if end is not None} | set(logs) - {*names.former()})
+    if not appeared:
+        return
+    # Not every source has a log, and the lane's entries do not tell what only data intervals have read.
+    own, logs = checkpoint.read_names(enough=appeared), names.with_log()
+    vanished = sorted({name for name, end in ends.items() if end is not None} | own | set(logs) - names.former())
     vanished = [name for name in vanished if name not in named]
-    if appeared and vanished:
-        # Remains of a rename that came late, died, and was given up are no log of the source's own.
-        own = checkpoint.read_names()
-        copies = {name for name in logs if name not in own and any(names.is_copy(name, of) for of in vanished)}
-        appeared = [name for name in appeared if name not in logs or name in copies]
+    # Remains of a rename that came late, died, and was given up are no log of the source's own.
+    copies = {name for name in logs if name not in own and any(names.is_copy(name, of) for of in vanished)}
+    appeared = [name for name in appeared if name not in own and (name not in logs or name in copies)]
     if appeared and vanished:
         where, old, new = checkpoint.location, vanished[0], appeared[0]
         raise SourceRenamedError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -171,6 +172,65 @@ def test_lanes_of_intervals_stop_and_go_on_too(tmp_path: Path) -> None:
     world.land_at(1.5, 2)
     world.backfill(hour(1), 4)
     assert world.ids() == [1, 2]
+
+
+def without_logs(world: World) -> None:
+    """Not every source has a log of its own: what a table's or a topic's batches have read only their entries tell."""
+    shutil.rmtree(world.root / "checkpoint/sources")
+
+
+def test_a_renamed_source_that_only_intervals_have_read_stops_them_and_the_live_lane(tmp_path: Path) -> None:
+    world = IntervalWorld(tmp_path, plan="interval")
+    world.land_at(0.5, 1)
+    world.backfill(hour(0), 1)
+    without_logs(world)
+    called(world, "sales")
+    with pytest.raises(SourceRenamedError):
+        world.work(hour(1)).should_fire(backfill_run(2))
+    with pytest.raises(SourceRenamedError):
+        world.backfill(hour(1), 2)
+    world.options["plan"] = "live"
+    with pytest.raises(SourceRenamedError):
+        world.execution.should_fire(run_identity(3))
+    with pytest.raises(SourceRenamedError):
+        world.run(3)
+
+
+def test_a_renamed_source_that_the_live_lane_has_read_stops_a_backfill(tmp_path: Path) -> None:
+    world = IntervalWorld(tmp_path)
+    world.land_at(0.5, 1)
+    world.run(0)
+    without_logs(world)
+    called(world, "sales")
+    with pytest.raises(SourceRenamedError):
+        world.backfill(hour(0), 1)
+
+
+def test_a_source_that_only_intervals_have_read_is_none_that_appeared(tmp_path: Path) -> None:
+    world = IntervalWorld(tmp_path, plan="interval")
+    world.land_at(0.5, 1)
+    world.backfill(hour(0), 1)
+    called(world, "orders", "refunds")
+    world.land_at(1.5, 2, source="refunds")
+    world.backfill(hour(1), 2)
+    called(world, "refunds")
+    world.land_at(2.5, 3, source="refunds")
+    world.backfill(hour(2), 3)
+    assert world.ids() == [1, 2, 3]
+
+
+def test_a_source_that_only_intervals_have_read_is_renamed_and_no_other_gets_its_name(tmp_path: Path) -> None:
+    world = IntervalWorld(tmp_path, plan="interval")
+    world.land_at(0.5, 1)
+    world.backfill(hour(0), 1)
+    called(world, "orders", "refunds")
+    world.land_at(1.5, 2, source="refunds")
+    world.backfill(hour(1), 2)
+    without_logs(world)
+    with pytest.raises(MaintenanceError, match="two positions"):
+        applied(world, rename("orders", "refunds"))
+    applied(world, rename("refunds", "returns"))
+    assert world.checkpoint.read_names() == {"orders", "returns"}
 
 
 @pytest.mark.parametrize(

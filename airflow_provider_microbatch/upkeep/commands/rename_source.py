@@ -184,7 +184,8 @@ def _known(drafting: Drafting) -> dict[str, bool]:
     if identity is not None and identity.format == "v1":
         return dict.fromkeys(known, True)
     known.update({name: end is not None for name, end in (newest[1].ends if newest else {}).items()})
-    known.update(dict.fromkeys(checkpoint.names.with_log(), True))
+    # Not every source has a log, and the live lane does not tell what only data intervals have read.
+    known.update(dict.fromkeys({*checkpoint.names.with_log(), *checkpoint.read_names()}, True))
     for name in _copies(checkpoint):
         known[name] = False
     return known
