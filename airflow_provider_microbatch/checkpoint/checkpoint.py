@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -284,18 +284,20 @@ class Checkpoint:
         One listing: each interval that ever ran has a lane."""
         return [LIVE, *sorted(name for name in self._store.folders("lanes") if is_lane(name) and name != LIVE)]
 
-    def read_names(self, *, enough: Collection[str] | None = None) -> set[str]:
+    def read_names(self) -> set[str]:
         """Names of the sources that a batch has read from, as the newest entry of each lane says. Reads one entry of
-        each lane, of the newest data interval first; where the newest is torn, the newest that is not.
+        each lane; where the newest is torn, the newest that is not."""
+        newest = [self._newest_readable(lane) for lane in self.lanes()]
+        return {name for ends in newest for name, end in ends.items() if end is not None}
 
-        :param enough: once all of these names are found, no further lane is looked at; None: all are.
-        """
-        found = set[str]()
-        for lane in reversed(self.lanes()):
-            found |= {name for name, end in self._newest_readable(lane).items() if end is not None}
-            if enough is not None and found.issuperset(enough):
-                break
-        return found
+    def not_planned(self, names: Sequence[str]) -> list[str]:
+        """Those of the names of sources that the newest entry of no lane has. Begins with the newest data interval, and
+        looks no further once none is left: an interval pipeline's sensor asks each time it looks."""
+        left, lanes = list(names), self.lanes() if names else []
+        while left and lanes:
+            planned = self._newest_readable(lanes.pop())
+            left = [name for name in left if name not in planned]
+        return left
 
     def knows_source(self, name: str) -> bool:
         """Whether a source has, or once had, this name: by a rename, by its log, or by a batch that has read it."""

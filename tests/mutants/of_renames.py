@@ -58,8 +58,8 @@ MUTATIONS = [
         name="a copy of another source's log counts for a log of its own",
         why="what a rename has left that died when it came late has all be read a second time under that name",
         file="execution/source_names.py",
-        old=" and (name not in logs or name in copies)]\n",
-        new=" and name not in logs]\n",
+        old=" if name not in logs or name in copies]\n",
+        new=" if name not in logs]\n",
         tests=(LATE_COPIES,),
     ),
     Mutation(
