@@ -290,6 +290,15 @@ class Checkpoint:
         newest = [self._newest_readable(lane) for lane in self.lanes()]
         return {name for ends in newest for name, end in ends.items() if end is not None}
 
+    def not_planned(self, names: Sequence[str]) -> list[str]:
+        """Those of the names of sources that the newest entry of no lane has. Begins with the newest data interval, and
+        looks no further once none is left: an interval pipeline's sensor asks each time it looks."""
+        left, lanes = list(names), self.lanes() if names else []
+        while left and lanes:
+            planned = self._newest_readable(lanes.pop())
+            left = [name for name in left if name not in planned]
+        return left
+
     def knows_source(self, name: str) -> bool:
         """Whether a source has, or once had, this name: by a rename, by its log, or by a batch that has read it."""
         identity = self.identity()

@@ -12,7 +12,7 @@ from airflow_provider_microbatch.execution.left import STANDING_SECONDS, find_le
 from airflow_provider_microbatch.execution.retention import find_held
 from airflow_provider_microbatch.execution.set_aside import find_aside
 from airflow_provider_microbatch.execution.unread import find_unread
-from airflow_provider_microbatch.upkeep.source_check import check_sources
+from airflow_provider_microbatch.upkeep.source_check import check_sources, find_without_batch
 from airflow_provider_microbatch.upkeep.table_check import check_table
 
 NAME = "check"
@@ -46,6 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     findings += find_held(checkpoint) + find_left(checkpoint) + check_sources(checkpoint)
     findings += find_standing(checkpoint, seconds=arguments.standing) + find_unread(checkpoint)
     findings += find_aside(checkpoint)
+    findings += find_without_batch(checkpoint)
     table = check_table(checkpoint, everything=arguments.table)
     findings += table.findings
     if arguments.json:

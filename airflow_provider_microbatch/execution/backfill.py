@@ -18,7 +18,7 @@ from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Relation, RunIdentity
-from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey, span_of
 from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.exceptions import (
     AttemptFencedError,
@@ -31,7 +31,15 @@ from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.fire import FireDecision
 from airflow_provider_microbatch.execution.guard import held_by_another, known_to_be_held
-from airflow_provider_microbatch.execution.intervals import LaneRanges, batch_of, late_spans, longest_of, newest_of
+from airflow_provider_microbatch.execution.intervals import (
+    LaneRanges,
+    batch_of,
+    late_spans,
+    longest_of,
+    newest_of,
+    read_only_by,
+    without_batch,
+)
 from airflow_provider_microbatch.execution.labels import names_of
 from airflow_provider_microbatch.execution.letters_taken import AS_IT_IS
 from airflow_provider_microbatch.execution.liveness import EngineOf, no_engine
@@ -148,6 +156,7 @@ class IntervalWork:
 
         :param code: the code that the run has; None if the run does not know.
         :raises NothingInIntervalError: if there is nothing to do, with the reason.
+        :raises IntervalError: if another interval has taken data of this one and has no batch of it.
         :raises BatchInProgressError: if another run is alive at a batch that would have to be replayed.
         :raises AttemptFencedError: if another run is alive at such a batch, and a batch of the interval's own lane is
             planned: the run's retry makes both.
@@ -166,6 +175,8 @@ class IntervalWork:
         overlap = self._overlap(surveys)
         if self._pipeline.plan == INTERVAL:
             self._check_live(surveys)
+        if overlap.elsewhere and not planned_before:
+            self._check_taken()
         if self._pipeline.on_overlap == REPLAY:
             # Before the interval's own batch takes what is unread: nothing would read that if this run were refused.
             for planned in self._to_ask([self.execution(key).load(key) for key in overlap.committed], run):
@@ -299,6 +310,24 @@ class IntervalWork:
             f"pipeline {self._pipeline.name!r}: {what}. No run of an interval reads it. Run the pipeline with "
             "plan='live' until it finds nothing new; then plan it by intervals again."
         )
+
+    def _check_taken(self) -> None:
+        """Check that no other interval has taken data of this one and has no batch of it. A run that left such data out
+        would be green, and its rows in no table.
+
+        :raises IntervalError: if one has.
+        """
+        sources, asked = self._planner.sources, self._interval
+        lanes = {lane for name in sources.names for lane in without_batch(self._checkpoint, sources.open(name))}
+        for lane in sorted(lanes - {self.key.lane}):
+            start_ms, end_ms = span_of(lane) or (0, 0)
+            # What it took as late data lies before it.
+            if end_ms <= asked.start_ms or start_ms - self._lookback_ms >= asked.end_ms:
+                continue
+            raise IntervalError(
+                f"pipeline {self._pipeline.name!r}: data of {asked} was taken for batch {BatchKey(lane, 0)}, "
+                f"which is not in the logs. {read_only_by(lane)} This one goes on once that one is planned."
+            )
 
     def _lane_batch(self, run: RunIdentity, surveys: Sequence[IntervalSurvey]) -> BatchKey | None:
         """The batch of the interval's lane; planned now if there is none and it would have data.

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import OF_INTERVAL, BatchKey, span_of
 from airflow_provider_microbatch.execution.position import starts_of
-from airflow_provider_microbatch.sources.intervals import HeldRange, Interval
+from airflow_provider_microbatch.sources import OpenSource
+from airflow_provider_microbatch.sources.intervals import HeldRange, Interval, TellsLanes, written_ms
 
 if TYPE_CHECKING:
     from pendulum import DateTime
@@ -22,6 +23,29 @@ def lane_of(interval: Interval) -> str:
 def batch_of(interval: Interval) -> BatchKey:
     """The one batch of the interval."""
     return BatchKey(lane_of(interval), 0)
+
+
+def in_words(lane: str) -> str | None:
+    """The data interval that the lane belongs to, for messages; None if it belongs to none."""
+    span = span_of(lane)
+    return None if span is None else f"[{written_ms(span[0])}, {written_ms(span[1])})"
+
+
+def read_only_by(lane: str) -> str:
+    """The way on with what an interval's lane has taken and has no batch of."""
+    return (
+        f"Only a run of exactly the data interval {in_words(lane)} reads it: clear its run, or backfill exactly that "
+        "interval."
+    )
+
+
+def without_batch(checkpoint: Checkpoint, source: OpenSource) -> list[str]:
+    """Lanes of data intervals that have taken data of the source and have no batch: it was rewound, or a process died
+    or another source refused before it was planned. No other lane reads that data."""
+    # Looked at before the logs: whoever plans a batch takes its data first.
+    lanes = source.taken_by() if isinstance(source, TellsLanes) else set()
+    of_intervals = (lane for lane in sorted(lanes) if span_of(lane) is not None)
+    return [lane for lane in of_intervals if checkpoint.lane(lane).offset_log.latest_id() is None]
 
 
 def late_spans(

@@ -34,6 +34,7 @@ from airflow_provider_microbatch.exceptions import (
 from airflow_provider_microbatch.execution.commit_entry import add_commit
 from airflow_provider_microbatch.execution.engine import Engine
 from airflow_provider_microbatch.execution.identity import expected, latest_in, latest_seen
+from airflow_provider_microbatch.execution.intervals import in_words
 from airflow_provider_microbatch.execution.liveness import EngineOf, sign_of_life
 from airflow_provider_microbatch.execution.newest import SINCE, first_in_a_row
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
@@ -269,7 +270,9 @@ def _finding(checkpoint: Checkpoint, key: BatchKey) -> Finding:
     runs = [entry.run for entry in entries if entry is not None and entry.run is not None]
     names = dict.fromkeys(f"run {run.run_id!r} of DAG {run.dag_id!r}" for run in runs)
     rewind = command(lane, f"rewind --to {key.id - 1} --drop-output")
-    again = f" If its run is gone, {rewind} runs it and all after it." if lane.can_be_rewound_to(key.id - 1) else ""
+    interval = in_words(key.lane)
+    then = "runs it and all after it" if interval is None else f"and a backfill of exactly {interval} run it"
+    again = f" If its run is gone, {rewind} {then}." if lane.can_be_rewound_to(key.id - 1) else ""
     return Finding(
         kind="set aside",
         where=lane.commit_log.where(key.id),
@@ -281,11 +284,12 @@ def _finding(checkpoint: Checkpoint, key: BatchKey) -> Finding:
 
 def aside_error(planned: PlannedBatch, commit: CommitEntry) -> BatchSetAsideError:
     """The alarm, as the commit entry tells it."""
-    failure = commit.failure
+    failure, interval = commit.failure, in_words(planned.key.lane)
+    rewind = "`microbatch rewind` does" if interval is None else f"`microbatch rewind` and a backfill of {interval} do"
     return BatchSetAsideError(
         f"batch {planned.key} was set aside after {failure.get('attempts')} failed attempts. Its range is not in the "
         f"table: {render(planned.starts)} to {render(planned.entry.ends)}. The pipeline goes on with the next batch. "
-        f"Mend what is wrong, then clear this task{_STEPS}: that runs the batch (`microbatch rewind` does if its run "
-        f"is gone). The last error: {failure.get('error')}",
+        f"Mend what is wrong, then clear this task{_STEPS}: that runs the batch ({rewind} if its run is gone). "
+        f"The last error: {failure.get('error')}",
         batch=str(planned.key),
     )

@@ -8,6 +8,7 @@ from shlex import quote
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.exceptions import SourceRenamedError
+from airflow_provider_microbatch.execution.letters_taken import SOURCE
 
 
 def check_names(checkpoint: Checkpoint, sources: Iterable[str], ends: Mapping[str, Offset | None]) -> None:
@@ -32,16 +33,19 @@ def check_names(checkpoint: Checkpoint, sources: Iterable[str], ends: Mapping[st
         )
     if identity.format == "v1" or all(name in ends for name in named):
         return
-    logs = names.with_log()
     known = {*ends, *(identity.sources if identity.pipeline is not None else ())}
     appeared = [name for name in named if name not in known and not names.is_new(name)]
-    vanished = sorted({name for name, end in ends.items() if end is not None} | set(logs) - {*names.former()})
+    # The lane's entries do not tell what only other lanes have read; and not every source has a log.
+    appeared = checkpoint.not_planned(appeared)
+    if not appeared:
+        return
+    # Dead letters that were run again are read under a name that no pipeline of a user's has.
+    own, logs = checkpoint.read_names() - {SOURCE}, names.with_log()
+    vanished = sorted({name for name, end in ends.items() if end is not None} | own | set(logs) - names.former())
     vanished = [name for name in vanished if name not in named]
-    if appeared and vanished:
-        # Remains of a rename that came late, died, and was given up are no log of the source's own.
-        own = checkpoint.read_names()
-        copies = {name for name in logs if name not in own and any(names.is_copy(name, of) for of in vanished)}
-        appeared = [name for name in appeared if name not in logs or name in copies]
+    # Remains of a rename that came late, died, and was given up are no log of the source's own.
+    copies = {name for name in logs if name not in own and any(names.is_copy(name, of) for of in vanished)}
+    appeared = [name for name in appeared if name not in logs or name in copies]
     if appeared and vanished:
         where, old, new = checkpoint.location, vanished[0], appeared[0]
         raise SourceRenamedError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import BatchKey
@@ -160,6 +160,16 @@ class IntervalSurvey:
     unsettled: int = 0
     passed: Unread | None = None
     waits: str | None = None
+
+
+@runtime_checkable
+class TellsLanes(Protocol):
+    """An opened source that tells for which data intervals something was taken of it, as each source with a clock
+    does."""
+
+    def taken_by(self) -> set[str]:
+        """The lanes of data intervals that have taken data, whether the logs have their batches or not. Writes
+        nothing."""
 
 
 def no_clock(source: object) -> IntervalError:

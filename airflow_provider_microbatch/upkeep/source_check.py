@@ -8,10 +8,11 @@ from contextlib import suppress
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Offset
-from airflow_provider_microbatch.checkpoint.key import LIVE
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command, plan_given_up
 from airflow_provider_microbatch.checkpoint.verify import Finding
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, SinkError, SourceError
+from airflow_provider_microbatch.execution.intervals import read_only_by, without_batch
 from airflow_provider_microbatch.execution.left import left_in
 from airflow_provider_microbatch.execution.planned import load_batch
 from airflow_provider_microbatch.sources import OpenSource
@@ -35,6 +36,29 @@ def check_sources(checkpoint: Checkpoint) -> list[Finding]:
     except (CheckpointError, DefinitionError):
         pass  # other checks report errors in the batches' logs and in definitions
     return found
+
+
+def find_without_batch(checkpoint: Checkpoint) -> list[Finding]:
+    """A finding for each data interval that has taken data of a source and has no batch of it: no run is red, and no
+    other lane reads that data. A source that cannot be loaded or read here is left out."""
+    found = dict[str, Finding]()
+    with suppress(CheckpointError, DefinitionError):  # other checks report these
+        recorded = Recorded(checkpoint)
+        opened = ((name, recorded.source(name, lane=LIVE)) for name in recorded.source_names())
+        for name, source in (*opened, *recorded.other_sources()):
+            with suppress(CheckpointError, SourceError):
+                for lane in () if source is None else without_batch(checkpoint, source):
+                    found.setdefault(
+                        lane,
+                        Finding(
+                            kind="left",
+                            where=checkpoint.lane(lane).offset_log.location,
+                            message=f"data of source {name!r} was taken for batch {BatchKey(lane, 0)}, which is not in "
+                            "the logs, unless a run plans it right now. No other lane reads it.",
+                            repair=read_only_by(lane),
+                        ),
+                    )
+    return [*found.values()]
 
 
 def _findings(checkpoint: Checkpoint, recorded: Recorded, source: OpenSource, name: str) -> list[Finding]:

@@ -12,7 +12,7 @@ from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import IntervalError
 from airflow_provider_microbatch.sources import OpenSource
-from airflow_provider_microbatch.sources.intervals import HeldRange, HeldRanges, Interval
+from airflow_provider_microbatch.sources.intervals import HeldRange, HeldRanges, Interval, TellsLanes
 from tests.contract.contexts import context_in
 from tests.contract.registered import marked, registered
 from tests.contract.test_source import SERVED, SYSTEMS, System
@@ -75,6 +75,9 @@ def test_what_an_interval_takes_no_other_lane_reads(system: System, opened: Call
     assert start != end
     figures = opened(A).describe(start, end)
     assert 3 in (figures.rows, figures.splits), "limits of a batch are none of an interval"
+    asked = opened()
+    assert isinstance(asked, TellsLanes)
+    assert asked.taken_by() == {A}
     read = opened(A).read(start, end)
     assert opened(A).plan_interval(ALL_TIME, {}) == (start, end), "said again it is what it was"
     held = held_by(A, start, end)
@@ -84,6 +87,7 @@ def test_what_an_interval_takes_no_other_lane_reads(system: System, opened: Call
     assert begin == same
     system.arrive()
     position = opened().latest_offset(opened().initial_offset())
+    assert asked.taken_by() == {A}
     live = opened().describe(opened().initial_offset(), position)
     assert 1 in (live.rows, live.splits)
     assert opened(A).read(start, end) == read

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.handover import hand_over
+from airflow_provider_microbatch.checkpoint.key import LETTERS
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import (
@@ -16,6 +22,8 @@ from airflow_provider_microbatch.exceptions import (
     SourceCountError,
     SourceRenamedError,
 )
+from airflow_provider_microbatch.execution.intervals import lane_of
+from airflow_provider_microbatch.execution.letters_taken import SOURCE
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.rename_source import plan_add_source, plan_rename_source
@@ -171,6 +179,99 @@ def test_lanes_of_intervals_stop_and_go_on_too(tmp_path: Path) -> None:
     world.land_at(1.5, 2)
     world.backfill(hour(1), 4)
     assert world.ids() == [1, 2]
+
+
+def without_logs(world: World) -> None:
+    """Not every source has a log of its own: what a table's or a topic's batches have read only their entries tell."""
+    shutil.rmtree(world.root / "checkpoint/sources")
+
+
+def test_a_renamed_source_that_only_intervals_have_read_stops_them_and_the_live_lane(tmp_path: Path) -> None:
+    world = IntervalWorld(tmp_path, plan="interval")
+    world.land_at(0.5, 1)
+    world.backfill(hour(0), 1)
+    without_logs(world)
+    called(world, "sales")
+    with pytest.raises(SourceRenamedError):
+        world.work(hour(1)).should_fire(backfill_run(2))
+    with pytest.raises(SourceRenamedError):
+        world.backfill(hour(1), 2)
+    world.options["plan"] = "live"
+    with pytest.raises(SourceRenamedError):
+        world.execution.should_fire(run_identity(3))
+    with pytest.raises(SourceRenamedError):
+        world.run(3)
+
+
+def test_a_renamed_source_that_the_live_lane_has_read_stops_a_backfill(tmp_path: Path) -> None:
+    world = IntervalWorld(tmp_path)
+    world.land_at(0.5, 1)
+    world.run(0)
+    without_logs(world)
+    called(world, "sales")
+    with pytest.raises(SourceRenamedError):
+        world.backfill(hour(0), 1)
+
+
+def test_a_source_that_only_intervals_have_read_is_none_that_appeared(tmp_path: Path) -> None:
+    world = IntervalWorld(tmp_path, plan="interval")
+    world.land_at(0.5, 1)
+    world.backfill(hour(0), 1)
+    called(world, "orders", "refunds")
+    world.land_at(1.5, 2, source="refunds")
+    world.backfill(hour(1), 2)
+    called(world, "refunds")
+    world.land_at(2.5, 3, source="refunds")
+    world.backfill(hour(2), 3)
+    assert world.ids() == [1, 2, 3]
+
+
+def test_a_poll_looks_at_no_more_lanes_than_tell_of_a_source_that_was_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is a lane for each interval that ever ran."""
+    world = IntervalWorld(tmp_path, plan="interval")
+    for number in range(4):
+        world.land_at(number + 0.5, number)
+        world.backfill(hour(number), number)
+        called(world, "orders", "refunds")
+    looked, real = [], Checkpoint._newest_readable
+
+    def look(self: Checkpoint, lane: str) -> Mapping[str, Offset | None]:
+        looked.append(lane)
+        return real(self, lane)
+
+    monkeypatch.setattr(Checkpoint, "_newest_readable", look)
+    assert world.work(hour(4)).should_fire(backfill_run(4)).fire
+    assert looked == [lane_of(hour(3))]
+
+
+def test_the_dead_letters_that_were_run_again_are_no_source_that_vanished(tmp_path: Path) -> None:
+    world = v2(tmp_path)
+    entry = world.checkpoint.offset_log.get(0)
+    assert entry is not None
+    letters = world.checkpoint.lane(LETTERS).offset_log
+    letters.add(0, dataclasses.replace(entry, ends={SOURCE: '{"logOffset":0}'}, starts={}))
+    called(world, "orders", "refunds")
+    world.land(2, source="refunds")
+    world.run(1)
+    assert world.table() == {0: [1], 1: [2]}
+    with pytest.raises(MaintenanceError, match=f"no source '{SOURCE}'"):
+        applied(world, rename(SOURCE, "sales"))
+
+
+def test_a_source_that_only_intervals_have_read_is_renamed_and_no_other_gets_its_name(tmp_path: Path) -> None:
+    world = IntervalWorld(tmp_path, plan="interval")
+    world.land_at(0.5, 1)
+    world.backfill(hour(0), 1)
+    called(world, "orders", "refunds")
+    world.land_at(1.5, 2, source="refunds")
+    world.backfill(hour(1), 2)
+    without_logs(world)
+    with pytest.raises(MaintenanceError, match="two positions"):
+        applied(world, rename("orders", "refunds"))
+    applied(world, rename("refunds", "returns"))
+    assert world.checkpoint.read_names() == {"orders", "returns"}
 
 
 @pytest.mark.parametrize(

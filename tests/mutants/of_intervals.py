@@ -7,10 +7,27 @@ from tests.mutants.mutation import Mutation
 BACKFILL = "tests/execution/test_backfill.py"
 INTERVALS = "tests/execution/test_interval_mode.py"
 LOOKBACK = "tests/execution/test_lookback.py"
+TAKEN = "tests/execution/test_taken_without_a_batch.py"
 UNREAD = "tests/execution/test_unread.py"
 DATA_INTERVAL = "tests/airflow_face/test_data_interval.py"
 
 MUTATIONS = [
+    Mutation(
+        name="what another interval has taken for no batch is left out by a run in green",
+        why="no lane reads those rows, and no square is red",
+        file="execution/backfill.py",
+        old="            self._check_taken()\n",
+        new="            pass\n",
+        tests=(TAKEN,),
+    ),
+    Mutation(
+        name="check says nothing of what an interval has taken for no batch",
+        why="its rows are in no table, and nothing tells",
+        file="execution/intervals.py",
+        old=" if checkpoint.lane(lane).offset_log.latest_id() is None]\n",
+        new=" if False]\n",
+        tests=(TAKEN,),
+    ),
     Mutation(
         name="the sensor of a run whose schedule was changed waits for the interval of now",
         why="a clear stands still until the end of an interval that has nothing to do with its batch",

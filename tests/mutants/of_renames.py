@@ -63,6 +63,14 @@ MUTATIONS = [
         tests=(LATE_COPIES,),
     ),
     Mutation(
+        name="the new name of a source that no log tells of is taken for a new source",
+        why="a backfill, or a pipeline that is planned by intervals, reads a table a second time under that name",
+        file="execution/source_names.py",
+        old=" is not None} | own | set(logs)",
+        new=" is not None} | set(logs)",
+        tests=("tests/execution/test_source_names.py",),
+    ),
+    Mutation(
         name="a late copy that was made without an answer stays",
         why="the source can never be renamed to that name, and under it all is read a second time",
         file="upkeep/commands/steps.py",

@@ -9,6 +9,7 @@ from typing import Any
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.handover import INDEX
+from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceChangedError, SourceError
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.runtime.streaming_job import Stream
@@ -351,6 +352,10 @@ class OpenFileSource(OpenSource):
                 return offset_of(window.latest), offset_of(window.latest)
             self._candidates.check_readable(window.unread)
             self._log.add(window.latest + 1, window.unread, lane=self._lane)
+
+    def taken_by(self) -> set[str]:
+        """Reads the whole source log."""
+        return {file.lane for file in self._log.files(self._log.names().latest)} - {LIVE}
 
     def _window(self, interval: Interval) -> FileWindow:
         # No offset tells how far the log must reach: without the listing, a lost entry would hide the entries after it,

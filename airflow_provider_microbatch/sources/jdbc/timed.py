@@ -168,6 +168,10 @@ class OpenTimed(OpenTable, Generic[T]):
             if before is not None or self._taken.take(found, self._lane, end):
                 return start, end.text()
 
+    def taken_by(self) -> set[str]:
+        """The lanes with a batch of rows."""
+        return {lane for lane, _ in self._taken.find().intervals}
+
     def _all_left(self, table: T, interval: Interval, held: HeldRanges, found: Found) -> Moment:
         """The batch of all rows that the interval takes."""
         seen, until = self._seen(table)

@@ -321,6 +321,10 @@ class OpenKafkaSource(OpenSource):
 
         return self._named(take)
 
+    def taken_by(self) -> set[str]:
+        """The lanes with pieces."""
+        return self._taken.lanes()
+
     def _of_interval(self, interval: Interval) -> tuple[Pieces, Pieces]:
         partitions = _partitions(self._topics.now().values())
         earliest, latest, now_ms = self._cluster.earliest(partitions), self._latest(partitions), self._clock_ms()

@@ -68,6 +68,12 @@ class Taken:
             return found.newest[1]
         return self._recorded(lane)
 
+    def lanes(self) -> set[str]:
+        """The lanes of intervals that have pieces. Writes nothing."""
+        found = self._find()
+        newest = set() if found is None or found.newest is None else {found.newest[0]}
+        return newest | set(self._state.list(_LANES))
+
     def live_claims(self, pieces: Pieces) -> Pieces:
         """Claim pieces from the offset log for the live lane, and return those that the live lane reads: all that no
         lane of an interval has. From now on no such lane takes them. Durable on return, idempotent; writes nothing

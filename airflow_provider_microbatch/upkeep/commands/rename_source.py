@@ -11,6 +11,7 @@ from airflow_provider_microbatch.checkpoint.maintenance import Maintenance
 from airflow_provider_microbatch.checkpoint.records import decode_record, encode_record
 from airflow_provider_microbatch.checkpoint.source_names import BEGUN, NEW, RENAMED, HalfRename
 from airflow_provider_microbatch.exceptions import CorruptEntryError, MaintenanceError
+from airflow_provider_microbatch.execution.letters_taken import SOURCE
 from airflow_provider_microbatch.stores import Store, check_path
 from airflow_provider_microbatch.upkeep.commands.copying import files_below
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
@@ -184,7 +185,8 @@ def _known(drafting: Drafting) -> dict[str, bool]:
     if identity is not None and identity.format == "v1":
         return dict.fromkeys(known, True)
     known.update({name: end is not None for name, end in (newest[1].ends if newest else {}).items()})
-    known.update(dict.fromkeys(checkpoint.names.with_log(), True))
+    # Not every source has a log, and the live lane does not tell what only data intervals have read.
+    known.update(dict.fromkeys({*checkpoint.names.with_log(), *checkpoint.read_names()} - {SOURCE}, True))
     for name in _copies(checkpoint):
         known[name] = False
     return known

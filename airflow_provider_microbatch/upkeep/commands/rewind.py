@@ -8,9 +8,10 @@ from functools import partial
 from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.entries import Attempt, Offset
-from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey, is_lane
+from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey, is_lane, span_of
 from airflow_provider_microbatch.checkpoint.set_offset_command import set_offset_command
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
+from airflow_provider_microbatch.execution.intervals import read_only_by
 from airflow_provider_microbatch.execution.position import starts_of
 from airflow_provider_microbatch.sinks import OpenSink
 from airflow_provider_microbatch.sources import OpenSource, Source
@@ -106,6 +107,8 @@ class _Rewind:
         for number, made in self._lost.items():
             fence_unknown(self._drafting, BatchKey(self._name, number), made, why="made after the backup")
         self._drop(later, in_force)
+        if later and offset_ids and span_of(self._name) is not None:
+            self._drafting.note(f"what lane {self._name} has taken stays its own. {read_only_by(self._name)}")
         why = f"later than batch {self._to}" if self._to >= 0 else "everything is read again"
         # Commits first, from the newest on: if the command is killed in between, no batch is committed that the offset
         # log lacks.

@@ -1,0 +1,105 @@
+"""What a data interval has taken, while the logs have no batch of it: no run is green without it, and check tells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.cli.main import main
+from airflow_provider_microbatch.exceptions import (
+    BatchSetAsideError,
+    IntervalError,
+    NothingInIntervalError,
+    SourceError,
+)
+from airflow_provider_microbatch.execution.intervals import lane_of
+from tests.execution.intervals import IntervalWorld, hour
+from tests.execution.maintaining import applied, planned, rewind
+from tests.execution.test_set_aside import broken
+
+EXACTLY = "backfill exactly that interval"
+FIRST = "[2023-11-15T00:00:00Z, 2023-11-15T01:00:00Z)"
+
+
+def check(world: IntervalWorld, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    capsys.readouterr()
+    return main(["check", world.pipeline.checkpoint, "--table", "--standing", "0"]), capsys.readouterr().out
+
+
+@pytest.mark.parametrize("options", [{}, {"on_overlap": "replay"}, {"plan": "interval"}], ids=str)
+def test_a_rewound_interval_is_found_and_no_run_of_another_skips_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: dict[str, str]
+) -> None:
+    world = IntervalWorld(tmp_path, **options)
+    world.land_at(0.5, 1)
+    world.backfill(hour(0), 1)
+    world.land_at(1.5, 2)
+    world.backfill(hour(1), 2)
+    back = rewind(-1, lane=lane_of(hour(0)))
+    assert any(FIRST in note and EXACTLY in note for note in planned(world, back).notes)
+    applied(world, back)
+    status, told = check(world, capsys)
+    assert status == 1
+    for words in ("left: ", f"{lane_of(hour(0))}/0", FIRST, EXACTLY):
+        assert words in told
+    world.land_at(5.5, 3)
+    with pytest.raises(IntervalError, match=r"interval-20231115T000000Z-20231115T010000Z/0, which is not in the logs"):
+        world.backfill(hour(0, hours=24), 3)
+    assert world.ids() == [2]
+    world.backfill(hour(0), 4)
+    assert check(world, capsys)[0] == 0
+    world.backfill(hour(0, hours=24), 5)
+    assert world.ids() == [1, 2, 3]
+
+
+def test_another_source_that_refuses_leaves_what_the_first_has_taken_to_a_finding(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = IntervalWorld(tmp_path, sources=("orders", "refunds"))
+    world.land_at(0.5, 1)
+    path = world.land_at(0.5, 2, source="refunds")
+    refused = path.rename(path.with_name("a:b.json"))
+    with pytest.raises(SourceError, match="a:b"):
+        world.backfill(hour(0), 1)
+    refused.rename(path)
+    world.run(2)
+    assert world.ids() == [2]
+    status, told = check(world, capsys)
+    assert status == 1
+    assert "data of source 'orders'" in told
+    assert FIRST in told
+    with pytest.raises(IntervalError, match="which is not in the logs"):
+        world.backfill(hour(0, hours=24), 3)
+    world.backfill(hour(0), 4)
+    assert world.ids() == [1, 2]
+    assert check(world, capsys)[0] == 0
+
+
+def test_what_another_interval_has_taken_is_in_the_way_of_no_run_beside_it(tmp_path: Path) -> None:
+    world = IntervalWorld(tmp_path)
+    world.land_at(0.5, 1)
+    world.backfill(hour(0), 1)
+    applied(world, rewind(-1, lane=lane_of(hour(0))))
+    world.land_at(1.5, 2)
+    world.backfill(hour(1), 2)
+    with pytest.raises(NothingInIntervalError):
+        world.backfill(hour(2), 3)
+    assert world.ids() == [2]
+
+
+def test_a_batch_of_an_interval_that_was_set_aside_names_what_runs_it_once_its_run_is_gone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = IntervalWorld(tmp_path, on_failure="set_aside", set_aside_after=1)
+    world.land_at(0.5, 1)
+    with pytest.raises(BatchSetAsideError, match="and a backfill of ") as aside:
+        world.backfill(hour(0), 1, broken())
+    assert FIRST in str(aside.value)
+    status, told = check(world, capsys)
+    assert status == 1
+    assert f"and a backfill of exactly {FIRST} run it" in told
+    applied(world, rewind(-1, lane=lane_of(hour(0))))
+    world.backfill(hour(0), 2)
+    assert world.ids() == [1]
+    assert check(world, capsys)[0] == 0
