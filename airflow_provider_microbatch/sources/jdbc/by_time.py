@@ -12,6 +12,7 @@ from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources import Figures, ReadLimit
 from airflow_provider_microbatch.sources.jdbc.access import Access
+from airflow_provider_microbatch.sources.jdbc.by_others import ways_by_others
 from airflow_provider_microbatch.sources.jdbc.moment import FIRST, Had, Made, Moment, Running
 from airflow_provider_microbatch.sources.jdbc.opened import LAG_SECONDS, MOST_COUNTED
 from airflow_provider_microbatch.sources.jdbc.session import access
@@ -62,11 +63,11 @@ class OpenTimedTable(OpenTimed[TimedTable]):
         with self._timed() as table:
             if (one.below is None) != (two.below is None):
                 written, read = (one, two) if one.below is None else (two, one)
-                # No row of the current table has been read: positions in another table lie before all of it.
                 now = table.identity()
-                if self._other(read, now) is not None:
-                    return written is one
-                if self._untold(table, read, now) is not None:
+                is_other = self._other(read, now) is not None
+                if is_other and not read.has_rows_of(now):
+                    return written is one  # positions in another table lie before all of the current one
+                if is_other or self._untold(table, read, now) is not None:
                     return None  # some of its rows have been read, and nobody knows which
             if one.time is None or two.time is None:
                 return one.time is not None and two.time is None
@@ -209,7 +210,10 @@ class OpenTimedTable(OpenTimed[TimedTable]):
             if differs is None:
                 return None
             what = f"{now.name} is not as it was: {differs}"
-        return f"{what} (oid {then.oid} then, {now.oid} now). {self._ways(place)}"
+        what = f"{what} (oid {then.oid} then, {now.oid} now)."
+        if then.is_by_others(now) and not place.spans:
+            return f"{what} {ways_by_others(place, now, self._set_offset)} {self._new_name()}"
+        return f"{what} {self._ways(place, reread=then.is_same_table(now))}"
 
     def _ways(self, place: Moment, *, reread: bool = False) -> str:
         if place.spans:
