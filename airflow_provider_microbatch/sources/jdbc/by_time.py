@@ -24,6 +24,9 @@ from airflow_provider_microbatch.sources.pieces import Piece
 MOST_RUNNING = 5000
 """A larger number of spans would make entries of the offset log too large."""
 
+_TICK_SECONDS = 0.000001
+"""PostgreSQL has times to the microsecond."""
+
 
 class OpenTimedTable(OpenTimed[TimedTable]):
     """Of a row its transaction tells whether it was read."""
@@ -157,8 +160,13 @@ class OpenTimedTable(OpenTimed[TimedTable]):
         """Return the timestamp from which the next batch looks for rows behind a position that were committed after it
         was planned. Never before the timestamp of the previous batch, whatever late_seconds was then: earlier rows were
         read, and cannot be distinguished from unread ones."""
-        if start.time is None or start.below is None:
-            return start.time
+        if start.time is None:
+            return None
+        if start.below is None:
+            if start.key is not None and table.ranges.key is not None:
+                return start.time
+            # Rows of the very time of a position by hand count as read, and are free for data intervals.
+            return table.earlier(start.time, -_TICK_SECONDS)
         wanted = [table.earlier(start.time, self._source.late_seconds), *(one.since for one in start.running)]
         since = table.earliest(wanted)
         if start.since is not None and table.compared(since, start.since) < 0:
