@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,10 +35,13 @@ def opener(folder: Path, orders: OrdersTable, **always: Any) -> Callable[..., Op
     return opened
 
 
-def check_not_gone_on_from(source: OpenSource, end: str | None, *, table: str) -> None:
-    """Check that a source refuses a position by other columns than it reads by.
+def check_not_gone_on_from(source: OpenSource, end: str | None, *, table: str, kept: str, where: str) -> None:
+    """Check that a source refuses a position by other columns than it reads by, and that no command of the error has
+    rows lost or doubled without leave.
 
     :param table: what matches the table's name.
+    :param kept: what of the position one of the commands keeps.
+    :param where: the case that this command is for.
     """
     said = rf"the position is one by .*, and {table} is read by .* set-offset"
     for look in (source.has_new, source.latest_offset, source.lag):
@@ -46,6 +50,14 @@ def check_not_gone_on_from(source: OpenSource, end: str | None, *, table: str) -
     with pytest.raises(SourceChangedError, match="the position is one by"):
         source.read(None, end)
     assert "the position is one by" in str(source.not_replayable(None, end))
+    with pytest.raises(SourceError) as raised:
+        source.latest_offset(end)
+    ways = re.findall(r"Where ([^`]*?): `microbatch set-offset [^`]*--offset '([^']*)'([^`]*)`", str(raised.value))
+    assert {flags for _, _, flags in ways} == {" --allow-skip --allow-reread"}
+    assert {source.is_after(offset, end) for _, offset, _ in ways} == {None}, "some of its rows were read"
+    (said, offset, _), (begin, _, _) = ways
+    assert "also those that were read" in begin
+    assert (offset, where in said) == (kept, True)
 
 
 @contextmanager

@@ -301,6 +301,7 @@ def test_a_table_that_was_written_anew_or_made_again_is_named(opened: Any, order
     for look in (source.has_new, source.latest_offset, source.lag):
         with pytest.raises(SourceError, match=r"'orders': public\.orders was made again"):
             look(end)
+    assert source.is_after('{"t": null}', end) is True, "none of its rows were read"
     assert "made again" in source.not_replayable(None, end)
     with pytest.raises(SourceChangedError, match="made again"):
         source.verify(None, end, {"left_out": 0})

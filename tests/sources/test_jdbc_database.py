@@ -153,21 +153,23 @@ def test_a_database_made_of_another_as_its_template_is_not_taken_for_it(opened: 
 
 
 @pytest.mark.parametrize(
-    ("then", "now"),
+    ("then", "now", "kept", "where"),
     [
-        ({}, {"timestamp": "made_at"}),
-        ({}, {"column": "turn"}),
-        ({"timestamp": None}, {"timestamp": None, "column": "turn"}),
+        ({}, {"timestamp": "made_at"}, {"t", "k"}, "the columns were merely renamed"),
+        ({}, {"column": "turn"}, {"t"}, "or before was read"),
+        ({}, {"column": None}, {"t"}, "or before was read"),
+        ({"timestamp": None}, {"timestamp": None, "column": "turn"}, {"n", "gaps"}, "the column was merely renamed"),
     ],
-    ids=["time", "key", "number"],
+    ids=["time", "key", "no key", "number"],
 )
 def test_a_position_by_other_columns_is_not_gone_on_from(
-    opened: Any, orders: OrdersTable, then: dict[str, Any], now: dict[str, Any]
+    opened: Any, orders: OrdersTable, then: dict[str, Any], now: dict[str, Any], kept: set[str], where: str
 ) -> None:
     orders.execute("ALTER TABLE orders ADD made_at timestamptz DEFAULT '2026-01-01', ADD turn int NOT NULL DEFAULT 1")
     orders.execute("INSERT INTO orders (note, turn) SELECT 'x', 9 - n FROM generate_series(1, 5) AS n")
     end = opened(**then).latest_offset(None)
-    check_not_gone_on_from(opened(**now), end, table=r"public\.orders")
+    part = {name: value for name, value in json.loads(end).items() if name in kept}
+    check_not_gone_on_from(opened(**now), end, table=r"public\.orders", kept=json.dumps(part), where=where)
 
 
 def test_a_position_by_number_and_one_by_time_are_told_apart(opened: Any, orders: OrdersTable) -> None:
@@ -255,8 +257,12 @@ def test_the_command_of_the_error_goes_on_with_a_table_that_was_renamed(
     orders.execute("ALTER TABLE orders RENAME TO sold")
     with pytest.raises(SourceError) as said:
         run("sold", 1)
-    *_, command = re.findall(r"`(microbatch set-offset [^`]+)`", str(said.value))
+    begin, command = re.findall(r"`(microbatch set-offset [^`]+)`", str(said.value))
+    assert main(shlex.split(begin.replace(" --allow-reread", ""))[1:]) == 2
+    assert "allow it with --allow-reread" in capsys.readouterr().err, "its rows are in the table already"
     assert main(shlex.split(command)[1:]) == 0, capsys.readouterr()
+    told = re.findall("(lost to the table|read again): source", capsys.readouterr().out)
+    assert told == ["lost to the table", "read again"]
     orders.execute("INSERT INTO sold (note) VALUES ('y')")
     run("sold", 2)
 

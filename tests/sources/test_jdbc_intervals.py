@@ -234,14 +234,14 @@ def test_holders_are_the_batches_whose_rows_the_interval_has(orders: Orders, lan
     assert (survey.holders, survey.elsewhere, survey.left) == ({BatchKey(LIVE, 2)}, 2, 0)
 
 
-def test_what_lies_before_a_position_by_hand_is_free_for_intervals(orders: Orders, lanes: Lanes) -> None:
+def test_what_lies_at_a_position_by_hand_or_before_is_free_for_intervals(orders: Orders, lanes: Lanes) -> None:
     insert(orders, 1, 2, 3)
     by_hand = Moment(time="2026-09-21 16:00:00").text()
     lanes.logs[LIVE] = [HeldRange(key=BatchKey(LIVE, 0), start=lanes.open().initial_offset(), end=by_hand)]
     assert lanes.live() == [3]
-    insert(orders, 4)
-    assert lanes.live() == [4]
-    assert lanes.interval("interval-a", hours(0, 9)) == [1, 2]
+    insert(orders, 4, 2)
+    assert lanes.live() == [4], "and not what came at the very time"
+    assert lanes.interval("interval-a", hours(0, 9)) == [1, 2, 5]
     assert lanes.again()["live/1"] == [3]
 
 

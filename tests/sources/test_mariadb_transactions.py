@@ -104,26 +104,47 @@ def test_a_zone_whose_clocks_are_put_back_is_no_clock_of_the_server_that_was_put
     orders.execute("INSERT INTO orders (updated_at) VALUES ('2026-10-24 23:58')")
     source = opened(timestamp="updated_at", time_zone="Europe/Berlin", late_seconds=60)
 
-    def clock_is_at(utc: datetime) -> None:
-        for module in (timed_table, running):
-            monkeypatch.setattr(module, "now", lambda session: int(1000 * utc.replace(tzinfo=UTC).timestamp()))
-
-    clock_is_at(datetime(2026, 10, 24, 21, 59, 59))
+    clock_is_at(monkeypatch, datetime(2026, 10, 24, 21, 59, 59))
     end = source.latest_offset(None)
     assert orders.ids(source, None, end) == [1]
-    clock_is_at(datetime(2026, 10, 24, 22, 0, 1))
+    clock_is_at(monkeypatch, datetime(2026, 10, 24, 22, 0, 1))
     assert (source.has_new(end), source.latest_offset(end), source.lag(end).rows) == (False, end, 0)
-    clock_is_at(datetime(2026, 10, 25, 0, 59, 59))  # clocks show 2:59:59
+    clock_is_at(monkeypatch, datetime(2026, 10, 25, 0, 59, 59))  # clocks show 2:59:59
     by_hand = '{"t": "2026-10-25 02:59:58"}'
     source.check_offset(by_hand)
-    clock_is_at(datetime(2026, 10, 25, 1, 0, 1))  # and 2:00:01
+    clock_is_at(monkeypatch, datetime(2026, 10, 25, 1, 0, 1))  # and 2:00:01
     assert source.latest_offset(by_hand) == by_hand
     source.check_offset(by_hand)
     with pytest.raises(SourceError, match="lies in the future"):
         source.check_offset('{"t": "2026-10-25 03:00:02"}')
-    clock_is_at(datetime(2026, 10, 24, 20, 0))
+    clock_is_at(monkeypatch, datetime(2026, 10, 24, 20, 0))
     with pytest.raises(SourceError, match=r"clock says 2026-10-24 22:00.*put back.*set-offset"):
         source.latest_offset(end)
+
+
+def test_a_clock_that_was_put_back_in_the_hour_that_a_zone_has_twice_stops_the_plan(
+    opened: Any, orders: OrdersInMariaDb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clocks have shown later times, an hour before: nothing of then was read, and what is written now would count as
+    read."""
+    orders.execute("ALTER TABLE orders MODIFY updated_at datetime(6)")
+    orders.execute("INSERT INTO orders (updated_at) VALUES ('2026-10-25 02:45')")
+    source = opened(timestamp="updated_at", time_zone="Europe/Berlin", late_seconds=60)
+    clock_is_at(monkeypatch, datetime(2026, 10, 25, 1, 50))  # clocks show 2:50, the second time
+    end = source.latest_offset(None)
+    assert orders.ids(source, None, end) == [1]
+    clock_is_at(monkeypatch, datetime(2026, 10, 25, 1, 30))
+    for look in (source.has_new, source.latest_offset):
+        with pytest.raises(SourceError, match=r"clock says 2026-10-25 02:30:00\.000000: it was put back.* set-offset"):
+            look(end)
+    with pytest.raises(SourceError, match=r"clock says 2026-10-25 02:30:00\.000000: it was put back"):
+        source.latest_offset('{"t": "2026-10-25 03:00:01"}')
+
+
+def clock_is_at(monkeypatch: pytest.MonkeyPatch, utc: datetime) -> None:
+    """Have the server's clock stand."""
+    for module in (timed_table, running):
+        monkeypatch.setattr(module, "now", lambda session: int(1000 * utc.replace(tzinfo=UTC).timestamp()))
 
 
 def an_hour_ago(session: Any) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import os
 import shutil
 import signal
@@ -20,6 +18,7 @@ from typing import Any
 from airflow_provider_microbatch.connections import Connection
 from demo.local_airflow import free_port
 from tests.environments import jars
+from tests.support.certificates import certificates
 from tests.support.child_server import only_here
 from tests.support.waiting import wait_until
 
@@ -207,7 +206,7 @@ def broker() -> Iterator[Broker]:
         while len(ports) < 3:  # the kernel may name one that is free again twice
             ports.add(free_port())
         plain, secured, controller = ports
-        _certificates(folder)
+        certificates(folder)
         settings = folder / "server.properties"
         settings.write_text(_settings(folder, plain=plain, secured=secured, controller=controller))
         java = ["java", "-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", _classpath()]
@@ -271,33 +270,3 @@ def _settings(folder: Path, *, plain: int, secured: int, controller: int) -> str
         "log.segment.delete.delay.ms": 0,
     }
     return "".join(f"{key}={value}\n" for key, value in settings.items())
-
-
-def _certificates(folder: Path) -> None:
-    """A key and a certificate of ``127.0.0.1``, signed by itself."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import rsa
-
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
-    now = datetime.datetime.now(datetime.UTC)
-    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=2))
-        .add_extension(names, critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    certificate = made.public_bytes(serialization.Encoding.PEM).decode()
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    ).decode()
-    (folder / "ca.pem").write_text(certificate)
-    (folder / "server.pem").write_text(private + certificate)

@@ -12,6 +12,7 @@ from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources import Figures, ReadLimit
 from airflow_provider_microbatch.sources.jdbc.access import Access
+from airflow_provider_microbatch.sources.jdbc.by_others import ways_by_others
 from airflow_provider_microbatch.sources.jdbc.moment import FIRST, Had, Made, Moment, Running
 from airflow_provider_microbatch.sources.jdbc.opened import LAG_SECONDS, MOST_COUNTED
 from airflow_provider_microbatch.sources.jdbc.session import access
@@ -22,6 +23,9 @@ from airflow_provider_microbatch.sources.pieces import Piece
 
 MOST_RUNNING = 5000
 """A larger number of spans would make entries of the offset log too large."""
+
+_TICK_SECONDS = 0.000001
+"""PostgreSQL has times to the microsecond."""
 
 
 class OpenTimedTable(OpenTimed[TimedTable]):
@@ -62,11 +66,11 @@ class OpenTimedTable(OpenTimed[TimedTable]):
         with self._timed() as table:
             if (one.below is None) != (two.below is None):
                 written, read = (one, two) if one.below is None else (two, one)
-                # No row of the current table has been read: positions in another table lie before all of it.
                 now = table.identity()
-                if self._other(read, now) is not None:
-                    return written is one
-                if self._untold(table, read, now) is not None:
+                is_other = self._other(read, now) is not None
+                if is_other and not read.has_rows_of(now):
+                    return written is one  # positions in another table lie before all of the current one
+                if is_other or self._untold(table, read, now) is not None:
                     return None  # some of its rows have been read, and nobody knows which
             if one.time is None or two.time is None:
                 return one.time is not None and two.time is None
@@ -156,8 +160,13 @@ class OpenTimedTable(OpenTimed[TimedTable]):
         """Return the timestamp from which the next batch looks for rows behind a position that were committed after it
         was planned. Never before the timestamp of the previous batch, whatever late_seconds was then: earlier rows were
         read, and cannot be distinguished from unread ones."""
-        if start.time is None or start.below is None:
-            return start.time
+        if start.time is None:
+            return None
+        if start.below is None:
+            if start.key is not None and table.ranges.key is not None:
+                return start.time
+            # Rows of the very time of a position by hand count as read, and are free for data intervals.
+            return table.earlier(start.time, -_TICK_SECONDS)
         wanted = [table.earlier(start.time, self._source.late_seconds), *(one.since for one in start.running)]
         since = table.earliest(wanted)
         if start.since is not None and table.compared(since, start.since) < 0:
@@ -209,7 +218,10 @@ class OpenTimedTable(OpenTimed[TimedTable]):
             if differs is None:
                 return None
             what = f"{now.name} is not as it was: {differs}"
-        return f"{what} (oid {then.oid} then, {now.oid} now). {self._ways(place)}"
+        what = f"{what} (oid {then.oid} then, {now.oid} now)."
+        if then.is_by_others(now) and not place.spans:
+            return f"{what} {ways_by_others(place, now, self._set_offset)} {self._new_name()}"
+        return f"{what} {self._ways(place, reread=then.is_same_table(now))}"
 
     def _ways(self, place: Moment, *, reread: bool = False) -> str:
         if place.spans:

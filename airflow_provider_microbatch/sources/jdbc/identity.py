@@ -28,11 +28,19 @@ class Identity:
     def elsewhere(self, now: Identity) -> str | None:
         """That the definition names another table now, or other columns, in words; None if it does not, as far as is
         known."""
-        if self.name != now.name:
-            return f"the position is one of table {self.name}, and {now.name} is read now"
-        if None not in (self.by, now.by) and self.by != now.by:
-            return f"the position is one by {self.by}, and {now.name} is read by {now.by} now"
-        return None
+        of = "" if self.name == now.name else f"of table {self.name}"
+        if self.is_by_others(now):
+            return f"the position is one {of and of + ' '}by {self.by}, and {now.name} is read by {now.by} now"
+        return f"the position is one {of}, and {now.name} is read now" if of else None
+
+    def is_by_others(self, now: Identity) -> bool:
+        """Whether the table is read by other columns now, as far as is known."""
+        return None not in (self.by, now.by) and self.by != now.by
+
+    def is_same_table(self, now: Identity) -> bool:
+        """Whether it is the same table, whatever its name is and whatever it is read by, as far as is known: rows that
+        were read are in it."""
+        return self.oid == now.oid and self.cluster.differs(now.cluster) is None
 
 
 def told_behind(values: list[Any]) -> tuple[Cluster, str | None]:

@@ -93,6 +93,10 @@ class Moment:
         """Whether a user wrote the offset: ``{"t": "2026-11-24 18:00:00+00"}``, with ``k`` or without."""
         return self.time is not None and self.below is None
 
+    def has_rows_of(self, now: Made) -> bool:
+        """Whether the current table has rows that were read up to here, as far as is known."""
+        return self.made is not None and self.made.is_same_table(now)
+
     def text(self) -> Offset:
         """Return the text that the logs store."""
         return json.dumps(self.values())

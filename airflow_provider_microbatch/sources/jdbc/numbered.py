@@ -134,10 +134,10 @@ class OpenNumbered(OpenTable, Generic[N]):
         if one.by_hand != two.by_hand:
             written, read = (one, two) if one.by_hand else (two, one)
             with self._snapshot() as table:
-                # No row of the current table has been read: positions in another table lie before all of it.
-                if self._other(table, read) is not None:
-                    return written is one
-                if self._untold(table, read) is not None:
+                is_other = self._other(table, read) is not None
+                if is_other and not self._has_read_rows(read, table.identity()):
+                    return written is one  # positions in another table lie before all of the current one
+                if is_other or self._untold(table, read) is not None:
                     return None  # some of its rows have been read, and nobody knows which
         return None if one.number == two.number and offset != other else one.number > two.number
 
@@ -231,18 +231,33 @@ class OpenNumbered(OpenTable, Generic[N]):
         if differs is None and what is None and (then.oid, then.sequence) == (now.oid, now.sequence):
             return None
         # Transactions of another database have other ids: no transaction of that time can still commit into this one.
-        is_same = then.oid == now.oid and differs is None
-        gaps = place.gaps if is_same else tuple(replace(gap, xmax=0) for gap in place.gaps)
-        here, begin = self._to(place.number, gaps), self._to(self._source.first - 1)
+        gaps = place.gaps if then.is_same_table(now) else tuple(replace(gap, xmax=0) for gap in place.gaps)
+        reread = self._has_read_rows(place, now)
+        here, begin = self._to(place.number, gaps, reread=reread), self._to(self._source.first - 1, reread=reread)
+        made = self._made_again(then, now)
+        if then.is_by_others(now):
+            # The number of one column is any number of another: behind it rows would be lost, and others doubled.
+            return (
+                f"{what} ({made}): numbers of one column tell nothing of another. Where the column was merely renamed: "
+                f"`{here}`. Where its rows are to be read from the first, also those that were read: `{begin}`, or a "
+                "source of another name."
+            )
         if what is None and differs is not None:
             what = f"{now.name} is not as it was: {differs}"
         elif what is None:
             what = f"{now.name} was made again, or its sequence begins again"
         return (
-            f"{what} ({self._made_again(then, now)}): its "
-            f"rows up to {place.number} would count as read. Where they are to be read: `{begin}`, or a new "
-            f"checkpoint. Where they are the same rows ({self._same_rows()}): `{here}`."
+            f"{what} ({made}): its rows up to {place.number} would count as read. Where they are to be read: `{begin}`"
+            f", or a new checkpoint. Where they are the same rows ({self._same_rows()}): `{here}`."
         )
+
+    def _has_read_rows(self, place: Place, now: Table) -> bool:
+        """Whether the current table has rows that were read up to a place, as far as is known. Each column has a
+        sequence of its own."""
+        then = place.table
+        if then is None or not then.is_same_table(now):
+            return False
+        return then.is_by_others(now) or then.sequence == now.sequence
 
     def _planned_rows(self, end: Offset | None) -> int:
         return self._place(end).rows

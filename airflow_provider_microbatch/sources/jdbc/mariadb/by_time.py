@@ -9,6 +9,7 @@ from dataclasses import replace
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources import Figures, ReadLimit
+from airflow_provider_microbatch.sources.jdbc.by_others import ways_by_others
 from airflow_provider_microbatch.sources.jdbc.mariadb.opened import OpenMariaDbTable
 from airflow_provider_microbatch.sources.jdbc.mariadb.timed_table import TimedTable, timed
 from airflow_provider_microbatch.sources.jdbc.moment import Had, Moment, micros
@@ -70,9 +71,10 @@ class OpenTimedMariaDb(OpenMariaDbTable, OpenTimed[TimedTable]):
         with self._timed() as table:
             if (one.below is None) != (two.below is None):
                 written, read = (one, two) if one.below is None else (two, one)
-                # No row of the current table has been read: positions in another table lie before all of it.
                 if self._other(table, read) is not None:
-                    return written is one
+                    # Positions in another table lie before all of the current one. Of the same table some rows have
+                    # been read, and nobody knows which.
+                    return None if read.has_rows_of(table.identity()) else written is one
             one, two = table.exact(one), table.exact(two)
         if one.time is None or two.time is None:
             return one.time is not None and two.time is None
@@ -124,13 +126,18 @@ class OpenTimedMariaDb(OpenMariaDbTable, OpenTimed[TimedTable]):
             return None
         if what is None:
             what = f"{now.name} was made again, or written anew (TRUNCATE, OPTIMIZE, ALTER TABLE)"
+        what = f"{what} (InnoDB's id of the table was {then.oid} then, and is {now.oid} now)."
         if place.spans:
-            return f"{what} (InnoDB's id of the table was {then.oid} then, and is {now.oid} now). {self._new_name()}"
-        begin, here = (self._set_offset(moment.text(), skip=True) for moment in (Moment(), replace(place, below=None)))
+            return f"{what} {self._new_name()}"
+        if then.is_by_others(now):
+            return f"{what} {ways_by_others(place, now, self._set_offset)} {self._new_name()}"
+        begin, here = (
+            self._set_offset(moment.text(), skip=True, reread=then.is_same_table(now))
+            for moment in (Moment(), replace(place, below=None))
+        )
         return (
-            f"{what} (InnoDB's id of the table was {then.oid} then, and is {now.oid} now). Where its rows are to be "
-            f"read from the first: `{begin}`; where they are the same rows, and what lies before {place.time} was "
-            f"read: `{here}`."
+            f"{what} Where its rows are to be read from the first: `{begin}`; where they are the same rows, and what "
+            f"lies before {place.time} was read: `{here}`."
         )
 
     def _there(self, start: Offset | None, end: Offset | None) -> int | str:

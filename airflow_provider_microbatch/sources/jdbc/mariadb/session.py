@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import cache
 from typing import Any
 
 from airflow_provider_microbatch.connections import Connection, type_of
@@ -82,6 +83,26 @@ class Session:
         self.rows("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
 
 
+@cache
+def _client() -> type[Any]:
+    """PyMySQL's connections, all of which have one context of TLS where no certificate is checked: for each of its own
+    PyMySQL loads the machine's authorities, which nobody asks then, and that takes longer than the questions of a
+    look."""
+    from pymysql.connections import Connection as Plain
+
+    class Client(Plain):  # type: ignore[misc]  # PyMySQL has no types
+        _unchecked: Any = None
+
+        def _create_ssl_ctx(self, given: Any) -> Any:
+            if given:
+                return super()._create_ssl_ctx(given)
+            if Client._unchecked is None:
+                Client._unchecked = super()._create_ssl_ctx(given)
+            return Client._unchecked
+
+    return Client
+
+
 @contextmanager
 def connected(connection: Connection, *, seconds: float | None = None) -> Iterator[Session]:
     """Open a session of MariaDB, whose times are in UTC. It is in no transaction.
@@ -103,7 +124,7 @@ def connected(connection: Connection, *, seconds: float | None = None) -> Iterat
         )
     ca = _authority(connection)
     try:
-        opened = pymysql.connect(
+        opened = _client()(
             host=connection.host,
             port=connection.port or 3306,
             database=connection.schema,

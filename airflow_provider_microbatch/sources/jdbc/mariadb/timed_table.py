@@ -20,6 +20,7 @@ from airflow_provider_microbatch.sources.jdbc.mariadb.times import (
     latest_shown,
     moment_ms,
     plain,
+    shown_at,
     shown_between,
 )
 from airflow_provider_microbatch.sources.jdbc.moment import Had, Made, Moment, columns_of, may_have, micros_of, written
@@ -117,12 +118,15 @@ class TimedTable(Relation):
         return before_all_later(now(self._session), self._zone, digits=6)
 
     def ahead_of_clock(self, place: Moment) -> str | None:
-        """The present time, as the column has it, if no clock has shown the time of the place yet; else None."""
-        if place.time is None or place.time <= self.now:
+        """The present time, as the column's clock shows it, if the time of the place lies ahead; else None."""
+        if place.time is None:
             return None
-        # That is earlier than clocks show where they are put back soon: rows that are read by then are behind it.
-        shown = latest_shown(now(self._session), self._zone)
-        return shown if place.time > shown else None
+        now_ms = now(self._session)
+        present = shown_at(now_ms, self._zone)
+        # Before clocks are put back, plans keep behind what is shown after that: no place of theirs is ahead of a right
+        # clock. A user may name a time that clocks showed before.
+        bound = latest_shown(now_ms, self._zone) if place.by_hand and place.time > present else present
+        return present if place.time > bound else None
 
     def settled(self, late_seconds: float) -> str:
         """Begin a new snapshot, and return the time before which no row will be committed after it: the start of the

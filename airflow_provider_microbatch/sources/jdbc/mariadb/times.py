@@ -64,6 +64,16 @@ def shown_between(start_ms: int, end_ms: int, zone: ZoneInfo) -> tuple[datetime,
     return min(firsts), max(lasts)
 
 
+def shown_at(ms: int, zone: ZoneInfo) -> str:
+    """The time that a clock shows at a moment.
+
+    :param ms: the moment, milliseconds since the epoch.
+    :param zone: of the clock.
+    """
+    moment = (_EPOCH + timedelta(milliseconds=ms)).astimezone(zone)
+    return moment.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
+
+
 def latest_shown(ms: int, zone: ZoneInfo) -> str:
     """The latest time that a clock has shown up to a moment: where clocks were put back, one of before that.
 

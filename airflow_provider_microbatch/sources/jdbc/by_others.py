@@ -1,0 +1,35 @@
+"""The ways on from a position in a table that is read by other columns now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from airflow_provider_microbatch.sources.jdbc.moment import Made, Moment
+
+
+def ways_by_others(place: Moment, now: Made, set_offset: Callable[..., str]) -> str:
+    """The ways on from a moment. A time of one column tells nothing of another, and a key nothing of another key.
+
+    :param now: the table as it is now.
+    :param set_offset: as :attr:`.SourceContext.set_offset` is.
+    """
+    here = replace(place, below=None)
+    if _time(place.made) == _time(now):
+        here = replace(here, key=None)
+        which = f"what lies at {place.time} or before was read"
+        what = f", which passes over what was committed late, and rows of {place.time} itself that were not read"
+    else:
+        which, what = "the columns were merely renamed", ", which passes over what was committed late"
+    begin, here_on = (
+        set_offset(moment.text(), skip=True, reread=place.has_rows_of(now)) for moment in (Moment(), here)
+    )
+    return (
+        f"Where {which}: `{here_on}`{what}. Where its rows are to be read from the first, also those that were read: "
+        f"`{begin}`."
+    )
+
+
+def _time(made: Made | None) -> str | None:
+    """The column of timestamps of what :func:`.columns_of` returned."""
+    return None if made is None or made.by is None else made.by.split(", ")[0]
