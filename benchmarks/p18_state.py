@@ -157,12 +157,14 @@ class _Side:
         raise NotImplementedError
 
     def _land(self, number: int) -> None:
-        """The same file for either side: all keys for batch 0, some of them for each other one."""
-        keys = range(KEYS) if number == 0 else sorted(random.Random(number).sample(range(KEYS), TOUCHED))
+        """The same file for either side: all keys for batch 0, some of them for each other one. Amounts are noise: sums of
+        few small ones compress well, and less well with each batch, so that what is written would grow by them."""
+        chance = random.Random(number)
+        keys = range(KEYS) if number == 0 else sorted(chance.sample(range(KEYS), TOUCHED))
         landing = self._home / "landing"
         landing.mkdir(exist_ok=True)
         with (landing / f"{number}.json").open("w") as file:
-            file.writelines(f'{{"key":{key},"amount":{number + 1}}}\n' for key in keys)
+            file.writelines(f'{{"key":{key},"amount":{chance.getrandbits(40)}}}\n' for key in keys)
 
 
 class _Ours(_Side):
