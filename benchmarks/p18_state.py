@@ -157,8 +157,8 @@ class _Side:
         raise NotImplementedError
 
     def _land(self, number: int) -> None:
-        """The same file for either side: all keys for batch 0, some of them for each other one. Amounts are noise: sums of
-        few small ones compress well, and less well with each batch, so that what is written would grow by them."""
+        """The same file for either side: all keys for batch 0, some of them for each other one. Amounts are noise: sums
+        of few small ones compress well, and less well with each batch, so that what is written would grow by them."""
         chance = random.Random(number)
         keys = range(KEYS) if number == 0 else sorted(chance.sample(range(KEYS), TOUCHED))
         landing = self._home / "landing"
