@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutation import Mutation
 
 LANES = "tests/sources/test_jdbc_intervals.py"
+KEPT = "tests/sources/test_jdbc_lanes.py"
 RUNS = "tests/execution/test_intervals_of_tables.py"
 INTERVALS = "tests/execution/test_interval_mode.py"
 
@@ -79,6 +80,22 @@ MUTATIONS = [
         file="execution/backfill.py",
         old="        return next((survey.waits for survey in surveys if survey.waits is not None), None)\n",
         new="        return None\n",
+        tests=(INTERVALS,),
+    ),
+    Mutation(
+        name="an interval that was settled is cut to what may be read when it is planned",
+        why="a transaction that wrote behind the survey has its rows in no batch, and the run is green",
+        file="sources/jdbc/timed.py",
+        old="        waits = self._waits(table, interval, until) if interval.whole else None\n",
+        new="        waits = None\n",
+        tests=(KEPT,),
+    ),
+    Mutation(
+        name="a source is not told that no live lane reads what comes behind an interval",
+        why="it takes a part of the interval, and the rest is nobody's",
+        file="execution/backfill.py",
+        old="late=late, whole=self._pipeline.plan == INTERVAL)\n",
+        new="late=late)\n",
         tests=(INTERVALS,),
     ),
     Mutation(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE
-from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.exceptions import IntervalError, SourceError
 from airflow_provider_microbatch.sources import UNLIMITED, ReadLimit, SourceContext, digest_of_range
 from airflow_provider_microbatch.sources.intervals import HeldRanges, Interval, IntervalSurvey
 from airflow_provider_microbatch.sources.jdbc.intervals import Batches, Table, free, live_of, survey
@@ -141,15 +141,21 @@ class OpenTimed(OpenTable, Generic[T]):
                 until=until,
                 window_ms=round(1000 * self._source.late_seconds),
             )
-            last = table.spans([(interval.start_ms, interval.end_ms)])[-1][1]
-            if until is None or until >= last:
-                return made
-            return replace(
-                made,
-                waits=f"rows of {interval} may still be committed, by what runs or by clocks that differ "
-                f"(late_seconds={self._source.late_seconds:g}): rows may be read up to {written(until)} of "
-                f"{self._source.timestamp!r} so far",
-            )
+            return replace(made, waits=self._waits(table, interval, until))
+
+    def _waits(self, table: T, interval: Interval, until: int | None) -> str | None:
+        """Why rows of the interval may still be committed; None if none can be.
+
+        :param until: see :meth:`_seen`.
+        """
+        last = table.spans([(interval.start_ms, interval.end_ms)])[-1][1]
+        if until is None or until >= last:
+            return None
+        return (
+            f"rows of {interval} may still be committed, by what runs or by clocks that differ "
+            f"(late_seconds={self._source.late_seconds:g}): rows may be read up to {written(until)} of "
+            f"{self._source.timestamp!r} so far"
+        )
 
     def plan_interval(self, interval: Interval, held: HeldRanges) -> tuple[Offset | None, Offset | None]:
         """Take all rows of the interval that may be read, and that no lane has."""
@@ -169,8 +175,15 @@ class OpenTimed(OpenTable, Generic[T]):
                 return start, end.text()
 
     def _all_left(self, table: T, interval: Interval, held: HeldRanges, found: Found) -> Moment:
-        """The batch of all rows that the interval takes."""
+        """The batch of all rows that the interval takes.
+
+        :raises IntervalError: if rows of it may still be committed, and no other lane would read them. The survey may
+            have found that none can be: a transaction that had written nothing then counts from its start once it has.
+        """
         seen, until = self._seen(table)
+        waits = self._waits(table, interval, until) if interval.whole else None
+        if waits is not None:
+            raise IntervalError(f"source {self._name!r}: {waits}, and would be in no batch. Try again.")
         wanted = joined(table.spans([(interval.start_ms, interval.end_ms), *interval.late]))
         found = self._of_table(table, found, wanted)
         live = live_of(found, self._batches(held))
