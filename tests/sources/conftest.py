@@ -60,9 +60,9 @@ def orders(request: pytest.FixtureRequest) -> Orders:
 
 @pytest.fixture
 def lanes_of(tmp_path: Path) -> Callable[..., Lanes]:
-    def lanes_of(orders: Orders, **options: Any) -> Lanes:
+    def lanes_of(orders: Orders, table: str = "orders", **options: Any) -> Lanes:
         asked = {"timestamp": "updated_at", **orders.options, **options}
-        return Lanes(tmp_path / "checkpoint", orders, JdbcSource("orders", orders.connection.conn_id, **asked))
+        return Lanes(tmp_path / "checkpoint", orders, JdbcSource(table, orders.connection.conn_id, **asked))
 
     return lanes_of
 

@@ -9,9 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_microbatch.exceptions import IntervalError
+from airflow_provider_microbatch.checkpoint.key import LIVE
+from airflow_provider_microbatch.exceptions import IntervalError, SourceError
 from airflow_provider_microbatch.sources.intervals import Interval
-from tests.sources.lanes_of_a_table import InMariaDb, Lanes
+from airflow_provider_microbatch.sources.jdbc.moment import Moment
+from tests.sources.lanes_of_a_table import InMariaDb, Lanes, Orders, by_hand_at, hours, insert
 
 
 @pytest.mark.slow
@@ -40,3 +42,69 @@ def test_an_interval_of_mariadb_that_was_settled_is_not_cut_by_who_writes_behind
         beside_live = lanes.interval("interval-b", replace(interval, whole=False))
         assert beside_live == ([1] if ends == "amid the interval" else []), "the live lane has the others"
     assert lanes.interval("interval-a", interval) == ([2] if beside_live else [1])
+
+
+def here(lanes: Lanes) -> None:
+    """Go on as the error of a live plan says, where the rows are the same."""
+    with pytest.raises(SourceError) as said:
+        lanes.live()
+    offset = str(said.value).split("--offset '")[2].partition("'")[0]
+    by_hand_at(lanes, str(Moment.of(offset).time))
+
+
+@pytest.mark.parametrize("what", ["the key", "the name"])
+def test_what_lanes_took_stays_taken_where_the_table_has_another_key_or_name(
+    orders: Orders, lanes_of: Callable[..., Lanes], what: str
+) -> None:
+    before = lanes_of(orders)
+    insert(orders, 1)
+    assert before.live() == [1]
+    insert(orders, 2, 5, 5.5)
+    assert before.interval("interval-a", hours(5, 6)) == [3, 4]
+    if what == "the name":
+        orders.table.execute("ALTER TABLE orders RENAME TO renamed")
+    lanes = lanes_of(orders, column=None) if what == "the key" else lanes_of(orders, table="renamed")
+    lanes.logs = before.logs
+    here(lanes)
+    source, begin = lanes.open(), lanes.logs[LIVE][-1].end
+    assert source.describe(begin, source.latest_offset(begin)).rows == 1
+    start, end = lanes.open("interval-b").plan_interval(hours(0, 9), lanes.held)
+    assert start == end, "which has rows that were taken"
+
+
+def made_again(orders: Orders) -> None:
+    """The same rows under another identity."""
+    if isinstance(orders, InMariaDb):
+        orders.table.execute("OPTIMIZE TABLE orders")
+        return
+    orders.table.execute("CREATE TABLE kept AS SELECT * FROM orders")
+    orders.table.execute("DROP TABLE orders CASCADE")
+    orders.table.execute("CREATE TABLE orders (id bigserial PRIMARY KEY, note text, updated_at timestamptz)")
+    orders.table.execute("INSERT INTO orders (id, note, updated_at) SELECT id, note, updated_at FROM kept")
+
+
+def test_a_position_by_hand_in_a_table_that_was_made_again_doubles_no_interval(orders: Orders, lanes: Lanes) -> None:
+    insert(orders, 1)
+    assert lanes.live() == [1]
+    insert(orders, 2, 5, 5.5)
+    assert lanes.interval("interval-a", hours(5, 6)) == [3, 4]
+    made_again(orders)
+    here(lanes)
+    with pytest.raises(SourceError, match=r"up to 2026-09-21 20:00:00.*made again.* set-offset .*add-source"):
+        lanes.live()
+    by_hand_at(lanes, "2026-09-21 20:00:00")
+    orders.table.execute(f"INSERT INTO orders (id, updated_at) VALUES (9, {orders.at(7)})")
+    assert lanes.live() == [9]
+
+
+def test_an_interval_of_before_a_table_was_made_again_is_nobodys_to_take(orders: Orders, lanes: Lanes) -> None:
+    insert(orders, 0, 1, 2)
+    assert lanes.live() == [1, 2, 3]
+    made_again(orders)
+    here(lanes)
+    orders.table.execute(f"INSERT INTO orders (id, updated_at) VALUES (9, {orders.at(4)})")
+    assert lanes.live() == [9]
+    for ask in (lanes.survey, lanes.interval):
+        with pytest.raises(SourceError, match=r"made again.*add-source"):
+            ask("interval-b", hours(0, 2))
+    assert lanes.interval("interval-c", hours(3, 5)) == [], "which the live lane has in the new table"

@@ -107,12 +107,28 @@ def _moment(values: Any, *, of_interval: bool = False) -> Moment:
     return found
 
 
-def is_of(place: Moment, now: Made) -> bool:
-    """Whether a place is one of the table as it is now, as far as can be known."""
+def other_than(place: Moment, now: Made) -> str | None:
+    """The reason why a place tells nothing of the rows of the table as it is now; None if it does, as far as can be
+    known. A table that is renamed, or read by another key, has the same rows at the same times."""
     then = place.made
     if then is None:
-        return True
-    return then.oid == now.oid and then.elsewhere(now) is None and then.cluster.differs(now.cluster) is None
+        return None
+    if then.oid != now.oid:
+        return (
+            f"{now.name} is another table than the one that lanes have read, {then.name}, or was made again (id "
+            f"{then.oid} then, {now.oid} now)."
+        )
+    differs = then.cluster.differs(now.cluster)
+    if differs is not None:
+        return f"{now.name} is not as it was when lanes read it: {differs}."
+    if then.time and now.time and then.time != now.time:
+        return f"lanes have read {now.name} by {then.time}, and it is read by {now.time} now."
+    return None
+
+
+def is_of(place: Moment, now: Made) -> bool:
+    """Whether a place is one of the table as it is now, as far as can be known."""
+    return other_than(place, now) is None
 
 
 def planned_before(end: Moment, intervals: Sequence[Moment]) -> Sequence[Moment]:

@@ -15,9 +15,9 @@ from airflow_provider_microbatch.exceptions import IntervalError, SourceError
 from airflow_provider_microbatch.sources import UNLIMITED, ReadLimit, SourceContext, digest_of_range
 from airflow_provider_microbatch.sources.intervals import HeldRanges, Interval, IntervalSurvey
 from airflow_provider_microbatch.sources.jdbc.intervals import Batches, Table, free, live_of, survey
-from airflow_provider_microbatch.sources.jdbc.moment import Had, Made, Moment, written
+from airflow_provider_microbatch.sources.jdbc.moment import Had, Made, Moment, micros, written
 from airflow_provider_microbatch.sources.jdbc.opened import OpenTable
-from airflow_provider_microbatch.sources.jdbc.taken import Found, Taken, by_log, is_of
+from airflow_provider_microbatch.sources.jdbc.taken import Found, Taken, by_log, is_of, other_than
 from airflow_provider_microbatch.sources.pieces import Piece, common, joined
 
 if TYPE_CHECKING:
@@ -112,8 +112,31 @@ class OpenTimed(OpenTable, Generic[T]):
             if planned is None:
                 return start
             begin, end = planned
+            if begin.by_hand and end.made is not None:
+                self._check_none_behind(begin, end.made, found)
             if self._taken.claim(found, begin, end, log=() if found.live else self._log()):
                 return end.text()
+
+    def _check_none_behind(self, begin: Moment, now: Made, found: Found) -> None:
+        """Check that no data interval of before the table was made again reaches behind a position by hand: which of
+        the rows there it had is not known, and they would be read twice.
+
+        :raises SourceError: if one does.
+        """
+        others = [one for _, one in found.intervals if not is_of(one, now)]
+        last, at = max((one.spans[-1][1] for one in others), default=None), micros(begin.time)
+        if last is None or (at is not None and last <= at):
+            return
+        why = next(one for one in (other_than(other, now) for other in others) if one is not None)
+        anew, behind = (
+            self._set_offset(place.text(), skip=True, reread=True) for place in (Moment(), Moment(time=written(last)))
+        )
+        raise SourceError(
+            f"source {self._name!r}: data intervals were read up to {written(last)}, behind the position by hand, "
+            f"{begin.time}, and would be read twice: {why} Where they are the same rows: `{behind}`, which passes over "
+            f"what no interval has read up to there; where its rows are to be read from the first: `{anew}`. "
+            f"{self._new_name()}"
+        )
 
     def _log(self) -> Sequence[Had]:
         """What the live lane has by its log."""
@@ -199,15 +222,14 @@ class OpenTimed(OpenTable, Generic[T]):
         """
         now = table.identity()
         of_now = found.of_table(now)
-        # The live lane goes on in a table that was made again where a user has said what is to be read of it.
-        if not of_now.live:
+        # Where a user has said from where on a table that was made again is to be read, the live lane has what lies
+        # behind. Which rows before that place lanes had, as the same rows of before, is not known.
+        begun = [micros(one.after.time) for one in of_now.live]
+        if not any(at is None or at < spans[0][0] for at in begun):
             others = [one.end for one in found.live] + [one for _, one in found.intervals if common(one.spans, spans)]
-            other = next((one for one in others if not is_of(one, now)), None)
-            if other is not None and other.made is not None:
-                raise SourceError(
-                    f"{now.name} is another table than the one that lanes have read, {other.made.name}, or was made "
-                    f"again (id {other.made.oid} then, {now.oid} now). {self._new_name()}"
-                )
+            other = next((why for why in (other_than(one, now) for one in others) if why is not None), None)
+            if other is not None:
+                raise SourceError(f"{other} {self._new_name()}")
         intervals = (Had(after=Moment(), end=one) for _, one in of_now.intervals if common(one.spans, spans))
         why = self._anew(table, [*of_now.live, *intervals], spans)
         if why is not None:
