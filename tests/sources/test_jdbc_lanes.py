@@ -6,11 +6,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from airflow_provider_microbatch.checkpoint.key import LIVE
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import IntervalError, SourceError
+from airflow_provider_microbatch.sources import ReadLimit
 from airflow_provider_microbatch.sources.intervals import Interval
 from airflow_provider_microbatch.sources.jdbc.moment import Moment
 from tests.sources.lanes_of_a_table import InMariaDb, Lanes, Orders, by_hand_at, hours, insert
@@ -108,3 +110,78 @@ def test_an_interval_of_before_a_table_was_made_again_is_nobodys_to_take(orders:
         with pytest.raises(SourceError, match=r"made again.*add-source"):
             ask("interval-b", hours(0, 2))
     assert lanes.interval("interval-c", hours(3, 5)) == [], "which the live lane has in the new table"
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_what_a_position_by_hand_passes_over_is_nobodys_though_it_was_claimed_before(
+    orders: Orders, lanes: Lanes, kept: int
+) -> None:
+    """Behind a rewind with the output, or a planner that died between its claim and its entry."""
+    for hour in (1, 2):
+        insert(orders, hour)
+        assert lanes.live() == [hour]
+    del lanes.logs[LIVE][kept:]
+    by_hand_at(lanes, "2026-09-21 17:30:00")
+    survey = lanes.survey("interval-a", hours(0, 3))
+    assert (survey.unread, survey.elsewhere, survey.left) == (True, 0, 0)
+    insert(orders, 4)
+    assert lanes.live() == [3]
+    del lanes.logs[LIVE][:kept]  # as retention does
+    survey = lanes.survey("interval-a", hours(0, 3))
+    assert (survey.unread, survey.left) == (True, 0)
+    assert lanes.interval("interval-a", hours(0, 3)) == [1, 2][kept:]
+
+
+def test_a_rewind_and_a_batch_behind_it_claim_no_more_than_the_log_has(orders: Orders, lanes: Lanes) -> None:
+    insert(orders, 1, 2, 3)
+    assert lanes.live(ReadLimit(rows=2)) == [1, 2]
+    assert lanes.live() == [3]
+    lanes.logs[LIVE].clear()
+    assert lanes.live(ReadLimit(rows=1)) == [1]
+    by_hand_at(lanes, "2026-09-21 17:30:00")
+    insert(orders, 4)
+    assert lanes.live() == [4]
+    assert lanes.interval("interval-a", hours(0, 4)) == [2, 3]
+
+
+def test_a_position_by_hand_that_lies_further_back_gives_nothing_up(orders: Orders, lanes: Lanes) -> None:
+    for hour in (1, 2, 3):
+        insert(orders, hour)
+        assert lanes.live() == [hour]
+    by_hand_at(lanes, "2026-09-21 15:30:00")
+    assert lanes.live(ReadLimit(rows=1)) == [2]
+    del lanes.logs[LIVE][:3]  # as retention does
+    by_hand_at(lanes, "2026-09-21 19:00:00")
+    insert(orders, 6)
+    assert lanes.live() == [4]
+    assert lanes.interval("interval-a", hours(0, 5)) == []
+
+
+@pytest.mark.parametrize("claims", ["kept", "from before claims were kept"])
+def test_a_position_by_hand_with_a_zone_is_the_same_moment_in_each_look(
+    orders: Orders, lanes: Lanes, tmp_path: Path, claims: str
+) -> None:
+    """17:30 of a zone that is two hours ahead is 15:30 UTC."""
+    insert(orders, 1, 2, 3)
+    by_hand_at(lanes, "2026-09-21 17:30:00+02:00")
+    assert lanes.live() == [2, 3]
+    if claims != "kept":
+        (tmp_path / "checkpoint" / "state" / "taken").unlink()
+    survey = lanes.survey("interval-a", hours(0, 9))
+    assert (survey.unread, survey.elsewhere, survey.left) == (True, 0, 0)
+    assert survey.holders == {BatchKey(LIVE, 1)}
+    insert(orders, 4)
+    assert lanes.live() == [4]
+    assert lanes.interval("interval-a", hours(0, 9)) == [1]
+
+
+def test_a_live_plan_behind_a_position_by_hand_has_its_rows_before_its_entry_is_there(
+    orders: Orders, lanes: Lanes
+) -> None:
+    insert(orders, 1)
+    assert lanes.live() == [1]
+    insert(orders, 2, 4)
+    begin = by_hand_at(lanes, "2026-09-21 17:30:00")
+    end = lanes.open().latest_offset(begin)
+    assert lanes.interval("interval-a", hours(0, 9)) == [2]
+    assert lanes.put(LIVE, begin, end) == [3]

@@ -17,7 +17,7 @@ from airflow_provider_microbatch.sources.intervals import HeldRanges, Interval, 
 from airflow_provider_microbatch.sources.jdbc.intervals import Batches, Table, free, live_of, survey
 from airflow_provider_microbatch.sources.jdbc.moment import Had, Made, Moment, micros, written
 from airflow_provider_microbatch.sources.jdbc.opened import OpenTable
-from airflow_provider_microbatch.sources.jdbc.taken import Found, Taken, by_log, is_of, other_than
+from airflow_provider_microbatch.sources.jdbc.taken import Found, Taken, is_of, other_than
 from airflow_provider_microbatch.sources.pieces import Piece, common, joined
 
 if TYPE_CHECKING:
@@ -32,6 +32,9 @@ class Times(Table, Protocol):
 
     def identity(self) -> Made:
         """The identity of the table."""
+
+    def exact(self, place: Moment) -> Moment:
+        """The same place, its times as the column's own clock shows them."""
 
     def leave_out(self, intervals: Sequence[Moment]) -> None:
         """Have no row of these batches of data intervals, in the order in which they were planned, in a later range of
@@ -114,7 +117,8 @@ class OpenTimed(OpenTable, Generic[T]):
             begin, end = planned
             if begin.by_hand and end.made is not None:
                 self._check_none_behind(begin, end.made, found)
-            if self._taken.claim(found, begin, end, log=() if found.live else self._log()):
+            log = self._log() if begin.by_hand or not found.live else ()
+            if self._taken.claim(found, begin, end, log=log):
                 return end.text()
 
     def _check_none_behind(self, begin: Moment, now: Made, found: Found) -> None:
@@ -138,10 +142,13 @@ class OpenTimed(OpenTable, Generic[T]):
             f"{self._new_name()}"
         )
 
-    def _log(self) -> Sequence[Had]:
-        """What the live lane has by its log."""
-        committed = reversed(list(self._committed(LIVE)))
-        return by_log((self._place(one.start), self._place(one.end)) for one in committed)
+    def _log(self) -> Sequence[tuple[Moment, Moment]]:
+        """Start and end of the live lane's committed batches, in order."""
+        committed = list(self._committed(LIVE))
+        if not committed:
+            return ()
+        with self._timed() as table:
+            return [(self._shown(table, one.start), self._shown(table, one.end)) for one in reversed(committed)]
 
     def survey_interval(self, interval: Interval, held: HeldRanges) -> IntervalSurvey:
         """Survey by the rows' timestamps. Of rows before the interval those are told that nobody has, for
@@ -158,7 +165,7 @@ class OpenTimed(OpenTable, Generic[T]):
                 interval,
                 lane=self._lane,
                 found=found,
-                batches=self._batches(held),
+                batches=self._batches(table, held),
                 held=held,
                 seen=seen,
                 until=until,
@@ -209,7 +216,7 @@ class OpenTimed(OpenTable, Generic[T]):
             raise IntervalError(f"source {self._name!r}: {waits}, and would be in no batch. Try again.")
         wanted = joined(table.spans([(interval.start_ms, interval.end_ms), *interval.late]))
         found = self._of_table(table, found, wanted)
-        live = live_of(found, self._batches(held))
+        live = live_of(found, self._batches(table, held))
         readable = wanted if until is None else common(wanted, [(wanted[0][0], until)])
         end = free(readable, seen=seen, found=found, live=live)
         return self._told_apart(table, replace(end, made=table.identity()))
@@ -244,8 +251,15 @@ class OpenTimed(OpenTable, Generic[T]):
             f"{quote(self._checkpoint)} {quote(new)}`."
         )
 
-    def _batches(self, held: HeldRanges) -> Batches:
-        return [(one.key, self._place(one.start), self._place(one.end)) for one in held.get(LIVE, ())]
+    def _batches(self, table: T, held: HeldRanges) -> Batches:
+        live = held.get(LIVE, ())
+        return [(one.key, self._shown(table, one.start), self._shown(table, one.end)) for one in live]
+
+    def _shown(self, table: T, offset: Offset | None) -> Moment:
+        """The place of an offset, by the column's own clock. A claim has a position by hand so, whatever zone the user
+        wrote: by the text as it is, rows between the two would be in no batch, or in two."""
+        place = self._place(offset)
+        return table.exact(place) if place.by_hand else place
 
     def check(self) -> None:
         with self._timed() as table:
