@@ -150,7 +150,7 @@ def test_a_position_by_hand_that_lies_further_back_gives_nothing_up(orders: Orde
         assert lanes.live() == [hour]
     by_hand_at(lanes, "2026-09-21 15:30:00")
     assert lanes.live(ReadLimit(rows=1)) == [2]
-    del lanes.logs[LIVE][:3]  # as retention does
+    del lanes.logs[LIVE][:4]  # as retention does
     by_hand_at(lanes, "2026-09-21 19:00:00")
     insert(orders, 6)
     assert lanes.live() == [4]
