@@ -244,7 +244,7 @@ class IntervalWork:
         late = late_spans(
             self._checkpoint, self._interval, lookback_ms=self._lookback_ms, none_on_its_way=none_on_its_way
         )
-        return dataclasses.replace(self._interval, late=late)
+        return dataclasses.replace(self._interval, late=late, whole=self._pipeline.plan == INTERVAL)
 
     def _surveys(self) -> list[IntervalSurvey]:
         return self._planner.sources.survey_interval(self._wanted(), self._held)

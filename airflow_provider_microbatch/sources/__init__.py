@@ -495,6 +495,6 @@ class OpenSource(ABC):
         another interval. Limits such as files per batch do not apply: an interval is one batch.
 
         :param held: the ranges of this source that the batches of all lanes read.
-        :raises IntervalError: if the source has no clock.
+        :raises IntervalError: if the source has no clock, or the interval is to be whole and cannot be yet.
         """
         raise no_clock(self)

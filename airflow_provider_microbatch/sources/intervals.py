@@ -25,6 +25,8 @@ class Interval:
         other interval. None if the moment is not known.
     :param late: start and end (exclusive) of spans before ``start_ms`` in which data is late: their own interval has
         had its run, or there is none. Data in these spans that no batch has read is read too.
+    :param whole: whether no lane reads data of the interval that comes behind its batch. As long as such data may come
+        a source plans nothing, whatever its survey has found before.
     :raises IntervalError: if the interval is empty.
     """
 
@@ -32,6 +34,7 @@ class Interval:
     end_ms: int
     first_ms: int | None = None
     late: tuple[tuple[int, int], ...] = ()
+    whole: bool = False
 
     def __post_init__(self) -> None:
         if self.start_ms >= self.end_ms:

@@ -119,6 +119,22 @@ def test_nor_while_a_source_waits_for_what_nobody_sees_yet(tmp_path: Path, monke
     assert world.ids() == [1]
 
 
+@pytest.mark.parametrize(("mode", "whole"), [("interval", True), ("live", False)])
+def test_a_source_is_told_whether_another_lane_reads_what_comes_behind_the_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, whole: bool
+) -> None:
+    world, planned, asked = IntervalWorld(tmp_path, plan=mode), OpenFileSource.plan_interval, list[bool]()
+    world.land_at(0.5, 1)
+
+    def plan(self: OpenFileSource, interval: Interval, held: Any) -> Any:
+        asked.append(interval.whole)
+        return planned(self, interval, held)
+
+    monkeypatch.setattr(OpenFileSource, "plan_interval", plan)
+    world.backfill(hour(0), 1)
+    assert asked == [whole]
+
+
 def test_the_sensor_fires_for_a_batch_to_finish_and_never_writes(tmp_path: Path) -> None:
     world = IntervalWorld(tmp_path, plan="interval")
     world.land_at(0, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutation import Mutation
 
 LANES = "tests/sources/test_jdbc_intervals.py"
+KEPT = "tests/sources/test_jdbc_lanes.py"
 RUNS = "tests/execution/test_intervals_of_tables.py"
 INTERVALS = "tests/execution/test_interval_mode.py"
 
@@ -13,7 +14,7 @@ MUTATIONS = [
         name="the live lane claims nothing of a table that it plans",
         why="an interval that looks at the same time has its rows too",
         file="sources/jdbc/timed.py",
-        old="            if self._taken.claim(found, begin, end, log=() if found.live else self._log()):\n",
+        old="            if self._taken.claim(found, begin, end, log=log):\n",
         new="            if True:\n",
         tests=(LANES,),
     ),
@@ -82,6 +83,22 @@ MUTATIONS = [
         tests=(INTERVALS,),
     ),
     Mutation(
+        name="an interval that was settled is cut to what may be read when it is planned",
+        why="a transaction that wrote behind the survey has its rows in no batch, and the run is green",
+        file="sources/jdbc/timed.py",
+        old="        waits = self._waits(table, interval, until) if interval.whole else None\n",
+        new="        waits = None\n",
+        tests=(KEPT,),
+    ),
+    Mutation(
+        name="a source is not told that no live lane reads what comes behind an interval",
+        why="it takes a part of the interval, and the rest is nobody's",
+        file="execution/backfill.py",
+        old="late=late, whole=self._pipeline.plan == INTERVAL)\n",
+        new="late=late)\n",
+        tests=(INTERVALS,),
+    ),
+    Mutation(
         name="of an interval in which clocks are put back the times are those of its ends",
         why="rows of the hour that an autumn has twice are in no interval",
         file="sources/jdbc/timed_table.py",
@@ -101,9 +118,33 @@ MUTATIONS = [
         name="a table that was made again has what lanes took of the one before",
         why="which of its rows were read nobody knows, and they are lost or doubled",
         file="sources/jdbc/timed.py",
-        old="            if other is not None and other.made is not None:\n",
-        new="            if other is not None and other.made is None:\n",
+        old="            if other is not None:\n",
+        new="            if False:\n",
         tests=(LANES,),
+    ),
+    Mutation(
+        name="a table that is read by another key has nothing of what lanes took",
+        why="behind the set-offset that the error names each interval is read again",
+        file="sources/jdbc/taken.py",
+        old="then.time != now.time:\n",
+        new="then.by != now.by:\n",
+        tests=(KEPT,),
+    ),
+    Mutation(
+        name="a position by hand in a table that was made again lies before intervals",
+        why="which rows they had nobody knows, and they are read twice",
+        file="sources/jdbc/timed.py",
+        old="        if last is None or (at is not None and last <= at):\n",
+        new="        if True:\n",
+        tests=(KEPT,),
+    ),
+    Mutation(
+        name="what lies before a position by hand in a table that was made again is free",
+        why="a backfill doubles what live batches had read of the same rows",
+        file="sources/jdbc/timed.py",
+        old="        if not any(at is None or at < spans[0][0] for at in begun):\n",
+        new="        if not begun:\n",
+        tests=(KEPT,),
     ),
     Mutation(
         name="a table that was written anew has its old transactions for intervals",
@@ -112,6 +153,38 @@ MUTATIONS = [
         old='            if table.any(f"{unseen} AND {asked}") and not table.any(seen):\n',
         new="            if False:\n",
         tests=(LANES,),
+    ),
+    Mutation(
+        name="what the live lane claimed and did not make stays its own behind a position by hand",
+        why="no lane reads it: each interval's run is green, and has none of it",
+        file="sources/jdbc/taken.py",
+        old="        live = followed(live, log) if begin.by_hand else live\n",
+        new="",
+        tests=(KEPT,),
+    ),
+    Mutation(
+        name="a live batch behind a position by hand has nothing before its entry is there",
+        why="an interval that is planned beside it takes its rows too",
+        file="sources/jdbc/intervals.py",
+        old="begins.by_hand and all(one.after != begins for one in live) else live\n",
+        new="begins.by_hand else live\n",
+        tests=(KEPT,),
+    ),
+    Mutation(
+        name="a position by hand further back gives up what lies behind it",
+        why="a backfill doubles what the live lane read before it was set back",
+        file="sources/jdbc/taken.py",
+        old=" if ends and one.after == live[last].after else one\n",
+        new=" if ends else one\n",
+        tests=(KEPT,),
+    ),
+    Mutation(
+        name="a position by hand of a zone is taken as it is written",
+        why="rows between the two times are in no batch, or in two",
+        file="sources/jdbc/timed.py",
+        old="        return table.exact(place) if place.by_hand else place\n",
+        new="        return place\n",
+        tests=(KEPT,),
     ),
     Mutation(
         name="what lies before a position by hand is the live lane's",

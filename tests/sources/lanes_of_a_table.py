@@ -12,6 +12,7 @@ from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.sources import UNLIMITED, OpenSource, ReadLimit, SourceContext
 from airflow_provider_microbatch.sources.intervals import CommittedRange, HeldRange, Interval, IntervalSurvey
 from airflow_provider_microbatch.sources.jdbc import JdbcSource
+from airflow_provider_microbatch.sources.jdbc.moment import Moment
 from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.sources.jdbc_world import ids
 from tests.support.orders_in_mariadb import OrdersInMariaDb
@@ -143,3 +144,12 @@ def hours(start: float, end: float, *, late: tuple[tuple[float, float], ...] = (
         return round(T0 + hour * HOUR_MS)
 
     return Interval(start_ms=ms(start), end_ms=ms(end), late=tuple((ms(a), ms(b)) for a, b in late))
+
+
+def by_hand_at(lanes: Lanes, time: str) -> str:
+    """A position by hand, as the live lane's next range would begin there."""
+    offset = Moment(time=time).text()
+    log = lanes.logs[LIVE]
+    before = log[-1].end if log else lanes.open().initial_offset()
+    log.append(HeldRange(key=BatchKey(LIVE, len(log)), start=before, end=offset))
+    return offset

@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -22,47 +22,13 @@ from airflow_provider_microbatch.exceptions import (
 )
 from airflow_provider_microbatch.sources import ReadLimit
 from airflow_provider_microbatch.sources.intervals import HeldRange, Interval, Unread
-from airflow_provider_microbatch.sources.jdbc import JdbcSource
 from airflow_provider_microbatch.sources.jdbc.moment import Moment
 from airflow_provider_microbatch.sources.jdbc.taken import Taken
-from tests.sources.jdbc_world import timed_orders, write_anew
-from tests.sources.lanes_of_a_table import HOUR_MS, T0, InMariaDb, InPostgres, Lanes, Orders, hours, insert
-from tests.support.orders_in_mariadb import orders_in_mariadb
+from tests.sources.jdbc_world import write_anew
+from tests.sources.lanes_of_a_table import HOUR_MS, T0, InMariaDb, InPostgres, Lanes, Orders, by_hand_at, hours, insert
 
 YEAR = 365 * 24
 DAY_SECONDS = 86_400
-
-
-@pytest.fixture
-def in_postgres() -> Iterator[InPostgres]:
-    with timed_orders() as table:
-        yield InPostgres(table)
-
-
-@pytest.fixture
-def in_mariadb() -> Iterator[InMariaDb]:
-    with orders_in_mariadb() as table:
-        yield InMariaDb(table)
-
-
-@pytest.fixture(params=["in_postgres", pytest.param("in_mariadb", marks=pytest.mark.slow)])
-def orders(request: pytest.FixtureRequest) -> Orders:
-    found: Orders = request.getfixturevalue(request.param)
-    return found
-
-
-@pytest.fixture
-def lanes_of(tmp_path: Path) -> Callable[..., Lanes]:
-    def lanes_of(orders: Orders, **options: Any) -> Lanes:
-        asked = {"timestamp": "updated_at", **orders.options, **options}
-        return Lanes(tmp_path / "checkpoint", orders, JdbcSource("orders", orders.connection.conn_id, **asked))
-
-    return lanes_of
-
-
-@pytest.fixture
-def lanes(lanes_of: Callable[..., Lanes], orders: Orders) -> Lanes:
-    return lanes_of(orders)
 
 
 def test_an_interval_has_the_rows_of_its_times_and_the_live_lane_has_the_others(orders: Orders, lanes: Lanes) -> None:
@@ -243,15 +209,6 @@ def test_what_lies_at_a_position_by_hand_or_before_is_free_for_intervals(orders:
     assert lanes.live() == [4], "and not what came at the very time"
     assert lanes.interval("interval-a", hours(0, 9)) == [1, 2, 5]
     assert lanes.again()["live/1"] == [3]
-
-
-def by_hand_at(lanes: Lanes, time: str) -> str:
-    """A position by hand, as the live lane's next range would begin there."""
-    offset = Moment(time=time).text()
-    log = lanes.logs[LIVE]
-    before = log[-1].end if log else lanes.open().initial_offset()
-    log.append(HeldRange(key=BatchKey(LIVE, len(log)), start=before, end=offset))
-    return offset
 
 
 @pytest.mark.parametrize("to", ["2026-09-21 15:30:00", "2026-09-21 16:30:00"])

@@ -10,7 +10,7 @@ from typing import Protocol
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.sources.intervals import HeldRanges, Interval, IntervalSurvey, Unread
 from airflow_provider_microbatch.sources.jdbc.moment import Had, Moment, may_have
-from airflow_provider_microbatch.sources.jdbc.taken import Found, by_log
+from airflow_provider_microbatch.sources.jdbc.taken import Found, by_log, followed
 from airflow_provider_microbatch.sources.pieces import Piece, common, joined, without
 
 ROWS = "rows"
@@ -75,8 +75,13 @@ def _bare(end: Moment) -> Moment:
 
 
 def live_of(found: Found, batches: Batches) -> tuple[Had, ...]:
-    """What the live lane has: by what it claimed; by its log where it claims nothing yet."""
-    return found.live or by_log(ranges(batches))
+    """What the live lane has: by what it claimed; by its log where it claims nothing yet. The first batch behind a
+    position by hand has yet to give up what the lane claimed and did not make."""
+    log = ranges(batches)
+    live = found.live or by_log(log)
+    begins = log[-1][1] if log else Moment()
+    # Where a claim begins there it gave that up; its entry may be on its way.
+    return followed(live, log) if begins.by_hand and all(one.after != begins for one in live) else live
 
 
 def ranges(batches: Batches) -> Sequence[tuple[Moment, Moment]]:

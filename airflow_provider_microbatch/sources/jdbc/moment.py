@@ -21,6 +21,7 @@ FIRST = "4714-11-24 00:00:00+00 BC"
 _FIELDS = {"t", "k", "below", "open", "from", "rows", "sum", "of"}
 _OF_INTERVAL = {"in", "not"}
 _BEHIND = "behind"
+_AND = ", "
 _EPOCH = datetime(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -47,10 +48,15 @@ class Made(Identity):
 
     file: int
 
+    @property
+    def time(self) -> str:
+        """The column of timestamps; empty where an older version wrote the offset."""
+        return (self.by or "").partition(_AND)[0]
+
 
 def columns_of(time: str, key: str | None) -> str:
     """What a table is read by, as :attr:`Identity.by` has it."""
-    return time if key is None else f"{time}, {key}"
+    return time if key is None else f"{time}{_AND}{key}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ compare-and-put, and who changes it has looked at the table after it had read th
 same rows one is first, the other looks again, and each entry saw all rows that those before it saw.
 
 The live lane claims what it plans before its offset entry is there. A claim that no entry follows, since the planner
-died, stays the live lane's, which plans it again.
+died, stays the live lane's, which plans it again; unless a user sets its position elsewhere.
 """
 
 from __future__ import annotations
@@ -71,15 +71,17 @@ class Taken:
             ) from error
         return Found(version=entry.version, live=live, intervals=intervals)
 
-    def claim(self, found: Found, begin: Moment, end: Moment, *, log: Iterable[Had]) -> bool:
+    def claim(self, found: Found, begin: Moment, end: Moment, *, log: Sequence[tuple[Moment, Moment]]) -> bool:
         """Claim for the live lane what it is about to plan. False if another lane has taken something since ``found``:
         look again. Durable on return.
 
         :param begin: where the batch begins. Behind a rewind, or a claim that no entry followed, that is amid a claim.
-        :param log: what the live lane has by its log, looked at where it claims nothing yet: the first claim would hide
-            batches of before claims were kept, and they would be read twice.
+        :param log: start and end of the live lane's batches, in order. Looked at where the lane claims nothing yet: the
+            first claim would hide batches of before claims were kept, and they would be read twice; and where it begins
+            by hand.
         """
-        live = found.live or tuple(log)
+        live = found.live or by_log(log)
+        live = followed(live, log) if begin.by_hand else live
         after = next((one.after for one in reversed(live) if _is_in(one, begin)), Moment())
         claimed = Had(after=begin if begin.by_hand else after, end=end)
         return self._put(replace(found, live=with_all(live, [claimed])))
@@ -107,12 +109,28 @@ def _moment(values: Any, *, of_interval: bool = False) -> Moment:
     return found
 
 
-def is_of(place: Moment, now: Made) -> bool:
-    """Whether a place is one of the table as it is now, as far as can be known."""
+def other_than(place: Moment, now: Made) -> str | None:
+    """The reason why a place tells nothing of the rows of the table as it is now; None if it does, as far as can be
+    known. A table that is renamed, or read by another key, has the same rows at the same times."""
     then = place.made
     if then is None:
-        return True
-    return then.oid == now.oid and then.elsewhere(now) is None and then.cluster.differs(now.cluster) is None
+        return None
+    if then.oid != now.oid:
+        return (
+            f"{now.name} is another table than the one that lanes have read, {then.name}, or was made again (id "
+            f"{then.oid} then, {now.oid} now)."
+        )
+    differs = then.cluster.differs(now.cluster)
+    if differs is not None:
+        return f"{now.name} is not as it was when lanes read it: {differs}."
+    if then.time and now.time and then.time != now.time:
+        return f"lanes have read {now.name} by {then.time}, and it is read by {now.time} now."
+    return None
+
+
+def is_of(place: Moment, now: Made) -> bool:
+    """Whether a place is one of the table as it is now, as far as can be known."""
+    return other_than(place, now) is None
 
 
 def planned_before(end: Moment, intervals: Sequence[Moment]) -> Sequence[Moment]:
@@ -139,9 +157,35 @@ def by_log(ranges: Iterable[tuple[Moment, Moment]]) -> tuple[Had, ...]:
     found, after = list[Had](), Moment()
     for start, end in ranges:
         after = start if start.by_hand else after
-        if end.time is not None and not end.by_hand:
-            found.append(Had(after=after, end=end))
+        # The start too: behind what retention removed, the log may begin with a position by hand.
+        found += [Had(after=after, end=place) for place in (start, end) if place.below is not None]
     return with_all((), found)
+
+
+def followed(live: Sequence[Had], log: Sequence[tuple[Moment, Moment]]) -> tuple[Had, ...]:
+    """What the live lane has where a user has set its position: of what it claimed, that which entries followed. It
+    plans nothing of the rest again, and no other lane would take it.
+
+    :param live: its claims, in the order in which they were made.
+    :param log: start and end of its batches up to that position, in order; none if that is not known.
+    """
+    places = [place for start, end in reversed(log) for place in (end, start) if place.below is not None]
+    if not log or not places:
+        return () if log else tuple(live)
+    last = next((number for number in reversed(range(len(live))) if _is_in(live[number], places[0])), None)
+    if last is None:
+        return tuple(live)
+
+    def cut(one: Had) -> Had:
+        # A rewind leaves claims of the same beginning that reach further. The others ended at a position by hand.
+        ends = [place for place in places if _is_in(one, place)]
+        return replace(one, end=max(ends, key=_order)) if ends and one.after == live[last].after else one
+
+    return with_all((), [cut(one) for one in live[: last + 1]])
+
+
+def _order(place: Moment) -> tuple[int, bool, int, int]:
+    return micros(place.time) or 0, place.key is None, place.key or 0, place.below or 0
 
 
 def with_all(had: Iterable[Had], more: Iterable[Had]) -> tuple[Had, ...]:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE
-from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.exceptions import IntervalError, SourceError
 from airflow_provider_microbatch.sources import UNLIMITED, ReadLimit, SourceContext, digest_of_range
 from airflow_provider_microbatch.sources.intervals import HeldRanges, Interval, IntervalSurvey
 from airflow_provider_microbatch.sources.jdbc.intervals import Batches, Table, free, live_of, survey
-from airflow_provider_microbatch.sources.jdbc.moment import Had, Made, Moment, written
+from airflow_provider_microbatch.sources.jdbc.moment import Had, Made, Moment, micros, written
 from airflow_provider_microbatch.sources.jdbc.opened import OpenTable
-from airflow_provider_microbatch.sources.jdbc.taken import Found, Taken, by_log, is_of
+from airflow_provider_microbatch.sources.jdbc.taken import Found, Taken, is_of, other_than
 from airflow_provider_microbatch.sources.pieces import Piece, common, joined
 
 if TYPE_CHECKING:
@@ -32,6 +32,9 @@ class Times(Table, Protocol):
 
     def identity(self) -> Made:
         """The identity of the table."""
+
+    def exact(self, place: Moment) -> Moment:
+        """The same place, its times as the column's own clock shows them."""
 
     def leave_out(self, intervals: Sequence[Moment]) -> None:
         """Have no row of these batches of data intervals, in the order in which they were planned, in a later range of
@@ -112,13 +115,40 @@ class OpenTimed(OpenTable, Generic[T]):
             if planned is None:
                 return start
             begin, end = planned
-            if self._taken.claim(found, begin, end, log=() if found.live else self._log()):
+            if begin.by_hand and end.made is not None:
+                self._check_none_behind(begin, end.made, found)
+            log = self._log() if begin.by_hand or not found.live else ()
+            if self._taken.claim(found, begin, end, log=log):
                 return end.text()
 
-    def _log(self) -> Sequence[Had]:
-        """What the live lane has by its log."""
-        committed = reversed(list(self._committed(LIVE)))
-        return by_log((self._place(one.start), self._place(one.end)) for one in committed)
+    def _check_none_behind(self, begin: Moment, now: Made, found: Found) -> None:
+        """Check that no data interval of before the table was made again reaches behind a position by hand: which of
+        the rows there it had is not known, and they would be read twice.
+
+        :raises SourceError: if one does.
+        """
+        others = [one for _, one in found.intervals if not is_of(one, now)]
+        last, at = max((one.spans[-1][1] for one in others), default=None), micros(begin.time)
+        if last is None or (at is not None and last <= at):
+            return
+        why = next(one for one in (other_than(other, now) for other in others) if one is not None)
+        anew, behind = (
+            self._set_offset(place.text(), skip=True, reread=True) for place in (Moment(), Moment(time=written(last)))
+        )
+        raise SourceError(
+            f"source {self._name!r}: data intervals were read up to {written(last)}, behind the position by hand, "
+            f"{begin.time}, and would be read twice: {why} Where they are the same rows: `{behind}`, which passes over "
+            f"what no interval has read up to there; where its rows are to be read from the first: `{anew}`. "
+            f"{self._new_name()}"
+        )
+
+    def _log(self) -> Sequence[tuple[Moment, Moment]]:
+        """Start and end of the live lane's committed batches, in order."""
+        committed = list(self._committed(LIVE))
+        if not committed:
+            return ()
+        with self._timed() as table:
+            return [(self._shown(table, one.start), self._shown(table, one.end)) for one in reversed(committed)]
 
     def survey_interval(self, interval: Interval, held: HeldRanges) -> IntervalSurvey:
         """Survey by the rows' timestamps. Of rows before the interval those are told that nobody has, for
@@ -135,21 +165,27 @@ class OpenTimed(OpenTable, Generic[T]):
                 interval,
                 lane=self._lane,
                 found=found,
-                batches=self._batches(held),
+                batches=self._batches(table, held),
                 held=held,
                 seen=seen,
                 until=until,
                 window_ms=round(1000 * self._source.late_seconds),
             )
-            last = table.spans([(interval.start_ms, interval.end_ms)])[-1][1]
-            if until is None or until >= last:
-                return made
-            return replace(
-                made,
-                waits=f"rows of {interval} may still be committed, by what runs or by clocks that differ "
-                f"(late_seconds={self._source.late_seconds:g}): rows may be read up to {written(until)} of "
-                f"{self._source.timestamp!r} so far",
-            )
+            return replace(made, waits=self._waits(table, interval, until))
+
+    def _waits(self, table: T, interval: Interval, until: int | None) -> str | None:
+        """Why rows of the interval may still be committed; None if none can be.
+
+        :param until: see :meth:`_seen`.
+        """
+        last = table.spans([(interval.start_ms, interval.end_ms)])[-1][1]
+        if until is None or until >= last:
+            return None
+        return (
+            f"rows of {interval} may still be committed, by what runs or by clocks that differ "
+            f"(late_seconds={self._source.late_seconds:g}): rows may be read up to {written(until)} of "
+            f"{self._source.timestamp!r} so far"
+        )
 
     def plan_interval(self, interval: Interval, held: HeldRanges) -> tuple[Offset | None, Offset | None]:
         """Take all rows of the interval that may be read, and that no lane has."""
@@ -173,11 +209,18 @@ class OpenTimed(OpenTable, Generic[T]):
         return {lane for lane, _ in self._taken.find().intervals}
 
     def _all_left(self, table: T, interval: Interval, held: HeldRanges, found: Found) -> Moment:
-        """The batch of all rows that the interval takes."""
+        """The batch of all rows that the interval takes.
+
+        :raises IntervalError: if rows of it may still be committed, and no other lane would read them. The survey may
+            have found that none can be: a transaction that had written nothing then counts from its start once it has.
+        """
         seen, until = self._seen(table)
+        waits = self._waits(table, interval, until) if interval.whole else None
+        if waits is not None:
+            raise IntervalError(f"source {self._name!r}: {waits}, and would be in no batch. Try again.")
         wanted = joined(table.spans([(interval.start_ms, interval.end_ms), *interval.late]))
         found = self._of_table(table, found, wanted)
-        live = live_of(found, self._batches(held))
+        live = live_of(found, self._batches(table, held))
         readable = wanted if until is None else common(wanted, [(wanted[0][0], until)])
         end = free(readable, seen=seen, found=found, live=live)
         return self._told_apart(table, replace(end, made=table.identity()))
@@ -190,15 +233,14 @@ class OpenTimed(OpenTable, Generic[T]):
         """
         now = table.identity()
         of_now = found.of_table(now)
-        # The live lane goes on in a table that was made again where a user has said what is to be read of it.
-        if not of_now.live:
+        # Where a user has said from where on a table that was made again is to be read, the live lane has what lies
+        # behind. Which rows before that place lanes had, as the same rows of before, is not known.
+        begun = [micros(one.after.time) for one in of_now.live]
+        if not any(at is None or at < spans[0][0] for at in begun):
             others = [one.end for one in found.live] + [one for _, one in found.intervals if common(one.spans, spans)]
-            other = next((one for one in others if not is_of(one, now)), None)
-            if other is not None and other.made is not None:
-                raise SourceError(
-                    f"{now.name} is another table than the one that lanes have read, {other.made.name}, or was made "
-                    f"again (id {other.made.oid} then, {now.oid} now). {self._new_name()}"
-                )
+            other = next((why for why in (other_than(one, now) for one in others) if why is not None), None)
+            if other is not None:
+                raise SourceError(f"{other} {self._new_name()}")
         intervals = (Had(after=Moment(), end=one) for _, one in of_now.intervals if common(one.spans, spans))
         why = self._anew(table, [*of_now.live, *intervals], spans)
         if why is not None:
@@ -213,8 +255,15 @@ class OpenTimed(OpenTable, Generic[T]):
             f"{quote(self._checkpoint)} {quote(new)}`."
         )
 
-    def _batches(self, held: HeldRanges) -> Batches:
-        return [(one.key, self._place(one.start), self._place(one.end)) for one in held.get(LIVE, ())]
+    def _batches(self, table: T, held: HeldRanges) -> Batches:
+        live = held.get(LIVE, ())
+        return [(one.key, self._shown(table, one.start), self._shown(table, one.end)) for one in live]
+
+    def _shown(self, table: T, offset: Offset | None) -> Moment:
+        """The place of an offset, by the column's own clock. A claim has a position by hand so, whatever zone the user
+        wrote: by the text as it is, rows between the two would be in no batch, or in two."""
+        place = self._place(offset)
+        return table.exact(place) if place.by_hand else place
 
     def check(self) -> None:
         with self._timed() as table:

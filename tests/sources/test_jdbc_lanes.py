@@ -1,0 +1,187 @@
+"""What lanes took of a table stays taken, and no more than that: what comes between a survey and its plan, positions by
+hand, and tables that are other ones by now, on a real PostgreSQL and a real MariaDB."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.exceptions import IntervalError, SourceError
+from airflow_provider_microbatch.sources import ReadLimit
+from airflow_provider_microbatch.sources.intervals import Interval
+from airflow_provider_microbatch.sources.jdbc.moment import Moment
+from tests.sources.lanes_of_a_table import InMariaDb, Lanes, Orders, by_hand_at, hours, insert
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ends", ["before it wrote", "amid the interval"])
+def test_an_interval_of_mariadb_that_was_settled_is_not_cut_by_who_writes_behind_the_survey(
+    lanes_of: Callable[..., Lanes], in_mariadb: InMariaDb, ends: str
+) -> None:
+    """A transaction that has written nothing is waited for by nobody; once it has it counts from its start."""
+    lanes, orders = lanes_of(in_mariadb), in_mariadb.table
+    start_ms = int(time.time() * 1000)
+    if ends == "amid the interval":
+        orders.execute("INSERT INTO orders (note) VALUES ('x')")
+        time.sleep(2)  # InnoDB tells seconds
+    with orders.connect() as slow:
+        slow.execute("START TRANSACTION")
+        slow.execute("SELECT count(*) FROM orders")
+        time.sleep(1)
+        orders.execute("INSERT INTO orders (note) VALUES ('y')")
+        time.sleep(0.2)
+        interval = Interval(start_ms=start_ms, end_ms=int(time.time() * 1000), whole=True)
+        time.sleep(0.2)
+        assert lanes.survey("interval-a", interval).waits is None
+        slow.execute("INSERT INTO orders (note) VALUES ('slow')")
+        with pytest.raises(IntervalError, match=r"may still be committed.*Try again"):
+            lanes.interval("interval-a", interval)
+        beside_live = lanes.interval("interval-b", replace(interval, whole=False))
+        assert beside_live == ([1] if ends == "amid the interval" else []), "the live lane has the others"
+    assert lanes.interval("interval-a", interval) == ([2] if beside_live else [1])
+
+
+def here(lanes: Lanes) -> None:
+    """Go on as the error of a live plan says, where the rows are the same."""
+    with pytest.raises(SourceError) as said:
+        lanes.live()
+    offset = str(said.value).split("--offset '")[2].partition("'")[0]
+    by_hand_at(lanes, str(Moment.of(offset).time))
+
+
+@pytest.mark.parametrize("what", ["the key", "the name"])
+def test_what_lanes_took_stays_taken_where_the_table_has_another_key_or_name(
+    orders: Orders, lanes_of: Callable[..., Lanes], what: str
+) -> None:
+    before = lanes_of(orders)
+    insert(orders, 1)
+    assert before.live() == [1]
+    insert(orders, 2, 5, 5.5)
+    assert before.interval("interval-a", hours(5, 6)) == [3, 4]
+    if what == "the name":
+        orders.table.execute("ALTER TABLE orders RENAME TO renamed")
+    lanes = lanes_of(orders, column=None) if what == "the key" else lanes_of(orders, table="renamed")
+    lanes.logs = before.logs
+    here(lanes)
+    source, begin = lanes.open(), lanes.logs[LIVE][-1].end
+    assert source.describe(begin, source.latest_offset(begin)).rows == 1
+    start, end = lanes.open("interval-b").plan_interval(hours(0, 9), lanes.held)
+    assert start == end, "which has rows that were taken"
+
+
+def made_again(orders: Orders) -> None:
+    """The same rows under another identity."""
+    if isinstance(orders, InMariaDb):
+        orders.table.execute("OPTIMIZE TABLE orders")
+        return
+    orders.table.execute("CREATE TABLE kept AS SELECT * FROM orders")
+    orders.table.execute("DROP TABLE orders CASCADE")
+    orders.table.execute("CREATE TABLE orders (id bigserial PRIMARY KEY, note text, updated_at timestamptz)")
+    orders.table.execute("INSERT INTO orders (id, note, updated_at) SELECT id, note, updated_at FROM kept")
+
+
+def test_a_position_by_hand_in_a_table_that_was_made_again_doubles_no_interval(orders: Orders, lanes: Lanes) -> None:
+    insert(orders, 1)
+    assert lanes.live() == [1]
+    insert(orders, 2, 5, 5.5)
+    assert lanes.interval("interval-a", hours(5, 6)) == [3, 4]
+    made_again(orders)
+    here(lanes)
+    with pytest.raises(SourceError, match=r"up to 2026-09-21 20:00:00.*made again.* set-offset .*add-source"):
+        lanes.live()
+    by_hand_at(lanes, "2026-09-21 20:00:00")
+    orders.table.execute(f"INSERT INTO orders (id, updated_at) VALUES (9, {orders.at(7)})")
+    assert lanes.live() == [9]
+
+
+def test_an_interval_of_before_a_table_was_made_again_is_nobodys_to_take(orders: Orders, lanes: Lanes) -> None:
+    insert(orders, 0, 1, 2)
+    assert lanes.live() == [1, 2, 3]
+    made_again(orders)
+    here(lanes)
+    orders.table.execute(f"INSERT INTO orders (id, updated_at) VALUES (9, {orders.at(4)})")
+    assert lanes.live() == [9]
+    for ask in (lanes.survey, lanes.interval):
+        with pytest.raises(SourceError, match=r"made again.*add-source"):
+            ask("interval-b", hours(0, 2))
+    assert lanes.interval("interval-c", hours(3, 5)) == [], "which the live lane has in the new table"
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_what_a_position_by_hand_passes_over_is_nobodys_though_it_was_claimed_before(
+    orders: Orders, lanes: Lanes, kept: int
+) -> None:
+    """Behind a rewind with the output, or a planner that died between its claim and its entry."""
+    for hour in (1, 2):
+        insert(orders, hour)
+        assert lanes.live() == [hour]
+    del lanes.logs[LIVE][kept:]
+    by_hand_at(lanes, "2026-09-21 17:30:00")
+    survey = lanes.survey("interval-a", hours(0, 3))
+    assert (survey.unread, survey.elsewhere, survey.left) == (True, 0, 0)
+    insert(orders, 4)
+    assert lanes.live() == [3]
+    del lanes.logs[LIVE][:kept]  # as retention does
+    survey = lanes.survey("interval-a", hours(0, 3))
+    assert (survey.unread, survey.left) == (True, 0)
+    assert lanes.interval("interval-a", hours(0, 3)) == [1, 2][kept:]
+
+
+def test_a_rewind_and_a_batch_behind_it_claim_no_more_than_the_log_has(orders: Orders, lanes: Lanes) -> None:
+    insert(orders, 1, 2, 3)
+    assert lanes.live(ReadLimit(rows=2)) == [1, 2]
+    assert lanes.live() == [3]
+    lanes.logs[LIVE].clear()
+    assert lanes.live(ReadLimit(rows=1)) == [1]
+    by_hand_at(lanes, "2026-09-21 17:30:00")
+    insert(orders, 4)
+    assert lanes.live() == [4]
+    assert lanes.interval("interval-a", hours(0, 4)) == [2, 3]
+
+
+def test_a_position_by_hand_that_lies_further_back_gives_nothing_up(orders: Orders, lanes: Lanes) -> None:
+    for hour in (1, 2, 3):
+        insert(orders, hour)
+        assert lanes.live() == [hour]
+    by_hand_at(lanes, "2026-09-21 15:30:00")
+    assert lanes.live(ReadLimit(rows=1)) == [2]
+    del lanes.logs[LIVE][:4]  # as retention does
+    by_hand_at(lanes, "2026-09-21 19:00:00")
+    insert(orders, 6)
+    assert lanes.live() == [4]
+    assert lanes.interval("interval-a", hours(0, 5)) == []
+
+
+@pytest.mark.parametrize("claims", ["kept", "from before claims were kept"])
+def test_a_position_by_hand_with_a_zone_is_the_same_moment_in_each_look(
+    orders: Orders, lanes: Lanes, tmp_path: Path, claims: str
+) -> None:
+    """17:30 of a zone that is two hours ahead is 15:30 UTC."""
+    insert(orders, 1, 2, 3)
+    by_hand_at(lanes, "2026-09-21 17:30:00+02:00")
+    assert lanes.live() == [2, 3]
+    if claims != "kept":
+        (tmp_path / "checkpoint" / "state" / "taken").unlink()
+    survey = lanes.survey("interval-a", hours(0, 9))
+    assert (survey.unread, survey.elsewhere, survey.left) == (True, 0, 0)
+    assert survey.holders == {BatchKey(LIVE, 1)}
+    insert(orders, 4)
+    assert lanes.live() == [4]
+    assert lanes.interval("interval-a", hours(0, 9)) == [1]
+
+
+def test_a_live_plan_behind_a_position_by_hand_has_its_rows_before_its_entry_is_there(
+    orders: Orders, lanes: Lanes
+) -> None:
+    insert(orders, 1)
+    assert lanes.live() == [1]
+    insert(orders, 2, 4)
+    begin = by_hand_at(lanes, "2026-09-21 17:30:00")
+    end = lanes.open().latest_offset(begin)
+    assert lanes.interval("interval-a", hours(0, 9)) == [2]
+    assert lanes.put(LIVE, begin, end) == [3]
