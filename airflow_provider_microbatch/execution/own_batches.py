@@ -145,7 +145,7 @@ def _is_of(by: RunIdentity, run: RunIdentity) -> bool:
         return True
     if run.partition_date is None or by.partition_date != run.partition_date:
         return False
-    return (by.dag_id, by.map_index) == (run.dag_id, run.map_index)
+    return by.dag_id == run.dag_id and run.stands_for(by)
 
 
 def ms_of(moment: str | None) -> int:

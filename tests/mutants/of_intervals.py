@@ -12,6 +12,14 @@ DATA_INTERVAL = "tests/airflow_face/test_data_interval.py"
 
 MUTATIONS = [
     Mutation(
+        name="a backfill over a run of a drain leaves what its later slots have made",
+        why="a green square, and the code that the user asked for was not run over these batches",
+        file="operators/drain.py",
+        old="work is not None and not own_of_interval(open_checkpoint(self.pipeline), identity_of(context), work.key)",
+        new="work is not None",
+        tests=(DATA_INTERVAL,),
+    ),
+    Mutation(
         name="the sensor of a run whose schedule was changed waits for the interval of now",
         why="a clear stands still until the end of an interval that has nothing to do with its batch",
         file="triggers/new_data.py",

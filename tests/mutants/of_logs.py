@@ -127,6 +127,22 @@ MUTATIONS = [
         tests=(RELATION, CLEARS),
     ),
     Mutation(
+        name="what a task has made before it had slots is another run's",
+        why="a green square, and the clear is lost",
+        file="checkpoint/entries.py",
+        old="self.map_index in (-1, max(other.map_index, 0))",
+        new="self.map_index in (-1, other.map_index)",
+        tests=(RELATION, CLEARS),
+    ),
+    Mutation(
+        name="a task without an index has only what was made without one",
+        why="the sensor of a cleared run waits for new data, and what its slots have made is not replayed",
+        file="checkpoint/entries.py",
+        old="self.map_index in (-1, max(other.map_index, 0))",
+        new="self.map_index == max(other.map_index, 0)",
+        tests=(RELATION, CLEARS),
+    ),
+    Mutation(
         name="a run that is made again passes for the one that was deleted",
         why="a green square, the old label, and nothing done",
         file="checkpoint/entries.py",
