@@ -127,6 +127,23 @@ def test_every_run_of_an_interval_pipeline_reads_its_interval(world: IntervalWor
         operator.execute(context(world.root, number=4, interval=None))
 
 
+def test_a_clear_replays_the_interval_of_its_run_though_the_pipeline_reads_what_is_new_by_now(
+    world: IntervalWorld,
+) -> None:
+    land(world, INTERVAL[0], 1)
+    engine = InlineEngine()
+    InlineOperator(task_id="micro_batch", pipeline=world.pipeline, inline=engine).execute(context(world.root))
+    world.options["plan"] = "live"
+    operator = InlineOperator(task_id="micro_batch", pipeline=world.pipeline, inline=engine)
+    cleared = context(world.root, clear_number=1, try_number=2)
+    sensor = NewDataSensor(task_id="new_data", pipeline=world.pipeline, deferrable=False)
+    fired = sensor.poke(context(world.root, task_id="new_data", clear_number=1))
+    assert (operator.execute(cleared)["key"], fired) == (f"{LANE}/0", True)
+    assert len(engine.jobs) == 2
+    land(world, INTERVAL[1], 2)
+    assert operator.execute(context(world.root, number=2))["key"] == "live/0"
+
+
 def test_a_backfill_over_a_run_of_a_drain_replays_all_that_its_slots_have_made(tmp_path: Path) -> None:
     """Airflow clears the run, and makes it one of the backfill."""
     transform_file(tmp_path)

@@ -12,6 +12,14 @@ DATA_INTERVAL = "tests/airflow_face/test_data_interval.py"
 
 MUTATIONS = [
     Mutation(
+        name="a clear of before the pipeline read what is new is lost",
+        why="a green square, and the batch of its interval is as the code of then has made it",
+        file="task_context/data_interval.py",
+        old="        interval = planned_interval(checkpoint, run)\n",
+        new="        interval = None\n",
+        tests=(DATA_INTERVAL,),
+    ),
+    Mutation(
         name="a backfill over a run of a drain leaves what its later slots have made",
         why="a green square, and the code that the user asked for was not run over these batches",
         file="operators/drain.py",
@@ -31,7 +39,7 @@ MUTATIONS = [
         name="a run whose schedule was changed gets the interval of now",
         why="its batch waits for ever, and no other lane reads what that has taken",
         file="task_context/data_interval.py",
-        old="as_planned(checkpoint, interval_of(context), identity_of(context))",
+        old="as_planned(checkpoint, interval_of(context), run)",
         new="interval_of(context)",
         tests=("tests/airflow_face/test_data_interval.py",),
     ),
