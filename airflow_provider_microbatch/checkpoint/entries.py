@@ -116,8 +116,12 @@ class RunIdentity:
             return Relation.LATER if self.clear_number > other.clear_number else Relation.EARLIER
         if self.task_id != other.task_id:
             return Relation.SAME  # tries of two tasks cannot be compared
-        if None not in (self.first_try, other.first_try) and self.first_try != other.first_try:
-            return Relation.LATER if (self.first_try or 1) > (other.first_try or 1) else Relation.EARLIER
+        first, before = self.first_try, other.first_try
+        # A task that got more retries since its clear tells an earlier first try. The try that was made later is of no
+        # earlier clear, whatever its number: fenced as one, it would leave the clear's request waiting for ever.
+        is_told = is_newer is None or (newer.first_try or 1) > (older.first_try or 1)
+        if None not in (first, before) and first != before and is_told:
+            return Relation.LATER if (first or 1) > (before or 1) else Relation.EARLIER
         if is_newer is not None and newer.try_number <= older.try_number:
             return Relation.LATER if is_newer else Relation.EARLIER
         return Relation.SAME

@@ -58,6 +58,13 @@ def test_slots_are_other_runs_to_each_other() -> None:
     assert first.relation_to(second) is second.relation_to(first) is Relation.OTHER
 
 
+def test_a_retry_is_one_though_the_task_has_more_retries_by_now_than_when_it_was_cleared() -> None:
+    """By which its first try since the clear is told. It answers the request of the clear, and is not fenced by it."""
+    cleared = made(20, try_number=2, first_try=2, clear_number=1)
+    retry = made(30, try_number=3, first_try=1, clear_number=1)
+    assert retry.relation_to(cleared) is cleared.relation_to(retry) is Relation.SAME
+
+
 @pytest.mark.parametrize("started", ["2026-01-01T00:00:00+00:00", None])
 def test_a_retry_is_one_though_another_schedulers_clock_says_that_it_came_first(started: str | None) -> None:
     values = {"clear_number": 1, "first_try": 3, "run_started": started}

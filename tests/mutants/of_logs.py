@@ -122,9 +122,17 @@ MUTATIONS = [
         name="a clear that leaves the clear number is a retry",
         why="a green square, and the code that the user cleared for was not run",
         file="checkpoint/entries.py",
-        old="        if None not in (self.first_try, other.first_try) and self.first_try != other.first_try:\n",
+        old="        if None not in (first, before) and first != before and is_told:\n",
         new="        if False:\n",
         tests=(RELATION, CLEARS),
+    ),
+    Mutation(
+        name="a retry of a task that got more retries is of before its clear",
+        why="a red square that says that the run was cleared again, and the clear's request holds retention",
+        file="checkpoint/entries.py",
+        old="first != before and is_told:",
+        new="first != before:",
+        tests=(RELATION,),
     ),
     Mutation(
         name="what a task has made before it had slots is another run's",
