@@ -85,14 +85,24 @@ class RunIdentity:
         """Whether both are tries of one run, before or after a clear."""
         return self.relation_to(other) is not Relation.OTHER
 
+    def stands_for(self, other: RunIdentity) -> bool:
+        """Whether this task has, by its map index, what the task run on record has made, if both are of one run.
+
+        A task without an index has all of its run: a sensor asks for the run, and a task that has no slots any more
+        would swallow a clear of what they have made. What was made without an index is the first slot's, into which
+        Airflow turns a task that gets slots; of any other one it would be replayed once more.
+        """
+        return self.map_index in (-1, max(other.map_index, 0))
+
     def relation_to(self, other: RunIdentity) -> Relation:
-        """How this task run stands to a task run on record: the one comparison for retry, clear and later clear.
+        """How this task run stands to a task run on record: the one comparison for retry, clear and later clear. Of two
+        map indices the order counts, see :meth:`stands_for`.
 
         A retry keeps the values that a clear changes: the run's clear number or, where a clear leaves that number, the
         task's first try since its clear. A task instance that was deleted and made again counts its tries anew, and is
         a clear as well.
         """
-        if (self.dag_id, self.run_id, self.map_index) != (other.dag_id, other.run_id, other.map_index):
+        if (self.dag_id, self.run_id) != (other.dag_id, other.run_id) or not self.stands_for(other):
             return Relation.OTHER
         if self.ti_id is not None and self.ti_id == other.ti_id:
             return Relation.SAME
@@ -106,8 +116,12 @@ class RunIdentity:
             return Relation.LATER if self.clear_number > other.clear_number else Relation.EARLIER
         if self.task_id != other.task_id:
             return Relation.SAME  # tries of two tasks cannot be compared
-        if None not in (self.first_try, other.first_try) and self.first_try != other.first_try:
-            return Relation.LATER if (self.first_try or 1) > (other.first_try or 1) else Relation.EARLIER
+        first, before = self.first_try, other.first_try
+        # A task that got more retries since its clear tells an earlier first try. The try that was made later is of no
+        # earlier clear, whatever its number: fenced as one, it would leave the clear's request waiting for ever.
+        is_told = is_newer is None or (newer.first_try or 1) > (older.first_try or 1)
+        if None not in (first, before) and first != before and is_told:
+            return Relation.LATER if (first or 1) > (before or 1) else Relation.EARLIER
         if is_newer is not None and newer.try_number <= older.try_number:
             return Relation.LATER if is_newer else Relation.EARLIER
         return Relation.SAME

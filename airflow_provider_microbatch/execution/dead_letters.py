@@ -102,12 +102,13 @@ class OpenLetters(OpenSource):
     keeps no log: the entries of the lane say which letters were taken.
 
     :param source: the source's definition.
-    :param context: gives the clock.
+    :param context: gives the clock, and the checkpoint: the definition on record has the address at which the
+        checkpoint was then, and nothing may be there any more.
     """
 
     def __init__(self, source: LettersSource, context: SourceContext) -> None:
         self._source = source
-        self._checkpoint = Checkpoint(open_store(source.checkpoint))
+        self._checkpoint = Checkpoint(open_store(context.checkpoint))
         self._clock_ms = context.clock_ms
         self._opened = dict[str, OpenSink]()
 

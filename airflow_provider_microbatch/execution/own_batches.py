@@ -131,6 +131,19 @@ def as_planned(checkpoint: Checkpoint, interval: Interval, run: RunIdentity) -> 
     return interval
 
 
+def planned_interval(checkpoint: Checkpoint, run: RunIdentity) -> Interval | None:
+    """The interval whose batch a cleared run has planned before; None if there is none. The pipeline may read what is
+    new by now, and the clear would be lost with a run that has no interval. Reads an entry of each interval's lane, and
+    nothing for a run that was never cleared."""
+    for lane in checkpoint.lanes() if run.was_cleared else ():
+        span = span_of(lane)
+        if span is not None and span[0] < span[1]:
+            planned = Interval(start_ms=span[0], end_ms=span[1])
+            if _has_planned(run, checkpoint, batch_of(planned)):
+                return planned
+    return None
+
+
 def _has_planned(run: RunIdentity, checkpoint: Checkpoint, key: BatchKey) -> bool:
     try:
         entry = checkpoint.lane(key.lane).offset_log.get(key.id)
@@ -145,7 +158,7 @@ def _is_of(by: RunIdentity, run: RunIdentity) -> bool:
         return True
     if run.partition_date is None or by.partition_date != run.partition_date:
         return False
-    return (by.dag_id, by.map_index) == (run.dag_id, run.map_index)
+    return by.dag_id == run.dag_id and run.stands_for(by)
 
 
 def ms_of(moment: str | None) -> int:

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_microbatch.exceptions import DefinitionError
+from airflow_provider_microbatch.execution.own_batches import own_of_interval
 from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.operators.micro_batch import LABEL, MicroBatchOperator, check_runnable
 from airflow_provider_microbatch.operators.not_shown import not_shown
 from airflow_provider_microbatch.operators.one_task import check_only_one
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.task_context.data_interval import interval_work
+from airflow_provider_microbatch.task_context.run_context import identity_of, open_checkpoint
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -43,8 +45,12 @@ class DrainSlotOperator(MicroBatchOperator):
         before = _failed_before(context) if self.slot else []
         if before:
             raise AirflowSkipException(f"slot {before[0]} has failed, and its batch comes first.")
-        if self.slot and interval_work(self.pipeline, context) is not None:
-            raise AirflowSkipException("a run with a data interval has one batch, which slot 0 makes.")
+        work = interval_work(self.pipeline, context) if self.slot else None
+        # A backfill clears runs of the schedule too: what this slot has made then is replayed, or the clear is lost.
+        if work is not None and not own_of_interval(open_checkpoint(self.pipeline), identity_of(context), work.key):
+            raise AirflowSkipException(
+                "a run with a data interval has one batch, which slot 0 makes, and this slot has made none before."
+            )
         return super().execute(context)
 
 

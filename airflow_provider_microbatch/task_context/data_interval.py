@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.exceptions import IntervalError
 from airflow_provider_microbatch.execution.backfill import IntervalWork
-from airflow_provider_microbatch.execution.own_batches import as_planned
+from airflow_provider_microbatch.execution.own_batches import as_planned, planned_interval
 from airflow_provider_microbatch.pipeline import INTERVAL, Pipeline
 from airflow_provider_microbatch.sources.intervals import Interval
 from airflow_provider_microbatch.task_context.run_context import (
@@ -25,18 +25,22 @@ if TYPE_CHECKING:
 
 
 def interval_work(pipeline: Pipeline, context: Context) -> IntervalWork | None:
-    """The work of a run that has a data interval: of a run of Airflow's backfill, or of any run of an interval
-    pipeline. None for all other runs, which read what is new.
+    """The work of a run that has a data interval: of a run of Airflow's backfill, of any run of an interval pipeline,
+    or of a cleared run that has planned the batch of one before. None for all other runs, which read what is new.
 
     :raises IntervalError: if the run should have a data interval and has none.
     """
-    if pipeline.plan != INTERVAL and not is_backfill(context):
+    checkpoint, run = open_checkpoint(pipeline), identity_of(context)
+    if pipeline.plan == INTERVAL or is_backfill(context):
+        interval: Interval | None = as_planned(checkpoint, interval_of(context), run)
+    else:
+        interval = planned_interval(checkpoint, run)
+    if interval is None:
         return None
-    checkpoint = open_checkpoint(pipeline)
     return IntervalWork(
         pipeline=pipeline,
         checkpoint=checkpoint,
-        interval=as_planned(checkpoint, interval_of(context), identity_of(context)),
+        interval=interval,
         others_run=lambda: other_runs_go_on(context),
         # The scheduler makes its runs in order; a backfill and a user make runs in any order.
         in_order=is_scheduled(context),

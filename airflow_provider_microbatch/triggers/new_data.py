@@ -18,7 +18,7 @@ from airflow_provider_microbatch.engines.lookup import find_engine
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.execution.backfill import IntervalWork
 from airflow_provider_microbatch.execution.fire import FireDecision
-from airflow_provider_microbatch.execution.own_batches import as_planned
+from airflow_provider_microbatch.execution.own_batches import as_planned, planned_interval
 from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sources.intervals import Interval
@@ -190,6 +190,8 @@ def decide(
         return work.should_fire(run, engine_of=find_engine, searched_ms=searched_ms)
     if backfill:
         return FireDecision(fire=True, reason="the run is a backfill")
+    if run is not None and searched_ms is None and planned_interval(open_checkpoint(pipeline), run) is not None:
+        return FireDecision(fire=True, reason="this run has planned the batch of a data interval", own=True)
     return open_execution(pipeline).should_fire(run, engine_of=find_engine, searched_ms=searched_ms)
 
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from airflow_provider_microbatch.execution.engine import Engine
+from airflow_provider_microbatch.operators.drain import DrainSlotOperator
 from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator
 from airflow_provider_microbatch.operators.steps import SubmitMicroBatchOperator
 from tests.support.inline_engine import InlineEngine
@@ -21,6 +22,7 @@ def context(
     *,
     number: int = 1,
     task_id: str = "micro_batch",
+    map_index: int = -1,
     try_number: int = 1,
     clear_number: int = 0,
     run_type: str = "scheduled",
@@ -35,10 +37,11 @@ def context(
         dag_id="orders",
         run_id=f"run-{number}",
         task_id=task_id,
-        map_index=-1,
-        id=f"ti-{number}-{task_id}-{clear_number}-{try_number}",
+        map_index=map_index,
+        id=f"ti-{number}-{task_id}-{clear_number}-{try_number}{f'-{map_index}' if map_index >= 0 else ''}",
         try_number=try_number,
         get_dagrun_state=lambda *, dag_id, run_id: "running" if run_id in running else "failed",
+        get_task_states=lambda *, dag_id, task_ids, run_ids: {},
         get_dr_count=lambda *, dag_id, states: 1 + others if set(states) == {"queued", "running"} else -1,
         bundle_instance=SimpleNamespace(name="dags-folder", version="abc123", path=bundle),
     )
@@ -63,6 +66,17 @@ def transform_file(bundle: Path) -> None:
 
 class InlineOperator(MicroBatchOperator):
     """A MicroBatchOperator on the given engine."""
+
+    def __init__(self, *, inline: InlineEngine, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.inline = inline
+
+    def engine(self) -> Engine:
+        return self.inline
+
+
+class InlineSlot(DrainSlotOperator):
+    """A slot of a drain on the given engine."""
 
     def __init__(self, *, inline: InlineEngine, **kwargs: Any) -> None:
         super().__init__(**kwargs)

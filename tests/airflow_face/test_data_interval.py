@@ -33,7 +33,7 @@ from airflow_provider_microbatch.sources.intervals import Unread
 from airflow_provider_microbatch.task_context.data_interval import interval_of
 from airflow_provider_microbatch.task_context.run_context import identity_of
 from airflow_provider_microbatch.triggers.new_data import NewDataTrigger
-from tests.airflow_face.support import InlineOperator, InlineSubmit, context, transform_file
+from tests.airflow_face.support import InlineOperator, InlineSlot, InlineSubmit, context, transform_file
 from tests.airflow_face.test_new_data import event, fires, triggered
 from tests.execution.intervals import IntervalWorld
 from tests.support.inline_engine import InlineEngine
@@ -125,6 +125,43 @@ def test_every_run_of_an_interval_pipeline_reads_its_interval(world: IntervalWor
         operator.execute(context(world.root, number=3, interval=(datetime(2025, 12, 31, tzinfo=UTC), INTERVAL[0])))
     with pytest.raises(IntervalError, match="logical date"):
         operator.execute(context(world.root, number=4, interval=None))
+
+
+def test_a_clear_replays_the_interval_of_its_run_though_the_pipeline_reads_what_is_new_by_now(
+    world: IntervalWorld,
+) -> None:
+    land(world, INTERVAL[0], 1)
+    engine = InlineEngine()
+    InlineOperator(task_id="micro_batch", pipeline=world.pipeline, inline=engine).execute(context(world.root))
+    world.options["plan"] = "live"
+    operator = InlineOperator(task_id="micro_batch", pipeline=world.pipeline, inline=engine)
+    cleared = context(world.root, clear_number=1, try_number=2)
+    sensor = NewDataSensor(task_id="new_data", pipeline=world.pipeline, deferrable=False)
+    fired = sensor.poke(context(world.root, task_id="new_data", clear_number=1))
+    assert (operator.execute(cleared)["key"], fired) == (f"{LANE}/0", True)
+    assert len(engine.jobs) == 2
+    land(world, INTERVAL[1], 2)
+    assert operator.execute(context(world.root, number=2))["key"] == "live/0"
+
+
+def test_a_backfill_over_a_run_of_a_drain_replays_all_that_its_slots_have_made(tmp_path: Path) -> None:
+    """Airflow clears the run, and makes it one of the backfill."""
+    transform_file(tmp_path)
+    world = IntervalWorld(tmp_path)
+    engine = InlineEngine()
+
+    def slot(number: int, **given: Any) -> Any:
+        operator = InlineSlot(task_id="micro_batch", pipeline=world.pipeline, slot=number, inline=engine)
+        return operator.execute(context(tmp_path, map_index=number, interval=INTERVAL, **given))
+
+    for number in range(3):
+        land(world, INTERVAL[0] + timedelta(minutes=number), number)
+        assert slot(number)["key"] == f"live/{number}"
+    for number in range(3):
+        assert slot(number, run_type="backfill", clear_number=1)["key"] == f"live/{number}"
+    assert len(engine.jobs) == 6
+    with pytest.raises(AirflowSkipException, match="slot 0 makes"):
+        slot(3, run_type="backfill", clear_number=1)
 
 
 def test_the_steps_work_on_the_lane(world: IntervalWorld) -> None:

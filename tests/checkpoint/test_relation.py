@@ -41,12 +41,28 @@ ANEW = {"run_started": "2026-01-02T00:00:00+00:00"}
         pytest.param(made(20, **ANEW), "OTHER", "OTHER", id="a run that was deleted and made again"),
         pytest.param(made(20, try_number=2, **ANEW), "OTHER", "OTHER", id="its retry"),
         pytest.param(dataclasses.replace(FIRST, run_id="run-2", ti_id="ti"), "OTHER", "OTHER", id="another run"),
-        pytest.param(dataclasses.replace(FIRST, map_index=1), "OTHER", "OTHER", id="another slot"),
+        pytest.param(dataclasses.replace(FIRST, map_index=1), "OTHER", "SAME", id="a slot but the first, and the task"),
+        pytest.param(made(20, map_index=1, try_number=2, clear_number=1), "OTHER", "EARLIER", id="its clear"),
+        pytest.param(
+            made(20, map_index=0, try_number=2, clear_number=1), "LATER", "EARLIER", id="a task with slots now"
+        ),
     ],
 )
 def test_a_task_run_stands_to_the_first_one(later: RunIdentity, relation: str, backwards: str) -> None:
     assert later.relation_to(FIRST) is Relation[relation]
     assert FIRST.relation_to(later) is Relation[backwards]
+
+
+def test_slots_are_other_runs_to_each_other() -> None:
+    first, second = (made(10, map_index=index) for index in range(2))
+    assert first.relation_to(second) is second.relation_to(first) is Relation.OTHER
+
+
+def test_a_retry_is_one_though_the_task_has_more_retries_by_now_than_when_it_was_cleared() -> None:
+    """By which its first try since the clear is told. It answers the request of the clear, and is not fenced by it."""
+    cleared = made(20, try_number=2, first_try=2, clear_number=1)
+    retry = made(30, try_number=3, first_try=1, clear_number=1)
+    assert retry.relation_to(cleared) is cleared.relation_to(retry) is Relation.SAME
 
 
 @pytest.mark.parametrize("started", ["2026-01-01T00:00:00+00:00", None])

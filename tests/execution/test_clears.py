@@ -94,6 +94,39 @@ def test_a_cleared_run_replays_all_that_it_committed(world: World, again: RunIde
     assert world.checkpoint.offset_log.ids() == [0, 1, 2]
 
 
+def slot(number: int, index: int, *, clear_number: int = 0) -> RunIdentity:
+    """A slot of run ``number``."""
+    identity = run_identity(number, clear_number=clear_number)
+    return dataclasses.replace(identity, map_index=index, ti_id=f"{identity.ti_id}-{index}")
+
+
+def test_a_clear_replays_what_the_task_has_made_before_it_had_slots(world: World) -> None:
+    world.land(0)
+    run(world, run_identity(0))
+    run(world, slot(0, 0, clear_number=1), newer())
+    assert world.table() == {0: [100]}
+    engine = InlineEngine()
+    assert run(world, slot(0, 1, clear_number=1), engine) is None
+    assert engine.jobs == []
+
+
+def test_a_clear_replays_what_slots_have_made_that_the_task_has_no_more(world: World) -> None:
+    for index in range(3):
+        world.land(index)
+        run(world, slot(0, index))
+    run(world, run_identity(0, clear_number=1), newer())
+    assert world.table() == {0: [100], 1: [101], 2: [102]}
+
+
+def test_the_sensor_of_a_cleared_run_fires_for_what_its_slots_have_made(world: World) -> None:
+    for index in range(3):
+        world.land(index)
+        run(world, slot(0, index))
+    sensor = dataclasses.replace(run_identity(0, clear_number=1), task_id="new_data", ti_id="ti-sensor")
+    decision = world.execution.should_fire(sensor)
+    assert (decision.fire, decision.own) == (True, True), decision.reason
+
+
 @pytest.mark.parametrize("again", [cleared(0), run_identity(0, clear_number=1)], ids=["no number", "a clear number"])
 @pytest.mark.parametrize("made_by", [0, 1], ids=["itself", "another run"])
 def test_a_clear_replays_what_was_published_and_not_committed_yet(

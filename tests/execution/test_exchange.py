@@ -73,6 +73,16 @@ def test_an_export_is_whole_and_the_original_is_as_it_was(world: World, tmp_path
     assert {path: copied[path] for path in before} == before
 
 
+def test_an_export_names_all_sources_that_the_query_needs(tmp_path: Path) -> None:
+    """Those that came later too, which the claim of the checkpoint does not have."""
+    world = World(tmp_path)
+    for number, sources in enumerate([("orders",), ("orders", "refunds")]):
+        world.sources = World(tmp_path, sources=sources).sources
+        world.land(number, source=sources[-1])
+        world.run(number)
+    assert any("sources of these names: orders, refunds." in note for note in exported(world, tmp_path / "copy").notes)
+
+
 def test_a_copy_gives_signs_of_life_for_as_long_as_it_takes(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,5 @@
 """A table and the letters are put back to before a batch whose letters were run again since, and another table is not:
-the commands that the errors name bring all right."""
+the commands that the errors name bring all right. So they do after the checkpoint was moved."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceE
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.several import Sinks
 from tests.execution.maintaining import applied, rewind
+from tests.execution.test_copy import copied
 from tests.execution.test_dead_letters import Checked
 from tests.execution.test_letters_once import ids, live, replay
 from tests.execution.two_tables import is_clean
@@ -96,6 +97,25 @@ def test_a_table_that_letters_would_not_come_back_to_keeps_them_until_a_batch_is
     applied(world, rewind(-1, lane="dead-letters"))
     replay(world, 11)
     assert ids(world, "orders") == [1, 2, 3, 6, 7, 12]
+
+
+def test_letters_are_run_anew_where_the_checkpoint_was_moved_to(tmp_path: Path) -> None:
+    """The definition on record has the address of then, where nothing is any more."""
+    world = Checked(tmp_path)
+    world.land(1, 2, 3)
+    live(world, 0, 2)
+    replay(world, 10)
+    old, new = world.pipeline.checkpoint, str(tmp_path / "moved")
+    world.expire_leases()
+    copied(world, new)
+    world.options["checkpoint"], world.clock = new, world.clock + 1_000
+    shutil.rmtree(old)
+    with pytest.raises(CheckpointError, match=r"Take these out first: .*/moved .* --lane dead-letters"):
+        live(world, 0, 3, clear_number=1)
+    applied(world, rewind(-1, lane="dead-letters"))
+    live(world, 0, 3, clear_number=1)
+    replay(world, 11)
+    assert ids(world) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("restored", ["lake", "letters"])

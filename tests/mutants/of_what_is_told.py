@@ -15,6 +15,22 @@ ONCE = "tests/execution/test_letters_once.py"
 
 MUTATIONS = [
     Mutation(
+        name="dead letters are looked for where the checkpoint was when they were run again",
+        why="once it was moved, the rewind that a refused clear names is refused itself",
+        file="execution/dead_letters.py",
+        old="Checkpoint(open_store(context.checkpoint))",
+        new="Checkpoint(open_store(source.checkpoint))",
+        tests=("tests/execution/test_letters_restored.py",),
+    ),
+    Mutation(
+        name="an export names the sources that the checkpoint began with",
+        why="a source that came later is missing in the query, which does not start",
+        file="upkeep/commands/exchange.py",
+        old="sources of these names: {', '.join(position.latest.ends)}.",
+        new="sources of these names: {', '.join(identity.sources)}.",
+        tests=("tests/execution/test_exchange.py",),
+    ),
+    Mutation(
         name="what check prints has no place",
         why="pasted as it stands, the command is refused",
         file="checkpoint/verify.py",

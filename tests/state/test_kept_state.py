@@ -325,6 +325,31 @@ def test_state_that_this_user_may_not_move_is_told_of_before_anything_is_taken_o
     assert batches_with_state(world) == []
 
 
+def test_state_that_is_mounted_is_moved_by_hand_before_the_first_batch_is_rewound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = CountingWorld(tmp_path)
+    make(world, 0)
+    state, stat = tmp_path / "checkpoint" / "state", Path.stat
+
+    def mounted(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        found = stat(path, follow_symlinks=follow_symlinks)
+        return os.stat_result((*found[:2], found.st_dev + 1, *found[3:])) if path == state else found
+
+    monkeypatch.setattr(Path, "stat", mounted)
+    with pytest.raises(MaintenanceError, match=r"mounted from elsewhere.* Nothing was done") as refused:
+        applied(world, rewind(-1))
+    moved = re.findall(r"mv (\S+)/\* ", str(refused.value))
+    assert moved == [str(state)]
+    (tmp_path / "elsewhere").mkdir()
+    for entry in Path(moved[0]).iterdir():
+        entry.rename(tmp_path / "elsewhere" / entry.name)
+    expire_all(world.root)
+    applied(world, rewind(-1))
+    make(world, 1)
+    assert batches_with_state(world) == [0]
+
+
 def test_a_rewind_that_could_not_put_state_away_is_finished_once_it_may(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,7 @@ def plan_export(drafting: Drafting, *, target: str, allow_skip: bool = False) ->
         drafting.note(f"batch {position.batch_id} is planned and not committed: the query runs it first.")
     identity = checkpoint.identity()
     assert identity is not None, "it has batches"
+    assert position.latest is not None, "it has batches"
     state = state_for_query(drafting, position, place=place.for_spark)
     drafting.elsewhere(
         Copy(
@@ -67,7 +68,7 @@ def plan_export(drafting: Drafting, *, target: str, allow_skip: bool = False) ->
     else:
         drafting.note(
             "the query needs Spark 4.2 or newer, spark.sql.streaming.queryEvolution.enableSourceEvolution=true, and "
-            f"sources of these names: {', '.join(identity.sources)}."
+            f"sources of these names: {', '.join(position.latest.ends)}."
         )
     return drafting.plan()
 

@@ -72,17 +72,16 @@ def check_can_be_moved(folder: Path) -> None:
     A folder goes below another one only if it may be written to itself, and Spark's driver, which may be another
     user's, has made it.
 
-    :param folder: the checkpoint's folder.
+    :param folder: the checkpoint's folder, which has state.
     :raises MaintenanceError: naming the folder, the user and the way on.
     """
     state = folder / STATE
-    if state.is_symlink() or not state.exists():
-        return
     found = state.stat()
     if found.st_dev != folder.stat().st_dev:
         raise MaintenanceError(
-            f"{state} is mounted from elsewhere, and cannot be moved to {folder}/repaired. Nothing was done. Unmount "
-            "it, and put a link to it in its place; then type the command again."
+            f"{state} is mounted from elsewhere, and cannot be moved to {folder}/repaired. Nothing was done. Move what "
+            f"is in it to another folder (mv {shlex.quote(str(state))}/* FOLDER), or unmount it; then type the command "
+            "again."
         )
     if not os.access(state, os.W_OK | os.X_OK):
         raise MaintenanceError(
