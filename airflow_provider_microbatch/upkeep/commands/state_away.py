@@ -72,10 +72,12 @@ def check_can_be_moved(folder: Path) -> None:
     A folder goes below another one only if it may be written to itself, and Spark's driver, which may be another
     user's, has made it.
 
-    :param folder: the checkpoint's folder, which has state.
+    :param folder: the checkpoint's folder.
     :raises MaintenanceError: naming the folder, the user and the way on.
     """
     state = folder / STATE
+    if not state.exists():
+        return  # gone since it was listed
     found = state.stat()
     if found.st_dev != folder.stat().st_dev:
         raise MaintenanceError(
