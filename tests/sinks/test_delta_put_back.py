@@ -108,7 +108,7 @@ def test_rows_that_were_read_again_before_the_restore_stay_until_what_was_made_o
     write_delta_stage(sink, 4, batch=batch_of(BatchKey("live", first)), rows=3 * (9 - first))
     sink.replace(expect(BatchKey("live", first)), 4)
     if first == 6:
-        with pytest.raises(SinkError, match=r"has rows of batch live/8 again.* Nothing was done\. Take them out"):
+        with pytest.raises(SinkError, match=r"has rows of batch live/8 again.* Nothing was done there\. Take them out"):
             sink.batches_after("live", following, NOTHING_KNOWN)
     python, option, code = shlex.split(str(refused.value).partition("Take them out: ")[2])
     assert (python, option) == ("python", "-c")
@@ -117,6 +117,21 @@ def test_rows_that_were_read_again_before_the_restore_stay_until_what_was_made_o
     assert rows(root) == {(number, 1): 3 for number in range(5, first)} | {(first, 4): 3 * (9 - first)}
     sink.publish(expect(BatchKey("live", following)), 3)
     assert rows(root)[(following, 3)] == 3
+
+
+def test_an_attempt_that_was_planned_before_the_restore_is_not_published_beside_rows_of_later_batches(
+    sink: OpenSink, root: Path
+) -> None:
+    """It may be made of what they are of, and no plan has seen them there."""
+    for number in (6, 7):
+        publish(sink, number)
+    before = table(root).version()
+    for number in (7, 6):
+        assert sink.withdraw(expect(BatchKey("live", number)), 1)
+    table(root).restore(before)
+    with pytest.raises(SinkError, match=r"has rows of batches live/6, live/7 again.* Nothing was done there\."):
+        publish(sink, 6, epoch=2, rows=6)
+    assert rows(root) == {(6, 1): 3, (7, 1): 3}
 
 
 def test_a_restore_that_names_no_version_which_a_table_can_have_stops_nobody(sink: OpenSink, root: Path) -> None:

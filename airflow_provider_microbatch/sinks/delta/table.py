@@ -265,6 +265,10 @@ class OpenDeltaTable(OpenLogged):
         out = [key for key in keys if snapshot.is_taken_out(key)]
         return come_back(self._present_in(snapshot), snapshot, self._home, out) if out else []
 
+    def _from(self, key: BatchKey) -> list[BatchKey]:
+        """That batch and the later ones of its lane, of those that were ever in, or about to be."""
+        return [BatchKey(key.lane, id) for id in self._records.ids(key.lane, after=key.id - 1)]
+
     def _away_below(self, snapshot: Snapshot, back: Sequence[BatchKey]) -> list[tuple[BatchKey, str]]:
         return away_below(self._present_in(snapshot), snapshot, self._records, back[0]) if back else []
 
@@ -274,7 +278,7 @@ class OpenDeltaTable(OpenLogged):
         why = "What they are of is read, or run, once more, so that they would be there twice"
         if away:
             why = are_the_only_ones(away)
-        told = f"the Delta table {self._where} in {in_again(snapshot, back)}. {why}. Nothing was done."
+        told = f"the Delta table {self._where} in {in_again(snapshot, back)}. {why}. Nothing was done there."
         return SinkError(f"{told} {way_on(self._home, back, away)}")
 
     def lanes(self, tables: KnownTables) -> list[str]:
@@ -392,11 +396,12 @@ class OpenDeltaTable(OpenLogged):
             removal = self._removal(snapshot, batch, before)
             if ready is not None:
                 self._warn_of_deleted(out, removal.rows)
-        elif snapshot is not None and ready is not None and self._back(snapshot, [batch.key]):
-            away = self._away_below(snapshot, [batch.key])
-            if away:
-                lane, ids = batch.key.lane, self._records.ids(batch.key.lane, after=batch.key.id - 1)
-                raise self._in_the_way(snapshot, self._back(snapshot, [BatchKey(lane, id) for id in ids]), away)
+        elif snapshot is not None and ready is not None and (back := self._back(snapshot, self._from(batch.key))):
+            # A RESTORE that came after the plan: no look at later batches has seen their rows, and this one may be made
+            # of what they are of.
+            away = self._away_below(snapshot, back)
+            if away or back != [batch.key]:
+                raise self._in_the_way(snapshot, back, away)
             # What was read for these rows has been planned anew, and what was made of that before is in: beside the
             # output that comes in they would be doubled.
             removal = self._removal(snapshot, batch, None)
