@@ -14,6 +14,7 @@ from deltalake import write_deltalake
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks import OpenSink
+from airflow_provider_microbatch.sinks.delta import come_back, present
 from tests.sinks.delta_stages import write_delta_stage
 from tests.sinks.delta_world import damage, optimize_and_vacuum, publish, rows, table
 from tests.sinks.delta_world import root as root
@@ -117,6 +118,76 @@ def test_rows_that_were_read_again_before_the_restore_stay_until_what_was_made_o
     assert rows(root) == {(number, 1): 3 for number in range(5, first)} | {(first, 4): 3 * (9 - first)}
     sink.publish(expect(BatchKey("live", following)), 3)
     assert rows(root)[(following, 3)] == 3
+
+
+@pytest.mark.parametrize("how", ["others have written since", "the log has lost them"])
+def test_rows_may_be_the_only_ones_whatever_the_newest_commits_tell(
+    sink: OpenSink, root: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """On top of them a batch would take them out, and nothing would tell that they are gone."""
+    monkeypatch.setattr(present, "_COMMITS", 1)
+    read_again(sink, root)
+    write_deltalake(str(root), table(root).to_pyarrow_table().slice(0, 0), mode="append")
+    if how == "the log has lost them":
+        table(root).create_checkpoint()
+        for entry in sorted((root / "_delta_log").glob("*.json"))[:-1]:
+            entry.unlink()
+    with pytest.raises(SinkError, match=r"no rows there any more: live/6, put back by .* First bring back live/6,"):
+        sink.batches_after("live", 7, NOTHING_KNOWN)
+    with pytest.raises(SinkError, match=r"First bring back live/6,"):
+        publish(sink, 7, epoch=3)
+    assert rows(root) == {(number, 1): 3 for number in (5, 6, 7)}
+
+
+def test_a_batch_whose_files_are_there_was_not_put_back_by_what_the_log_has_lost(sink: OpenSink, root: Path) -> None:
+    publish(sink, 5)
+    publish(sink, 6)
+    before = table(root).version()
+    assert sink.withdraw(expect(BatchKey("live", 6)), 1)
+    table(root).restore(before)
+    table(root).create_checkpoint()
+    for entry in sorted((root / "_delta_log").glob("*.json"))[:-1]:
+        entry.unlink()
+    assert list(sink.batches_after("live", 6, NOTHING_KNOWN)) == []
+    publish(sink, 6, epoch=2)
+    assert rows(root) == {(5, 1): 3, (6, 2): 3}
+
+
+def test_rows_may_be_the_only_ones_however_many_numbers_lie_between(
+    sink: OpenSink, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How many are named at most is no limit of those that are looked at."""
+    monkeypatch.setattr(come_back, "_NAMED", 1)
+    publish(sink, 5)
+    publish(sink, 8)
+    before = table(root).version()
+    assert sink.withdraw(expect(BatchKey("live", 8)), 1)
+    publish(sink, 6, epoch=2, rows=9)
+    table(root).restore(before)
+    with pytest.raises(SinkError, match=r"First bring back live/6,"):
+        sink.batches_after("live", 8, NOTHING_KNOWN)
+
+
+def test_rows_that_nobody_has_counted_may_have_gone_with_a_restore(sink: OpenSink, root: Path) -> None:
+    read_again(sink, root, counted=False)
+    with pytest.raises(SinkError, match=r"First bring back live/6,"):
+        sink.batches_after("live", 7, NOTHING_KNOWN)
+
+
+def read_again(sink: OpenSink, root: Path, *, counted: bool = True) -> None:
+    """Batches 6 and 7 are taken out, what they had read is published as 6, and a RESTORE undoes that in the table."""
+    for number in (5, 6, 7):
+        publish(sink, number)
+    before = table(root).version()
+    for number in (7, 6):
+        assert sink.withdraw(expect(BatchKey("live", number)), 1)
+    folder = write_delta_stage(sink, 2, batch=batch_of(BatchKey("live", 6)), rows=6)
+    if not counted:
+        told = folder / "_manifest" / "part-00000.txt"
+        told.write_text(told.read_text().replace('"numOutputRows": 6', '"numOutputRows": null'))
+        assert "null" in told.read_text()
+    sink.publish(expect(BatchKey("live", 6)), 2)
+    table(root).restore(before)
 
 
 def test_an_attempt_that_was_planned_before_the_restore_is_not_published_beside_rows_of_later_batches(

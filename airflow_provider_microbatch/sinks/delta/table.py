@@ -17,7 +17,7 @@ from airflow_provider_microbatch.sinks import Compacted, Compaction, ExpectedBat
 from airflow_provider_microbatch.sinks.delta import DeltaSink, protocol
 from airflow_provider_microbatch.sinks.delta.adding import add_of, partition_values
 from airflow_provider_microbatch.sinks.delta.columns import Columns
-from airflow_provider_microbatch.sinks.delta.come_back import are_the_only_ones, away_below, come_back, in_again, way_on
+from airflow_provider_microbatch.sinks.delta.come_back import are_the_only_ones, come_back, gone_since, in_again, way_on
 from airflow_provider_microbatch.sinks.delta.compacting import Compacting
 from airflow_provider_microbatch.sinks.delta.home import Home
 from airflow_provider_microbatch.sinks.delta.intake import intake_of, rules_of
@@ -234,7 +234,7 @@ class OpenDeltaTable(OpenLogged):
             if snapshot is None:
                 return []
             back = self._back(snapshot, keys)
-            away, later = self._away_below(snapshot, back), [key for key in back if key.id > number]
+            away, later = self._gone_since(snapshot, back), [key for key in back if key.id > number]
             if away or later:
                 raise self._in_the_way(snapshot, back if away else later, away)
             return [key.id for key in keys if key.id > number and snapshot.number(key) is not None]
@@ -247,7 +247,7 @@ class OpenDeltaTable(OpenLogged):
                 snapshot, keys = self._ever_in(tables, lane)
                 back = [] if snapshot is None else self._back(snapshot, keys)
                 if snapshot is not None and back:
-                    way = way_on(self._home, back, self._away_below(snapshot, back))
+                    way = way_on(self._home, back, self._gone_since(snapshot, back))
                     found.append(f"{in_again(snapshot, back)}. {way}")
             return found
 
@@ -269,8 +269,8 @@ class OpenDeltaTable(OpenLogged):
         """That batch and the later ones of its lane, of those that were ever in, or about to be."""
         return [BatchKey(key.lane, id) for id in self._records.ids(key.lane, after=key.id - 1)]
 
-    def _away_below(self, snapshot: Snapshot, back: Sequence[BatchKey]) -> list[tuple[BatchKey, str]]:
-        return away_below(self._present_in(snapshot), snapshot, self._records, back[0]) if back else []
+    def _gone_since(self, snapshot: Snapshot, back: Sequence[BatchKey]) -> list[tuple[BatchKey, str]]:
+        return gone_since(self._present_in(snapshot), snapshot, self._records, back)
 
     def _in_the_way(
         self, snapshot: Snapshot, back: Sequence[BatchKey], away: Sequence[tuple[BatchKey, str]]
@@ -399,7 +399,7 @@ class OpenDeltaTable(OpenLogged):
         elif snapshot is not None and ready is not None and (back := self._back(snapshot, self._from(batch.key))):
             # A RESTORE that came after the plan: no look at later batches has seen their rows, and this one may be made
             # of what they are of.
-            away = self._away_below(snapshot, back)
+            away = self._gone_since(snapshot, back)
             if away or back != [batch.key]:
                 raise self._in_the_way(snapshot, back, away)
             # What was read for these rows has been planned anew, and what was made of that before is in: beside the
