@@ -50,6 +50,22 @@ MUTATIONS = [
         tests=(DELTA,),
     ),
     Mutation(
+        name="the command that takes rows out is for whatever the table has then",
+        why="typed after a batch has come in under that number it takes out the good rows, and all is green",
+        file="sinks/delta/come_back.py",
+        old="{home.in_python(snapshot.version)}",
+        new="{home.in_python()}",
+        tests=(DELTA,),
+    ),
+    Mutation(
+        name="the commit that takes rows out as it was told counts as another's",
+        why="nobody tells any more of the rows that went with the RESTORE before",
+        file="sinks/delta/come_back.py",
+        old='    told = {"microbatch": ',
+        new='    told = {"other": ',
+        tests=(OVER_A_REWIND,),
+    ),
+    Mutation(
         name="a batch whose rows nobody has counted had none",
         why="rows of before are taken out as if others were there, and they are lost in green",
         file="sinks/delta/come_back.py",

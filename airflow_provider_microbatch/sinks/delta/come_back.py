@@ -11,7 +11,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 
-from airflow_provider_microbatch.checkpoint.key import BatchKey, is_lane
+from airflow_provider_microbatch.checkpoint.key import LETTERS, BatchKey, is_lane
 from airflow_provider_microbatch.sinks.delta.home import Home
 from airflow_provider_microbatch.sinks.delta.log import Snapshot, in_words
 from airflow_provider_microbatch.sinks.delta.present import Present
@@ -87,20 +87,31 @@ def are_the_only_ones(away: Sequence[tuple[BatchKey, str]]) -> str:
     return f"{why}: {named}, put back by {by}"
 
 
-def way_on(home: Home, keys: Sequence[BatchKey], away: Sequence[tuple[BatchKey, str]] = ()) -> str:
+def way_on(home: Home, snapshot: Snapshot, keys: Sequence[BatchKey], away: Sequence[tuple[BatchKey, str]] = ()) -> str:
     """What is done, in this order, until the rows are out. All batches are of one lane.
+
+    The command is for the version that was looked at: typed after a batch has come in under such a number it would
+    take out the good rows. And its commit says that it was told here: one of others after a RESTORE could have brought
+    rows, so that nobody would tell any more of those which the RESTORE took away.
 
     :param away: as :func:`gone_since` has them.
     """
-    ids = ", ".join(str(key.id) for key in keys[:_NAMED])
-    rows = f"lane = '{keys[0].lane}' AND batch_id IN ({ids})"
-    code = f'from deltalake import DeltaTable; {home.in_python}.delete("{rows}")'
-    take = f"Take them out: python -c {shlex.quote(code)}"
-    if not away:
-        return take
+    lane, ids = keys[0].lane, ", ".join(str(key.id) for key in keys[:_NAMED])
+    named = _named([key for key, _ in away])
+    clear = f"bring back {named}, by a clear of the task that made it, or as `microbatch check --table` says"
+    # While letters that were run again are in a table, nothing that makes them anew is accepted.
+    if away and (lane != LETTERS or any(key.lane == lane for key, _ in away)):
+        return f"First {clear}; then look again: what is left to do is told then"
+    told = {"microbatch": {"took_out": [str(key) for key in keys[:_NAMED]]}}
+    code = (
+        f"from deltalake import CommitProperties, DeltaTable; {home.in_python(snapshot.version)}.delete("
+        f"\"lane = '{lane}' AND batch_id IN ({ids})\", commit_properties=CommitProperties(max_commit_retries=0, "
+        f"custom_metadata={told}))"
+    )
+    then = f" After that {clear}." if away else ""
     return (
-        f"First bring back {_named([key for key, _ in away])}, by a clear of the task that made it, or as `microbatch "
-        f"check --table` says; not before that is done: {take}"
+        f"This fails once version {snapshot.version} is not the newest any more; look again then.{then} Take them out: "
+        f"python -c {shlex.quote(code)}"
     )
 
 

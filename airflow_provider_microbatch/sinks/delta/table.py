@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey, is_lane
@@ -242,20 +243,23 @@ class OpenDeltaTable(OpenLogged):
     def strays(self, tables: KnownTables) -> list[str]:
         with self._telling("look for batches that were taken out"):
             lanes = filter(is_lane, self._records.lanes()) if self._is_here(tables) else ()
-            found = []
-            for lane in lanes:
-                snapshot, keys = self._ever_in(tables, lane)
-                back = [] if snapshot is None else self._back(snapshot, keys)
-                if snapshot is not None and back:
-                    way = way_on(self._home, back, self._gone_since(snapshot, back))
-                    found.append(f"{in_again(snapshot, back)}. {way}")
-            return found
+            snapshot, keys = self._ever_in(tables, *lanes)
+            if snapshot is None:
+                return []
+            back = self._back(snapshot, keys)
+            away = self._gone_since(snapshot, back)
+            next_one = "" if away else "Those of the batch that is planned next go by themselves as it comes in. "
+            of_lanes = [list(those) for _, those in groupby(back, key=lambda key: key.lane)]
+            return [
+                f"{in_again(snapshot, those)}. {next_one}{way_on(self._home, snapshot, those, away)}"
+                for those in of_lanes
+            ]
 
-    def _ever_in(self, tables: KnownTables, lane: str, *, after: int = -1) -> tuple[Snapshot | None, list[BatchKey]]:
-        """The table as it is now, and all batches of the lane that were ever in, or about to be; no table where
+    def _ever_in(self, tables: KnownTables, *lanes: str, after: int = -1) -> tuple[Snapshot | None, list[BatchKey]]:
+        """The table as it is now, and all batches of the lanes that were ever in, or about to be; no table where
         there are none."""
-        ids = self._records.ids(lane, after=after) if self._is_here(tables) else ()
-        keys = [BatchKey(lane, id) for id in ids]
+        asked = lanes if self._is_here(tables) else ()
+        keys = [BatchKey(lane, id) for lane in asked for id in self._records.ids(lane, after=after)]
         snapshot = self._log.open() if keys else None
         if snapshot is not None:
             protocol.check_memory(snapshot, where=self._where)
@@ -279,7 +283,7 @@ class OpenDeltaTable(OpenLogged):
         if away:
             why = are_the_only_ones(away)
         told = f"the Delta table {self._where} in {in_again(snapshot, back)}. {why}. Nothing was done there."
-        return SinkError(f"{told} {way_on(self._home, back, away)}")
+        return SinkError(f"{told} {way_on(self._home, snapshot, back, away)}")
 
     def lanes(self, tables: KnownTables) -> list[str]:
         with self._telling("list the lanes"):
