@@ -214,6 +214,24 @@ def test_rows_may_be_the_only_ones_however_many_numbers_lie_between(
         sink.batches_after("live", 8, NOTHING_KNOWN)
 
 
+def test_rows_stay_where_what_they_are_of_may_have_been_passed_over(sink: OpenSink, root: Path) -> None:
+    """The number before theirs is a position by hand, behind what they are of: no batch reads that."""
+    for number in (5, 6, 7):
+        publish(sink, number)
+    before = table(root).version()
+    for number in (7, 6):
+        assert sink.withdraw(expect(BatchKey("live", number)), 1)
+    table(root).restore(before)
+    with pytest.raises(SinkError, match=r"batch live/7 again.* So was live/6, in whose place is none") as refused:
+        sink.batches_after("live", 7, NOTHING_KNOWN)
+    with pytest.raises(SinkError, match=r"To have it read again, `microbatch rewind` to before live/6\."):
+        publish(sink, 7, epoch=2)
+    assert rows(root) == {(number, 1): 3 for number in (5, 6, 7)}
+    take_out(str(refused.value))
+    publish(sink, 7, epoch=2)
+    assert rows(root) == {(5, 1): 3, (6, 1): 3, (7, 2): 3}
+
+
 def test_rows_that_nobody_has_counted_may_have_gone_with_a_restore(sink: OpenSink, root: Path) -> None:
     read_again(sink, root, counted=False)
     with pytest.raises(SinkError, match=r"First bring back live/6,"):

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from airflow_provider_microbatch.checkpoint.key import LETTERS, BatchKey, is_lane
 from airflow_provider_microbatch.sinks.delta.home import Home
 from airflow_provider_microbatch.sinks.delta.log import Snapshot, in_words
-from airflow_provider_microbatch.sinks.delta.present import Present
+from airflow_provider_microbatch.sinks.delta.present import OUT, Present
 from airflow_provider_microbatch.sinks.delta.removing import those_in
 from airflow_provider_microbatch.sinks.placed.logged import rows_written
 from airflow_provider_microbatch.sinks.placed.records import Records
@@ -61,6 +61,17 @@ def gone_since(
             if rows_written(manifest) != 0 and not present.may_have_attempt(manifest, f"{number:016x}"):
                 found.append((key, by))
     return found
+
+
+def passed_over(present: Present, snapshot: Snapshot, records: Records, back: Sequence[BatchKey]) -> list[BatchKey]:
+    """The batches before those, of their lane, that were taken out together with them and stay out: a position by hand,
+    or a batch set aside, has their numbers. What those that are back are of may be passed over by that, so that they
+    are the only rows of it.
+
+    :param back: as :func:`come_back` has them, of one lane, ascending, at least one.
+    """
+    keys = (BatchKey(back[0].lane, id) for id in records.ids(back[0].lane) if id < back[0].id)
+    return [key for key in keys if snapshot.is_taken_out(key) and present.away_by(key, OUT, back=back) is not None]
 
 
 def in_again(snapshot: Snapshot, keys: Sequence[BatchKey]) -> str:

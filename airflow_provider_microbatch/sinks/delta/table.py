@@ -18,7 +18,14 @@ from airflow_provider_microbatch.sinks import Compacted, Compaction, ExpectedBat
 from airflow_provider_microbatch.sinks.delta import DeltaSink, protocol
 from airflow_provider_microbatch.sinks.delta.adding import add_of, partition_values
 from airflow_provider_microbatch.sinks.delta.columns import Columns
-from airflow_provider_microbatch.sinks.delta.come_back import are_the_only_ones, come_back, gone_since, in_again, way_on
+from airflow_provider_microbatch.sinks.delta.come_back import (
+    are_the_only_ones,
+    come_back,
+    gone_since,
+    in_again,
+    passed_over,
+    way_on,
+)
 from airflow_provider_microbatch.sinks.delta.compacting import Compacting
 from airflow_provider_microbatch.sinks.delta.home import Home
 from airflow_provider_microbatch.sinks.delta.intake import intake_of, rules_of
@@ -238,6 +245,7 @@ class OpenDeltaTable(OpenLogged):
             away, later = self._gone_since(snapshot, back), [key for key in back if key.id > number]
             if away or later:
                 raise self._in_the_way(snapshot, back if away else later, away)
+            self._check_none_passed_over(snapshot, back)
             return [key.id for key in keys if key.id > number and snapshot.number(key) is not None]
 
     def strays(self, tables: KnownTables) -> list[str]:
@@ -275,6 +283,16 @@ class OpenDeltaTable(OpenLogged):
 
     def _gone_since(self, snapshot: Snapshot, back: Sequence[BatchKey]) -> list[tuple[BatchKey, str]]:
         return gone_since(self._present_in(snapshot), snapshot, self._records, back)
+
+    def _check_none_passed_over(self, snapshot: Snapshot, back: Sequence[BatchKey]) -> None:
+        passed = passed_over(self._present_in(snapshot), snapshot, self._records, back) if back else []
+        if passed:
+            raise SinkError(
+                f"the Delta table {self._where} in {in_again(snapshot, back)}. So was {passed[-1]}, in whose place is "
+                "none (a position by hand, or a batch set aside): what these are of may be read by no batch any more. "
+                f"Nothing was done there. To have it read again, `microbatch rewind` to before {passed[0]}. "
+                f"{way_on(self._home, snapshot, back)}"
+            )
 
     def _in_the_way(
         self, snapshot: Snapshot, back: Sequence[BatchKey], away: Sequence[tuple[BatchKey, str]]
@@ -406,6 +424,7 @@ class OpenDeltaTable(OpenLogged):
             away = self._gone_since(snapshot, back)
             if away or back != [batch.key]:
                 raise self._in_the_way(snapshot, back, away)
+            self._check_none_passed_over(snapshot, back)
             # What was read for these rows has been planned anew, and what was made of that before is in: beside the
             # output that comes in they would be doubled.
             removal = self._removal(snapshot, batch, None)
