@@ -106,3 +106,25 @@ def test_letters_are_run_again_in_place_of_those(of_letters: Checked) -> None:
     replay(world, 11)
     assert ids(world) == [1, 2, 3]
     assert is_clean(world)
+
+
+def test_rows_that_a_clear_has_made_of_letters_are_told_of_until_another_clear_brings_them_back(tmp_path: Path) -> None:
+    """They went with the RESTORE that brought the letters' back: without those the table has them in no form."""
+    world = Checked(tmp_path, sink=DeltaSink(str(tmp_path / "lake")))
+    world.land(1, 2, 3)
+    live(world, 0, 2)
+    replay(world, 10)
+    before = lake(world).version()
+    expire_all(world.root)
+    applied(world, rewind(-1, lane="dead-letters"))
+    live(world, 0, clear_number=1)
+    assert ids(world) == [1, 2, 3]
+    lake(world).restore(before)
+    with pytest.raises(SinkError, match=r"no rows there any more: live/0, .* After that bring back live/0,") as refused:
+        live(world, 0, clear_number=2)
+    take_out(str(refused.value))
+    (finding,) = check_table(world.checkpoint, everything=True).findings
+    assert "put back by" in finding.message
+    live(world, 0, clear_number=2)
+    assert ids(world) == [1, 2, 3]
+    assert is_clean(world)

@@ -2,8 +2,8 @@
 application transactions as they are, by which such a batch stays out.
 
 What it had read is planned anew since. Beside what is made of that its rows would be in the table twice. But that may
-have been made under a smaller number before the RESTORE, which took it out of the table: the rows are the only ones
-then, until that batch is brought back.
+have been made before the RESTORE, under a smaller number or in another lane, and have gone with it: the rows are the
+only ones then, until that batch is brought back.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.key import LETTERS, BatchKey, is_lane
 from airflow_provider_microbatch.sinks.delta.home import Home
 from airflow_provider_microbatch.sinks.delta.log import Snapshot, in_words
-from airflow_provider_microbatch.sinks.delta.present import Present
+from airflow_provider_microbatch.sinks.delta.present import OUT, Present
 from airflow_provider_microbatch.sinks.delta.removing import those_in
 from airflow_provider_microbatch.sinks.placed.logged import rows_written
 from airflow_provider_microbatch.sinks.placed.records import Records
@@ -37,20 +37,41 @@ def come_back(present: Present, snapshot: Snapshot, home: Home, keys: Iterable[B
     return those_in(snapshot, home, [key for key in keys if present.may_have(key)])
 
 
-def away_below(present: Present, snapshot: Snapshot, records: Records, key: BatchKey) -> list[tuple[BatchKey, str]]:
-    """The newest batches before that one, of its lane, that are in by the application transactions, and whose rows a
-    RESTORE took away; each with the commits that did so, in words.
+def gone_since(
+    present: Present, snapshot: Snapshot, records: Records, back: Sequence[BatchKey]
+) -> list[tuple[BatchKey, str]]:
+    """The batches, of any lane and number, that are in by the application transactions, and whose rows went with the
+    RESTORE that brought others back, or may have, where nobody can tell; each with the commits that did so, in words.
+
+    Any of them may have been made of what those had read: batches after a rewind have other ranges, and a clear may
+    make rows of what were dead letters.
 
     :param present: the batches of that snapshot.
+    :param back: as :func:`come_back` has them.
     :raises SinkError: if a manifest is gone.
     """
     found = []
-    for one in (BatchKey(key.lane, id) for id in records.ids(key.lane, after=max(key.id - _NAMED, 0) - 1)):
-        number = snapshot.number(one) if one.id < key.id else None
-        by = None if number is None else present.away_by(one, f"{number:016x}")
-        if number is not None and by is not None and rows_written(records.get(one, number)):
-            found.append((one, by))
+    keys = (BatchKey(lane, id) for lane in filter(is_lane, records.lanes()) for id in records.ids(lane))
+    for key in keys if back else ():
+        number = snapshot.number(key)
+        by = None if number is None else present.away_by(key, f"{number:016x}", back=back)
+        if number is not None and by is not None:
+            manifest = records.get(key, number)
+            # Rows that Spark has not counted may have been there.
+            if rows_written(manifest) != 0 and not present.may_have_attempt(manifest, f"{number:016x}"):
+                found.append((key, by))
     return found
+
+
+def passed_over(present: Present, snapshot: Snapshot, records: Records, back: Sequence[BatchKey]) -> list[BatchKey]:
+    """The batches before those, of their lane, that were taken out together with them and stay out: a position by hand,
+    or a batch set aside, has their numbers. What those that are back are of may be passed over by that, so that they
+    are the only rows of it.
+
+    :param back: as :func:`come_back` has them, of one lane, ascending, at least one.
+    """
+    keys = (BatchKey(back[0].lane, id) for id in records.ids(back[0].lane) if id < back[0].id)
+    return [key for key in keys if snapshot.is_taken_out(key) and present.away_by(key, OUT, back=back) is not None]
 
 
 def in_again(snapshot: Snapshot, keys: Sequence[BatchKey]) -> str:
@@ -58,10 +79,10 @@ def in_again(snapshot: Snapshot, keys: Sequence[BatchKey]) -> str:
 
     :param keys: as :func:`come_back` has them, at least one.
     """
-    named = ", ".join(map(str, keys[:_NAMED])) + (" …" if len(keys) > _NAMED else "")
     restored = (info for info in snapshot.table.history(_COMMITS) if info.get("operation") == "RESTORE")
     by = next(map(in_words, restored), None)
     told = "" if by is None else f"; put back, most likely, by {by}"
+    named = _named(keys)
     which = f"batch {named} again, which was" if len(keys) == 1 else f"batches {named} again, which were"
     return f"version {snapshot.version} has rows of {which} taken out{told}"
 
@@ -69,28 +90,41 @@ def in_again(snapshot: Snapshot, keys: Sequence[BatchKey]) -> str:
 def are_the_only_ones(away: Sequence[tuple[BatchKey, str]]) -> str:
     """That the rows may be all that there is of what was read, in words.
 
-    :param away: as :func:`away_below` has them, at least one.
+    :param away: as :func:`gone_since` has them, at least one.
     """
-    named = ", ".join(str(key) for key, _ in away)
-    return (
-        f"Batches before them may have been made of what these had read, and have no rows there any more: {named}, put "
-        f"back by {away[-1][1]}"
-    )
+    named = _named([key for key, _ in away])
+    by = "; ".join(dict.fromkeys(by for _, by in away))
+    why = "Others may have been made of what these had read, and have no rows there any more"
+    return f"{why}: {named}, put back by {by}"
 
 
-def way_on(home: Home, keys: Sequence[BatchKey], away: Sequence[tuple[BatchKey, str]] = ()) -> str:
+def way_on(home: Home, snapshot: Snapshot, keys: Sequence[BatchKey], away: Sequence[tuple[BatchKey, str]] = ()) -> str:
     """What is done, in this order, until the rows are out. All batches are of one lane.
 
-    :param away: as :func:`away_below` has them.
+    The command is for the version that was looked at: typed after a batch has come in under such a number it would
+    take out the good rows. And its commit says that it was told here: one of others after a RESTORE could have brought
+    rows, so that nobody would tell any more of those which the RESTORE took away.
+
+    :param away: as :func:`gone_since` has them.
     """
-    ids = ", ".join(str(key.id) for key in keys[:_NAMED])
-    rows = f"lane = '{keys[0].lane}' AND batch_id IN ({ids})"
-    code = f'from deltalake import DeltaTable; {home.in_python}.delete("{rows}")'
-    take = f"Take them out: python -c {shlex.quote(code)}"
-    if not away:
-        return take
-    named = ", ".join(str(key) for key, _ in away)
-    return (
-        f"First bring back {named}, by a clear of the task that made it, or as `microbatch check --table` says; not "
-        f"before that is done: {take}"
+    lane, ids = keys[0].lane, ", ".join(str(key.id) for key in keys[:_NAMED])
+    named = _named([key for key, _ in away])
+    clear = f"bring back {named}, by a clear of the task that made it, or as `microbatch check --table` says"
+    # While letters that were run again are in a table, nothing that makes them anew is accepted.
+    if away and (lane != LETTERS or any(key.lane == lane for key, _ in away)):
+        return f"First {clear}; then look again: what is left to do is told then"
+    told = {"microbatch": {"took_out": [str(key) for key in keys[:_NAMED]]}}
+    code = (
+        f"from deltalake import CommitProperties, DeltaTable; {home.in_python(snapshot.version)}.delete("
+        f"\"lane = '{lane}' AND batch_id IN ({ids})\", commit_properties=CommitProperties(max_commit_retries=0, "
+        f"custom_metadata={told}))"
     )
+    then = f" After that {clear}." if away else ""
+    return (
+        f"This fails once version {snapshot.version} is not the newest any more; look again then.{then} Take them out: "
+        f"python -c {shlex.quote(code)}"
+    )
+
+
+def _named(keys: Sequence[BatchKey]) -> str:
+    return ", ".join(map(str, keys[:_NAMED])) + (" …" if len(keys) > _NAMED else "")

@@ -7,20 +7,24 @@ written or merged the statistics do, as far as they are there. What might be in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.sinks.delta.log import Snapshot, in_words
-from airflow_provider_microbatch.sinks.delta.put_back import PutBack, put_back, target_of
+from airflow_provider_microbatch.sinks import Manifest
+from airflow_provider_microbatch.sinks.delta.history import History, is_ours
+from airflow_provider_microbatch.sinks.delta.log import WITHDRAWN, Snapshot, in_words
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
+from airflow_provider_microbatch.sinks.file.objects.layout import Written
 from airflow_provider_microbatch.sinks.placed.places import DATA, REST, folder_of_batch, shared_by
 
 _COMMITS = 1000
 """How many of the newest commits are searched for the one that took a batch's rows out."""
 _NAMED = 3
+OUT = f"{WITHDRAWN:016x}"
+"""What the commit info of a batch that was taken out has as the number of its manifest."""
 _MOVES_NO_ROW = ("OPTIMIZE", "VACUUM START", "VACUUM END", "ADD COLUMN", "SET TBLPROPERTIES", "CREATE TABLE")
 
 _Bounds = tuple[Any, Any]
@@ -40,17 +44,15 @@ class Present:
     def may_have(self, key: BatchKey) -> bool:
         """Whether a file of the version may have rows of the batch."""
         own, shared = self._files
-        return folder_of_batch(key) in own or any(
-            _is_within(key.lane, lanes) and _is_within(key.id, ids) for lanes, ids in shared
-        )
+        return folder_of_batch(key) in own or _is_in_any(key, shared)
 
     def taken_out_by(self, key: BatchKey, number: str) -> str:
         """The commits of others since the batch was published that may have taken rows out, newest first, in words.
 
         :param number: number of the batch's manifest, as the commit info has it.
         """
-        infos, _ = self._since(key, number)
-        found = [in_words(info) for info in infos if not (_is_ours(info) or _appends(info) or _moves_no_row(info))]
+        infos, _ = self._newest.since(key, number)
+        found = [in_words(info) for info in infos if not (is_ours(info) or _appends(info) or _moves_no_row(info))]
         return "; ".join(found[:_NAMED]) + ("; …" if len(found) > _NAMED else "")
 
     def put_back_by(self, key: BatchKey, number: str) -> str | None:
@@ -60,59 +62,60 @@ class Present:
 
         :param number: as for :meth:`taken_out_by`.
         """
-        infos, away = self._away(key, number)
+        infos, since = self._newest.since(key, number)
+        away = None if since is None else self._newest.put_back(since)
         if away is None:
             return None
         later = (info for info in infos if info["version"] > away.last)
-        return None if any(not (_is_ours(info) or _moves_no_row(info)) for info in later) else away.by
+        return None if any(not (is_ours(info) or _moves_no_row(info)) for info in later) else away.by
 
-    def away_by(self, key: BatchKey, number: str) -> str | None:
-        """The same, whatever others have written since; None if there are none, or the log does not tell any more."""
-        _, away = self._away(key, number)
+    def away_by(self, key: BatchKey, number: str, *, back: Iterable[BatchKey]) -> str | None:
+        """The same, whatever others have written since, by the whole history; also if that does not tell any more when
+        the batch was published, unless what brought others back is known, and has not put the table back that far.
+
+        :param back: the batches that were taken out, and are back.
+        """
+        history = self._whole
+        _, since = history.since(key, number)
+        if since is None and any(history.since(one, OUT)[1] is None for one in back):
+            return "a commit that the log does not have any more"
+        away = history.put_back(history.oldest if since is None else since)
         return None if away is None else away.by
 
-    def _away(self, key: BatchKey, number: str) -> tuple[Sequence[Mapping[str, Any]], PutBack | None]:
-        """The commits since the batch was published, newest first, and what of them has put the table back."""
-        infos, since = self._since(key, number)
-        # A RESTORE to a moment does not tell how far it went back, and what others write anew may be the batch's rows.
-        restored = [info for info in infos if target_of(info) is not None]
-        return infos, None if since is None else put_back(restored, at=self.version, since=since)
-
-    def _since(self, key: BatchKey, number: str) -> tuple[Sequence[Mapping[str, Any]], int | None]:
-        """The commits since the batch was published, newest first, and the version of that; all that are searched, and
-        None, if it is not among them."""
-        at = self._published.get((str(key), number))
-        return (self._history, None) if at is None else (self._history[:at], self._history[at]["version"])
+    def may_have_attempt(self, manifest: Manifest, number: str) -> bool:
+        """Whether a file may have rows of an attempt of whose publish the history does not tell any more. A file that
+        others share may have those of an attempt before, and would hide that those of a publish on record are gone."""
+        if self._whole.since(manifest.key, number)[1] is not None:
+            return False
+        own, shared = self._files
+        told, folder = manifest.identity, folder_of_batch(manifest.key)
+        names = {number} if told is None else {number, Written.by(told, manifest.epoch).name.rpartition("/")[2]}
+        return bool(own.get(folder, set()) & names) or _is_in_any(manifest.key, shared)
 
     @cached_property
-    def _published(self) -> dict[tuple[str, str], int]:
-        """Where the commits of batches are in the history, by batch and number of the manifest."""
-        commits = ((at, info["microbatch"]) for at, info in enumerate(self._history) if _is_ours(info))
-        # The newest counts, whatever anybody has written into an older one.
-        return {(str(ours.get("batch")), str(ours.get("manifest"))): at for at, ours in reversed(list(commits))}
+    def _newest(self) -> History:
+        return History(self._snapshot.table.history(_COMMITS), at=self.version)
 
     @cached_property
-    def _history(self) -> list[dict[str, Any]]:
-        return self._snapshot.table.history(_COMMITS)
+    def _whole(self) -> History:
+        return History(self._snapshot.table.history(), at=self.version)
 
     @cached_property
-    def _files(self) -> tuple[set[str], set[tuple[_Bounds, _Bounds]]]:
-        """Folders of batches with files, and bounds of lane and id in all other files."""
-        own, shared = set[str](), set[tuple[_Bounds, _Bounds]]()
+    def _files(self) -> tuple[dict[str, set[str]], set[tuple[_Bounds, _Bounds]]]:
+        """Folders of batches with files, each with the names of the attempts' in it, and bounds of lane and id in all
+        other files."""
+        own, shared = dict[str, set[str]](), set[tuple[_Bounds, _Bounds]]()
         lane, number = RESERVED_COLUMNS
         for file in self._snapshot.files("path", "num_records", "null_count", "min", "max"):
             path = unquote(file["path"])
             if path.startswith(f"{DATA}/") and not path.startswith(REST):
-                own.add("/".join(path.split("/")[:3]) + "/")
+                attempt = path.split("/")[:4]
+                own.setdefault("/".join(attempt[:3]) + "/", set()).add(attempt[-1])
             elif (joined := shared_by(path)) is not None:
                 shared.add(((joined.lane, joined.lane), (joined.low, joined.high)))
             elif not _has_none_of_ours(file):
                 shared.add((_bounds(file, lane), _bounds(file, number)))
         return own, shared
-
-
-def _is_ours(info: Mapping[str, Any]) -> bool:
-    return isinstance(info.get("microbatch"), Mapping)
 
 
 def _appends(info: Mapping[str, Any]) -> bool:
@@ -132,6 +135,11 @@ def _has_none_of_ours(file: Mapping[str, Any]) -> bool:
 
 def _bounds(file: Mapping[str, Any], column: str) -> _Bounds:
     return (file.get("min") or {}).get(column), (file.get("max") or {}).get(column)
+
+
+def _is_in_any(key: BatchKey, files: Iterable[tuple[_Bounds, _Bounds]]) -> bool:
+    """Whether a batch is within the bounds of any of these files."""
+    return any(_is_within(key.lane, lanes) and _is_within(key.id, ids) for lanes, ids in files)
 
 
 def _is_within(value: Any, bounds: _Bounds) -> bool:

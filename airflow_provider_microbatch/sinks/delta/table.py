@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey, is_lane
@@ -17,7 +18,14 @@ from airflow_provider_microbatch.sinks import Compacted, Compaction, ExpectedBat
 from airflow_provider_microbatch.sinks.delta import DeltaSink, protocol
 from airflow_provider_microbatch.sinks.delta.adding import add_of, partition_values
 from airflow_provider_microbatch.sinks.delta.columns import Columns
-from airflow_provider_microbatch.sinks.delta.come_back import are_the_only_ones, away_below, come_back, in_again, way_on
+from airflow_provider_microbatch.sinks.delta.come_back import (
+    are_the_only_ones,
+    come_back,
+    gone_since,
+    in_again,
+    passed_over,
+    way_on,
+)
 from airflow_provider_microbatch.sinks.delta.compacting import Compacting
 from airflow_provider_microbatch.sinks.delta.home import Home
 from airflow_provider_microbatch.sinks.delta.intake import intake_of, rules_of
@@ -234,28 +242,32 @@ class OpenDeltaTable(OpenLogged):
             if snapshot is None:
                 return []
             back = self._back(snapshot, keys)
-            away, later = self._away_below(snapshot, back), [key for key in back if key.id > number]
+            away, later = self._gone_since(snapshot, back), [key for key in back if key.id > number]
             if away or later:
                 raise self._in_the_way(snapshot, back if away else later, away)
+            self._check_none_passed_over(snapshot, back)
             return [key.id for key in keys if key.id > number and snapshot.number(key) is not None]
 
     def strays(self, tables: KnownTables) -> list[str]:
         with self._telling("look for batches that were taken out"):
             lanes = filter(is_lane, self._records.lanes()) if self._is_here(tables) else ()
-            found = []
-            for lane in lanes:
-                snapshot, keys = self._ever_in(tables, lane)
-                back = [] if snapshot is None else self._back(snapshot, keys)
-                if snapshot is not None and back:
-                    way = way_on(self._home, back, self._away_below(snapshot, back))
-                    found.append(f"{in_again(snapshot, back)}. {way}")
-            return found
+            snapshot, keys = self._ever_in(tables, *lanes)
+            if snapshot is None:
+                return []
+            back = self._back(snapshot, keys)
+            away = self._gone_since(snapshot, back)
+            next_one = "" if away else "Those of the batch that is planned next go by themselves as it comes in. "
+            of_lanes = [list(those) for _, those in groupby(back, key=lambda key: key.lane)]
+            return [
+                f"{in_again(snapshot, those)}. {next_one}{way_on(self._home, snapshot, those, away)}"
+                for those in of_lanes
+            ]
 
-    def _ever_in(self, tables: KnownTables, lane: str, *, after: int = -1) -> tuple[Snapshot | None, list[BatchKey]]:
-        """The table as it is now, and all batches of the lane that were ever in, or about to be; no table where
+    def _ever_in(self, tables: KnownTables, *lanes: str, after: int = -1) -> tuple[Snapshot | None, list[BatchKey]]:
+        """The table as it is now, and all batches of the lanes that were ever in, or about to be; no table where
         there are none."""
-        ids = self._records.ids(lane, after=after) if self._is_here(tables) else ()
-        keys = [BatchKey(lane, id) for id in ids]
+        asked = lanes if self._is_here(tables) else ()
+        keys = [BatchKey(lane, id) for lane in asked for id in self._records.ids(lane, after=after)]
         snapshot = self._log.open() if keys else None
         if snapshot is not None:
             protocol.check_memory(snapshot, where=self._where)
@@ -265,8 +277,22 @@ class OpenDeltaTable(OpenLogged):
         out = [key for key in keys if snapshot.is_taken_out(key)]
         return come_back(self._present_in(snapshot), snapshot, self._home, out) if out else []
 
-    def _away_below(self, snapshot: Snapshot, back: Sequence[BatchKey]) -> list[tuple[BatchKey, str]]:
-        return away_below(self._present_in(snapshot), snapshot, self._records, back[0]) if back else []
+    def _from(self, key: BatchKey) -> list[BatchKey]:
+        """That batch and the later ones of its lane, of those that were ever in, or about to be."""
+        return [BatchKey(key.lane, id) for id in self._records.ids(key.lane, after=key.id - 1)]
+
+    def _gone_since(self, snapshot: Snapshot, back: Sequence[BatchKey]) -> list[tuple[BatchKey, str]]:
+        return gone_since(self._present_in(snapshot), snapshot, self._records, back)
+
+    def _check_none_passed_over(self, snapshot: Snapshot, back: Sequence[BatchKey]) -> None:
+        passed = passed_over(self._present_in(snapshot), snapshot, self._records, back) if back else []
+        if passed:
+            raise SinkError(
+                f"the Delta table {self._where} in {in_again(snapshot, back)}. So was {passed[-1]}, in whose place is "
+                "none (a position by hand, or a batch set aside): what these are of may be read by no batch any more. "
+                f"Nothing was done there. To have it read again, `microbatch rewind` to before {passed[0]}. "
+                f"{way_on(self._home, snapshot, back)}"
+            )
 
     def _in_the_way(
         self, snapshot: Snapshot, back: Sequence[BatchKey], away: Sequence[tuple[BatchKey, str]]
@@ -274,8 +300,8 @@ class OpenDeltaTable(OpenLogged):
         why = "What they are of is read, or run, once more, so that they would be there twice"
         if away:
             why = are_the_only_ones(away)
-        told = f"the Delta table {self._where} in {in_again(snapshot, back)}. {why}. Nothing was done."
-        return SinkError(f"{told} {way_on(self._home, back, away)}")
+        told = f"the Delta table {self._where} in {in_again(snapshot, back)}. {why}. Nothing was done there."
+        return SinkError(f"{told} {way_on(self._home, snapshot, back, away)}")
 
     def lanes(self, tables: KnownTables) -> list[str]:
         with self._telling("list the lanes"):
@@ -392,11 +418,13 @@ class OpenDeltaTable(OpenLogged):
             removal = self._removal(snapshot, batch, before)
             if ready is not None:
                 self._warn_of_deleted(out, removal.rows)
-        elif snapshot is not None and ready is not None and self._back(snapshot, [batch.key]):
-            away = self._away_below(snapshot, [batch.key])
-            if away:
-                lane, ids = batch.key.lane, self._records.ids(batch.key.lane, after=batch.key.id - 1)
-                raise self._in_the_way(snapshot, self._back(snapshot, [BatchKey(lane, id) for id in ids]), away)
+        elif snapshot is not None and ready is not None and (back := self._back(snapshot, self._from(batch.key))):
+            # A RESTORE that came after the plan: no look at later batches has seen their rows, and this one may be made
+            # of what they are of.
+            away = self._gone_since(snapshot, back)
+            if away or back != [batch.key]:
+                raise self._in_the_way(snapshot, back, away)
+            self._check_none_passed_over(snapshot, back)
             # What was read for these rows has been planned anew, and what was made of that before is in: beside the
             # output that comes in they would be doubled.
             removal = self._removal(snapshot, batch, None)

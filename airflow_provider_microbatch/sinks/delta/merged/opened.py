@@ -109,7 +109,7 @@ class OpenMerged(OpenDeltaTable):
             away = put_back(snapshot.history_after(since), at=snapshot.version, since=since)
         if away is not None:
             beside = f" That takes out what others have committed since ({away.beside})." if away.beside else ""
-            code = f"from deltalake import DeltaTable; {self._home.in_python}.restore({away.good})"
+            code = f"from deltalake import DeltaTable; {self._home.in_python()}.restore({away.good})"
             raise SinkError(
                 f"somebody has put the rows of the Delta table {self._where} back as a whole ({away.by}), and not the "
                 "newest changes, by which the next change of a key is judged: keys would keep wrong rows. Nothing was "
