@@ -32,10 +32,11 @@ def in_words(lane: str) -> str | None:
 
 
 def read_only_by(lane: str) -> str:
-    """The way on with what an interval's lane has taken and has no batch of."""
+    """The way on with what an interval's lane has taken and has no batch of. No log tells which run that was: under
+    another plan or schedule its clear would read other data, in green."""
     return (
-        f"Only a run of exactly the data interval {in_words(lane)} reads it: clear its run, or backfill exactly that "
-        "interval."
+        f"Only a run of exactly the data interval {in_words(lane)} reads it: backfill exactly that interval. Its own "
+        "run reads it too, cleared while plan and schedule are what they were then."
     )
 
 
