@@ -134,7 +134,8 @@ class IntervalWork:
     ) -> FireDecision:
         """The sensor's question, as :mod:`~airflow_provider_microbatch.execution.fire` has it for the live lane."""
         self._planner.check_identity()
-        self._planner.check_names({})
+        if searched_ms is None:  # it may read an entry of each lane; no plan is made without this check
+            self._planner.check_names({})
         if run is not None and own_of_interval(
             self._checkpoint, run, self.key, newest_only=self._planner.own.was_searched(searched_ms)
         ):
