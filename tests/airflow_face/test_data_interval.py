@@ -147,6 +147,30 @@ def test_a_clear_replays_the_interval_of_its_run_though_the_pipeline_reads_what_
     assert operator.execute(context(world.root, number=2))["key"] == "live/0"
 
 
+def test_a_clear_of_a_run_of_a_partition_replays_what_the_run_has_made_and_else_what_its_partition_has(
+    tmp_path: Path,
+) -> None:
+    """A backfill had made a batch of the partition before."""
+    transform_file(tmp_path)
+    world = IntervalWorld(tmp_path)
+    timetable = CronPartitionTimetable("@daily", timezone="UTC")
+
+    def run(number: int, **given: Any) -> Any:
+        task = InlineOperator(task_id="micro_batch", pipeline=world.pipeline, inline=InlineEngine())
+        given = {"interval": None, "partition_date": INTERVAL[0], "timetable": timetable, **given}
+        return task.execute(context(tmp_path, number=number, **given))["key"]
+
+    land(world, INTERVAL[0], 1)
+    assert run(1, run_type="backfill") == f"{LANE}/0"
+    land(world, INTERVAL[1], 2)
+    assert run(2) == "live/0"
+    land(world, INTERVAL[1], 3)
+    assert run(4) == "live/1"
+    assert run(2, clear_number=1, try_number=2) == "live/0"
+    assert run(3, clear_number=1, try_number=2) == f"{LANE}/0"
+    assert world.ids() == [1, 2, 3]
+
+
 def test_what_a_rewound_interval_has_taken_is_read_by_the_backfill_that_is_named_also_once_the_plan_is_live(
     world: IntervalWorld,
 ) -> None:
