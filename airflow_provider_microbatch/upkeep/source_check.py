@@ -12,7 +12,7 @@ from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command, plan_given_up
 from airflow_provider_microbatch.checkpoint.verify import Finding
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, SinkError, SourceError
-from airflow_provider_microbatch.execution.intervals import read_only_by, without_batch
+from airflow_provider_microbatch.execution.intervals import read_only_by, taken_by, without_batch
 from airflow_provider_microbatch.execution.left import left_in
 from airflow_provider_microbatch.execution.planned import load_batch
 from airflow_provider_microbatch.sources import OpenSource
@@ -47,7 +47,7 @@ def find_without_batch(checkpoint: Checkpoint) -> list[Finding]:
         opened = ((name, recorded.source(name, lane=LIVE)) for name in recorded.source_names())
         for name, source in (*opened, *recorded.other_sources()):
             with suppress(CheckpointError, SourceError):
-                for lane in () if source is None else without_batch(checkpoint, source):
+                for lane in () if source is None else without_batch(checkpoint, taken_by(source)):
                     found.setdefault(
                         lane,
                         Finding(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import (
     BatchSetAsideError,
@@ -13,6 +15,7 @@ from airflow_provider_microbatch.exceptions import (
     NothingInIntervalError,
     SourceError,
 )
+from airflow_provider_microbatch.execution import backfill
 from airflow_provider_microbatch.execution.intervals import lane_of
 from tests.execution.intervals import IntervalWorld, hour
 from tests.execution.maintaining import applied, planned, rewind
@@ -53,6 +56,45 @@ def test_a_rewound_interval_is_found_and_no_run_of_another_skips_it(
     assert check(world, capsys)[0] == 0
     world.backfill(hour(0, hours=24), 5)
     assert world.ids() == [1, 2, 3]
+
+
+def test_a_batch_that_another_interval_is_about_to_plan_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two overlapping backfills at once: the one has taken its data, and its entry follows."""
+    world = IntervalWorld(tmp_path)
+    world.land_at(0.5, 1)
+    world.backfill(hour(0), 1)
+    applied(world, rewind(-1, lane=lane_of(hour(0))))
+    world.land_at(5.5, 2)
+    waited = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        world.backfill(hour(0), 2)
+
+    monkeypatch.setattr("time.sleep", sleep)
+    world.finish(world.work(hour(0, hours=24), taken_seconds=10), 3)
+    assert len(waited) == 1
+    assert world.ids() == [1, 2]
+
+
+def test_of_what_lies_elsewhere_no_log_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = IntervalWorld(tmp_path)
+    for number in range(4):
+        world.land_at(number + 0.5, number)
+        world.backfill(hour(number), number)
+    applied(world, rewind(-1, lane=lane_of(hour(0))))
+    asked, real = set[str](), backfill.without_batch
+
+    def ask(checkpoint: Checkpoint, lanes: Iterable[str]) -> list[str]:
+        asked.update(lanes := list(lanes))
+        return real(checkpoint, lanes)
+
+    monkeypatch.setattr(backfill, "without_batch", ask)
+    with pytest.raises(IntervalError, match="unless a run plans it right now"):
+        world.backfill(hour(0, hours=2), 9)
+    assert asked == {lane_of(hour(0)), lane_of(hour(1))}
 
 
 def test_another_source_that_refuses_leaves_what_the_first_has_taken_to_a_finding(
