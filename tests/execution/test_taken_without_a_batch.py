@@ -17,6 +17,9 @@ from airflow_provider_microbatch.exceptions import (
 )
 from airflow_provider_microbatch.execution import backfill
 from airflow_provider_microbatch.execution.intervals import lane_of
+from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.sources.file.open import OpenFileSource
+from airflow_provider_microbatch.upkeep.source_check import find_without_batch
 from tests.execution.intervals import IntervalWorld, hour
 from tests.execution.maintaining import applied, planned, rewind
 from tests.execution.test_set_aside import broken
@@ -95,6 +98,26 @@ def test_of_what_lies_elsewhere_no_log_is_asked(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(IntervalError, match="unless a run plans it right now"):
         world.backfill(hour(0, hours=2), 9)
     assert asked == {lane_of(hour(0)), lane_of(hour(1))}
+
+
+def test_check_reads_the_log_of_a_source_once_however_often_it_was_defined_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = IntervalWorld(tmp_path)
+    for number in range(3):
+        world.sources = {"orders": FileSource(str(world.landing("orders")), schema="id long", max_files=number + 1)}
+        world.land_at(number + 0.5, number)
+        world.backfill(hour(number), number)
+    applied(world, rewind(-1, lane=lane_of(hour(0))))
+    asked, real = [], OpenFileSource.taken_by
+
+    def ask(self: OpenFileSource) -> set[str]:
+        asked.append(self)
+        return real(self)
+
+    monkeypatch.setattr(OpenFileSource, "taken_by", ask)
+    assert len(find_without_batch(world.checkpoint)) == 1
+    assert len(asked) == 1
 
 
 def test_another_source_that_refuses_leaves_what_the_first_has_taken_to_a_finding(
