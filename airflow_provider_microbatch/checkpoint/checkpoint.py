@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -56,7 +56,7 @@ from airflow_provider_microbatch.checkpoint.forgotten import ForgottenRows
 from airflow_provider_microbatch.checkpoint.horizons import Horizons
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity, is_checkpoint_id
 from airflow_provider_microbatch.checkpoint.interval_runs import IntervalRuns
-from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey, check_name, is_lane
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey, check_name, is_lane, span_of
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.checkpoint.lane import Lane, Tail
 from airflow_provider_microbatch.checkpoint.leases import Leases
@@ -287,17 +287,14 @@ class Checkpoint:
     def read_names(self) -> set[str]:
         """Names of the sources that a batch has read from, as the newest entry of each lane says. Reads one entry of
         each lane; where the newest is torn, the newest that is not."""
-        newest = [self._newest_readable(lane) for lane in self.lanes()]
-        return {name for ends in newest for name, end in ends.items() if end is not None}
+        return {name for ends in self.newest_ends() for name, end in ends.items() if end is not None}
 
-    def not_planned(self, names: Sequence[str]) -> list[str]:
-        """Those of the names of sources that the newest entry of no lane has. Begins with the newest data interval, and
-        looks no further once none is left: an interval pipeline's sensor asks each time it looks."""
-        left, lanes = list(names), self.lanes() if names else []
-        while left and lanes:
-            planned = self._newest_readable(lanes.pop())
-            left = [name for name in left if name not in planned]
-        return left
+    def newest_ends(self) -> Iterator[Mapping[str, Offset | None]]:
+        """Ends of the newest entry of each lane, read as they are asked for: first those that most likely have all
+        sources of today, the newest data interval and the live lane."""
+        lanes = self.lanes()[::-1]
+        first = [*[lane for lane in lanes if span_of(lane) is not None][:1], LIVE]
+        return map(self._newest_readable, [*first, *(lane for lane in lanes if lane not in first)])
 
     def knows_source(self, name: str) -> bool:
         """Whether a source has, or once had, this name: by a rename, by its log, or by a batch that has read it."""

@@ -118,8 +118,10 @@ class RunIdentity:
             return Relation.SAME  # tries of two tasks cannot be compared
         first, before = self.first_try, other.first_try
         # A task that got more retries since its clear tells an earlier first try. The try that was made later is of no
-        # earlier clear, whatever its number: fenced as one, it would leave the clear's request waiting for ever.
-        is_told = is_newer is None or (newer.first_try or 1) > (older.first_try or 1)
+        # earlier clear, whatever its number: fenced as one, it would leave the clear's request waiting for ever. A try
+        # that seems later by a clock alone, and not by its number, is the earlier one: its clear would be lost.
+        by_clock_alone = newer.try_number <= older.try_number and newer._is_made_beside(older)
+        is_told = is_newer is None or (newer.first_try or 1) > (older.first_try or 1) or by_clock_alone
         if None not in (first, before) and first != before and is_told:
             return Relation.LATER if (first or 1) > (before or 1) else Relation.EARLIER
         if is_newer is not None and newer.try_number <= older.try_number:
@@ -134,9 +136,13 @@ class RunIdentity:
             return False
         if None not in (self.run_started, other.run_started) and self.run_started != other.run_started:
             return False
+        return self._is_made_beside(other) and self.try_number != other.try_number
+
+    def _is_made_beside(self, other: RunIdentity) -> bool:
+        """Whether the tries were made so close to each other that their ids do not tell the order: the clocks of two
+        hosts made them."""
         made, before = _made_ms(self.ti_id), _made_ms(other.ti_id)
-        close = made is not None and before is not None and abs(made - before) <= SKEW_MS
-        return close and self.try_number != other.try_number
+        return made is not None and before is not None and abs(made - before) <= SKEW_MS
 
     def _is_newer(self, other: RunIdentity) -> bool | None:
         """Whether Airflow made this try after the other one; None if neither ids nor starts of the runs tell."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ from airflow_provider_microbatch.execution.intervals import (
     longest_of,
     newest_of,
     read_only_by,
+    taken_by,
     without_batch,
 )
 from airflow_provider_microbatch.execution.labels import names_of
@@ -61,6 +63,8 @@ from airflow_provider_microbatch.pipeline import INTERVAL, REPLAY, SKIP, Pipelin
 from airflow_provider_microbatch.sources.intervals import Interval, IntervalSurvey
 
 log = logging.getLogger(__name__)
+
+_PAUSE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +102,8 @@ class IntervalWork:
         cannot tell.
     :param in_order: whether the run is one of those that the orchestrator makes in the order of their intervals, so
         that it makes no run for an earlier interval by itself any more.
+    :param taken_seconds: how long to wait for the batch of another interval that has taken data of this one, in
+        seconds: a run that plans it right now needs no longer.
     """
 
     def __init__(
@@ -109,6 +115,7 @@ class IntervalWork:
         clock_ms: Callable[[], int] = now_ms,
         others_run: Callable[[], bool] = lambda: True,
         in_order: bool = False,
+        taken_seconds: float = 10.0,
     ) -> None:
         self._lookback_ms = 0 if pipeline.plan != INTERVAL else round((pipeline.lookback or 0) * 1000)
         self.key = batch_of(interval)
@@ -120,6 +127,7 @@ class IntervalWork:
         self._clock_ms = clock_ms
         self._others_run = others_run
         self._in_order = in_order
+        self._taken_seconds = taken_seconds
         self._lane = checkpoint.lane(self.key.lane)
         self._planner = Planner(pipeline=pipeline, checkpoint=checkpoint, lane=self._lane, clock_ms=clock_ms)
 
@@ -134,7 +142,8 @@ class IntervalWork:
     ) -> FireDecision:
         """The sensor's question, as :mod:`~airflow_provider_microbatch.execution.fire` has it for the live lane."""
         self._planner.check_identity()
-        self._planner.check_names({})
+        if searched_ms is None:  # it may read an entry of each lane; no plan is made without this check
+            self._planner.check_names({})
         if run is not None and own_of_interval(
             self._checkpoint, run, self.key, newest_only=self._planner.own.was_searched(searched_ms)
         ):
@@ -315,19 +324,25 @@ class IntervalWork:
         """Check that no other interval has taken data of this one and has no batch of it. A run that left such data out
         would be green, and its rows in no table.
 
-        :raises IntervalError: if one has.
+        :raises IntervalError: if one has, and plans none within ``taken_seconds``.
         """
-        sources, asked = self._planner.sources, self._interval
-        lanes = {lane for name in sources.names for lane in without_batch(self._checkpoint, sources.open(name))}
-        for lane in sorted(lanes - {self.key.lane}):
-            start_ms, end_ms = span_of(lane) or (0, 0)
-            # What it took as late data lies before it.
-            if end_ms <= asked.start_ms or start_ms - self._lookback_ms >= asked.end_ms:
-                continue
+        sources = self._planner.sources
+        taken = {lane for name in sources.names for lane in taken_by(sources.open(name)) if self._may_overlap(lane)}
+        lanes, end = without_batch(self._checkpoint, taken - {self.key.lane}), time.monotonic() + self._taken_seconds
+        while lanes and (left := end - time.monotonic()) > 0:
+            time.sleep(min(_PAUSE_SECONDS, left))
+            lanes = without_batch(self._checkpoint, lanes)
+        for lane in lanes:
             raise IntervalError(
-                f"pipeline {self._pipeline.name!r}: data of {asked} was taken for batch {BatchKey(lane, 0)}, "
-                f"which is not in the logs. {read_only_by(lane)} This one goes on once that one is planned."
+                f"pipeline {self._pipeline.name!r}: data of {self._interval} was taken for batch {BatchKey(lane, 0)}, "
+                f"which is not in the logs, unless a run plans it right now. {read_only_by(lane)} This one goes on "
+                "once that one is planned."
             )
+
+    def _may_overlap(self, lane: str) -> bool:
+        """Whether a lane may have taken data of this interval. What it took as late data lies before its own one."""
+        start_ms, end_ms = span_of(lane) or (0, 0)
+        return self._interval.start_ms < end_ms and start_ms - self._lookback_ms < self._interval.end_ms
 
     def _lane_batch(self, run: RunIdentity, surveys: Sequence[IntervalSurvey]) -> BatchKey | None:
         """The batch of the interval's lane; planned now if there is none and it would have data.

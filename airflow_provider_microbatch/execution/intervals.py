@@ -32,20 +32,27 @@ def in_words(lane: str) -> str | None:
 
 
 def read_only_by(lane: str) -> str:
-    """The way on with what an interval's lane has taken and has no batch of."""
+    """The way on with what an interval's lane has taken and has no batch of. No log tells which run that was: under
+    another plan or schedule its clear would read other data, in green."""
     return (
-        f"Only a run of exactly the data interval {in_words(lane)} reads it: clear its run, or backfill exactly that "
-        "interval."
+        f"Only a run of exactly the data interval {in_words(lane)} reads it: backfill exactly that interval. Its own "
+        "run reads it too, cleared while plan and schedule are what they were then."
     )
 
 
-def without_batch(checkpoint: Checkpoint, source: OpenSource) -> list[str]:
-    """Lanes of data intervals that have taken data of the source and have no batch: it was rewound, or a process died
-    or another source refused before it was planned. No other lane reads that data."""
-    # Looked at before the logs: whoever plans a batch takes its data first.
+def taken_by(source: OpenSource) -> set[str]:
+    """Lanes of data intervals that have taken data of the source, whether they have a batch or not."""
     lanes = source.taken_by() if isinstance(source, TellsLanes) else set()
-    of_intervals = (lane for lane in sorted(lanes) if span_of(lane) is not None)
-    return [lane for lane in of_intervals if checkpoint.lane(lane).offset_log.latest_id() is None]
+    return {lane for lane in lanes if span_of(lane) is not None}
+
+
+def without_batch(checkpoint: Checkpoint, taken: Iterable[str]) -> list[str]:
+    """Lanes that have no batch of what they have taken: it was rewound, or a process died or another source refused
+    before it was planned. No other lane reads that data.
+
+    :param taken: lanes, as told by :func:`taken_by` before: whoever plans a batch takes its data first.
+    """
+    return [lane for lane in sorted(taken) if checkpoint.lane(lane).offset_log.latest_id() is None]
 
 
 def late_spans(

@@ -76,8 +76,7 @@ def find_left(checkpoint: Checkpoint) -> list[Finding]:
                 kind="left",
                 where=log.where(key.id),
                 message=f"batch {key} is planned, not committed, and nobody is at it. No other lane reads its data.",
-                repair=f"Clear {whose}, or backfill exactly the data interval {in_words(lane)}. If the pipeline was "
-                "planned by intervals then, and is not now: with plan='interval' while that runs.",
+                repair=f"Clear {whose}, or backfill exactly the data interval {in_words(lane)}.",
             )
         )
     return found

@@ -132,24 +132,40 @@ def as_planned(checkpoint: Checkpoint, interval: Interval, run: RunIdentity) -> 
 
 
 def planned_interval(checkpoint: Checkpoint, run: RunIdentity) -> Interval | None:
-    """The interval whose batch a cleared run has planned before; None if there is none. The pipeline may read what is
-    new by now, and the clear would be lost with a run that has no interval. Reads an entry of each interval's lane, and
-    nothing for a run that was never cleared."""
+    """The interval whose batch a cleared run, or else an earlier run of its partition, has planned before; None if
+    there is none. The pipeline may read what is new by now, and the clear would be lost with a run that has no
+    interval. What the run itself has made of what was new comes before what its partition has. Reads an entry of each
+    interval's lane, and nothing for a run that was never cleared."""
+    of_partition = None
     for lane in checkpoint.lanes() if run.was_cleared else ():
         span = span_of(lane)
-        if span is not None and span[0] < span[1]:
-            planned = Interval(start_ms=span[0], end_ms=span[1])
-            if _has_planned(run, checkpoint, batch_of(planned)):
-                return planned
-    return None
+        if span is None or span[0] >= span[1]:
+            continue
+        planned = Interval(start_ms=span[0], end_ms=span[1])
+        by = _planned_by(checkpoint, batch_of(planned))
+        if by is not None and run.is_of(by):
+            return planned
+        if by is not None and _is_of(by, run):
+            of_partition = planned
+    return None if of_partition is None or _has_made_live(checkpoint, run) else of_partition
+
+
+def _has_made_live(checkpoint: Checkpoint, run: RunIdentity) -> bool:
+    lane = checkpoint.lane(LIVE)
+    return any(run.is_of(by) for number in reversed(lane.offset_log.ids()) for by in runs_of(lane, number))
 
 
 def _has_planned(run: RunIdentity, checkpoint: Checkpoint, key: BatchKey) -> bool:
+    by = _planned_by(checkpoint, key)
+    return by is not None and _is_of(by, run)
+
+
+def _planned_by(checkpoint: Checkpoint, key: BatchKey) -> RunIdentity | None:
     try:
         entry = checkpoint.lane(key.lane).offset_log.get(key.id)
     except CheckpointError:
-        return False  # torn, or another pipeline's: not known to be the run's
-    return entry is not None and entry.run is not None and _is_of(entry.run, run)
+        return None  # torn, or another pipeline's: not known to be a run's
+    return None if entry is None else entry.run
 
 
 def _is_of(by: RunIdentity, run: RunIdentity) -> bool:

@@ -35,12 +35,17 @@ def check_names(checkpoint: Checkpoint, sources: Iterable[str], ends: Mapping[st
         return
     known = {*ends, *(identity.sources if identity.pipeline is not None else ())}
     appeared = [name for name in named if name not in known and not names.is_new(name)]
-    # The lane's entries do not tell what only other lanes have read; and not every source has a log.
-    appeared = checkpoint.not_planned(appeared)
     if not appeared:
         return
+    # The lane's entries do not tell what only other lanes have read; and not every source has a log.
+    read: set[str] = set()
+    for others in checkpoint.newest_ends():
+        appeared = [name for name in appeared if name not in others]
+        if not appeared:
+            return
+        read |= {name for name, end in others.items() if end is not None}
     # Dead letters that were run again are read under a name that no pipeline of a user's has.
-    own, logs = checkpoint.read_names() - {SOURCE}, names.with_log()
+    own, logs = read - {SOURCE}, names.with_log()
     vanished = sorted({name for name, end in ends.items() if end is not None} | own | set(logs) - names.former())
     vanished = [name for name in vanished if name not in named]
     # Remains of a rename that came late, died, and was given up are no log of the source's own.

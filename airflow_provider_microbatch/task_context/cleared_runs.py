@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from airflow_provider_microbatch.checkpoint.entries import RunIdentity
-from airflow_provider_microbatch.checkpoint.key import LIVE
+from airflow_provider_microbatch.checkpoint.key import LIVE, span_of
+from airflow_provider_microbatch.execution.own_batches import runs_of
 from airflow_provider_microbatch.pipeline import Pipeline
-from airflow_provider_microbatch.task_context.run_context import open_checkpoint
+from airflow_provider_microbatch.task_context.run_context import BACKFILL, open_checkpoint
 
 _ASKED_AT_ONCE = 100
 """Most run ids in one question: the ids travel in a URL."""
@@ -19,8 +20,8 @@ class ClearedRuns:
     active run waits for data. Airflow starts the cleared run when the active run ends, so without new data the cleared
     run would stay queued for ever.
 
-    A queued run that has made a batch before was cleared. The log is read for the runs that made batches, only while
-    any run is queued, and each entry once.
+    A queued run that has made a batch before, of what was new or of a data interval, was cleared. The logs are read for
+    the runs that made batches, only while any run is queued, and each entry once.
 
     :param pipeline: a live pipeline; for any other none is found: a run that waits for its data interval has work of
         its own, and does not give way.
@@ -29,6 +30,7 @@ class ClearedRuns:
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._seen = -1
+        self._intervals: set[str] = set()
         self._run_ids: list[str] = []
         self._fruitless = 0
 
@@ -50,17 +52,21 @@ class ClearedRuns:
         return None
 
     def _read_on(self, dag_id: str) -> None:
-        lane = open_checkpoint(self._pipeline).lane(LIVE)
+        checkpoint = open_checkpoint(self._pipeline)
+        found: list[RunIdentity] = []
+        for name in checkpoint.lanes():  # of before the pipeline read what is new: a clear replays that batch too
+            if span_of(name) is not None and name not in self._intervals:
+                of_interval = list(runs_of(checkpoint.lane(name), 0))
+                found += of_interval
+                self._intervals.update([name] if of_interval else [])
+        lane = checkpoint.lane(LIVE)
         newest = lane.commit_log.latest_id()
-        if newest is None:
-            return
-        found = dict.fromkeys(self._run_ids)
-        for number in lane.commit_log.ids():
-            if number > self._seen:
-                for entry in (lane.offset_log.get(number), lane.commit_log.get(number)):
-                    if entry is not None and entry.run is not None and entry.run.dag_id == dag_id:
-                        found[entry.run.run_id] = None
-        self._run_ids, self._seen = list(found), newest
+        for number in lane.commit_log.ids() if newest is not None else ():
+            found += runs_of(lane, number) if number > self._seen else ()
+        # A backfill's runs have an allowance of their own: none waits for a run that is no backfill's.
+        told = (run.run_id for run in found if run.dag_id == dag_id and not run.run_id.startswith(f"{BACKFILL}__"))
+        self._run_ids = list(dict.fromkeys([*self._run_ids, *told]))
+        self._seen = -1 if newest is None else newest
 
 
 def _count(dag_id: str, run_ids: Sequence[str] | None = None) -> int:

@@ -12,7 +12,7 @@ from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command, plan_given_up
 from airflow_provider_microbatch.checkpoint.verify import Finding
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError, SinkError, SourceError
-from airflow_provider_microbatch.execution.intervals import read_only_by, without_batch
+from airflow_provider_microbatch.execution.intervals import read_only_by, taken_by, without_batch
 from airflow_provider_microbatch.execution.left import left_in
 from airflow_provider_microbatch.execution.planned import load_batch
 from airflow_provider_microbatch.sources import OpenSource
@@ -42,12 +42,18 @@ def find_without_batch(checkpoint: Checkpoint) -> list[Finding]:
     """A finding for each data interval that has taken data of a source and has no batch of it: no run is red, and no
     other lane reads that data. A source that cannot be loaded or read here is left out."""
     found = dict[str, Finding]()
+    asked = set[tuple[str, type[OpenSource]]]()
     with suppress(CheckpointError, DefinitionError):  # other checks report these
         recorded = Recorded(checkpoint)
         opened = ((name, recorded.source(name, lane=LIVE)) for name in recorded.source_names())
         for name, source in (*opened, *recorded.other_sources()):
+            # What was taken is on record by the source's name, whatever else its definitions of before had in them.
+            if source is None or (name, type(source)) in asked:
+                continue
             with suppress(CheckpointError, SourceError):
-                for lane in () if source is None else without_batch(checkpoint, source):
+                taken = taken_by(source)
+                asked.add((name, type(source)))
+                for lane in without_batch(checkpoint, taken):
                     found.setdefault(
                         lane,
                         Finding(

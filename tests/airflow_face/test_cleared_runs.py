@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,15 @@ from airflow.sdk.exceptions import AirflowSkipException
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import TaskSkippedEvent, TriggerEvent
 
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.sensors.new_data import NewDataSensor
 from airflow_provider_microbatch.task_context import cleared_runs as cleared_runs
 from airflow_provider_microbatch.task_context.cleared_runs import ClearedRuns
 from airflow_provider_microbatch.task_context.run_context import identity_of
 from airflow_provider_microbatch.triggers.new_data import NewDataTrigger
 from tests.airflow_face.support import context, tree
+from tests.execution.intervals import IntervalWorld, backfill_run, hour
 from tests.execution.world import World
 
 
@@ -112,6 +116,30 @@ def test_runs_that_have_made_no_batch_wait_their_turn_and_cost_one_question_a_lo
     assert runs.asked == 4
     runs.queued.add("run-1")
     assert clears.waiting(asking) == "run-1"
+
+
+def test_a_run_that_has_made_the_batch_of_a_data_interval_is_one_that_was_cleared(
+    tmp_path: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pipeline reads what is new by now."""
+    world = IntervalWorld(tmp_path, plan="interval")
+    for number in (1, 2):
+        world.land_at(number, number)
+        world.backfill(hour(number), number)
+    world.land_at(3, 3)
+    world.backfill(hour(3), dataclasses.replace(backfill_run(3), run_id="backfill__3"))
+    world.options["plan"] = "live"
+    runs.queued = {"manual-1"}
+    clears, asking = ClearedRuns(world.pipeline), identity_of(context(world.root, number=4))
+    assert clears.waiting(asking) is None
+    runs.queued = {"backfill__3", "manual-2"}
+    assert clears.waiting(asking) is None, "it has an allowance of its own"
+    asked: list[str] = []
+    real = Checkpoint.lane
+    monkeypatch.setattr(Checkpoint, "lane", lambda self, name: asked.append(name) or real(self, name))
+    runs.queued.add("run-1")
+    assert clears.waiting(asking) == "run-1"
+    assert asked == [LIVE], "what a lane of an interval has told is not asked again"
 
 
 def test_who_waits_for_a_data_interval_gives_way_to_nobody(world: World, runs: Runs) -> None:

@@ -26,6 +26,7 @@ from airflow.serialization.encoders import coerce_to_core_timetable
 from airflow.timetables.base import TimeRestriction
 
 from airflow_provider_microbatch.exceptions import EngineError, IntervalError
+from airflow_provider_microbatch.execution.left import find_left
 from airflow_provider_microbatch.execution.unread import way_on
 from airflow_provider_microbatch.operators.steps import CommitMicroBatchOperator, PlanMicroBatchOperator
 from airflow_provider_microbatch.sensors.new_data import NewDataSensor
@@ -33,9 +34,11 @@ from airflow_provider_microbatch.sources.intervals import Unread
 from airflow_provider_microbatch.task_context.data_interval import interval_of
 from airflow_provider_microbatch.task_context.run_context import identity_of
 from airflow_provider_microbatch.triggers.new_data import NewDataTrigger
+from airflow_provider_microbatch.upkeep.source_check import find_without_batch
 from tests.airflow_face.support import InlineOperator, InlineSlot, InlineSubmit, context, transform_file
 from tests.airflow_face.test_new_data import event, fires, triggered
 from tests.execution.intervals import IntervalWorld
+from tests.execution.maintaining import applied, rewind
 from tests.support.inline_engine import InlineEngine
 
 NOON = datetime(2026, 3, 29, 12, tzinfo=UTC)
@@ -142,6 +145,65 @@ def test_a_clear_replays_the_interval_of_its_run_though_the_pipeline_reads_what_
     assert len(engine.jobs) == 2
     land(world, INTERVAL[1], 2)
     assert operator.execute(context(world.root, number=2))["key"] == "live/0"
+
+
+def test_a_clear_of_a_run_of_a_partition_replays_what_the_run_has_made_and_else_what_its_partition_has(
+    tmp_path: Path,
+) -> None:
+    """A backfill had made a batch of the partition before."""
+    transform_file(tmp_path)
+    world = IntervalWorld(tmp_path)
+    timetable = CronPartitionTimetable("@daily", timezone="UTC")
+
+    def run(number: int, **given: Any) -> Any:
+        task = InlineOperator(task_id="micro_batch", pipeline=world.pipeline, inline=InlineEngine())
+        given = {"interval": None, "partition_date": INTERVAL[0], "timetable": timetable, **given}
+        return task.execute(context(tmp_path, number=number, **given))["key"]
+
+    land(world, INTERVAL[0], 1)
+    assert run(1, run_type="backfill") == f"{LANE}/0"
+    land(world, INTERVAL[1], 2)
+    assert run(2) == "live/0"
+    land(world, INTERVAL[1], 3)
+    assert run(4) == "live/1"
+    assert run(2, clear_number=1, try_number=2) == "live/0"
+    assert run(3, clear_number=1, try_number=2) == f"{LANE}/0"
+    assert world.ids() == [1, 2, 3]
+
+
+def test_what_a_rewound_interval_has_taken_is_read_by_the_backfill_that_is_named_also_once_the_plan_is_live(
+    world: IntervalWorld,
+) -> None:
+    """Its run, cleared, has no batch that it has planned, and reads what is new."""
+    land(world, INTERVAL[0], 1)
+    InlineOperator(task_id="micro_batch", pipeline=world.pipeline, inline=InlineEngine()).execute(context(world.root))
+    applied(world, rewind(-1, lane=LANE))
+    world.options["plan"] = "live"
+    operator = InlineOperator(task_id="micro_batch", pipeline=world.pipeline, inline=InlineEngine())
+    cleared = context(world.root, clear_number=1, try_number=2)
+    with pytest.raises(AirflowSkipException):
+        operator.execute(cleared)
+    [finding] = find_without_batch(world.checkpoint)
+    assert "backfill exactly that interval. Its own run" in finding.repair
+    assert operator.execute(context(world.root, number=2, run_type="backfill"))["key"] == f"{LANE}/0"
+    assert world.ids() == [1]
+
+
+def test_what_an_interval_has_planned_is_run_by_a_clear_of_its_run_also_once_the_plan_is_live(
+    world: IntervalWorld,
+) -> None:
+    land(world, INTERVAL[0], 1)
+    broken = InlineEngine(before_stage=ends_with_the_engine)
+    with pytest.raises(EngineError):
+        InlineOperator(task_id="micro_batch", pipeline=world.pipeline, inline=broken).execute(context(world.root))
+    world.options["plan"] = "live"
+    world.expire_leases()
+    [finding] = find_left(world.checkpoint)
+    assert "Clear task 'micro_batch' of run 'run-1'" in finding.repair
+    assert "plan=" not in finding.repair
+    operator = InlineOperator(task_id="micro_batch", pipeline=world.pipeline, inline=InlineEngine())
+    assert operator.execute(context(world.root, clear_number=1, try_number=2))["key"] == f"{LANE}/0"
+    assert find_left(world.checkpoint) == []
 
 
 def test_a_backfill_over_a_run_of_a_drain_replays_all_that_its_slots_have_made(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ ANEW = {"run_started": "2026-01-02T00:00:00+00:00"}
         pytest.param(made(20, clear_number=1, task_id="plan"), "LATER", "EARLIER", id="a clear, another task"),
         pytest.param(made(20, try_number=2, first_try=2), "LATER", "EARLIER", id="a clear that leaves the number"),
         pytest.param(made(20, try_number=2, first_try=2, **ANEW), "LATER", "EARLIER", id="such one, run started anew"),
+        pytest.param(made(9, try_number=2, first_try=2), "LATER", "EARLIER", id="such one, by a clock that is behind"),
         pytest.param(made(20), "LATER", "EARLIER", id="a task instance that was deleted and made again"),
         pytest.param(made(20, **ANEW), "OTHER", "OTHER", id="a run that was deleted and made again"),
         pytest.param(made(20, try_number=2, **ANEW), "OTHER", "OTHER", id="its retry"),

@@ -51,8 +51,9 @@ class IntervalWorld(World):
         return path
 
     def work(self, interval: Interval, **airflow: Any) -> IntervalWork:
+        given = {"taken_seconds": 0, **airflow}
         return IntervalWork(
-            pipeline=self.pipeline, checkpoint=self.checkpoint, interval=interval, clock_ms=self._tick, **airflow
+            pipeline=self.pipeline, checkpoint=self.checkpoint, interval=interval, clock_ms=self._tick, **given
         )
 
     def backfill(

@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.handover import hand_over
-from airflow_provider_microbatch.checkpoint.key import LETTERS
+from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import (
@@ -235,15 +235,43 @@ def test_a_poll_looks_at_no_more_lanes_than_tell_of_a_source_that_was_added(
         world.land_at(number + 0.5, number)
         world.backfill(hour(number), number)
         called(world, "orders", "refunds")
-    looked, real = [], Checkpoint._newest_readable
+    looked = looks(monkeypatch)
+    assert world.work(hour(4)).should_fire(backfill_run(4)).fire
+    assert looked == [lane_of(hour(3))]
+
+
+@pytest.mark.parametrize("plan", ["interval", "live"])
+def test_while_no_lane_has_a_source_that_was_added_its_first_poll_alone_looks_at_each_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: str
+) -> None:
+    world = IntervalWorld(tmp_path, plan=plan)
+    for number in range(4):
+        world.land_at(number + 0.5, number)
+        world.backfill(hour(number), number)
+    called(world, "orders", "refunds")
+    looked = looks(monkeypatch)
+
+    def fires(searched_ms: int | None) -> bool:
+        asked = world.work(hour(60)) if plan == "interval" else world.execution
+        return asked.should_fire(run_identity(4), searched_ms=searched_ms).fire
+
+    assert not fires(None)
+    assert looked == [lane_of(hour(3)), LIVE, *(lane_of(hour(number)) for number in (2, 1, 0))]
+    assert not fires(world.clock)
+    assert len(looked) == 5
+
+
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The lanes whose newest entry is looked at for its sources, from now on."""
+    looked: list[str] = []
+    real = Checkpoint._newest_readable
 
     def look(self: Checkpoint, lane: str) -> Mapping[str, Offset | None]:
         looked.append(lane)
         return real(self, lane)
 
     monkeypatch.setattr(Checkpoint, "_newest_readable", look)
-    assert world.work(hour(4)).should_fire(backfill_run(4)).fire
-    assert looked == [lane_of(hour(3))]
+    return looked
 
 
 def test_the_dead_letters_that_were_run_again_are_no_source_that_vanished(tmp_path: Path) -> None:

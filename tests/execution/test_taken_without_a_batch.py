@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import (
     BatchSetAsideError,
@@ -13,12 +15,17 @@ from airflow_provider_microbatch.exceptions import (
     NothingInIntervalError,
     SourceError,
 )
+from airflow_provider_microbatch.execution import backfill
 from airflow_provider_microbatch.execution.intervals import lane_of
+from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.sources.file.open import OpenFileSource
+from airflow_provider_microbatch.upkeep.source_check import find_without_batch
 from tests.execution.intervals import IntervalWorld, hour
 from tests.execution.maintaining import applied, planned, rewind
 from tests.execution.test_set_aside import broken
 
 EXACTLY = "backfill exactly that interval"
+CLEARED = "cleared while plan and schedule are what they were then"
 FIRST = "[2023-11-15T00:00:00Z, 2023-11-15T01:00:00Z)"
 
 
@@ -37,11 +44,12 @@ def test_a_rewound_interval_is_found_and_no_run_of_another_skips_it(
     world.land_at(1.5, 2)
     world.backfill(hour(1), 2)
     back = rewind(-1, lane=lane_of(hour(0)))
-    assert any(FIRST in note and EXACTLY in note for note in planned(world, back).notes)
+    [note] = [note for note in planned(world, back).notes if FIRST in note]
+    assert note.index(EXACTLY) < note.index(CLEARED)
     applied(world, back)
     status, told = check(world, capsys)
     assert status == 1
-    for words in ("left: ", f"{lane_of(hour(0))}/0", FIRST, EXACTLY):
+    for words in ("left: ", f"{lane_of(hour(0))}/0", FIRST, EXACTLY, CLEARED):
         assert words in told
     world.land_at(5.5, 3)
     with pytest.raises(IntervalError, match=r"interval-20231115T000000Z-20231115T010000Z/0, which is not in the logs"):
@@ -51,6 +59,65 @@ def test_a_rewound_interval_is_found_and_no_run_of_another_skips_it(
     assert check(world, capsys)[0] == 0
     world.backfill(hour(0, hours=24), 5)
     assert world.ids() == [1, 2, 3]
+
+
+def test_a_batch_that_another_interval_is_about_to_plan_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two overlapping backfills at once: the one has taken its data, and its entry follows."""
+    world = IntervalWorld(tmp_path)
+    world.land_at(0.5, 1)
+    world.backfill(hour(0), 1)
+    applied(world, rewind(-1, lane=lane_of(hour(0))))
+    world.land_at(5.5, 2)
+    waited = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        world.backfill(hour(0), 2)
+
+    monkeypatch.setattr("time.sleep", sleep)
+    world.finish(world.work(hour(0, hours=24), taken_seconds=10), 3)
+    assert len(waited) == 1
+    assert world.ids() == [1, 2]
+
+
+def test_of_what_lies_elsewhere_no_log_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = IntervalWorld(tmp_path)
+    for number in range(4):
+        world.land_at(number + 0.5, number)
+        world.backfill(hour(number), number)
+    applied(world, rewind(-1, lane=lane_of(hour(0))))
+    asked, real = set[str](), backfill.without_batch
+
+    def ask(checkpoint: Checkpoint, lanes: Iterable[str]) -> list[str]:
+        asked.update(lanes := list(lanes))
+        return real(checkpoint, lanes)
+
+    monkeypatch.setattr(backfill, "without_batch", ask)
+    with pytest.raises(IntervalError, match="unless a run plans it right now"):
+        world.backfill(hour(0, hours=2), 9)
+    assert asked == {lane_of(hour(0)), lane_of(hour(1))}
+
+
+def test_check_reads_the_log_of_a_source_once_however_often_it_was_defined_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = IntervalWorld(tmp_path)
+    for number in range(3):
+        world.sources = {"orders": FileSource(str(world.landing("orders")), schema="id long", max_files=number + 1)}
+        world.land_at(number + 0.5, number)
+        world.backfill(hour(number), number)
+    applied(world, rewind(-1, lane=lane_of(hour(0))))
+    asked, real = [], OpenFileSource.taken_by
+
+    def ask(self: OpenFileSource) -> set[str]:
+        asked.append(self)
+        return real(self)
+
+    monkeypatch.setattr(OpenFileSource, "taken_by", ask)
+    assert len(find_without_batch(world.checkpoint)) == 1
+    assert len(asked) == 1
 
 
 def test_another_source_that_refuses_leaves_what_the_first_has_taken_to_a_finding(

@@ -251,6 +251,7 @@ class Subject:
             checkpoint=self.named_checkpoint(),
             interval=interval,
             clock_ms=self._world.machine_ms,
+            taken_seconds=0,
         )
 
     def add_source(self, landing: str) -> None:
