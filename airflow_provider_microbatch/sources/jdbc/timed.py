@@ -17,7 +17,7 @@ from airflow_provider_microbatch.sources.intervals import HeldRanges, Interval, 
 from airflow_provider_microbatch.sources.jdbc.intervals import Batches, Table, free, live_of, survey
 from airflow_provider_microbatch.sources.jdbc.moment import Had, Made, Moment, micros, written
 from airflow_provider_microbatch.sources.jdbc.opened import OpenTable
-from airflow_provider_microbatch.sources.jdbc.taken import Found, Taken, is_of, other_than
+from airflow_provider_microbatch.sources.jdbc.taken import Found, Log, Taken, is_of, other_than
 from airflow_provider_microbatch.sources.pieces import Piece, common, joined
 
 if TYPE_CHECKING:
@@ -29,9 +29,6 @@ class Times(Table, Protocol):
 
     def check(self) -> None:
         """:raises SourceError: if the column does not have timestamps that can be read by."""
-
-    def identity(self) -> Made:
-        """The identity of the table."""
 
     def exact(self, place: Moment) -> Moment:
         """The same place, its times as the column's own clock shows them."""
@@ -117,7 +114,7 @@ class OpenTimed(OpenTable, Generic[T]):
             begin, end = planned
             if begin.by_hand and end.made is not None:
                 self._check_none_behind(begin, end.made, found)
-            log = self._log() if begin.by_hand or not found.live else ()
+            log = self._log() if begin.by_hand or not found.live else Log()
             if self._taken.claim(found, begin, end, log=log):
                 return end.text()
 
@@ -142,13 +139,17 @@ class OpenTimed(OpenTable, Generic[T]):
             f"{self._new_name()}"
         )
 
-    def _log(self) -> Sequence[tuple[Moment, Moment]]:
-        """Start and end of the live lane's committed batches, in order."""
+    def _log(self) -> Log:
+        """The live lane's committed batches."""
         committed = list(self._committed(LIVE))
         if not committed:
-            return ()
+            return Log()
+        # All that retention removed is one range, from nowhere. A command on an empty lane begins there too.
+        is_whole = committed[-1].start is not None or not committed[-1].is_read
+        kept = committed if is_whole else committed[:-1]
         with self._timed() as table:
-            return [(self._shown(table, one.start), self._shown(table, one.end)) for one in reversed(committed)]
+            shown = [(self._shown(table, one.start), self._shown(table, one.end)) for one in reversed(kept)]
+        return Log(ranges=shown, is_whole=is_whole)
 
     def survey_interval(self, interval: Interval, held: HeldRanges) -> IntervalSurvey:
         """Survey by the rows' timestamps. Of rows before the interval those are told that nobody has, for
@@ -220,7 +221,7 @@ class OpenTimed(OpenTable, Generic[T]):
             raise IntervalError(f"source {self._name!r}: {waits}, and would be in no batch. Try again.")
         wanted = joined(table.spans([(interval.start_ms, interval.end_ms), *interval.late]))
         found = self._of_table(table, found, wanted)
-        live = live_of(found, self._batches(table, held))
+        live = live_of(found, self._batches(table, held), table.identity())
         readable = wanted if until is None else common(wanted, [(wanted[0][0], until)])
         end = free(readable, seen=seen, found=found, live=live)
         return self._told_apart(table, replace(end, made=table.identity()))
