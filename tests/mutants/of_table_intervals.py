@@ -131,6 +131,14 @@ MUTATIONS = [
         tests=(KEPT,),
     ),
     Mutation(
+        name="a key is compared with the values of another column",
+        why="rows of the time to which the live lane had come are read twice, or by nobody",
+        file="sources/jdbc/taken.py",
+        old="    return replace(place, key=None) if is_by_others else place\n",
+        new="    return place\n",
+        tests=(KEPT,),
+    ),
+    Mutation(
         name="a position by hand in a table that was made again lies before intervals",
         why="which rows they had nobody knows, and they are read twice",
         file="sources/jdbc/timed.py",
@@ -190,8 +198,8 @@ MUTATIONS = [
         name="a position by hand of a zone is taken as it is written",
         why="rows between the two times are in no batch, or in two",
         file="sources/jdbc/timed.py",
-        old="        return table.exact(place) if place.by_hand else place\n",
-        new="        return place\n",
+        old="table.exact(place) if place.by_hand else by_times(place, now)\n",
+        new="by_times(place, now)\n",
         tests=(KEPT,),
     ),
     Mutation(

@@ -274,3 +274,21 @@ def test_two_planners_behind_a_position_by_hand_give_up_nothing_of_each_other(or
     insert(orders, 6)
     assert lanes.live() == [5]
     assert lanes.interval("interval-b", hours(0, 9)) == [2]
+
+
+def test_a_key_tells_nothing_of_another_column(orders: Orders, lanes_of: Callable[..., Lanes]) -> None:
+    """Behind a change of the column rows of the last time are those that the offered position counts as read."""
+    orders.table.execute("ALTER TABLE orders ADD COLUMN seq bigint NOT NULL DEFAULT 0")
+    for seq in (9, 8, 7):
+        orders.table.execute(f"INSERT INTO orders (seq, updated_at) VALUES ({seq}, {orders.at(1)})")
+    before, lanes = lanes_of(orders), lanes_of(orders, column="seq")
+    assert before.live() == [1, 2, 3]
+    lanes.logs = before.logs
+    here(lanes)
+    survey = lanes.survey("interval-a", hours(0, 9))
+    assert (survey.unread, survey.elsewhere, survey.left) == (False, 0, 0)
+    assert survey.holders == {BatchKey(LIVE, 0)}
+    assert lanes.interval("interval-a", hours(0, 9)) == []
+    orders.table.execute(f"INSERT INTO orders (seq, updated_at) VALUES (1, {orders.at(4)})")
+    assert lanes.live() == [4]
+    assert lanes.interval("interval-b", hours(0, 9)) == []

@@ -39,10 +39,12 @@ class Found:
         return dict(self.intervals).get(lane)
 
     def of_table(self, now: Made) -> Found:
-        """What is taken of the table as it is now: of one that was made again nothing of before is there."""
+        """What is taken of the table as it is now: of one that was made again nothing of before is there. Of one that
+        is read by another key the live lane has all rows of the times that it had come to, as the position says that
+        the user is offered."""
         return replace(
             self,
-            live=tuple(one for one in self.live if is_of(one.end, now)),
+            live=tuple(_by_key_of(one, now) for one in self.live if is_of(one.end, now)),
             intervals=tuple((lane, one) for lane, one in self.intervals if is_of(one, now)),
         )
 
@@ -58,6 +60,18 @@ class Log:
 
     ranges: Sequence[tuple[Moment, Moment]] = ()
     is_whole: bool = False
+
+
+def _by_key_of(one: Had, now: Made) -> Had:
+    """What a lane has, as far as its times tell where its key is another column's."""
+    end = by_times(one.end, now)
+    return one if end is one.end else Had(after=replace(one.after, key=None), end=end)
+
+
+def by_times(place: Moment, now: Made) -> Moment:
+    """A place, as far as its time tells it where its key is another column's."""
+    is_by_others = place.made is not None and place.made.is_by_others(now)
+    return replace(place, key=None) if is_by_others else place
 
 
 class Taken:

@@ -13,11 +13,17 @@ from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.exceptions import IntervalError, SourceError
 from airflow_provider_microbatch.sources import UNLIMITED, ReadLimit, SourceContext, digest_of_range
-from airflow_provider_microbatch.sources.intervals import HeldRanges, Interval, IntervalSurvey
+from airflow_provider_microbatch.sources.intervals import (
+    CommittedRange,
+    HeldRange,
+    HeldRanges,
+    Interval,
+    IntervalSurvey,
+)
 from airflow_provider_microbatch.sources.jdbc.intervals import Batches, Table, free, live_of, survey
 from airflow_provider_microbatch.sources.jdbc.moment import Had, Made, Moment, micros, written
 from airflow_provider_microbatch.sources.jdbc.opened import OpenTable
-from airflow_provider_microbatch.sources.jdbc.taken import Found, Log, Taken, is_of, other_than
+from airflow_provider_microbatch.sources.jdbc.taken import Found, Log, Taken, by_times, is_of, other_than
 from airflow_provider_microbatch.sources.pieces import Piece, common, joined
 
 if TYPE_CHECKING:
@@ -148,8 +154,7 @@ class OpenTimed(OpenTable, Generic[T]):
         is_whole = committed[-1].start is not None or not committed[-1].is_read
         kept = committed if is_whole else committed[:-1]
         with self._timed() as table:
-            shown = [(self._shown(table, one.start), self._shown(table, one.end)) for one in reversed(kept)]
-        return Log(ranges=shown, is_whole=is_whole)
+            return Log(ranges=self._shown(table, list(reversed(kept))), is_whole=is_whole)
 
     def survey_interval(self, interval: Interval, held: HeldRanges) -> IntervalSurvey:
         """Survey by the rows' timestamps. Of rows before the interval those are told that nobody has, for
@@ -258,13 +263,17 @@ class OpenTimed(OpenTable, Generic[T]):
 
     def _batches(self, table: T, held: HeldRanges) -> Batches:
         live = held.get(LIVE, ())
-        return [(one.key, self._shown(table, one.start), self._shown(table, one.end)) for one in live]
+        shown = self._shown(table, live)
+        return [(one.key, start, end) for one, (start, end) in zip(live, shown, strict=True)]
 
-    def _shown(self, table: T, offset: Offset | None) -> Moment:
-        """The place of an offset, by the column's own clock. A claim has a position by hand so, whatever zone the user
-        wrote: by the text as it is, rows between the two would be in no batch, or in two."""
-        place = self._place(offset)
-        return table.exact(place) if place.by_hand else place
+    def _shown(self, table: T, ranges: Sequence[HeldRange | CommittedRange]) -> list[tuple[Moment, Moment]]:
+        """Start and end of each range, by the column's own clock. A claim has a position by hand so, whatever zone the
+        user wrote: by the text as it is, rows between the two would be in no batch, or in two."""
+        now, places = table.identity(), dict[Offset | None, Moment]()
+        for offset in {offset for one in ranges for offset in (one.start, one.end)}:
+            place = self._place(offset)
+            places[offset] = table.exact(place) if place.by_hand else by_times(place, now)
+        return [(places[one.start], places[one.end]) for one in ranges]
 
     def check(self) -> None:
         with self._timed() as table:
