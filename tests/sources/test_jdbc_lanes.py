@@ -69,6 +69,13 @@ def test_what_lanes_took_stays_taken_where_the_table_has_another_key_or_name(
     lanes = lanes_of(orders, column=None) if what == "the key" else lanes_of(orders, table="renamed")
     lanes.logs = before.logs
     here(lanes)
+    if what == "the name" and isinstance(orders, InMariaDb):
+        # InnoDB's ids are small: a table of another server may have the same one, and MariaDB does not tell servers.
+        with pytest.raises(SourceError, match=r"orders.*renamed.*cannot be known"):
+            lanes.live()
+        with pytest.raises(SourceError, match=r"orders.*renamed.*cannot be known"):
+            lanes.interval("interval-b", hours(0, 9))
+        return
     source, begin = lanes.open(), lanes.logs[LIVE][-1].end
     assert source.describe(begin, source.latest_offset(begin)).rows == 1
     start, end = lanes.open("interval-b").plan_interval(hours(0, 9), lanes.held)

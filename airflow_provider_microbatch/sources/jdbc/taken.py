@@ -135,7 +135,8 @@ def _moment(values: Any, *, of_interval: bool = False) -> Moment:
 
 def other_than(place: Moment, now: Made) -> str | None:
     """The reason why a place tells nothing of the rows of the table as it is now; None if it does, as far as can be
-    known. A table that is renamed, or read by another key, has the same rows at the same times."""
+    known. A table that is renamed, or read by another key, has the same rows at the same times. The id tells that it
+    was renamed where the cluster is known: that of MariaDB is not, and a table of another server may have the id."""
     then = place.made
     if then is None:
         return None
@@ -147,6 +148,11 @@ def other_than(place: Moment, now: Made) -> str | None:
     differs = then.cluster.differs(now.cluster)
     if differs is not None:
         return f"{now.name} is not as it was when lanes read it: {differs}."
+    if then.name != now.name and None in (then.cluster.system, now.cluster.system):
+        return (
+            f"lanes have read {then.name}, and {now.name} is read now: whether it is the same table, renamed, the "
+            "database does not tell."
+        )
     if then.time and now.time and then.time != now.time:
         return f"lanes have read {now.name} by {then.time}, and it is read by {now.time} now."
     return None
