@@ -94,7 +94,16 @@ class Lanes:
         return self._source.open(context)
 
     def _committed(self, lane: str) -> Iterable[CommittedRange]:
-        return [CommittedRange(start=one.start, end=one.end, is_read=True) for one in reversed(self.logs[lane])]
+        log = self.logs[lane]
+        for one in reversed(log):
+            if one.start != one.end:
+                yield CommittedRange(start=one.start, end=one.end, is_read=True)
+        if log and log[0].key.id:
+            yield CommittedRange(start=None, end=log[0].start, is_read=True)
+
+    def retain(self, kept: int) -> None:
+        """Remove all but the newest batches of the live lane."""
+        del self.logs[LIVE][:-kept]
 
     @property
     def held(self) -> Mapping[str, Sequence[HeldRange]]:
@@ -118,12 +127,16 @@ class Lanes:
 
     def put(self, lane: str, start: Offset | None, end: Offset | None) -> list[int]:
         """Put a range into the log of its lane, and read it."""
-        log = self.logs.setdefault(lane, [])
-        log.append(HeldRange(key=BatchKey(lane, len(log)), start=start, end=end))
+        self.hold(lane, start, end)
         source = self.open(lane)
         found = self._database.ids(source, start, end)
         assert source.describe(start, end).rows == len(found)
         return found
+
+    def hold(self, lane: str, start: Offset | None, end: Offset | None) -> None:
+        """Put a range into the log of its lane."""
+        log = self.logs.setdefault(lane, [])
+        log.append(HeldRange(key=BatchKey(lane, log[-1].key.id + 1 if log else 0), start=start, end=end))
 
     def again(self) -> dict[str, list[int]]:
         """What replays of all batches have, by batch."""
@@ -146,10 +159,9 @@ def hours(start: float, end: float, *, late: tuple[tuple[float, float], ...] = (
     return Interval(start_ms=ms(start), end_ms=ms(end), late=tuple((ms(a), ms(b)) for a, b in late))
 
 
-def by_hand_at(lanes: Lanes, time: str) -> str:
-    """A position by hand, as the live lane's next range would begin there."""
+def by_hand_at(lanes: Lanes, time: str | None) -> str:
+    """A position by hand, as the live lane's next range would begin there; None for the first of all."""
     offset = Moment(time=time).text()
     log = lanes.logs[LIVE]
-    before = log[-1].end if log else lanes.open().initial_offset()
-    log.append(HeldRange(key=BatchKey(LIVE, len(log)), start=before, end=offset))
+    lanes.hold(LIVE, log[-1].end if log else lanes.open().initial_offset(), offset)
     return offset

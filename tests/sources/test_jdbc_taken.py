@@ -12,7 +12,7 @@ from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources.jdbc import JdbcSource
 from airflow_provider_microbatch.sources.jdbc.moment import Moment
-from airflow_provider_microbatch.sources.jdbc.taken import Found, Taken
+from airflow_provider_microbatch.sources.jdbc.taken import Found, Log, Taken
 from airflow_provider_microbatch.stores.posix import PosixStore
 
 
@@ -37,10 +37,10 @@ def test_the_entry_keeps_of_a_live_lane_no_more_than_the_last_claim(tmp_path: Pa
     taken, place = Taken(PosixStore(tmp_path)), Moment()
     for minute in range(9):
         end = Moment(time=f"2026-01-01 00:0{minute}:00+00", key=minute, below=minute, digest="")
-        assert taken.claim(taken.find(), place, end, log=())
+        assert taken.claim(taken.find(), place, end, log=Log())
         place = end
-    assert not taken.claim(Found(), Moment(), place, log=()), "somebody has written since"
+    assert not taken.claim(Found(), Moment(), place, log=Log()), "somebody has written since"
     assert [one.end for one in taken.find().live] == [place]
     by_hand = Moment(time="2026-01-01 00:03:00+00")
-    assert taken.claim(taken.find(), by_hand, place, log=())
+    assert taken.claim(taken.find(), by_hand, place, log=Log())
     assert [one.after for one in taken.find().live] == [Moment(), by_hand]

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.sources.intervals import HeldRanges, Interval, IntervalSurvey, Unread
-from airflow_provider_microbatch.sources.jdbc.moment import Had, Moment, may_have
-from airflow_provider_microbatch.sources.jdbc.taken import Found, by_log, followed
+from airflow_provider_microbatch.sources.jdbc.moment import Had, Made, Moment, may_have
+from airflow_provider_microbatch.sources.jdbc.taken import Found, Log, by_log, followed
 from airflow_provider_microbatch.sources.pieces import Piece, common, joined, without
 
 ROWS = "rows"
@@ -25,6 +25,9 @@ Batches = Sequence[tuple[BatchKey, Moment, Moment]]
 
 class Table(Protocol):
     """The rows of a table at one moment. Conditions are SQL, each for a row."""
+
+    def identity(self) -> Made:
+        """The identity of the table."""
 
     def spans(self, spans_ms: Iterable[Piece]) -> tuple[Piece, ...]:
         """The times that the column's own clock shows in spans of time, as :attr:`Moment.spans` has them.
@@ -74,14 +77,17 @@ def _bare(end: Moment) -> Moment:
     return replace(end, since=None, rows=0, digest="", made=None, behind=0, had=())
 
 
-def live_of(found: Found, batches: Batches) -> tuple[Had, ...]:
+def live_of(found: Found, batches: Batches, now: Made) -> tuple[Had, ...]:
     """What the live lane has: by what it claimed; by its log where it claims nothing yet. The first batch behind a
-    position by hand has yet to give up what the lane claimed and did not make."""
-    log = ranges(batches)
-    live = found.live or by_log(log)
-    begins = log[-1][1] if log else Moment()
-    # Where a claim begins there it gave that up; its entry may be on its way.
-    return followed(live, log) if begins.by_hand and all(one.after != begins for one in live) else live
+    position by hand has yet to give up what the lane claimed and did not make.
+
+    :param now: the table as it is now.
+    """
+    log = Log(ranges=ranges(batches), is_whole=bool(batches) and batches[0][0].id == 0)
+    live = found.live or by_log(log.ranges)
+    begins = log.ranges[-1][1] if log.ranges else Moment()
+    live = followed(live, log, begins) if begins.by_hand else live
+    return replace(found, live=live).of_table(now).live
 
 
 def ranges(batches: Batches) -> Sequence[tuple[Moment, Moment]]:
@@ -112,7 +118,7 @@ def survey(
     :param window_ms: so far before the interval rows are looked for that nobody has, milliseconds.
     """
     inside, late = table.spans([(interval.start_ms, interval.end_ms)]), table.spans(interval.late)
-    wanted, live = joined([*inside, *late]), live_of(found, batches)
+    wanted, live = joined([*inside, *late]), live_of(found, batches, table.identity())
 
     def left_of(spans: Sequence[Piece]) -> str:
         return table.between(Moment(), free(spans, seen=seen, found=found, live=live), replayed=False)

@@ -39,12 +39,39 @@ class Found:
         return dict(self.intervals).get(lane)
 
     def of_table(self, now: Made) -> Found:
-        """What is taken of the table as it is now: of one that was made again nothing of before is there."""
+        """What is taken of the table as it is now: of one that was made again nothing of before is there. Of one that
+        is read by another key the live lane has all rows of the times that it had come to, as the position says that
+        the user is offered."""
         return replace(
             self,
-            live=tuple(one for one in self.live if is_of(one.end, now)),
+            live=tuple(_by_key_of(one, now) for one in self.live if is_of(one.end, now)),
             intervals=tuple((lane, one) for lane, one in self.intervals if is_of(one, now)),
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Log:
+    """The live lane's batches, as far as its log has them.
+
+    :param ranges: start and end of each, in order.
+    :param is_whole: whether the log has every batch. Of what retention removed nothing tells whether a claim was
+        followed.
+    """
+
+    ranges: Sequence[tuple[Moment, Moment]] = ()
+    is_whole: bool = False
+
+
+def _by_key_of(one: Had, now: Made) -> Had:
+    """What a lane has, as far as its times tell where its key is another column's."""
+    end = by_times(one.end, now)
+    return one if end is one.end else Had(after=replace(one.after, key=None), end=end)
+
+
+def by_times(place: Moment, now: Made) -> Moment:
+    """A place, as far as its time tells it where its key is another column's."""
+    is_by_others = place.made is not None and place.made.is_by_others(now)
+    return replace(place, key=None) if is_by_others else place
 
 
 class Taken:
@@ -71,20 +98,17 @@ class Taken:
             ) from error
         return Found(version=entry.version, live=live, intervals=intervals)
 
-    def claim(self, found: Found, begin: Moment, end: Moment, *, log: Sequence[tuple[Moment, Moment]]) -> bool:
+    def claim(self, found: Found, begin: Moment, end: Moment, *, log: Log) -> bool:
         """Claim for the live lane what it is about to plan. False if another lane has taken something since ``found``:
         look again. Durable on return.
 
         :param begin: where the batch begins. Behind a rewind, or a claim that no entry followed, that is amid a claim.
-        :param log: start and end of the live lane's batches, in order. Looked at where the lane claims nothing yet: the
-            first claim would hide batches of before claims were kept, and they would be read twice; and where it begins
-            by hand.
+        :param log: looked at where the lane claims nothing yet: the first claim would hide batches of before claims
+            were kept, and they would be read twice; and where it begins by hand.
         """
-        live = found.live or by_log(log)
-        live = followed(live, log) if begin.by_hand else live
-        after = next((one.after for one in reversed(live) if _is_in(one, begin)), Moment())
-        claimed = Had(after=begin if begin.by_hand else after, end=end)
-        return self._put(replace(found, live=with_all(live, [claimed])))
+        live = found.live or by_log(log.ranges)
+        live = followed(live, log, begin) if begin.by_hand else live
+        return self._put(replace(found, live=_with_range(live, begin, end)))
 
     def take(self, found: Found, lane: str, end: Moment) -> bool:
         """Take the batch of a data interval. False if another lane has taken something since ``found``: look again.
@@ -111,7 +135,8 @@ def _moment(values: Any, *, of_interval: bool = False) -> Moment:
 
 def other_than(place: Moment, now: Made) -> str | None:
     """The reason why a place tells nothing of the rows of the table as it is now; None if it does, as far as can be
-    known. A table that is renamed, or read by another key, has the same rows at the same times."""
+    known. A table that is renamed, or read by another key, has the same rows at the same times. The id tells that it
+    was renamed where the cluster is known: that of MariaDB is not, and a table of another server may have the id."""
     then = place.made
     if then is None:
         return None
@@ -123,6 +148,11 @@ def other_than(place: Moment, now: Made) -> str | None:
     differs = then.cluster.differs(now.cluster)
     if differs is not None:
         return f"{now.name} is not as it was when lanes read it: {differs}."
+    if then.name != now.name and None in (then.cluster.system, now.cluster.system):
+        return (
+            f"lanes have read {then.name}, and {now.name} is read now: whether it is the same table, renamed, the "
+            "database does not tell."
+        )
     if then.time and now.time and then.time != now.time:
         return f"lanes have read {now.name} by {then.time}, and it is read by {now.time} now."
     return None
@@ -154,34 +184,43 @@ def by_log(ranges: Iterable[tuple[Moment, Moment]]) -> tuple[Had, ...]:
 
     :param ranges: start and end of its batches, in order.
     """
-    found, after = list[Had](), Moment()
+    live: tuple[Had, ...] = ()
     for start, end in ranges:
-        after = start if start.by_hand else after
         # The start too: behind what retention removed, the log may begin with a position by hand.
-        found += [Had(after=after, end=place) for place in (start, end) if place.below is not None]
-    return with_all((), found)
+        for place in (start, end):
+            live = live if place.below is None else _with_range(live, start, place)
+    return live
 
 
-def followed(live: Sequence[Had], log: Sequence[tuple[Moment, Moment]]) -> tuple[Had, ...]:
+def followed(live: Sequence[Had], log: Log, begin: Moment) -> tuple[Had, ...]:
     """What the live lane has where a user has set its position: of what it claimed, that which entries followed. It
     plans nothing of the rest again, and no other lane would take it.
 
     :param live: its claims, in the order in which they were made.
-    :param log: start and end of its batches up to that position, in order; none if that is not known.
+    :param log: its batches up to that position.
+    :param begin: that position. Of a claim that begins there the entry may be on its way.
     """
-    places = [place for start, end in reversed(log) for place in (end, start) if place.below is not None]
-    if not log or not places:
-        return () if log else tuple(live)
-    last = next((number for number in reversed(range(len(live))) if _is_in(live[number], places[0])), None)
-    if last is None:
-        return tuple(live)
+    made = by_log(log.ranges) if log.is_whole else _followed(live, log.ranges)
+    return with_all(made, [one for one in live if one.after == begin])
 
-    def cut(one: Had) -> Had:
-        # A rewind leaves claims of the same beginning that reach further. The others ended at a position by hand.
-        ends = [place for place in places if _is_in(one, place)]
-        return replace(one, end=max(ends, key=_order)) if ends and one.after == live[last].after else one
 
-    return with_all((), [cut(one) for one in live[: last + 1]])
+def _followed(live: Sequence[Had], ranges: Sequence[tuple[Moment, Moment]]) -> Sequence[Had]:
+    """As :func:`followed`, by the newest batches alone. A claim that was made before theirs stays as it is, followed or
+    not: its rows would be read twice if its batch was one that retention removed."""
+    places = [place for start, end in ranges for place in (start, end) if place.below is not None]
+    last = max((number for number, one in enumerate(live) if any(_is_in(one, place) for place in places)), default=None)
+    # Where the log begins the user may have set the position, too: without a batch behind that nothing is told.
+    if last is None or not any(end.below is not None and end != start for start, end in ranges):
+        return live
+    ends = [place for place in places if _is_in(live[last], place)]
+    return [*live[:last], replace(live[last], end=max(ends, key=_order))]
+
+
+def _with_range(live: Sequence[Had], begin: Moment, end: Moment) -> tuple[Had, ...]:
+    """What the live lane has with a batch more. Behind a position by hand it begins there; else it goes on with what
+    the lane has."""
+    after = next((one.after for one in reversed(live) if _is_in(one, begin)), Moment())
+    return with_all(live, [Had(after=begin if begin.by_hand else after, end=end)])
 
 
 def _order(place: Moment) -> tuple[int, bool, int, int]:
@@ -207,7 +246,10 @@ def _has(one: Had, other: Had) -> bool:
 
 
 def _is_in(one: Had, begin: Moment) -> bool:
-    """Whether a batch that begins there goes on with what the lane has."""
+    """Whether a batch that begins there goes on with what the lane has. A place in a table tells nothing of one that
+    was made again."""
+    if one.end.made is not None and not is_of(begin, one.end.made):
+        return False
     after_at, begin_at, end_at = (micros(place.time) for place in (one.after, begin, one.end))
     if begin_at is None or end_at is None:
         return begin == one.end

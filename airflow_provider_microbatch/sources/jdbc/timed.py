@@ -13,11 +13,17 @@ from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.exceptions import IntervalError, SourceError
 from airflow_provider_microbatch.sources import UNLIMITED, ReadLimit, SourceContext, digest_of_range
-from airflow_provider_microbatch.sources.intervals import HeldRanges, Interval, IntervalSurvey
+from airflow_provider_microbatch.sources.intervals import (
+    CommittedRange,
+    HeldRange,
+    HeldRanges,
+    Interval,
+    IntervalSurvey,
+)
 from airflow_provider_microbatch.sources.jdbc.intervals import Batches, Table, free, live_of, survey
 from airflow_provider_microbatch.sources.jdbc.moment import Had, Made, Moment, micros, written
 from airflow_provider_microbatch.sources.jdbc.opened import OpenTable
-from airflow_provider_microbatch.sources.jdbc.taken import Found, Taken, is_of, other_than
+from airflow_provider_microbatch.sources.jdbc.taken import Found, Log, Taken, by_times, is_of, other_than
 from airflow_provider_microbatch.sources.pieces import Piece, common, joined
 
 if TYPE_CHECKING:
@@ -29,9 +35,6 @@ class Times(Table, Protocol):
 
     def check(self) -> None:
         """:raises SourceError: if the column does not have timestamps that can be read by."""
-
-    def identity(self) -> Made:
-        """The identity of the table."""
 
     def exact(self, place: Moment) -> Moment:
         """The same place, its times as the column's own clock shows them."""
@@ -117,7 +120,7 @@ class OpenTimed(OpenTable, Generic[T]):
             begin, end = planned
             if begin.by_hand and end.made is not None:
                 self._check_none_behind(begin, end.made, found)
-            log = self._log() if begin.by_hand or not found.live else ()
+            log = self._log() if begin.by_hand or not found.live else Log()
             if self._taken.claim(found, begin, end, log=log):
                 return end.text()
 
@@ -142,13 +145,16 @@ class OpenTimed(OpenTable, Generic[T]):
             f"{self._new_name()}"
         )
 
-    def _log(self) -> Sequence[tuple[Moment, Moment]]:
-        """Start and end of the live lane's committed batches, in order."""
+    def _log(self) -> Log:
+        """The live lane's committed batches."""
         committed = list(self._committed(LIVE))
         if not committed:
-            return ()
+            return Log()
+        # All that retention removed is one range, from nowhere. A command on an empty lane begins there too.
+        is_whole = committed[-1].start is not None or not committed[-1].is_read
+        kept = committed if is_whole else committed[:-1]
         with self._timed() as table:
-            return [(self._shown(table, one.start), self._shown(table, one.end)) for one in reversed(committed)]
+            return Log(ranges=self._shown(table, list(reversed(kept))), is_whole=is_whole)
 
     def survey_interval(self, interval: Interval, held: HeldRanges) -> IntervalSurvey:
         """Survey by the rows' timestamps. Of rows before the interval those are told that nobody has, for
@@ -220,7 +226,7 @@ class OpenTimed(OpenTable, Generic[T]):
             raise IntervalError(f"source {self._name!r}: {waits}, and would be in no batch. Try again.")
         wanted = joined(table.spans([(interval.start_ms, interval.end_ms), *interval.late]))
         found = self._of_table(table, found, wanted)
-        live = live_of(found, self._batches(table, held))
+        live = live_of(found, self._batches(table, held), table.identity())
         readable = wanted if until is None else common(wanted, [(wanted[0][0], until)])
         end = free(readable, seen=seen, found=found, live=live)
         return self._told_apart(table, replace(end, made=table.identity()))
@@ -257,13 +263,17 @@ class OpenTimed(OpenTable, Generic[T]):
 
     def _batches(self, table: T, held: HeldRanges) -> Batches:
         live = held.get(LIVE, ())
-        return [(one.key, self._shown(table, one.start), self._shown(table, one.end)) for one in live]
+        shown = self._shown(table, live)
+        return [(one.key, start, end) for one, (start, end) in zip(live, shown, strict=True)]
 
-    def _shown(self, table: T, offset: Offset | None) -> Moment:
-        """The place of an offset, by the column's own clock. A claim has a position by hand so, whatever zone the user
-        wrote: by the text as it is, rows between the two would be in no batch, or in two."""
-        place = self._place(offset)
-        return table.exact(place) if place.by_hand else place
+    def _shown(self, table: T, ranges: Sequence[HeldRange | CommittedRange]) -> list[tuple[Moment, Moment]]:
+        """Start and end of each range, by the column's own clock. A claim has a position by hand so, whatever zone the
+        user wrote: by the text as it is, rows between the two would be in no batch, or in two."""
+        now, places = table.identity(), dict[Offset | None, Moment]()
+        for offset in {offset for one in ranges for offset in (one.start, one.end)}:
+            place = self._place(offset)
+            places[offset] = table.exact(place) if place.by_hand else by_times(place, now)
+        return [(places[one.start], places[one.end]) for one in ranges]
 
     def check(self) -> None:
         with self._timed() as table:
