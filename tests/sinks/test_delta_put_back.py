@@ -232,6 +232,25 @@ def test_rows_stay_where_what_they_are_of_may_have_been_passed_over(sink: OpenSi
     assert rows(root) == {(5, 1): 3, (6, 1): 3, (7, 2): 3}
 
 
+def test_after_a_rewind_of_many_batches_a_publish_asks_the_log_for_no_more_than_its_own(
+    sink: OpenSink, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each question replays the log, between snapshot and commit: others would be first, again and again."""
+    for number in range(12):
+        publish(sink, number)
+    for number in range(11, -1, -1):
+        assert sink.withdraw(expect(BatchKey("live", number)), 1)
+    asked, ask = list[BatchKey](), Snapshot.is_taken_out
+
+    def counted(snapshot: Snapshot, key: BatchKey) -> bool:
+        asked.append(key)
+        return ask(snapshot, key)
+
+    monkeypatch.setattr(Snapshot, "is_taken_out", counted)
+    publish(sink, 0, epoch=2)
+    assert len(asked) <= 1
+
+
 def test_rows_that_nobody_has_counted_may_have_gone_with_a_restore(sink: OpenSink, root: Path) -> None:
     read_again(sink, root, counted=False)
     with pytest.raises(SinkError, match=r"First bring back live/6,"):

@@ -9,7 +9,7 @@ only ones then, until that batch is brought back.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from airflow_provider_microbatch.checkpoint.key import LETTERS, BatchKey, is_lane
 from airflow_provider_microbatch.sinks.delta.home import Home
@@ -25,16 +25,20 @@ _NAMED = 100
 """How many batches are named at most; whoever looks again finds the others."""
 
 
-def come_back(present: Present, snapshot: Snapshot, home: Home, keys: Iterable[BatchKey]) -> list[BatchKey]:
-    """Those of the batches of which the snapshot has rows.
+def come_back(present: Present, snapshot: Snapshot, home: Home, keys: Sequence[BatchKey]) -> list[BatchKey]:
+    """Those of the batches that were taken out, and of which the snapshot has rows.
 
     :param present: the batches of that snapshot.
-    :param keys: of batches that were taken out.
     :raises SinkError: if a file that may have some is another table's.
     """
+    # Each question for a transaction replays the log: one costs less than the figures of all files, many cost more,
+    # and a publish that asks for long between its snapshot and its commit is outrun by other writers.
+    if len(keys) < 2 and not any(map(snapshot.is_taken_out, keys)):
+        return []
     if snapshot.merged is not None:
         return []  # the newest changes tell of such a table as a whole
-    return those_in(snapshot, home, [key for key in keys if present.may_have(key)])
+    there = (key for key in keys if present.may_have(key))
+    return those_in(snapshot, home, [key for key in there if snapshot.is_taken_out(key)])
 
 
 def gone_since(

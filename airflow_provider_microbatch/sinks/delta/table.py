@@ -274,8 +274,7 @@ class OpenDeltaTable(OpenLogged):
         return snapshot, keys
 
     def _back(self, snapshot: Snapshot, keys: Sequence[BatchKey]) -> list[BatchKey]:
-        out = [key for key in keys if snapshot.is_taken_out(key)]
-        return come_back(self._present_in(snapshot), snapshot, self._home, out) if out else []
+        return come_back(self._present_in(snapshot), snapshot, self._home, keys)
 
     def _from(self, key: BatchKey) -> list[BatchKey]:
         """That batch and the later ones of its lane, of those that were ever in, or about to be."""
