@@ -102,7 +102,22 @@ def are_the_only_ones(away: Sequence[tuple[BatchKey, str]]) -> str:
     return f"{why}: {named}, put back by {by}"
 
 
-def way_on(home: Home, snapshot: Snapshot, keys: Sequence[BatchKey], away: Sequence[tuple[BatchKey, str]] = ()) -> str:
+def were_passed_over(passed: Sequence[BatchKey]) -> str:
+    """The same of rows of which no batch may read again what they are of.
+
+    :param passed: as :func:`passed_over` has them, at least one.
+    """
+    why = "in whose place is none (a position by hand, or a batch set aside)"
+    return f"So was {passed[-1]}, {why}: what these are of may be read by no batch any more"
+
+
+def way_on(
+    home: Home,
+    snapshot: Snapshot,
+    keys: Sequence[BatchKey],
+    away: Sequence[tuple[BatchKey, str]] = (),
+    passed: Sequence[BatchKey] = (),
+) -> str:
     """What is done, in this order, until the rows are out. All batches are of one lane.
 
     The command is for the version that was looked at: typed after a batch has come in under such a number it would
@@ -110,6 +125,7 @@ def way_on(home: Home, snapshot: Snapshot, keys: Sequence[BatchKey], away: Seque
     rows, so that nobody would tell any more of those which the RESTORE took away.
 
     :param away: as :func:`gone_since` has them.
+    :param passed: as :func:`passed_over` has them.
     """
     lane, ids = keys[0].lane, ", ".join(str(key.id) for key in keys[:_NAMED])
     named = _named([key for key, _ in away])
@@ -124,9 +140,12 @@ def way_on(home: Home, snapshot: Snapshot, keys: Sequence[BatchKey], away: Seque
         f"custom_metadata={told}))"
     )
     then = f" After that {clear}." if away else ""
+    again = (
+        f"To have it read again, `microbatch rewind` to before {passed[0]}. Or, if it is not wanted: " if passed else ""
+    )
     return (
-        f"This fails once version {snapshot.version} is not the newest any more; look again then.{then} Take them out: "
-        f"python -c {shlex.quote(code)}"
+        f"{again}This fails once version {snapshot.version} is not the newest any more; look again then.{then} Take "
+        f"them out: python -c {shlex.quote(code)}"
     )
 
 

@@ -25,6 +25,7 @@ from airflow_provider_microbatch.sinks.delta.come_back import (
     in_again,
     passed_over,
     way_on,
+    were_passed_over,
 )
 from airflow_provider_microbatch.sinks.delta.compacting import Compacting
 from airflow_provider_microbatch.sinks.delta.home import Home
@@ -242,10 +243,7 @@ class OpenDeltaTable(OpenLogged):
             if snapshot is None:
                 return []
             back = self._back(snapshot, keys)
-            away, later = self._gone_since(snapshot, back), [key for key in back if key.id > number]
-            if away or later:
-                raise self._in_the_way(snapshot, back if away else later, away)
-            self._check_none_passed_over(snapshot, back)
+            self._check_not_in_the_way(snapshot, back, [key for key in back if key.id > number])
             return [key.id for key in keys if key.id > number and snapshot.number(key) is not None]
 
     def strays(self, tables: KnownTables) -> list[str]:
@@ -283,24 +281,26 @@ class OpenDeltaTable(OpenLogged):
     def _gone_since(self, snapshot: Snapshot, back: Sequence[BatchKey]) -> list[tuple[BatchKey, str]]:
         return gone_since(self._present_in(snapshot), snapshot, self._records, back)
 
-    def _check_none_passed_over(self, snapshot: Snapshot, back: Sequence[BatchKey]) -> None:
-        passed = passed_over(self._present_in(snapshot), snapshot, self._records, back) if back else []
-        if passed:
-            raise SinkError(
-                f"the Delta table {self._where} in {in_again(snapshot, back)}. So was {passed[-1]}, in whose place is "
-                "none (a position by hand, or a batch set aside): what these are of may be read by no batch any more. "
-                f"Nothing was done there. To have it read again, `microbatch rewind` to before {passed[0]}. "
-                f"{way_on(self._home, snapshot, back)}"
-            )
+    def _check_not_in_the_way(self, snapshot: Snapshot, back: Sequence[BatchKey], doubled: Sequence[BatchKey]) -> None:
+        """Check that rows that are back may go as a batch comes in under the first number of theirs.
 
-    def _in_the_way(
-        self, snapshot: Snapshot, back: Sequence[BatchKey], away: Sequence[tuple[BatchKey, str]]
-    ) -> SinkError:
-        why = "What they are of is read, or run, once more, so that they would be there twice"
+        :param doubled: those that would stay beside what is made of them anew.
+        :raises SinkError: if they may not, with the way on; first of all if they may be the only rows.
+        """
+        if not back:
+            return
+        away = self._gone_since(snapshot, back)
+        passed = [] if away else passed_over(self._present_in(snapshot), snapshot, self._records, back)
         if away:
-            why = are_the_only_ones(away)
-        told = f"the Delta table {self._where} in {in_again(snapshot, back)}. {why}. Nothing was done there."
-        return SinkError(f"{told} {way_on(self._home, snapshot, back, away)}")
+            named, why = back, are_the_only_ones(away)
+        elif passed:
+            named, why = back, were_passed_over(passed)
+        elif doubled:
+            named, why = doubled, "What they are of is read, or run, once more, so that they would be there twice"
+        else:
+            return
+        told = f"the Delta table {self._where} in {in_again(snapshot, named)}. {why}. Nothing was done there."
+        raise SinkError(f"{told} {way_on(self._home, snapshot, named, away, passed)}")
 
     def lanes(self, tables: KnownTables) -> list[str]:
         with self._telling("list the lanes"):
@@ -420,10 +420,7 @@ class OpenDeltaTable(OpenLogged):
         elif snapshot is not None and ready is not None and (back := self._back(snapshot, self._from(batch.key))):
             # A RESTORE that came after the plan: no look at later batches has seen their rows, and this one may be made
             # of what they are of.
-            away = self._gone_since(snapshot, back)
-            if away or back != [batch.key]:
-                raise self._in_the_way(snapshot, back, away)
-            self._check_none_passed_over(snapshot, back)
+            self._check_not_in_the_way(snapshot, back, back if back != [batch.key] else [])
             # What was read for these rows has been planned anew, and what was made of that before is in: beside the
             # output that comes in they would be doubled.
             removal = self._removal(snapshot, batch, None)
