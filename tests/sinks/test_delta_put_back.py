@@ -254,6 +254,74 @@ def test_after_a_rewind_of_many_batches_a_publish_asks_the_log_for_no_more_than_
     assert len(asked) <= 1
 
 
+def test_what_was_published_before_the_rewind_is_not_made_of_what_that_took_out(sink: OpenSink, root: Path) -> None:
+    """Somebody has put batch 4 away on purpose, long before: it does not stop the pipeline after another RESTORE."""
+    for number in (1, 2, 3, 4):
+        publish(sink, number)
+    table(root).restore(table(root).version() - 1)
+    for number in (5, 6):
+        publish(sink, number)
+    before = table(root).version()
+    assert sink.withdraw(expect(BatchKey("live", 6)), 1)
+    table(root).restore(before)
+    assert list(sink.batches_after("live", 6, NOTHING_KNOWN)) == []
+    publish(sink, 6, epoch=2)
+    assert rows(root) == {(1, 1): 3, (2, 1): 3, (3, 1): 3, (5, 1): 3, (6, 2): 3}
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_after_a_restore_to_a_moment_the_files_tell_what_went_with_it(sink: OpenSink, root: Path, read: bool) -> None:
+    """It does not tell how far it went back."""
+    for number in (5, 6, 7):
+        publish(sink, number)
+    an_hour_ago = time.time() - 3600
+    for version in range(table(root).version() + 1):
+        os.utime(root / "_delta_log" / f"{version:020}.json", (an_hour_ago, an_hour_ago))
+    for number in (7, 6) if read else (7,):
+        assert sink.withdraw(expect(BatchKey("live", number)), 1)
+    if read:
+        publish(sink, 6, epoch=2, rows=6)
+    table(root).restore(dt.datetime.fromtimestamp(an_hour_ago + 60, dt.UTC))
+    assert rows(root) == {(number, 1): 3 for number in (5, 6, 7)}
+    if read:
+        for look in (lambda: sink.batches_after("live", 7, NOTHING_KNOWN), lambda: publish(sink, 7, epoch=3)):
+            with pytest.raises(
+                SinkError, match=r"no rows there any more: live/6, put back by .* First bring back live/6"
+            ):
+                look()
+        assert rows(root) == {(number, 1): 3 for number in (5, 6, 7)}
+    else:
+        assert list(sink.batches_after("live", 7, NOTHING_KNOWN)) == []
+        publish(sink, 7, epoch=2)
+        assert rows(root) == {(5, 1): 3, (6, 1): 3, (7, 2): 3}
+
+
+def test_only_batches_that_a_restore_may_have_put_back_are_asked_for(
+    sink: OpenSink, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each question replays the log, and a table has batches without end."""
+    for number in range(12):
+        publish(sink, number)
+    before = table(root).version()
+    assert sink.withdraw(expect(BatchKey("live", 11)), 1)
+    table(root).restore(before)
+    asked = list[BatchKey]()
+
+    def counted(question: str) -> None:
+        ask = getattr(Snapshot, question)
+
+        def count(snapshot: Snapshot, key: BatchKey) -> object:
+            asked.append(key)
+            return ask(snapshot, key)
+
+        monkeypatch.setattr(Snapshot, question, count)
+
+    counted("number")
+    counted("is_taken_out")
+    assert list(sink.batches_after("live", 11, NOTHING_KNOWN)) == []
+    assert set(asked) == {BatchKey("live", 11)}
+
+
 def test_rows_that_nobody_has_counted_may_have_gone_with_a_restore(sink: OpenSink, root: Path) -> None:
     read_again(sink, root, counted=False)
     with pytest.raises(SinkError, match=r"First bring back live/6,"):

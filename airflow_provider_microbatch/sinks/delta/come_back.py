@@ -12,9 +12,10 @@ import shlex
 from collections.abc import Sequence
 
 from airflow_provider_microbatch.checkpoint.key import LETTERS, BatchKey, is_lane
+from airflow_provider_microbatch.sinks.delta.history import OUT
 from airflow_provider_microbatch.sinks.delta.home import Home
 from airflow_provider_microbatch.sinks.delta.log import Snapshot, in_words
-from airflow_provider_microbatch.sinks.delta.present import OUT, Present
+from airflow_provider_microbatch.sinks.delta.present import Present
 from airflow_provider_microbatch.sinks.delta.removing import those_in
 from airflow_provider_microbatch.sinks.placed.logged import rows_written
 from airflow_provider_microbatch.sinks.placed.records import Records
@@ -54,9 +55,11 @@ def gone_since(
     :param back: as :func:`come_back` has them.
     :raises SinkError: if a manifest is gone.
     """
+    if not back:
+        return []  # without a listing of the lanes: this is asked at each plan
     found = []
     keys = (BatchKey(lane, id) for lane in filter(is_lane, records.lanes()) for id in records.ids(lane))
-    for key in keys if back else ():
+    for key in (key for key in keys if present.may_be_away(key, back=back)):
         number = snapshot.number(key)
         by = None if number is None else present.away_by(key, f"{number:016x}", back=back)
         if number is not None and by is not None:
@@ -75,7 +78,8 @@ def passed_over(present: Present, snapshot: Snapshot, records: Records, back: Se
     :param back: as :func:`come_back` has them, of one lane, ascending, at least one.
     """
     keys = (BatchKey(back[0].lane, id) for id in records.ids(back[0].lane) if id < back[0].id)
-    return [key for key in keys if snapshot.is_taken_out(key) and present.away_by(key, OUT, back=back) is not None]
+    asked = (key for key in keys if present.may_be_away(key, back=back))
+    return [key for key in asked if snapshot.is_taken_out(key) and present.away_by(key, OUT, back=back) is not None]
 
 
 def in_again(snapshot: Snapshot, keys: Sequence[BatchKey]) -> str:
@@ -132,7 +136,8 @@ def way_on(
     clear = f"bring back {named}, by a clear of the task that made it, or as `microbatch check --table` says"
     # While letters that were run again are in a table, nothing that makes them anew is accepted.
     if away and (lane != LETTERS or any(key.lane == lane for key, _ in away)):
-        return f"First {clear}; then look again: what is left to do is told then"
+        others = "of one that cannot be cleared, `microbatch rewind` to before it has what it is of read again"
+        return f"First {clear}; {others}; then look again: what is left to do is told then"
     told = {"microbatch": {"took_out": [str(key) for key in keys[:_NAMED]]}}
     code = (
         f"from deltalake import CommitProperties, DeltaTable; {home.in_python(snapshot.version)}.delete("
