@@ -21,7 +21,7 @@ from tests.sinks.delta_stages import write_delta_stage
 from tests.sinks.delta_world import damage, optimize_and_vacuum, publish, rows, table
 from tests.sinks.delta_world import root as root
 from tests.sinks.delta_world import sink as sink
-from tests.sinks.stages import EXPECTED, NOTHING_KNOWN, batch_of, expect
+from tests.sinks.stages import EXPECTED, NONE_PASSED, NOTHING_KNOWN, batch_of, expect
 
 
 @pytest.mark.parametrize("optimized", [False, True])
@@ -75,13 +75,13 @@ def test_what_a_file_of_others_might_have_of_a_batch_that_was_taken_out_is_looke
     before = table(root).version()
     assert sink.withdraw(EXPECTED, 1)
     assert list(sink.batches_after("live", 5, NOTHING_KNOWN)) == [6, 8]
-    assert sink.strays(NOTHING_KNOWN) == []
+    assert sink.strays(NOTHING_KNOWN, NONE_PASSED.__contains__) == []
     table(root).restore(before)
     with pytest.raises(SinkError, match="has rows of batch live/7 again"):
         sink.batches_after("live", 5, NOTHING_KNOWN)
     assert list(sink.batches_after("live", 7, NOTHING_KNOWN)) == [8]
     assert sink.batches("live", NOTHING_KNOWN) == [6, 8]
-    (told,) = sink.strays(NOTHING_KNOWN)
+    (told,) = sink.strays(NOTHING_KNOWN, NONE_PASSED.__contains__)
     assert (
         f"has rows of batch live/7 again, which was taken out; put back, most likely, by version {before + 2}" in told
     )
@@ -114,7 +114,7 @@ def test_rows_that_were_read_again_before_the_restore_stay_until_what_was_made_o
             SinkError, match=r"has rows of batch live/8 again.* Nothing was done there\..* Take them out"
         ):
             sink.batches_after("live", following, NOTHING_KNOWN)
-    take_out(*sink.strays(NOTHING_KNOWN))
+    take_out(*sink.strays(NOTHING_KNOWN, NONE_PASSED.__contains__))
     assert list(sink.batches_after("live", following, NOTHING_KNOWN)) == []
     assert rows(root) == {(number, 1): 3 for number in range(5, first)} | {(first, 4): 3 * (9 - first)}
     sink.publish(expect(BatchKey("live", following)), 3)
@@ -127,7 +127,7 @@ def test_the_command_that_was_told_takes_out_no_batch_that_has_come_in_since(sin
     before = table(root).version()
     assert sink.withdraw(expect(BatchKey("live", 6)), 1)
     table(root).restore(before)
-    (told,) = sink.strays(NOTHING_KNOWN)
+    (told,) = sink.strays(NOTHING_KNOWN, NONE_PASSED.__contains__)
     publish(sink, 6, epoch=2)
     with pytest.raises(DeltaError):
         take_out(told)
@@ -154,7 +154,7 @@ def test_batches_of_all_lanes_that_are_back_are_looked_for_in_one_load_of_the_ta
         return open_it(log)
 
     monkeypatch.setattr(DeltaLog, "open", counted)
-    told = sink.strays(NOTHING_KNOWN)
+    told = sink.strays(NOTHING_KNOWN, NONE_PASSED.__contains__)
     assert len(opened) == 1
     assert [f"has rows of batch {key} again" in one for key, one in zip(keys, told, strict=True)] == [True] * 3
 

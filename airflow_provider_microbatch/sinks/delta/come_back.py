@@ -115,6 +115,15 @@ def were_passed_over(passed: Sequence[BatchKey]) -> str:
     return f"So was {passed[-1]}, {why}: what these are of may be read by no batch any more"
 
 
+def left(keys: Sequence[BatchKey]) -> str:
+    """Why rows stay under whose numbers no batch comes in any more, in words.
+
+    :param keys: as :func:`come_back` has them, at least one.
+    """
+    why = "No batch is planned under such a number any more: they may be the only rows of what they are of"
+    return f"{why}. Leave them there, or `microbatch rewind` to before {keys[0]}, which has it read again"
+
+
 def way_on(
     home: Home,
     snapshot: Snapshot,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -23,6 +23,7 @@ from airflow_provider_microbatch.sinks.delta.come_back import (
     come_back,
     gone_since,
     in_again,
+    left,
     passed_over,
     way_on,
     were_passed_over,
@@ -246,7 +247,7 @@ class OpenDeltaTable(OpenLogged):
             self._check_not_in_the_way(snapshot, back, [key for key in back if key.id > number])
             return [key.id for key in keys if key.id > number and snapshot.number(key) is not None]
 
-    def strays(self, tables: KnownTables) -> list[str]:
+    def strays(self, tables: KnownTables, is_passed: Callable[[BatchKey], bool]) -> list[str]:
         with self._telling("look for batches that were taken out"):
             lanes = filter(is_lane, self._records.lanes()) if self._is_here(tables) else ()
             snapshot, keys = self._ever_in(tables, *lanes)
@@ -255,11 +256,12 @@ class OpenDeltaTable(OpenLogged):
             back = self._back(snapshot, keys)
             away = self._gone_since(snapshot, back)
             next_one = "" if away else "Those of the batch that is planned next go by themselves as it comes in. "
-            of_lanes = [list(those) for _, those in groupby(back, key=lambda key: key.lane)]
-            return [
-                f"{in_again(snapshot, those)}. {next_one}{way_on(self._home, snapshot, those, away)}"
-                for those in of_lanes
-            ]
+            told = []
+            for (_, passed), of_lane in groupby(back, key=lambda key: (key.lane, is_passed(key))):
+                those = list(of_lane)
+                way = left(those) if passed else f"{next_one}{way_on(self._home, snapshot, those, away)}"
+                told.append(f"{in_again(snapshot, those)}. {way}")
+            return told
 
     def _ever_in(self, tables: KnownTables, *lanes: str, after: int = -1) -> tuple[Snapshot | None, list[BatchKey]]:
         """The table as it is now, and all batches of the lanes that were ever in, or about to be; no table where
