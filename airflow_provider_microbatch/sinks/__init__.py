@@ -455,10 +455,11 @@ class OpenSink(ABC):
         """
         return None
 
-    def strays(self, tables: KnownTables) -> list[str]:
+    def strays(self, tables: KnownTables, is_passed: Callable[[BatchKey], bool]) -> list[str]:
         """Files in the table that its readers see and that belong to no batch, in words; empty if the sink cannot tell.
         Where moving the file out of the table is none, with the way on. For ``microbatch check --table``: may be slow.
 
+        :param is_passed: whether no batch will be planned, or is still to be published, under that number.
         :raises SinkError: if the table is away.
         """
         return []

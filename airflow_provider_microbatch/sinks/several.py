@@ -321,8 +321,8 @@ class OpenSinks(OpenSink):
     def batches(self, lane: str, tables: KnownTables) -> list[int]:
         return sorted({number for sink in self._sinks.values() for number in sink.batches(lane, tables)})
 
-    def strays(self, tables: KnownTables) -> list[str]:
-        return [stray for table in self.tables for stray in table.strays(tables)]
+    def strays(self, tables: KnownTables, is_passed: Callable[[BatchKey], bool]) -> list[str]:
+        return [stray for table in self.tables for stray in table.strays(tables, is_passed)]
 
     def lanes(self, tables: KnownTables) -> list[str] | None:
         told = [sink.lanes(tables) for sink in self._sinks.values()]

@@ -111,7 +111,7 @@ def _whole(checkpoint: Checkpoint, table: OpenSink) -> Iterator[Finding]:
 def _strays(checkpoint: Checkpoint, table: OpenSink) -> Iterator[Finding]:
     """Findings about things that readers of the table see beside its batches."""
     try:
-        found = table.strays(checkpoint.tables)
+        found = table.strays(checkpoint.tables, partial(_is_passed, checkpoint))
     except (SinkError, CheckpointError):
         return  # the look at its batches reports the error
     for stray in found:
@@ -123,6 +123,13 @@ def _strays(checkpoint: Checkpoint, table: OpenSink) -> Iterator[Finding]:
             "restore that was cut off. Move it out of the table; a batch whose place it takes is made again by "
             "clearing its task.",
         )
+
+
+def _is_passed(checkpoint: Checkpoint, key: BatchKey) -> bool:
+    """Whether the lane has gone on behind that number, as by a position by hand."""
+    lane = checkpoint.lane(key.lane)
+    newest = lane.offset_log.latest_id()
+    return newest is not None and key.id <= newest and (key.id < newest or lane.commit_log.has(newest))
 
 
 def sample(keys: Sequence[BatchKey]) -> list[BatchKey]:

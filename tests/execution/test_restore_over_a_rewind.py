@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from deltalake import DeltaTable
 
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.delta import DeltaSink
+from airflow_provider_microbatch.upkeep.commands.set_offset import plan_set_offset
 from airflow_provider_microbatch.upkeep.table_check import check_table
 from tests.execution.maintaining import applied, expire_all, filled, rewind
 from tests.execution.test_dead_letters import Checked
@@ -78,6 +80,22 @@ def test_none_is_made_before_the_rows_of_later_ones_are_taken_out(world: World) 
         assert max(Counter(ids(world)).values()) == 1
     assert ids(world) == [0, 1, 2, 3, 9]
     assert is_clean(world)
+
+
+def test_rows_stay_of_which_no_batch_reads_any_more_what_they_are_of(world: World) -> None:
+    """They are the only ones: somebody has set a position behind them since, and batches went on from there."""
+    rewound_and_restored(world, 2)
+    skipped = partial(plan_set_offset, lane="live", source="orders", offset='{"logOffset":3}')
+    applied(world, partial(skipped, allow_skip=True, allow_reread=False))
+    for later in (False, True):
+        if later:
+            world.land(9)
+            world.run(10)
+        (message,) = (one.message for one in check_table(world.checkpoint, everything=True).findings)
+        assert "rows of batch live/3 again" in message
+        assert "they may be the only rows of what they are of. Leave them there" in message
+        assert "Take them out" not in message
+    assert ids(world) == [0, 1, 2, 3, 9]
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from tests.sinks.delta_stages import write_delta_stage
 from tests.sinks.delta_world import damage, optimize_and_vacuum, publish, rows, table
 from tests.sinks.delta_world import root as root
 from tests.sinks.delta_world import sink as sink
-from tests.sinks.stages import EXPECTED, NOTHING_KNOWN, batch_of, expect
+from tests.sinks.stages import EXPECTED, NONE_PASSED, NOTHING_KNOWN, batch_of, expect
 
 
 @pytest.mark.parametrize("optimized", [False, True])
@@ -75,13 +75,13 @@ def test_what_a_file_of_others_might_have_of_a_batch_that_was_taken_out_is_looke
     before = table(root).version()
     assert sink.withdraw(EXPECTED, 1)
     assert list(sink.batches_after("live", 5, NOTHING_KNOWN)) == [6, 8]
-    assert sink.strays(NOTHING_KNOWN) == []
+    assert sink.strays(NOTHING_KNOWN, NONE_PASSED.__contains__) == []
     table(root).restore(before)
     with pytest.raises(SinkError, match="has rows of batch live/7 again"):
         sink.batches_after("live", 5, NOTHING_KNOWN)
     assert list(sink.batches_after("live", 7, NOTHING_KNOWN)) == [8]
     assert sink.batches("live", NOTHING_KNOWN) == [6, 8]
-    (told,) = sink.strays(NOTHING_KNOWN)
+    (told,) = sink.strays(NOTHING_KNOWN, NONE_PASSED.__contains__)
     assert (
         f"has rows of batch live/7 again, which was taken out; put back, most likely, by version {before + 2}" in told
     )
@@ -114,7 +114,7 @@ def test_rows_that_were_read_again_before_the_restore_stay_until_what_was_made_o
             SinkError, match=r"has rows of batch live/8 again.* Nothing was done there\..* Take them out"
         ):
             sink.batches_after("live", following, NOTHING_KNOWN)
-    take_out(*sink.strays(NOTHING_KNOWN))
+    take_out(*sink.strays(NOTHING_KNOWN, NONE_PASSED.__contains__))
     assert list(sink.batches_after("live", following, NOTHING_KNOWN)) == []
     assert rows(root) == {(number, 1): 3 for number in range(5, first)} | {(first, 4): 3 * (9 - first)}
     sink.publish(expect(BatchKey("live", following)), 3)
@@ -127,7 +127,7 @@ def test_the_command_that_was_told_takes_out_no_batch_that_has_come_in_since(sin
     before = table(root).version()
     assert sink.withdraw(expect(BatchKey("live", 6)), 1)
     table(root).restore(before)
-    (told,) = sink.strays(NOTHING_KNOWN)
+    (told,) = sink.strays(NOTHING_KNOWN, NONE_PASSED.__contains__)
     publish(sink, 6, epoch=2)
     with pytest.raises(DeltaError):
         take_out(told)
@@ -154,7 +154,7 @@ def test_batches_of_all_lanes_that_are_back_are_looked_for_in_one_load_of_the_ta
         return open_it(log)
 
     monkeypatch.setattr(DeltaLog, "open", counted)
-    told = sink.strays(NOTHING_KNOWN)
+    told = sink.strays(NOTHING_KNOWN, NONE_PASSED.__contains__)
     assert len(opened) == 1
     assert [f"has rows of batch {key} again" in one for key, one in zip(keys, told, strict=True)] == [True] * 3
 
@@ -214,22 +214,112 @@ def test_rows_may_be_the_only_ones_however_many_numbers_lie_between(
         sink.batches_after("live", 8, NOTHING_KNOWN)
 
 
-def test_rows_stay_where_what_they_are_of_may_have_been_passed_over(sink: OpenSink, root: Path) -> None:
+@pytest.mark.parametrize("last", [7, 8])
+def test_rows_stay_where_what_they_are_of_may_have_been_passed_over(sink: OpenSink, root: Path, last: int) -> None:
     """The number before theirs is a position by hand, behind what they are of: no batch reads that."""
-    for number in (5, 6, 7):
+    published = range(5, last + 1)
+    for number in published:
         publish(sink, number)
     before = table(root).version()
-    for number in (7, 6):
+    for number in range(last, 5, -1):
         assert sink.withdraw(expect(BatchKey("live", number)), 1)
     table(root).restore(before)
-    with pytest.raises(SinkError, match=r"batch live/7 again.* So was live/6, in whose place is none") as refused:
+    with pytest.raises(SinkError, match=r"live/7.* again.* So was live/6, in whose place is none") as refused:
         sink.batches_after("live", 7, NOTHING_KNOWN)
-    with pytest.raises(SinkError, match=r"To have it read again, `microbatch rewind` to before live/6\."):
+    told = r"To have it read again, `microbatch rewind` to before live/6\."
+    with pytest.raises(SinkError, match=told):
         publish(sink, 7, epoch=2)
-    assert rows(root) == {(number, 1): 3 for number in (5, 6, 7)}
+    assert rows(root) == {(number, 1): 3 for number in published}
     take_out(str(refused.value))
     publish(sink, 7, epoch=2)
     assert rows(root) == {(5, 1): 3, (6, 1): 3, (7, 2): 3}
+
+
+def test_after_a_rewind_of_many_batches_a_publish_asks_the_log_for_no_more_than_its_own(
+    sink: OpenSink, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each question replays the log, between snapshot and commit: others would be first, again and again."""
+    for number in range(12):
+        publish(sink, number)
+    for number in range(11, -1, -1):
+        assert sink.withdraw(expect(BatchKey("live", number)), 1)
+    asked, ask = list[BatchKey](), Snapshot.is_taken_out
+
+    def counted(snapshot: Snapshot, key: BatchKey) -> bool:
+        asked.append(key)
+        return ask(snapshot, key)
+
+    monkeypatch.setattr(Snapshot, "is_taken_out", counted)
+    publish(sink, 0, epoch=2)
+    assert len(asked) <= 1
+
+
+def test_what_was_published_before_the_rewind_is_not_made_of_what_that_took_out(sink: OpenSink, root: Path) -> None:
+    """Somebody has put batch 4 away on purpose, long before: it does not stop the pipeline after another RESTORE."""
+    for number in (1, 2, 3, 4):
+        publish(sink, number)
+    table(root).restore(table(root).version() - 1)
+    for number in (5, 6):
+        publish(sink, number)
+    before = table(root).version()
+    assert sink.withdraw(expect(BatchKey("live", 6)), 1)
+    table(root).restore(before)
+    assert list(sink.batches_after("live", 6, NOTHING_KNOWN)) == []
+    publish(sink, 6, epoch=2)
+    assert rows(root) == {(1, 1): 3, (2, 1): 3, (3, 1): 3, (5, 1): 3, (6, 2): 3}
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_after_a_restore_to_a_moment_the_files_tell_what_went_with_it(sink: OpenSink, root: Path, read: bool) -> None:
+    """It does not tell how far it went back."""
+    for number in (5, 6, 7):
+        publish(sink, number)
+    an_hour_ago = time.time() - 3600
+    for version in range(table(root).version() + 1):
+        os.utime(root / "_delta_log" / f"{version:020}.json", (an_hour_ago, an_hour_ago))
+    for number in (7, 6) if read else (7,):
+        assert sink.withdraw(expect(BatchKey("live", number)), 1)
+    if read:
+        publish(sink, 6, epoch=2, rows=6)
+    table(root).restore(dt.datetime.fromtimestamp(an_hour_ago + 60, dt.UTC))
+    assert rows(root) == {(number, 1): 3 for number in (5, 6, 7)}
+    if read:
+        for look in (lambda: sink.batches_after("live", 7, NOTHING_KNOWN), lambda: publish(sink, 7, epoch=3)):
+            with pytest.raises(
+                SinkError, match=r"no rows there any more: live/6, put back by .* First bring back live/6"
+            ):
+                look()
+        assert rows(root) == {(number, 1): 3 for number in (5, 6, 7)}
+    else:
+        assert list(sink.batches_after("live", 7, NOTHING_KNOWN)) == []
+        publish(sink, 7, epoch=2)
+        assert rows(root) == {(5, 1): 3, (6, 1): 3, (7, 2): 3}
+
+
+def test_only_batches_that_a_restore_may_have_put_back_are_asked_for(
+    sink: OpenSink, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each question replays the log, and a table has batches without end."""
+    for number in range(12):
+        publish(sink, number)
+    before = table(root).version()
+    assert sink.withdraw(expect(BatchKey("live", 11)), 1)
+    table(root).restore(before)
+    asked = list[BatchKey]()
+
+    def counted(question: str) -> None:
+        ask = getattr(Snapshot, question)
+
+        def count(snapshot: Snapshot, key: BatchKey) -> object:
+            asked.append(key)
+            return ask(snapshot, key)
+
+        monkeypatch.setattr(Snapshot, question, count)
+
+    counted("number")
+    counted("is_taken_out")
+    assert list(sink.batches_after("live", 11, NOTHING_KNOWN)) == []
+    assert set(asked) == {BatchKey("live", 11)}
 
 
 def test_rows_that_nobody_has_counted_may_have_gone_with_a_restore(sink: OpenSink, root: Path) -> None:

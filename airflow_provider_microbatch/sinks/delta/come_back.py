@@ -9,12 +9,13 @@ only ones then, until that batch is brought back.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from airflow_provider_microbatch.checkpoint.key import LETTERS, BatchKey, is_lane
+from airflow_provider_microbatch.sinks.delta.history import OUT
 from airflow_provider_microbatch.sinks.delta.home import Home
 from airflow_provider_microbatch.sinks.delta.log import Snapshot, in_words
-from airflow_provider_microbatch.sinks.delta.present import OUT, Present
+from airflow_provider_microbatch.sinks.delta.present import Present
 from airflow_provider_microbatch.sinks.delta.removing import those_in
 from airflow_provider_microbatch.sinks.placed.logged import rows_written
 from airflow_provider_microbatch.sinks.placed.records import Records
@@ -25,16 +26,20 @@ _NAMED = 100
 """How many batches are named at most; whoever looks again finds the others."""
 
 
-def come_back(present: Present, snapshot: Snapshot, home: Home, keys: Iterable[BatchKey]) -> list[BatchKey]:
-    """Those of the batches of which the snapshot has rows.
+def come_back(present: Present, snapshot: Snapshot, home: Home, keys: Sequence[BatchKey]) -> list[BatchKey]:
+    """Those of the batches that were taken out, and of which the snapshot has rows.
 
     :param present: the batches of that snapshot.
-    :param keys: of batches that were taken out.
     :raises SinkError: if a file that may have some is another table's.
     """
+    # Each question for a transaction replays the log: one costs less than the figures of all files, many cost more,
+    # and a publish that asks for long between its snapshot and its commit is outrun by other writers.
+    if len(keys) < 2 and not any(map(snapshot.is_taken_out, keys)):
+        return []
     if snapshot.merged is not None:
         return []  # the newest changes tell of such a table as a whole
-    return those_in(snapshot, home, [key for key in keys if present.may_have(key)])
+    there = (key for key in keys if present.may_have(key))
+    return those_in(snapshot, home, [key for key in there if snapshot.is_taken_out(key)])
 
 
 def gone_since(
@@ -50,9 +55,11 @@ def gone_since(
     :param back: as :func:`come_back` has them.
     :raises SinkError: if a manifest is gone.
     """
+    if not back:
+        return []  # without a listing of the lanes: this is asked at each plan
     found = []
     keys = (BatchKey(lane, id) for lane in filter(is_lane, records.lanes()) for id in records.ids(lane))
-    for key in keys if back else ():
+    for key in (key for key in keys if present.may_be_away(key, back=back)):
         number = snapshot.number(key)
         by = None if number is None else present.away_by(key, f"{number:016x}", back=back)
         if number is not None and by is not None:
@@ -71,7 +78,8 @@ def passed_over(present: Present, snapshot: Snapshot, records: Records, back: Se
     :param back: as :func:`come_back` has them, of one lane, ascending, at least one.
     """
     keys = (BatchKey(back[0].lane, id) for id in records.ids(back[0].lane) if id < back[0].id)
-    return [key for key in keys if snapshot.is_taken_out(key) and present.away_by(key, OUT, back=back) is not None]
+    asked = (key for key in keys if present.may_be_away(key, back=back))
+    return [key for key in asked if snapshot.is_taken_out(key) and present.away_by(key, OUT, back=back) is not None]
 
 
 def in_again(snapshot: Snapshot, keys: Sequence[BatchKey]) -> str:
@@ -98,7 +106,31 @@ def are_the_only_ones(away: Sequence[tuple[BatchKey, str]]) -> str:
     return f"{why}: {named}, put back by {by}"
 
 
-def way_on(home: Home, snapshot: Snapshot, keys: Sequence[BatchKey], away: Sequence[tuple[BatchKey, str]] = ()) -> str:
+def were_passed_over(passed: Sequence[BatchKey]) -> str:
+    """The same of rows of which no batch may read again what they are of.
+
+    :param passed: as :func:`passed_over` has them, at least one.
+    """
+    why = "in whose place is none (a position by hand, or a batch set aside)"
+    return f"So was {passed[-1]}, {why}: what these are of may be read by no batch any more"
+
+
+def left(keys: Sequence[BatchKey]) -> str:
+    """Why rows stay under whose numbers no batch comes in any more, in words.
+
+    :param keys: as :func:`come_back` has them, at least one.
+    """
+    why = "No batch is planned under such a number any more: they may be the only rows of what they are of"
+    return f"{why}. Leave them there, or `microbatch rewind` to before {keys[0]}, which has it read again"
+
+
+def way_on(
+    home: Home,
+    snapshot: Snapshot,
+    keys: Sequence[BatchKey],
+    away: Sequence[tuple[BatchKey, str]] = (),
+    passed: Sequence[BatchKey] = (),
+) -> str:
     """What is done, in this order, until the rows are out. All batches are of one lane.
 
     The command is for the version that was looked at: typed after a batch has come in under such a number it would
@@ -106,13 +138,15 @@ def way_on(home: Home, snapshot: Snapshot, keys: Sequence[BatchKey], away: Seque
     rows, so that nobody would tell any more of those which the RESTORE took away.
 
     :param away: as :func:`gone_since` has them.
+    :param passed: as :func:`passed_over` has them.
     """
     lane, ids = keys[0].lane, ", ".join(str(key.id) for key in keys[:_NAMED])
     named = _named([key for key, _ in away])
     clear = f"bring back {named}, by a clear of the task that made it, or as `microbatch check --table` says"
     # While letters that were run again are in a table, nothing that makes them anew is accepted.
     if away and (lane != LETTERS or any(key.lane == lane for key, _ in away)):
-        return f"First {clear}; then look again: what is left to do is told then"
+        others = "of one that cannot be cleared, `microbatch rewind` to before it has what it is of read again"
+        return f"First {clear}; {others}; then look again: what is left to do is told then"
     told = {"microbatch": {"took_out": [str(key) for key in keys[:_NAMED]]}}
     code = (
         f"from deltalake import CommitProperties, DeltaTable; {home.in_python(snapshot.version)}.delete("
@@ -120,9 +154,12 @@ def way_on(home: Home, snapshot: Snapshot, keys: Sequence[BatchKey], away: Seque
         f"custom_metadata={told}))"
     )
     then = f" After that {clear}." if away else ""
+    again = (
+        f"To have it read again, `microbatch rewind` to before {passed[0]}. Or, if it is not wanted: " if passed else ""
+    )
     return (
-        f"This fails once version {snapshot.version} is not the newest any more; look again then.{then} Take them out: "
-        f"python -c {shlex.quote(code)}"
+        f"{again}This fails once version {snapshot.version} is not the newest any more; look again then.{then} Take "
+        f"them out: python -c {shlex.quote(code)}"
     )
 
 

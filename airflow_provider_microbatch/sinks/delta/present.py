@@ -7,15 +7,16 @@ written or merged the statistics do, as far as they are there. What might be in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
 
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.sinks import Manifest
 from airflow_provider_microbatch.sinks.delta.history import History, is_ours
-from airflow_provider_microbatch.sinks.delta.log import WITHDRAWN, Snapshot, in_words
+from airflow_provider_microbatch.sinks.delta.log import Snapshot, in_words
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.file.objects.layout import Written
 from airflow_provider_microbatch.sinks.placed.places import DATA, REST, folder_of_batch, shared_by
@@ -23,8 +24,6 @@ from airflow_provider_microbatch.sinks.placed.places import DATA, REST, folder_o
 _COMMITS = 1000
 """How many of the newest commits are searched for the one that took a batch's rows out."""
 _NAMED = 3
-OUT = f"{WITHDRAWN:016x}"
-"""What the commit info of a batch that was taken out has as the number of its manifest."""
 _MOVES_NO_ROW = ("OPTIMIZE", "VACUUM START", "VACUUM END", "ADD COLUMN", "SET TBLPROPERTIES", "CREATE TABLE")
 
 _Bounds = tuple[Any, Any]
@@ -69,28 +68,51 @@ class Present:
         later = (info for info in infos if info["version"] > away.last)
         return None if any(not (is_ours(info) or _moves_no_row(info)) for info in later) else away.by
 
-    def away_by(self, key: BatchKey, number: str, *, back: Iterable[BatchKey]) -> str | None:
-        """The same, whatever others have written since, by the whole history; also if that does not tell any more when
-        the batch was published, unless what brought others back is known, and has not put the table back that far.
+    def may_be_away(self, key: BatchKey, *, back: Sequence[BatchKey]) -> bool:
+        """Whether :meth:`away_by` may tell anything of the batch, by what is known without a question for its number,
+        which replays the log.
+
+        :param back: the batches that were taken out, and are back.
+        """
+        history, newest = self._whole, self._whole.newest_of(key)
+        if newest is None:
+            return history.first_out(back) is None or not history.has_all
+        return newest > history.lowest and not self._is_before(newest, back)
+
+    def away_by(self, key: BatchKey, number: str, *, back: Sequence[BatchKey]) -> str | None:
+        """The same as :meth:`put_back_by`, whatever others have written since, by the whole history; also if that does
+        not tell any more when the batch was published, unless what brought others back is known, and has not put the
+        table back that far; also by a RESTORE that does not tell how far it went back. None for a batch that came
+        before any of the others went out: it has nothing to do with what they are of.
 
         :param back: the batches that were taken out, and are back.
         """
         history = self._whole
         _, since = history.since(key, number)
-        if since is None and any(history.since(one, OUT)[1] is None for one in back):
+        if since is None and history.first_out(back) is None:
             return "a commit that the log does not have any more"
-        away = history.put_back(history.oldest if since is None else since)
-        return None if away is None else away.by
+        if since is not None and self._is_before(since, back):
+            return None
+        floor = history.oldest if since is None else since
+        away = history.put_back(floor)
+        return history.to_a_moment(floor) if away is None else away.by
+
+    def _is_before(self, version: int, back: Sequence[BatchKey]) -> bool:
+        """Whether a version is one of before any of the batches that are back went out."""
+        first = self._whole.first_out(back)
+        # Where the log has lost what a RESTORE went back to, they may have gone out before the first time it tells of.
+        return first is not None and self._whole.has_all and version < first
 
     def may_have_attempt(self, manifest: Manifest, number: str) -> bool:
-        """Whether a file may have rows of an attempt of whose publish the history does not tell any more. A file that
+        """Whether a file may have rows of an attempt of which the history does not tell that they are gone. A file that
         others share may have those of an attempt before, and would hide that those of a publish on record are gone."""
-        if self._whole.since(manifest.key, number)[1] is not None:
+        since = self._whole.since(manifest.key, number)[1]
+        if since is not None and self._whole.put_back(since) is not None:
             return False
         own, shared = self._files
-        told, folder = manifest.identity, folder_of_batch(manifest.key)
-        names = {number} if told is None else {number, Written.by(told, manifest.epoch).name.rpartition("/")[2]}
-        return bool(own.get(folder, set()) & names) or _is_in_any(manifest.key, shared)
+        told = manifest.identity or BatchIdentity.at(manifest.key)
+        names = {number, Written.by(told, manifest.epoch).name.rpartition("/")[2]}
+        return bool(own.get(folder_of_batch(manifest.key), set()) & names) or _is_in_any(manifest.key, shared)
 
     @cached_property
     def _newest(self) -> History:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -23,8 +23,10 @@ from airflow_provider_microbatch.sinks.delta.come_back import (
     come_back,
     gone_since,
     in_again,
+    left,
     passed_over,
     way_on,
+    were_passed_over,
 )
 from airflow_provider_microbatch.sinks.delta.compacting import Compacting
 from airflow_provider_microbatch.sinks.delta.home import Home
@@ -242,13 +244,10 @@ class OpenDeltaTable(OpenLogged):
             if snapshot is None:
                 return []
             back = self._back(snapshot, keys)
-            away, later = self._gone_since(snapshot, back), [key for key in back if key.id > number]
-            if away or later:
-                raise self._in_the_way(snapshot, back if away else later, away)
-            self._check_none_passed_over(snapshot, back)
+            self._check_not_in_the_way(snapshot, back, [key for key in back if key.id > number])
             return [key.id for key in keys if key.id > number and snapshot.number(key) is not None]
 
-    def strays(self, tables: KnownTables) -> list[str]:
+    def strays(self, tables: KnownTables, is_passed: Callable[[BatchKey], bool]) -> list[str]:
         with self._telling("look for batches that were taken out"):
             lanes = filter(is_lane, self._records.lanes()) if self._is_here(tables) else ()
             snapshot, keys = self._ever_in(tables, *lanes)
@@ -257,11 +256,12 @@ class OpenDeltaTable(OpenLogged):
             back = self._back(snapshot, keys)
             away = self._gone_since(snapshot, back)
             next_one = "" if away else "Those of the batch that is planned next go by themselves as it comes in. "
-            of_lanes = [list(those) for _, those in groupby(back, key=lambda key: key.lane)]
-            return [
-                f"{in_again(snapshot, those)}. {next_one}{way_on(self._home, snapshot, those, away)}"
-                for those in of_lanes
-            ]
+            told = []
+            for (_, passed), of_lane in groupby(back, key=lambda key: (key.lane, is_passed(key))):
+                those = list(of_lane)
+                way = left(those) if passed else f"{next_one}{way_on(self._home, snapshot, those, away)}"
+                told.append(f"{in_again(snapshot, those)}. {way}")
+            return told
 
     def _ever_in(self, tables: KnownTables, *lanes: str, after: int = -1) -> tuple[Snapshot | None, list[BatchKey]]:
         """The table as it is now, and all batches of the lanes that were ever in, or about to be; no table where
@@ -274,8 +274,7 @@ class OpenDeltaTable(OpenLogged):
         return snapshot, keys
 
     def _back(self, snapshot: Snapshot, keys: Sequence[BatchKey]) -> list[BatchKey]:
-        out = [key for key in keys if snapshot.is_taken_out(key)]
-        return come_back(self._present_in(snapshot), snapshot, self._home, out) if out else []
+        return come_back(self._present_in(snapshot), snapshot, self._home, keys)
 
     def _from(self, key: BatchKey) -> list[BatchKey]:
         """That batch and the later ones of its lane, of those that were ever in, or about to be."""
@@ -284,24 +283,26 @@ class OpenDeltaTable(OpenLogged):
     def _gone_since(self, snapshot: Snapshot, back: Sequence[BatchKey]) -> list[tuple[BatchKey, str]]:
         return gone_since(self._present_in(snapshot), snapshot, self._records, back)
 
-    def _check_none_passed_over(self, snapshot: Snapshot, back: Sequence[BatchKey]) -> None:
-        passed = passed_over(self._present_in(snapshot), snapshot, self._records, back) if back else []
-        if passed:
-            raise SinkError(
-                f"the Delta table {self._where} in {in_again(snapshot, back)}. So was {passed[-1]}, in whose place is "
-                "none (a position by hand, or a batch set aside): what these are of may be read by no batch any more. "
-                f"Nothing was done there. To have it read again, `microbatch rewind` to before {passed[0]}. "
-                f"{way_on(self._home, snapshot, back)}"
-            )
+    def _check_not_in_the_way(self, snapshot: Snapshot, back: Sequence[BatchKey], doubled: Sequence[BatchKey]) -> None:
+        """Check that rows that are back may go as a batch comes in under the first number of theirs.
 
-    def _in_the_way(
-        self, snapshot: Snapshot, back: Sequence[BatchKey], away: Sequence[tuple[BatchKey, str]]
-    ) -> SinkError:
-        why = "What they are of is read, or run, once more, so that they would be there twice"
+        :param doubled: those that would stay beside what is made of them anew.
+        :raises SinkError: if they may not, with the way on; first of all if they may be the only rows.
+        """
+        if not back:
+            return
+        away = self._gone_since(snapshot, back)
+        passed = [] if away else passed_over(self._present_in(snapshot), snapshot, self._records, back)
         if away:
-            why = are_the_only_ones(away)
-        told = f"the Delta table {self._where} in {in_again(snapshot, back)}. {why}. Nothing was done there."
-        return SinkError(f"{told} {way_on(self._home, snapshot, back, away)}")
+            named, why = back, are_the_only_ones(away)
+        elif passed:
+            named, why = back, were_passed_over(passed)
+        elif doubled:
+            named, why = doubled, "What they are of is read, or run, once more, so that they would be there twice"
+        else:
+            return
+        told = f"the Delta table {self._where} in {in_again(snapshot, named)}. {why}. Nothing was done there."
+        raise SinkError(f"{told} {way_on(self._home, snapshot, named, away, passed)}")
 
     def lanes(self, tables: KnownTables) -> list[str]:
         with self._telling("list the lanes"):
@@ -421,10 +422,7 @@ class OpenDeltaTable(OpenLogged):
         elif snapshot is not None and ready is not None and (back := self._back(snapshot, self._from(batch.key))):
             # A RESTORE that came after the plan: no look at later batches has seen their rows, and this one may be made
             # of what they are of.
-            away = self._gone_since(snapshot, back)
-            if away or back != [batch.key]:
-                raise self._in_the_way(snapshot, back, away)
-            self._check_none_passed_over(snapshot, back)
+            self._check_not_in_the_way(snapshot, back, back if back != [batch.key] else [])
             # What was read for these rows has been planned anew, and what was made of that before is in: beside the
             # output that comes in they would be doubled.
             removal = self._removal(snapshot, batch, None)
