@@ -15,7 +15,7 @@ def ways_by_others(place: Moment, now: Made, set_offset: Callable[..., str]) -> 
     :param set_offset: as :attr:`.SourceContext.set_offset` is.
     """
     here = replace(place, below=None)
-    if _time(place.made) == _time(now):
+    if place.made is not None and place.made.time == now.time:
         here = replace(here, key=None)
         which = f"what lies at {place.time} or before was read"
         what = f", which passes over what was committed late, and rows of {place.time} itself that were not read"
@@ -28,8 +28,3 @@ def ways_by_others(place: Moment, now: Made, set_offset: Callable[..., str]) -> 
         f"Where {which}: `{here_on}`{what}. Where its rows are to be read from the first, also those that were read: "
         f"`{begin}`."
     )
-
-
-def _time(made: Made | None) -> str | None:
-    """The column of timestamps of what :func:`.columns_of` returned."""
-    return None if made is None or made.by is None else made.by.split(", ")[0]
