@@ -186,6 +186,17 @@ def without_logs(world: World) -> None:
     shutil.rmtree(world.root / "checkpoint/sources")
 
 
+def read_by_intervals(tmp_path: Path) -> IntervalWorld:
+    """Orders by the first interval, refunds beside it by the second one."""
+    world = IntervalWorld(tmp_path, plan="interval")
+    world.land_at(0.5, 1)
+    world.backfill(hour(0), 1)
+    called(world, "orders", "refunds")
+    world.land_at(1.5, 2, source="refunds")
+    world.backfill(hour(1), 2)
+    return world
+
+
 def test_a_renamed_source_that_only_intervals_have_read_stops_them_and_the_live_lane(tmp_path: Path) -> None:
     world = IntervalWorld(tmp_path, plan="interval")
     world.land_at(0.5, 1)
@@ -214,12 +225,7 @@ def test_a_renamed_source_that_the_live_lane_has_read_stops_a_backfill(tmp_path:
 
 
 def test_a_source_that_only_intervals_have_read_is_none_that_appeared(tmp_path: Path) -> None:
-    world = IntervalWorld(tmp_path, plan="interval")
-    world.land_at(0.5, 1)
-    world.backfill(hour(0), 1)
-    called(world, "orders", "refunds")
-    world.land_at(1.5, 2, source="refunds")
-    world.backfill(hour(1), 2)
+    world = read_by_intervals(tmp_path)
     called(world, "refunds")
     world.land_at(2.5, 3, source="refunds")
     world.backfill(hour(2), 3)
@@ -289,12 +295,7 @@ def test_the_dead_letters_that_were_run_again_are_no_source_that_vanished(tmp_pa
 
 
 def test_a_source_that_only_intervals_have_read_is_renamed_and_no_other_gets_its_name(tmp_path: Path) -> None:
-    world = IntervalWorld(tmp_path, plan="interval")
-    world.land_at(0.5, 1)
-    world.backfill(hour(0), 1)
-    called(world, "orders", "refunds")
-    world.land_at(1.5, 2, source="refunds")
-    world.backfill(hour(1), 2)
+    world = read_by_intervals(tmp_path)
     without_logs(world)
     with pytest.raises(MaintenanceError, match="two positions"):
         applied(world, rename("orders", "refunds"))
