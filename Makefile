@@ -102,13 +102,16 @@ bench: setup ## Measure ratios against peers in the same run (ROW=P7 for one row
 	@$(BIN)/python -m benchmarks $(ROW)
 
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
+# What Spark's processors of state need in Python, as locked for the Spark of the package.
+FOR_PROCESSORS := sed -nE 's/^((pandas|protobuf|pyarrow)==[^ ]+).*/\1/p' requirements/dev.txt
 lock: $(MADE) ## Resolve requirements/*.txt again (UPGRADE=--upgrade for newer versions).
 	$(COMPILE) $(UPGRADE) requirements/bootstrap.in -o requirements/bootstrap.txt
 	$(COMPILE) $(UPGRADE) pyproject.toml requirements/dev.in -o requirements/dev.txt
 	$(COMPILE) $(UPGRADE) pyproject.toml requirements/docker.in -c requirements/dev.txt -o requirements/docker.txt
 	$(COMPILE) $(UPGRADE) requirements/compose.in --override requirements/compose-overrides.in -o requirements/compose.txt
 	for version in $(OTHER_SPARKS); do \
-	    $(COMPILE) --no-annotate - -o requirements/pyspark-$$version.txt <<< "pyspark==$$version"; \
+	    { echo pyspark==$$version; $(FOR_PROCESSORS); } | \
+	        $(COMPILE) --no-annotate - -o requirements/pyspark-$$version.txt; \
 	done
 
 clean: ## Remove everything that was made here.

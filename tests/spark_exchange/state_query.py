@@ -25,6 +25,7 @@ SCHEMAS = {
     "paid_in_sessions": "id long, at timestamp",
     "the_first": "id long",
     "visits": "id long, at timestamp",
+    "visits_in_pandas": "id long, at timestamp",
     "reminders": "id long",
 }
 MODES = {**dict.fromkeys(SCHEMAS, "append"), "counts": "update", "reminders": "update"}

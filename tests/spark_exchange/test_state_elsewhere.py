@@ -3,6 +3,7 @@ newest one shows it of each kind of state, as the locked one does in ``test_stat
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,6 +79,25 @@ def test_a_join_goes_on_and_from_hand_to_hand(tmp_path: Path, spark: Spark) -> N
     handed.import_it()
     handed.land((4, "00:00"), source="payments")
     assert [row["id"] for row in handed.run()] == [4]
+
+
+def test_a_processor_goes_on_and_from_hand_to_hand(tmp_path: Path, spark: Spark) -> None:
+    """Its values, lists, maps and timers do, in the form that each of these Sparks has."""
+    handed = Handed(tmp_path, spark, "visits_in_pandas", state_settings(), partitions=1)
+    handed.begin()
+    handed.land((1, "00:10"), (2, "00:30"))
+    handed.run()
+    handed.export_it()
+    handed.land((1, "00:20"), (4, "00:50"))
+    handed.stream()
+    handed.import_it()
+    handed.land((2, "01:00"), (9, "09:00"))
+    handed.run()
+
+    rows = as_text(handed.query_rows + handed.our_rows)
+    handed.at = tmp_path / "all"
+    assert rows == as_text(handed.stream())
+    assert [json.loads(row)["id"] for row in rows] == [1, 2, 4]
 
 
 def test_an_interval_tells_all_at_its_end(tmp_path: Path, spark: Spark) -> None:

@@ -10,6 +10,9 @@ from airflow_provider_microbatch.runtime.batch import Batch
 if TYPE_CHECKING:
     import pandas
     from pyspark.sql import DataFrame
+    from pyspark.sql.streaming import StatefulProcessor
+
+VISITS = "id long, rows long, minutes long, since timestamp"
 
 
 def counts(batch: Batch) -> DataFrame:
@@ -148,6 +151,30 @@ def visits(batch: Batch, once: tuple[str, ...] = ()) -> DataFrame:
 
     :param once: of rows that are alike in these columns only the first.
     """
+    rows = batch.sources["orders"].withWatermark("at", "30 seconds")
+    by_id = (rows.dropDuplicates([*once]) if once else rows).groupBy("id")
+    return by_id.transformWithState(_visits(), VISITS, "Append", "EventTime")
+
+
+def visits_in_pandas(batch: Batch) -> DataFrame:
+    """The same in the form that Spark 4.0 has."""
+    import pandas
+
+    base: Any = type(_visits())
+
+    class InPandas(base):  # type: ignore[misc]
+        def handleInputRows(self, key: Any, rows: Iterator[pandas.DataFrame], timerValues: Any) -> Any:
+            return super().handleInputRows(key, (row for frame in rows for _, row in frame.iterrows()), timerValues)
+
+        def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
+            for row in super().handleExpiredTimer(key, timerValues, expiredTimerInfo):
+                yield pandas.DataFrame([row.asDict()])
+
+    by_id = batch.sources["orders"].withWatermark("at", "30 seconds").groupBy("id")
+    return by_id.transformWithStateInPandas(InPandas(), VISITS, "Append", "EventTime")
+
+
+def _visits() -> StatefulProcessor:
     from pyspark.sql import Row
     from pyspark.sql.streaming import StatefulProcessor
 
@@ -178,10 +205,7 @@ def visits(batch: Batch, once: tuple[str, ...] = ()) -> DataFrame:
             for state in (self.rows, self.times, self.minutes):
                 state.clear()
 
-    rows = batch.sources["orders"].withWatermark("at", "30 seconds")
-    by_id = (rows.dropDuplicates([*once]) if once else rows).groupBy("id")
-    columns = "id long, rows long, minutes long, since timestamp"
-    return by_id.transformWithState(Visits(), columns, "Append", "EventTime")
+    return Visits()
 
 
 def visits_at_different_times(batch: Batch) -> DataFrame:
