@@ -1,7 +1,7 @@
 """The report that a job leaves beside its data: ``_manifest`` when the stage is complete, ``_error`` when it is not.
 
 Both are folders of text files with one JSON object a line. They lie beside the data and never on the driver's own disk:
-Spark writes them, or, where this process sees the stage that Spark has made, this process does.
+Spark writes them, or, where this process sees the stage that Spark has made, or reaches its bucket, this process does.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_microbatch.runtime.hadoop_files import files_in_bucket
 from airflow_provider_microbatch.runtime.layout import ERROR, MANIFEST, SCHEMA
 from airflow_provider_microbatch.runtime.session import folder_beside_driver
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 NONE: Mapping[str, str] = MappingProxyType({})
 """No options, for a folder that Spark reaches without any."""
+_ONLY = "part-00000.txt"
+"""The file of a report that this process writes; those that Spark writes begin alike."""
 
 
 def write_manifest(
@@ -33,16 +36,14 @@ def write_manifest(
     options: Mapping[str, str] = NONE,
 ) -> None:
     """Write the manifest: ``{"result": …}`` and the lines of ``listing``. The manifest's only file appears at once, by
-    a rename, so that a reader never reads half a manifest.
+    a rename or as an object, so that a reader never reads half a manifest.
 
     :param options: the options with which Spark reaches the folder.
     :raises FileExistsError: if the stage has a manifest already.
     """
     path = f"{folder}/{MANIFEST}"
     if listing is None or isinstance(listing, list):
-        stage = folder_beside_driver(spark, folder)
-        if stage is not None:
-            _write_here(stage / MANIFEST, [_text({"result": result}), *(listing or ())])
+        if _wrote(spark, folder, MANIFEST, [_text({"result": result}), *(listing or ())], options=options):
             return
         listing = spark.createDataFrame([(line,) for line in listing], "value string") if listing else None
     lines = _line(spark, {"result": result})
@@ -66,21 +67,30 @@ def write_schema(spark: SparkSession, folder: str, schema: StructType, *, option
     """
     columns = [[field.name, field.dataType.simpleString()] for field in schema.fields]
     told = {"schema": schema.jsonValue(), "columns": columns}
+    if not _wrote(spark, folder, SCHEMA, [_text(told)], options=options):
+        _write(_line(spark, told), f"{folder}/{SCHEMA}", mode="error", options=options)
+
+
+def _wrote(spark: SparkSession, folder: str, name: str, lines: list[str], *, options: Mapping[str, str]) -> bool:
+    """Whether this process itself has written a new folder with the lines, beside the data, without a job of Spark."""
     stage = folder_beside_driver(spark, folder)
     if stage is not None:
-        _write_here(stage / SCHEMA, [_text(told)])
-    else:
-        _write(_line(spark, told), f"{folder}/{SCHEMA}", mode="error", options=options)
+        _write_here(stage / name, lines)
+        return True
+    bucket = files_in_bucket(spark, f"{folder}/{name}", options=options)
+    if bucket is not None:
+        bucket.write_new(_ONLY, lines)
+    return bucket is not None
 
 
 def _write_here(folder: Path, lines: list[str]) -> None:
     folder.mkdir()
-    hidden = folder / ".part-00000.txt"
+    hidden = folder / f".{_ONLY}"
     with hidden.open("w", encoding="utf-8") as file:
         file.writelines(f"{line}\n" for line in lines)
         file.flush()
         os.fsync(file.fileno())
-    hidden.rename(folder / "part-00000.txt")
+    hidden.rename(folder / _ONLY)
 
 
 def _text(value: Mapping[str, Any]) -> str:

@@ -1,5 +1,6 @@
 """Writes a stage of files, and lists the written files. Spark's own file system does both, wherever the stage lies;
-where the stage is a folder that this process sees as Spark's driver does, the files are listed without a Spark job."""
+where this process sees the stage as Spark's driver does, or reaches its bucket, the files are listed without a Spark
+job."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from airflow_provider_microbatch.runtime import report, transforms
 from airflow_provider_microbatch.runtime.access import options_of
 from airflow_provider_microbatch.runtime.counting import wrote
 from airflow_provider_microbatch.runtime.failure import BatchFailure, cause_of
+from airflow_provider_microbatch.runtime.hadoop_files import files_in_bucket
 from airflow_provider_microbatch.runtime.session import folder_beside_driver
 
 if TYPE_CHECKING:
@@ -61,7 +63,12 @@ def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[st
         raise
     wrote(frame)
     folder = folder_beside_driver(frame.sparkSession, path)
-    return _listing(frame, arguments) if folder is None else list(_walk(folder))
+    if folder is not None:
+        return [_entry(*file) for file in _walk(folder)]
+    bucket = files_in_bucket(frame.sparkSession, path, options=options_of(arguments))
+    if bucket is not None:
+        return sorted(_entry(file, size) for file, size in bucket.below() if all(map(_is_data, file.split("/"))))
+    return _listing(frame, arguments)
 
 
 def write_marked(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[str]:
@@ -99,12 +106,15 @@ def write_marked(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | 
     return listing
 
 
-def _walk(stage: Path) -> Iterator[str]:
+def _walk(stage: Path) -> Iterator[tuple[str, int]]:
     for parent, folders, names in os.walk(stage):
         folders[:] = sorted(name for name in folders if _is_data(name))
         for path in (Path(parent, name) for name in sorted(names) if _is_data(name)):
-            entry = {"file": path.relative_to(stage).as_posix(), "bytes": path.stat().st_size}
-            yield json.dumps(entry, ensure_ascii=False)
+            yield path.relative_to(stage).as_posix(), path.stat().st_size
+
+
+def _entry(file: str, size: int) -> str:
+    return json.dumps({"file": file, "bytes": size}, ensure_ascii=False)
 
 
 def _is_data(name: str) -> bool:

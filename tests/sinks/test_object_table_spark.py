@@ -14,7 +14,11 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator
 from airflow_provider_microbatch.pipeline import Pipeline
+from airflow_provider_microbatch.runtime import report
+from airflow_provider_microbatch.runtime.fence import Fence, FencedFailure
+from airflow_provider_microbatch.runtime.layout import SCHEMA
 from airflow_provider_microbatch.runtime.object_table import read_table
+from airflow_provider_microbatch.runtime.write import write
 from airflow_provider_microbatch.sinks import Compaction, SinkContext
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.file.objects import nothing
@@ -107,6 +111,43 @@ def test_a_batch_of_spark_submit_goes_from_bucket_to_bucket_and_keeps_the_keys_n
         stored.append(found["Body"].read())
     assert SECRET.encode() not in b"".join(stored)
     assert SECRET not in caplog.text
+
+
+def test_a_stage_is_told_without_a_job_of_spark(spark: SparkSession, tmp_path: Path) -> None:
+    """A job more would take a driver of one batch seconds."""
+    address, client, top = f"s3a://{BUCKET}{tmp_path}/stage", object_store.client(), str(tmp_path).strip("/")
+    frame = spark.range(4).selectExpr("id", "concat('a b:c%d/ä', id % 2) as part")
+    arguments = {"path": address, "format": "json", "partition_by": ["part"]}
+    spark.sparkContext.setJobGroup("the stage", "")
+    listing = write(frame, arguments)
+    client.put_object(Bucket=BUCKET, Key=f"{top}/stage/_hidden/part=0/file", Body=b"x")
+    jobs = len(spark.sparkContext.statusTracker().getJobIdsForGroup("the stage"))
+    report.write_schema(spark, address, frame.schema)
+    report.write_manifest(spark, address, {"numOutputRows": 4}, listing)
+    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup("the stage")) == jobs == 1
+
+    found = {
+        key.removeprefix("stage/"): client.get_object(Bucket=BUCKET, Key=f"{top}/{key}")["Body"].read()
+        for key in object_store.keys(tmp_path)
+    }
+    manifest = [json.loads(line) for line in found["_manifest/part-00000.txt"].decode().splitlines()]
+    assert manifest[0] == {"result": {"numOutputRows": 4}}
+    data = {path: len(body) for path, body in found.items() if path.startswith("part=")}
+    assert {line["file"]: line["bytes"] for line in manifest[1:]} == data
+    assert len(data) == 4
+    (schema,) = (json.loads(body) for path, body in found.items() if path.startswith(f"{SCHEMA}/"))
+    assert schema["columns"] == [["id", "bigint"], ["part", "string"]]
+    with pytest.raises(Exception, match="FileAlreadyExists"):
+        report.write_manifest(spark, address, {"numOutputRows": 0}, [])
+
+
+def test_an_attempt_sees_its_fence_in_a_bucket(spark: SparkSession, tmp_path: Path) -> None:
+    fence = Fence(spark, f"s3a://{BUCKET}{tmp_path}/fence")
+    fence.check()
+    object_store.client().put_object(Bucket=BUCKET, Key=f"{str(tmp_path).strip('/')}/fence", Body=b"x")
+    with pytest.raises(FencedFailure, match="a later attempt"):
+        fence.check()
+    Fence(spark, f"s3a://no-such-bucket{tmp_path}/fence").check()  # nobody can tell: publish decides
 
 
 @pytest.mark.parametrize("compacted", [False, True])
