@@ -165,6 +165,14 @@ def smaller_batches_in(world: Counted) -> None:
     undone(world, 0, lambda: world.batch(6))
 
 
+def smaller_batches_in_beside_a_joined_file(world: Counted) -> None:
+    world.batch(2)
+    world.batch(6)
+    lake(world).optimize.compact()
+    world.reads(2)
+    undone(world, 0, lambda: world.batch(6))
+
+
 def larger_batches_in(world: Counted) -> None:
     for head in (2, 4, 6):
         world.batch(head)
@@ -260,6 +268,7 @@ STORIES = [
     a_batch_set_aside_over_it,
     a_smaller_batch_set_aside,
     smaller_batches_in,
+    smaller_batches_in_beside_a_joined_file,
     larger_batches_in,
     an_empty_batch,
     two_rewinds,

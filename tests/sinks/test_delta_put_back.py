@@ -122,6 +122,28 @@ def test_rows_of_a_plan_of_before_came_back_though_their_number_is_in(sink: Open
     assert back(sink) == []
 
 
+def test_in_a_file_of_others_the_commits_tell_whether_rows_of_a_plan_of_before_came_back(
+    sink: OpenSink, root: Path
+) -> None:
+    for number in (6, 7):
+        publish(sink, number)
+    table(root).optimize.compact()
+    before = table(root).version()
+    take_out(sink, 7)
+    planned_anew(sink, 7, digest="bbb", epoch=2)
+    table(root).optimize.compact()
+    replayed = table(root).version()
+    planned_anew(sink, 7, digest="bbb", epoch=3)
+    table(root).restore(replayed)
+    assert back(sink) == []
+    table(root).restore(before)
+    assert back(sink) == [7]
+    planned_anew(sink, 7, digest="bbb", epoch=4)
+    table(root).optimize.compact()
+    assert rows(root) == {(6, 1): 3, (7, 4): 3}
+    assert back(sink) == []
+
+
 def planned_anew(sink: OpenSink, number: int, *, digest: str, epoch: int) -> None:
     batch = batch_of(BatchKey("live", number), digest=digest)
     write_delta_stage(sink, epoch, batch=batch)

@@ -52,9 +52,9 @@ class Present:
         return "; ".join(found[:_NAMED]) + ("; …" if len(found) > _NAMED else "")
 
     def put_back_by(self, key: BatchKey, number: str) -> str | None:
-        """The commits of others that have put the table back to before the batch was published, in words: what it has
-        of the batch is of an attempt before. None if there are none, if others may have brought the rows since, or if
-        the log does not tell any more.
+        """The commits of others that have put the table back to before the batch was published, or taken out, in words:
+        what it has of the batch is of an attempt before. None if there are none, if others may have brought the rows
+        since, or if the log does not tell any more.
 
         :param number: as for :meth:`taken_out_by`.
         """

@@ -263,12 +263,16 @@ class OpenDeltaTable(OpenLogged):
         return [key for key in there if key in out or self._is_of_another_plan(snapshot, key)]
 
     def _is_of_another_plan(self, snapshot: Snapshot, key: BatchKey) -> bool:
-        """Whether the snapshot has files of a plan of the batch that was taken out before the one that is in was made:
-        others of its lane have read what these are of. In a file that others share nobody can tell."""
-        number = snapshot.number(key)
-        paths = () if number is None else self._present_in(snapshot).own_of(key)
+        """Whether the snapshot has rows of a plan of the batch that was taken out before the one that is in was made:
+        others of its lane have read what these are of."""
+        number, present = snapshot.number(key), self._present_in(snapshot)
+        if number is None:
+            return False
+        paths = present.own_of(key)
+        if not paths:  # a file that others share does not tell of which attempt its rows are
+            return all(present.put_back_by(key, f"{one:016x}") is not None for one in (number, WITHDRAWN))
         others = {other for path in paths if (other := self._number_of(path)) != number}
-        return number is not None and any(self._plan(key, other) != self._plan(key, number) for other in others)
+        return any(self._plan(key, other) != self._plan(key, number) for other in others)
 
     def _plan(self, key: BatchKey, number: int) -> BatchIdentity | None:
         return self._records.get(key, number).identity
