@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from shlex import quote
 from typing import Any
 
-from airflow_provider_microbatch.checkpoint.key import BatchKey, is_whole
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey, is_whole
 from airflow_provider_microbatch.checkpoint.leases import Leases
 from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.places import ARRIVED, ARRIVING, MOVED, Places
 from airflow_provider_microbatch.checkpoint.records import check_types, corrupt, decode_record, encode_record
-from airflow_provider_microbatch.exceptions import CorruptEntryError, MaintenanceError
+from airflow_provider_microbatch.exceptions import CorruptEntryError, DefinitionError, MaintenanceError
 from airflow_provider_microbatch.stores import Store
 
 HOLD_SECONDS = 30.0
 """Seconds that a command counts as alive after its last sign of life. A command gives one before each step, and more
 within a step that copies a checkpoint."""
 
+OUTPUT_DROPPED = "drop output"
+"""The kind of a step that takes a batch out of a table."""
+FILE_PUT_AWAY = "put away"
+"""The kind of a step that takes a file out of the checkpoint."""
+_PLAN = re.compile(r"(?:lanes/([^/]+)/)?offsets/(\d+)")
 _END = ".end"
 APPLIED = "applied"
 """The outcome of a command that has done all its steps."""
@@ -49,6 +55,18 @@ class Maintenance:
     started_ms: int
     steps: tuple[Mapping[str, Any], ...]
     sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TakenOut:
+    """What a command has taken out of a lane, or may have.
+
+    :param to: the newest batch that it has left as it was; -1 for none.
+    :param ids: numbers of the batches whose output it has taken out of a table.
+    """
+
+    to: int
+    ids: frozenset[int]
 
 
 class MaintenanceLog:
@@ -311,6 +329,18 @@ class MaintenanceLog:
                         return str(step.get("text"))
         return None
 
+    def taken_out(self) -> dict[str, list[TakenOut]]:
+        """By lane, what commands have taken out, oldest first. One listing where there never was a command. An entry
+        that cannot be read tells nothing."""
+        found = dict[str, list[TakenOut]]()
+        for number in sorted(numbers(self._store.list(""))):
+            with suppress(CorruptEntryError, DefinitionError):
+                begun = self._get(number)
+                taken = _taken_out(begun.steps)
+                for lane, one in taken.items() if taken and self.allow(begun, steps=None) else ():
+                    found.setdefault(lane, []).append(one)
+        return found
+
     def where(self, number: int) -> str:
         """Address of an entry, for messages."""
         return f"{self._store.location}/{number}"
@@ -340,6 +370,20 @@ def _last(names: Collection[str]) -> tuple[int, bool]:
     """The number of the newest command, 0 for none; and whether it has not ended."""
     number = max(numbers([name.removesuffix(_END).removesuffix(_DECIDED) for name in names]), default=0)
     return number, str(number) in names and f"{number}{_END}" not in names
+
+
+def _taken_out(steps: Iterable[Mapping[str, Any]]) -> Mapping[str, TakenOut]:
+    tos, ids = dict[str, list[int]](), dict[str, set[int]]()
+    for step in steps:
+        plan = _PLAN.fullmatch(str(step.get("path"))) if step.get("step") == FILE_PUT_AWAY else None
+        if plan is not None:
+            tos.setdefault(plan[1] or LIVE, []).append(int(plan[2]) - 1)
+        elif step.get("step") == OUTPUT_DROPPED:
+            key, to = BatchKey.parse(str(step.get("key"))), step.get("to")
+            # Those of after a backup have no plan in the log, and a version before has not recorded it.
+            tos.setdefault(key.lane, []).append(to if is_whole(to) else key.id - 1)
+            ids.setdefault(key.lane, set()).add(key.id)
+    return {lane: TakenOut(to=min(found), ids=frozenset(ids.get(lane, ()))) for lane, found in tos.items()}
 
 
 def _digest(entry: bytes) -> str:

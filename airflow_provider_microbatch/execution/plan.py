@@ -25,6 +25,7 @@ from airflow_provider_microbatch.exceptions import (
     SourceCountError,
     SourceError,
 )
+from airflow_provider_microbatch.execution.came_back import check_none_came_back
 from airflow_provider_microbatch.execution.decide import should_construct_next_batch
 from airflow_provider_microbatch.execution.identity import expected_next, found_in, is_of_one_attempt
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources, Ranges
@@ -217,6 +218,7 @@ class Planner:
                 log.info("The sink %s takes no batch: nothing to do", self.sink.location())
                 return None
         if position.planned is not None and resumes:
+            check_none_came_back(self.checkpoint, self.sink, self.lane.name)
             self.claim()
             # Not committed when this run came. If the batch is committed by now, another run has done that, and this
             # run goes on.

@@ -12,6 +12,7 @@ from airflow_provider_microbatch.checkpoint.entries import Attempt, CommitEntry,
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.replays import Replay, Replays
 from airflow_provider_microbatch.exceptions import AttemptFencedError, SinkError, SourceError
+from airflow_provider_microbatch.execution.came_back import check_none_came_back
 from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.execution.identity import (
     complete_replace,
@@ -127,13 +128,14 @@ def check_place_again(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> 
     and a request that waits for that attempt would hold retention.
 
     :raises SinkError: if the batch is in another table than ``sink``, or that lacks an earlier one, or has lost its
-        record of the batch.
+        record of the batch, or has rows again that a rewind has taken out.
     :raises CheckpointError: if its dead letters were run again.
     """
     check_not_elsewhere(checkpoint, sink, key)
     check_of_this_life(checkpoint, sink, key)
     check_none_lost(checkpoint, sink, key)
     check_recorded(checkpoint, sink, key)
+    check_none_came_back(checkpoint, sink, key.lane)
     check_not_taken(checkpoint, key, sink)
 
 

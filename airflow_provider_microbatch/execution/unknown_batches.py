@@ -13,6 +13,7 @@ from airflow_provider_microbatch.checkpoint.by_hand import is_position
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey, is_lane
 from airflow_provider_microbatch.exceptions import ForeignBatchError
+from airflow_provider_microbatch.execution.came_back import check_none_came_back
 from airflow_provider_microbatch.execution.identity import expected_next, of_own_checkpoint
 from airflow_provider_microbatch.execution.other_lives import check_of_this_life
 from airflow_provider_microbatch.sinks import OpenSink
@@ -31,15 +32,16 @@ def check_next(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, *, only_ow
 
 def check_none_unknown(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, *, only_own: bool = False) -> None:
     """Check that the table holds no batch behind the place of the batch that is about to be planned, and none in a lane
-    of this checkpoint that the checkpoint does not know. One listing of the table; an unknown lane whose batches are
-    not this checkpoint's is another pipeline's, which may write the same table.
+    of this checkpoint that the checkpoint does not know, nor rows that a rewind has taken out. One listing of the
+    table; an unknown lane whose batches are not this checkpoint's is another pipeline's, which may write to the table.
 
     :param only_own: leave output of other checkpoints to its owners, also in the lane of ``key``.
     :raises ForeignBatchError: if the table does, naming the pipeline of the batch and the ways on.
-    :raises SinkError: if a batch there has no manifest that can be read.
+    :raises SinkError: if a batch there has no manifest that can be read, or rows came back.
     """
     if not sink.definition.is_cheap_to_ask:
         return
+    check_none_came_back(checkpoint, sink, key.lane)
     for table in sink.tables:
         if type(table).batches is OpenSink.batches:
             continue  # it cannot list its batches: only the next place in it is looked at
@@ -65,6 +67,7 @@ def check_letters_known(checkpoint: Checkpoint, sink: OpenSink) -> None:
     """
     if not sink.definition.is_cheap_to_ask:
         return
+    check_none_came_back(checkpoint, sink, LETTERS)
     lane = checkpoint.lane(LETTERS)
     newest = lane.offset_log.latest_id()
     entry = None if newest is None else lane.offset_log.get(newest)

@@ -39,7 +39,6 @@ __all__ = [
     "Sink",
     "SinkContext",
     "SubtaskStages",
-    "for_good_first",
 ]
 
 
@@ -338,7 +337,7 @@ class OpenSink(ABC):
 
     def withdraw(self, batch: ExpectedBatch, epoch: int) -> bool:
         """Take a batch out of the table in one step; readers never see half of it. The output is kept as replaced
-        output is. Only ``microbatch rewind`` calls it.
+        output is. Only ``microbatch rewind`` calls it, also where :meth:`came_back` has the batch.
 
         :param epoch: the attempt whose output is to be taken out.
         :return: False if the batch is not in, so that a call may be repeated.
@@ -424,10 +423,18 @@ class OpenSink(ABC):
         """The ids of :meth:`batches` that are greater than ``number``. Called at each plan: a sink whose listing grows
         with its history overrides it with a shorter way.
 
-        :raises SinkError: as :meth:`batches` does; or, with the way on, if readers find rows there again of what
-            :meth:`withdraw` has taken out: what they are of is about to be read once more.
+        :raises SinkError: as :meth:`batches` does.
         """
         return [one for one in self.batches(lane, tables) if one > number]
+
+    def came_back(self, lane: str, ids: Iterable[int] | None, tables: KnownTables) -> list[int]:
+        """Those batches of the lane of which readers find rows again that :meth:`withdraw` has taken out, since
+        somebody has put the table back; empty if the sink cannot tell.
+
+        :param ids: the numbers that are looked at; None for all that were ever in.
+        :raises SinkError: if the table is away.
+        """
+        return []
 
     def damage(self, batch: ExpectedBatch, found: Manifest) -> str | None:
         """How the published output differs from the manifest that :meth:`contains` has returned, in words: files that
@@ -455,11 +462,10 @@ class OpenSink(ABC):
         """
         return None
 
-    def strays(self, tables: KnownTables, is_passed: Callable[[BatchKey], bool]) -> list[str]:
+    def strays(self, tables: KnownTables) -> list[str]:
         """Files in the table that its readers see and that belong to no batch, in words; empty if the sink cannot tell.
-        Where moving the file out of the table is none, with the way on. For ``microbatch check --table``: may be slow.
+        For ``microbatch check --table``: may be slow.
 
-        :param is_passed: whether no batch will be planned, or is still to be published, under that number.
         :raises SinkError: if the table is away.
         """
         return []
@@ -472,12 +478,6 @@ class OpenSink(ABC):
         :raises SinkError: if the table is away.
         """
         return None
-
-
-def for_good_first(tables: Iterable[OpenSink]) -> list[OpenSink]:
-    """The tables, those first out of which nobody can take a batch. Asked in this order, they tell of a foreign batch
-    with the ways on for all tables that have it: where one keeps it, it is taken out of none."""
-    return sorted(tables, key=lambda one: not one.definition.keeps_for_good)
 
 
 class SelfContained(Sink, OpenSink):

@@ -9,7 +9,7 @@ So each table has the batch once, and all have it from one attempt, whichever pr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from airflow_provider_microbatch.exceptions import (
 )
 from airflow_provider_microbatch.runtime.intake import Intake
 from airflow_provider_microbatch.runtime.job import Stage
-from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink, Sink, SinkContext, for_good_first
+from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink, Sink, SinkContext
 from airflow_provider_microbatch.sinks.manifest import ADOPTED
 from airflow_provider_microbatch.sinks.overlap import first_overlap
 
@@ -321,8 +321,8 @@ class OpenSinks(OpenSink):
     def batches(self, lane: str, tables: KnownTables) -> list[int]:
         return sorted({number for sink in self._sinks.values() for number in sink.batches(lane, tables)})
 
-    def strays(self, tables: KnownTables, is_passed: Callable[[BatchKey], bool]) -> list[str]:
-        return [stray for table in self.tables for stray in table.strays(tables, is_passed)]
+    def strays(self, tables: KnownTables) -> list[str]:
+        return [stray for table in self.tables for stray in table.strays(tables)]
 
     def lanes(self, tables: KnownTables) -> list[str] | None:
         told = [sink.lanes(tables) for sink in self._sinks.values()]
@@ -343,6 +343,12 @@ class OpenSinks(OpenSink):
         oldest = min(parts.values(), key=lambda one: one.epoch)
         files = {f"{name}/{file}": size for name, part in parts.items() for file, size in part.files.items()}
         return replace(oldest, files=files)
+
+
+def for_good_first(tables: Iterable[OpenSink]) -> list[OpenSink]:
+    """The tables, those first out of which nobody can take a batch. Asked in this order, they tell of a foreign batch
+    with the ways on for all tables that have it: where one keeps it, it is taken out of none."""
+    return sorted(tables, key=lambda one: not one.definition.keeps_for_good)
 
 
 def check_adopted_in_all(key: BatchKey, found: Sequence[tuple[OpenSink, Manifest | None]]) -> None:

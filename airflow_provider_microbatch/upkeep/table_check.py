@@ -20,6 +20,7 @@ from airflow_provider_microbatch.exceptions import (
     RolledBackError,
     SinkError,
 )
+from airflow_provider_microbatch.execution.came_back import told_of
 from airflow_provider_microbatch.execution.identity import (
     expected,
     expected_next,
@@ -95,6 +96,10 @@ def check_table(checkpoint: Checkpoint, *, everything: bool) -> TableCheck:
     told = {finding.message for finding in findings}
     findings += [finding for finding in _look_at_next(checkpoint, sinks) if finding.message not in told]
     findings += [finding for table in tables for finding in _strays(checkpoint, table)]
+    told = {finding.message for finding in findings}
+    findings += [
+        finding for table in tables for finding in _came_back(checkpoint, table) if finding.message not in told
+    ]
     return TableCheck(findings=findings, asked=len(chosen), of=len(committed) - len(asked) + len(chosen))
 
 
@@ -111,7 +116,7 @@ def _whole(checkpoint: Checkpoint, table: OpenSink) -> Iterator[Finding]:
 def _strays(checkpoint: Checkpoint, table: OpenSink) -> Iterator[Finding]:
     """Findings about things that readers of the table see beside its batches."""
     try:
-        found = table.strays(checkpoint.tables, partial(_is_passed, checkpoint))
+        found = table.strays(checkpoint.tables)
     except (SinkError, CheckpointError):
         return  # the look at its batches reports the error
     for stray in found:
@@ -119,17 +124,20 @@ def _strays(checkpoint: Checkpoint, table: OpenSink) -> Iterator[Finding]:
             kind="stray",
             where=table.location(),
             message=f"{stray}. Readers of the table see what is in it.",
-            repair="If it names no way on, look whose it is: another program's that writes here, or a copy or a "
-            "restore that was cut off. Move it out of the table; a batch whose place it takes is made again by "
-            "clearing its task.",
+            repair="Look whose it is: another program's that writes here, or a copy or a restore that was cut off. "
+            "Move it out of the table; a batch whose place it takes is made again by clearing its task.",
         )
 
 
-def _is_passed(checkpoint: Checkpoint, key: BatchKey) -> bool:
-    """Whether the lane has gone on behind that number, as by a position by hand."""
-    lane = checkpoint.lane(key.lane)
-    newest = lane.offset_log.latest_id()
-    return newest is not None and key.id <= newest and (key.id < newest or lane.commit_log.has(newest))
+def _came_back(checkpoint: Checkpoint, table: OpenSink) -> Iterator[Finding]:
+    """Findings about rows that a rewind has taken out, and that are in the table again, whatever is on record of it."""
+    with suppress(SinkError, CheckpointError):  # the look at its batches reports the error
+        lanes = dict.fromkeys((*checkpoint.lanes(), *checkpoint.maintenance.taken_out()))
+        for lane in set(table.lanes(checkpoint.tables) or ()).intersection(lanes):
+            back = table.came_back(lane, None, checkpoint.tables)
+            if back:
+                told = told_of(checkpoint, table, lane, back)
+                yield Finding(kind="table", where=table.location(), message=told, repair="Do that, then check again.")
 
 
 def sample(keys: Sequence[BatchKey]) -> list[BatchKey]:

@@ -363,7 +363,7 @@ def test_a_compaction_joins_files_and_the_batch_is_in_as_before(kind: Kind, sink
     assert (found.identity, found.epoch, found.result) == (published.identity, published.epoch, published.result)
     assert sink.damage(EXPECTED, found) is None
     assert sink.publish(EXPECTED, 1) == found
-    assert (sink.stages(CHECKPOINT), sink.strays(NOTHING_KNOWN, lambda _: False)) == ([], [])
+    assert (sink.stages(CHECKPOINT), sink.strays(NOTHING_KNOWN)) == ([], [])
     assert sink.compact(ALL).files_before == 0
 
 

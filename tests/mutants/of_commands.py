@@ -109,8 +109,8 @@ MUTATIONS = [
         name="a command that was given up takes output out of the table",
         why="its batch stays committed, and its rows are gone",
         file="upkeep/commands/steps.py",
-        old="        if found is None or is_over():\n",
-        new="        if found is None:\n",
+        old="        if not is_there or is_over():\n",
+        new="        if not is_there:\n",
         tests=(BY_HAND,),
     ),
     Mutation(

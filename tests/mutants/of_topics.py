@@ -191,7 +191,7 @@ MUTATIONS = [
     Mutation(
         name="a foreign batch is told by the table that it can be taken out of",
         why="the rewind that is named is refused for the topic beside it",
-        file="sinks/__init__.py",
+        file="sinks/several.py",
         old="return sorted(tables, key=lambda one: not one.definition.keeps_for_good)",
         new="return list(tables)",
         tests=(RESTORED, LETTERS),

@@ -139,8 +139,7 @@ def test_what_a_restore_brings_back_over_a_rewind_is_not_doubled() -> None:
         played = play(f"over/{number}", script=list(enumerate([AN_HOUR, AN_HOUR, back, AN_HOUR])), system="delta")
         assert played.broken is None, played.text()
         stories += [line for line in played.story if "is there again" in line]
-    assert any("Take them out" in line for line in stories)
-    assert any("nothing is in the way" in line for line in stories)
+    assert any("takes them out" in line for line in stories)
 
 
 AFTER = {

@@ -26,8 +26,6 @@ class _NothingKnown(KnownTables):
 
 NOTHING_KNOWN = _NothingKnown(PosixStore("/nowhere"))
 """Of a checkpoint that has no id of a table on record."""
-NONE_PASSED = frozenset[BatchKey]()
-"""The batches behind which a checkpoint has gone on that plans all of them yet."""
 
 
 def batch_of(key: BatchKey = KEY, **changes: str) -> BatchIdentity:

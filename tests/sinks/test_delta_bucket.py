@@ -86,6 +86,26 @@ def test_what_is_in_is_known_when_the_log_was_cleaned_up_and_files_were_merged_a
     assert sink.contains(expect(BatchKey("live", 9))) is None
 
 
+def test_rows_that_were_taken_out_are_found_when_they_came_back_whether_or_not_their_number_is_in(
+    sink: OpenSink, tmp_path: Path
+) -> None:
+    for number in (6, 7):
+        publish(sink, number)
+    before, (key, other) = table(tmp_path).version(), (BatchKey("live", number) for number in (6, 7))
+    for one in (other, key):
+        assert sink.withdraw(expect(one), 1)
+    write_delta_stage(sink, 2, batch=batch_of(key, digest="bbb"), rows=6)
+    sink.publish(expect(key, digest="bbb"), 2)
+    assert sink.came_back("live", None, NOTHING_KNOWN) == []
+    table(tmp_path).restore(before)
+    assert sink.came_back("live", None, NOTHING_KNOWN) == [6, 7]
+    with pytest.raises(SinkError, match=r"of batch live/7: .* Nothing was published"):
+        publish(sink, 7, epoch=3)
+    assert sink.withdraw(expect(other), 1)
+    assert sink.withdraw(expect(key, digest="bbb"), 2)
+    assert rows(tmp_path) == {}
+
+
 def test_a_replay_after_files_were_merged_takes_out_just_the_rows_of_its_batch(sink: OpenSink, tmp_path: Path) -> None:
     for number in (6, 7, 8):
         publish(sink, number)

@@ -22,7 +22,6 @@ from tests.sinks.stages import (
     CHECKPOINT,
     EXPECTED,
     KEY,
-    NONE_PASSED,
     NOTHING_KNOWN,
     batch_of,
     expect,
@@ -90,7 +89,7 @@ def test_a_batch_is_in_as_before_for_whoever_asks(sink: FileSink) -> None:
     assert after is not None
     assert (after.identity, after.epoch, after.result) == (before.identity, before.epoch, before.result)
     assert sink.damage(EXPECTED, after) is None
-    assert sink.strays(NOTHING_KNOWN, NONE_PASSED.__contains__) == []
+    assert sink.strays(NOTHING_KNOWN) == []
     assert sink.published_rows(EXPECTED).paths == tuple(f"file://{path}" for path in data(batch_folder(sink)))
     assert sink.publish(EXPECTED, 2) == after, "a late attempt finds it in"
 

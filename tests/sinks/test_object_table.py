@@ -24,7 +24,7 @@ from airflow_provider_microbatch.sinks.file.objects.stages import Stages
 from airflow_provider_microbatch.sinks.postgres import PostgresSink
 from airflow_provider_microbatch.sinks.table.path_catalog import PathCatalog
 from airflow_provider_microbatch.stores.object_store.bucket import Bucket
-from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, KEY, NONE_PASSED, NOTHING_KNOWN, batch_of, expect
+from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, KEY, NOTHING_KNOWN, batch_of, expect
 from tests.sources.support import World
 from tests.support import object_store
 from tests.support.foreach_sinks import RowsInSqlite
@@ -296,7 +296,7 @@ def test_what_is_no_part_of_the_table_is_told(table: OpenObjectTable, tmp_path: 
     s3, top = object_store.client(), f"{str(tmp_path).strip('/')}/table"
     for key in ("stray.json", "_symlink_format_manifest/lane=live/other/manifest"):
         s3.put_object(Bucket=object_store.BUCKET, Key=f"{top}/{key}", Body=b"{}")
-    told = table.strays(NOTHING_KNOWN, NONE_PASSED.__contains__)
+    told = table.strays(NOTHING_KNOWN)
     assert [one.rpartition("/table/")[2].partition(" ")[0] for one in told] == [
         "stray.json",
         "_symlink_format_manifest/lane=live/other/manifest",

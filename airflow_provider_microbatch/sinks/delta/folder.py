@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from airflow_provider_microbatch.sinks.delta.home import pinned
 from airflow_provider_microbatch.sinks.file.posix import sync
 from airflow_provider_microbatch.sinks.placed.data_files import FolderFiles
 
@@ -23,8 +22,8 @@ class Folder(FolderFiles):
     def uri(self) -> str:
         return self.root.as_uri()
 
-    def in_python(self, version: int | None = None) -> str:
-        return f"DeltaTable({self.uri!r}{pinned(version)})"
+    def in_python(self) -> str:
+        return f"DeltaTable({self.uri!r})"
 
     def options(self) -> dict[str, str]:
         return {}

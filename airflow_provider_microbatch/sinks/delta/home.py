@@ -21,11 +21,8 @@ class Home(DataFiles, Protocol):
     def uri(self) -> str:
         """The table's address, as delta-rs takes it."""
 
-    def in_python(self, version: int | None = None) -> str:
-        """An expression of Python that opens the table with delta-rs, for people. It names no secret.
-
-        :param version: as that one has it; None: as it is then.
-        """
+    def in_python(self) -> str:
+        """An expression of Python that opens the table with delta-rs, for people. It names no secret."""
 
     def options(self) -> dict[str, str]:
         """Options by which delta-rs reaches the table. They may hold secrets, and stay in memory."""
@@ -44,8 +41,3 @@ class Home(DataFiles, Protocol):
 
         :raises FileNotFoundError: if one is gone.
         """
-
-
-def pinned(version: int | None) -> str:
-    """The argument by which delta-rs opens that version, after others; see :meth:`Home.in_python`."""
-    return "" if version is None else f", version={version}"

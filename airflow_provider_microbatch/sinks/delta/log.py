@@ -57,14 +57,20 @@ class Snapshot:
     def __init__(self, table: DeltaTable) -> None:
         self.table = table
         self.version = table.version()
+        self._numbers = dict[BatchKey, int | None]()
 
     def number(self, key: BatchKey) -> int | None:
         """The number of the manifest of a batch that is in; None if the batch is not in."""
-        return self.table.transaction_version(transaction_of(key)) or None
+        return self._told(key) or None
 
     def is_taken_out(self, key: BatchKey) -> bool:
         """Whether the batch was in, and was taken out since."""
-        return self.table.transaction_version(transaction_of(key)) == WITHDRAWN
+        return self._told(key) == WITHDRAWN
+
+    def _told(self, key: BatchKey) -> int | None:
+        if key not in self._numbers:  # each question replays the log
+            self._numbers[key] = self.table.transaction_version(transaction_of(key))
+        return self._numbers[key]
 
     @property
     def merged(self) -> int | None:

@@ -7,18 +7,15 @@ written or merged the statistics do, as far as they are there. What might be in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
 
-from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.sinks import Manifest
 from airflow_provider_microbatch.sinks.delta.history import History, is_ours
 from airflow_provider_microbatch.sinks.delta.log import Snapshot, in_words
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
-from airflow_provider_microbatch.sinks.file.objects.layout import Written
 from airflow_provider_microbatch.sinks.placed.places import DATA, REST, folder_of_batch, shared_by
 
 _COMMITS = 1000
@@ -55,9 +52,9 @@ class Present:
         return "; ".join(found[:_NAMED]) + ("; …" if len(found) > _NAMED else "")
 
     def put_back_by(self, key: BatchKey, number: str) -> str | None:
-        """The commits of others that have put the table back to before the batch was published, in words: what it has
-        of the batch is of an attempt before. None if there are none, if others may have brought the rows since, or if
-        the log does not tell any more.
+        """The commits of others that have put the table back to before the batch was published, or taken out, in words:
+        what it has of the batch is of an attempt before. None if there are none, if others may have brought the rows
+        since, or if the log does not tell any more.
 
         :param number: as for :meth:`taken_out_by`.
         """
@@ -68,71 +65,25 @@ class Present:
         later = (info for info in infos if info["version"] > away.last)
         return None if any(not (is_ours(info) or _moves_no_row(info)) for info in later) else away.by
 
-    def may_be_away(self, key: BatchKey, *, back: Sequence[BatchKey]) -> bool:
-        """Whether :meth:`away_by` may tell anything of the batch, by what is known without a question for its number,
-        which replays the log.
-
-        :param back: the batches that were taken out, and are back.
-        """
-        history, newest = self._whole, self._whole.newest_of(key)
-        if newest is None:
-            return history.first_out(back) is None or not history.has_all
-        return newest > history.lowest and not self._is_before(newest, back)
-
-    def away_by(self, key: BatchKey, number: str, *, back: Sequence[BatchKey]) -> str | None:
-        """The same as :meth:`put_back_by`, whatever others have written since, by the whole history; also if that does
-        not tell any more when the batch was published, unless what brought others back is known, and has not put the
-        table back that far; also by a RESTORE that does not tell how far it went back. None for a batch that came
-        before any of the others went out: it has nothing to do with what they are of.
-
-        :param back: the batches that were taken out, and are back.
-        """
-        history = self._whole
-        _, since = history.since(key, number)
-        if since is None and history.first_out(back) is None:
-            return "a commit that the log does not have any more"
-        if since is not None and self._is_before(since, back):
-            return None
-        floor = history.oldest if since is None else since
-        away = history.put_back(floor)
-        return history.to_a_moment(floor) if away is None else away.by
-
-    def _is_before(self, version: int, back: Sequence[BatchKey]) -> bool:
-        """Whether a version is one of before any of the batches that are back went out."""
-        first = self._whole.first_out(back)
-        # Where the log has lost what a RESTORE went back to, they may have gone out before the first time it tells of.
-        return first is not None and self._whole.has_all and version < first
-
-    def may_have_attempt(self, manifest: Manifest, number: str) -> bool:
-        """Whether a file may have rows of an attempt of which the history does not tell that they are gone. A file that
-        others share may have those of an attempt before, and would hide that those of a publish on record are gone."""
-        since = self._whole.since(manifest.key, number)[1]
-        if since is not None and self._whole.put_back(since) is not None:
-            return False
-        own, shared = self._files
-        told = manifest.identity or BatchIdentity.at(manifest.key)
-        names = {number, Written.by(told, manifest.epoch).name.rpartition("/")[2]}
-        return bool(own.get(folder_of_batch(manifest.key), set()) & names) or _is_in_any(manifest.key, shared)
+    def own_of(self, key: BatchKey) -> Collection[str]:
+        """A file of each attempt at the batch that the version has in the batch's own folder."""
+        return self._files[0].get(folder_of_batch(key), {}).values()
 
     @cached_property
     def _newest(self) -> History:
         return History(self._snapshot.table.history(_COMMITS), at=self.version)
 
     @cached_property
-    def _whole(self) -> History:
-        return History(self._snapshot.table.history(), at=self.version)
-
-    @cached_property
-    def _files(self) -> tuple[dict[str, set[str]], set[tuple[_Bounds, _Bounds]]]:
-        """Folders of batches with files, each with the names of the attempts' in it, and bounds of lane and id in all
-        other files."""
-        own, shared = dict[str, set[str]](), set[tuple[_Bounds, _Bounds]]()
+    def _files(self) -> tuple[dict[str, dict[str, str]], set[tuple[_Bounds, _Bounds]]]:
+        """Folders of batches with files, each with a file of each attempt by the name of the attempt's folder in it,
+        and bounds of lane and id in all other files."""
+        own, shared = dict[str, dict[str, str]](), set[tuple[_Bounds, _Bounds]]()
         lane, number = RESERVED_COLUMNS
         for file in self._snapshot.files("path", "num_records", "null_count", "min", "max"):
             path = unquote(file["path"])
             if path.startswith(f"{DATA}/") and not path.startswith(REST):
                 attempt = path.split("/")[:4]
-                own.setdefault("/".join(attempt[:3]) + "/", set()).add(attempt[-1])
+                own.setdefault("/".join(attempt[:3]) + "/", {})[attempt[-1]] = path
             elif (joined := shared_by(path)) is not None:
                 shared.add(((joined.lane, joined.lane), (joined.low, joined.high)))
             elif not _has_none_of_ours(file):

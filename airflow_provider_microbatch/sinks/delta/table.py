@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from itertools import groupby
+from shlex import quote
 from typing import Any
 
-from airflow_provider_microbatch.checkpoint.key import BatchKey, is_lane
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
+from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.intake import Intake
@@ -18,25 +19,18 @@ from airflow_provider_microbatch.sinks import Compacted, Compaction, ExpectedBat
 from airflow_provider_microbatch.sinks.delta import DeltaSink, protocol
 from airflow_provider_microbatch.sinks.delta.adding import add_of, partition_values
 from airflow_provider_microbatch.sinks.delta.columns import Columns
-from airflow_provider_microbatch.sinks.delta.come_back import (
-    are_the_only_ones,
-    come_back,
-    gone_since,
-    in_again,
-    left,
-    passed_over,
-    way_on,
-    were_passed_over,
-)
 from airflow_provider_microbatch.sinks.delta.compacting import Compacting
 from airflow_provider_microbatch.sinks.delta.home import Home
 from airflow_provider_microbatch.sinks.delta.intake import intake_of, rules_of
 from airflow_provider_microbatch.sinks.delta.log import PATIENCE_SECONDS, WITHDRAWN, DeltaLog, Snapshot
 from airflow_provider_microbatch.sinks.delta.present import Present
-from airflow_provider_microbatch.sinks.delta.removing import Removal, files_of, removal_of
+from airflow_provider_microbatch.sinks.delta.removing import Removal, files_of, removal_of, those_in
 from airflow_provider_microbatch.sinks.placed.logged import OpenLogged, Published, rows_written
 
 log = logging.getLogger(__name__)
+
+_NAMED = 20
+"""How many batches are named at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,16 +143,16 @@ class OpenDeltaTable(OpenLogged):
 
     def withdraw(self, batch: ExpectedBatch, epoch: int) -> bool:
         key, before = batch.key, None
-        if self.contains(batch) is None:
-            return False
+        self.contains(batch)
         with self._telling("withdraw", key):
             for snapshot in self._log.snapshots():
                 found = self._published(snapshot, batch)
-                if snapshot is None or found is None:
+                if snapshot is None or (found is None and not self._back(snapshot, [key])):
                     return False
-                self._check_is_of(found, epoch)
                 self._check_kept(snapshot)
-                self._settle(found)
+                if found is not None:
+                    self._check_is_of(found, epoch)
+                    self._settle(found)
                 change = self._change(snapshot, batch, out=found, ready=None, before=before)
                 if change is None:
                     continue
@@ -240,69 +234,48 @@ class OpenDeltaTable(OpenLogged):
 
     def batches_after(self, lane: str, number: int, tables: KnownTables) -> list[int]:
         with self._telling("list the batches"):
-            snapshot, keys = self._ever_in(tables, lane, after=max(number - 1, -1))
-            if snapshot is None:
-                return []
-            back = self._back(snapshot, keys)
-            self._check_not_in_the_way(snapshot, back, [key for key in back if key.id > number])
-            return [key.id for key in keys if key.id > number and snapshot.number(key) is not None]
+            snapshot, keys = self._ever_in(tables, lane, after=number)
+            return [] if snapshot is None else [key.id for key in keys if snapshot.number(key) is not None]
 
-    def strays(self, tables: KnownTables, is_passed: Callable[[BatchKey], bool]) -> list[str]:
+    def came_back(self, lane: str, ids: Iterable[int] | None, tables: KnownTables) -> list[int]:
         with self._telling("look for batches that were taken out"):
-            lanes = filter(is_lane, self._records.lanes()) if self._is_here(tables) else ()
-            snapshot, keys = self._ever_in(tables, *lanes)
-            if snapshot is None:
-                return []
-            back = self._back(snapshot, keys)
-            away = self._gone_since(snapshot, back)
-            next_one = "" if away else "Those of the batch that is planned next go by themselves as it comes in. "
-            told = []
-            for (_, passed), of_lane in groupby(back, key=lambda key: (key.lane, is_passed(key))):
-                those = list(of_lane)
-                way = left(those) if passed else f"{next_one}{way_on(self._home, snapshot, those, away)}"
-                told.append(f"{in_again(snapshot, those)}. {way}")
-            return told
+            snapshot, keys = self._ever_in(tables, lane)
+            asked = None if ids is None else set(ids)
+            keys = [key for key in keys if asked is None or key.id in asked]
+            return [] if snapshot is None else [key.id for key in self._back(snapshot, keys)]
 
-    def _ever_in(self, tables: KnownTables, *lanes: str, after: int = -1) -> tuple[Snapshot | None, list[BatchKey]]:
-        """The table as it is now, and all batches of the lanes that were ever in, or about to be; no table where
-        there are none."""
-        asked = lanes if self._is_here(tables) else ()
-        keys = [BatchKey(lane, id) for lane in asked for id in self._records.ids(lane, after=after)]
+    def _ever_in(self, tables: KnownTables, lane: str, *, after: int = -1) -> tuple[Snapshot | None, list[BatchKey]]:
+        """The table as it is now, and all batches of the lane that were ever in, or about to be; no table where there
+        are none."""
+        keys = [BatchKey(lane, id) for id in self._records.ids(lane, after=after)] if self._is_here(tables) else []
         snapshot = self._log.open() if keys else None
         if snapshot is not None:
             protocol.check_memory(snapshot, where=self._where)
         return snapshot, keys
 
     def _back(self, snapshot: Snapshot, keys: Sequence[BatchKey]) -> list[BatchKey]:
-        return come_back(self._present_in(snapshot), snapshot, self._home, keys)
+        """Those of the batches whose rows in the snapshot were taken out, and were put back."""
+        if snapshot.merged is not None:
+            return []  # the newest changes tell of such a table as a whole
+        present = self._present_in(snapshot)
+        there = [key for key in keys if present.may_have(key)]
+        out = those_in(snapshot, self._home, [key for key in there if snapshot.is_taken_out(key)])
+        return [key for key in there if key in out or self._is_of_another_plan(snapshot, key)]
 
-    def _from(self, key: BatchKey) -> list[BatchKey]:
-        """That batch and the later ones of its lane, of those that were ever in, or about to be."""
-        return [BatchKey(key.lane, id) for id in self._records.ids(key.lane, after=key.id - 1)]
+    def _is_of_another_plan(self, snapshot: Snapshot, key: BatchKey) -> bool:
+        """Whether the snapshot has rows of a plan of the batch that was taken out before the one that is in was made:
+        others of its lane have read what these are of."""
+        number, present = snapshot.number(key), self._present_in(snapshot)
+        if number is None:
+            return False
+        paths = present.own_of(key)
+        if not paths:  # a file that others share does not tell of which attempt its rows are
+            return all(present.put_back_by(key, f"{one:016x}") is not None for one in (number, WITHDRAWN))
+        others = {other for path in paths if (other := self._number_of(path)) != number}
+        return any(self._plan(key, other) != self._plan(key, number) for other in others)
 
-    def _gone_since(self, snapshot: Snapshot, back: Sequence[BatchKey]) -> list[tuple[BatchKey, str]]:
-        return gone_since(self._present_in(snapshot), snapshot, self._records, back)
-
-    def _check_not_in_the_way(self, snapshot: Snapshot, back: Sequence[BatchKey], doubled: Sequence[BatchKey]) -> None:
-        """Check that rows that are back may go as a batch comes in under the first number of theirs.
-
-        :param doubled: those that would stay beside what is made of them anew.
-        :raises SinkError: if they may not, with the way on; first of all if they may be the only rows.
-        """
-        if not back:
-            return
-        away = self._gone_since(snapshot, back)
-        passed = [] if away else passed_over(self._present_in(snapshot), snapshot, self._records, back)
-        if away:
-            named, why = back, are_the_only_ones(away)
-        elif passed:
-            named, why = back, were_passed_over(passed)
-        elif doubled:
-            named, why = doubled, "What they are of is read, or run, once more, so that they would be there twice"
-        else:
-            return
-        told = f"the Delta table {self._where} in {in_again(snapshot, named)}. {why}. Nothing was done there."
-        raise SinkError(f"{told} {way_on(self._home, snapshot, named, away, passed)}")
+    def _plan(self, key: BatchKey, number: int) -> BatchIdentity | None:
+        return self._records.get(key, number).identity
 
     def lanes(self, tables: KnownTables) -> list[str]:
         with self._telling("list the lanes"):
@@ -408,27 +381,40 @@ class OpenDeltaTable(OpenLogged):
     ) -> Change | None:
         """What the commit after the snapshot does.
 
-        :param out: the batch's output that is in, and goes out; None if there is none.
+        :param out: the batch's output that is in, and goes out; None if there is none, or it was taken out before, and
+            its rows were put back.
         :param ready: the output that comes in; None if the batch is taken out.
         :param before: the version that an earlier try has read, and the number of the batch's rows in it.
         :return: None if other commits have made the snapshot useless, so that a newer one has to be read.
         :raises SinkError: if it cannot be done.
         """
         removal = Removal(self._home)
-        if snapshot is not None and out is not None:
+        if snapshot is not None and (out is not None or ready is None):
             removal = self._removal(snapshot, batch, before)
-            if ready is not None:
+            if out is not None and ready is not None:
                 self._warn_of_deleted(out, removal.rows)
-        elif snapshot is not None and ready is not None and (back := self._back(snapshot, self._from(batch.key))):
-            # A RESTORE that came after the plan: no look at later batches has seen their rows, and this one may be made
-            # of what they are of.
-            self._check_not_in_the_way(snapshot, back, back if back != [batch.key] else [])
-            # What was read for these rows has been planned anew, and what was made of that before is in: beside the
-            # output that comes in they would be doubled.
-            removal = self._removal(snapshot, batch, None)
-            log.warning("%s: %s. They go as it comes in.", self._where, in_again(snapshot, [batch.key]))
+        elif snapshot is not None:
+            self._check_none_back(snapshot, batch)
         # Files rewritten for a failed commit are left to VACUUM: the commit may have succeeded after all.
         return Change(actions=[*removal.actions, *self._adds(ready)], rows=removal.rows)
+
+    def _check_none_back(self, snapshot: Snapshot, batch: ExpectedBatch) -> None:
+        """Check that no rows of this batch or a later one were put back, since it was planned: it may be made of what
+        they are of. Rows of those before are seen by the next plan.
+
+        :raises SinkError: if there are some.
+        """
+        keys = [BatchKey(batch.key.lane, id) for id in self._records.ids(batch.key.lane, after=batch.key.id - 1)]
+        # Each question for a transaction replays the log: one costs less than the figures of all files, many cost more,
+        # and a publish that asks for long between its snapshot and its commit is outrun by other writers.
+        back = self._back(snapshot, keys) if len(keys) > 1 or any(map(snapshot.is_taken_out, keys)) else []
+        if back:
+            place = quote(batch.identity.location) if batch.identity.location else "LOCATION"
+            raise SinkError(
+                f"the Delta table {self._where} has rows again that were taken out, of batch "
+                f"{', '.join(map(str, back[:_NAMED]))}{' …' if len(back) > _NAMED else ''}: somebody has put the table "
+                f"back (RESTORE). Nothing was published. `microbatch check {place} --table` names the way on."
+            )
 
     def _adds(self, ready: Ready | None) -> Iterator[Any]:
         if ready is None:

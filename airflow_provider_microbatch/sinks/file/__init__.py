@@ -280,7 +280,7 @@ class FileSink(SelfContained):
         with reporting("look at", batch.key):
             return differences(self.published_path(batch.key), found)
 
-    def strays(self, tables: KnownTables, is_passed: Callable[[BatchKey], bool]) -> list[str]:
+    def strays(self, tables: KnownTables) -> list[str]:
         with reporting("list", self.root):
             return list(strays(self.root)) if self.folder.is_here(tables) else []
 

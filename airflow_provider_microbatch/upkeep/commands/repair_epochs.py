@@ -7,12 +7,14 @@ from contextlib import suppress
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.attempts import attempt_values
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.epochs import Epochs
 from airflow_provider_microbatch.checkpoint.fences import FencedBy, fence
 from airflow_provider_microbatch.checkpoint.key import BatchKey, is_lane
 from airflow_provider_microbatch.checkpoint.records import decode_record, encode_record
 from airflow_provider_microbatch.checkpoint.replays import Replay, refused, withdrawn
-from airflow_provider_microbatch.exceptions import CorruptEntryError, MicroBatchError
+from airflow_provider_microbatch.exceptions import CheckpointError, CorruptEntryError, MicroBatchError
 from airflow_provider_microbatch.execution.replay import answers
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting
 from airflow_provider_microbatch.upkeep.commands.progress_again import progress_again
@@ -52,6 +54,19 @@ def repair_attempts(drafting: Drafting) -> None:
                     values = {"seconds": 0, "parked": False}
                     why = f"attempt {epoch} of batch {key} has no end; with a lease that is over the janitor ends it"
                     drafting.write(f"leases/{lane}/{number}-{epoch}-1", encode_record(values), why)
+
+
+def unfinished_of(checkpoint: Checkpoint, key: BatchKey) -> list[Attempt]:
+    """The batch's attempts that have no end."""
+    attempts = checkpoint.attempts
+    open_epochs = [epoch for epoch in attempts.epochs.all(key) if epoch not in attempts.epochs.ends(key)]
+    found = []
+    for epoch in open_epochs:
+        try:
+            found.append(attempts.get(key, epoch))
+        except CheckpointError:
+            continue  # torn: the attempt's process could not publish either
+    return [attempt for attempt in found if attempt is not None]
 
 
 def repair_replays(drafting: Drafting, recorded: Recorded) -> None:

@@ -15,11 +15,17 @@ from airflow_provider_microbatch.execution.intervals import read_only_by
 from airflow_provider_microbatch.execution.position import starts_of
 from airflow_provider_microbatch.sinks import OpenSink
 from airflow_provider_microbatch.sources import OpenSource, Source
+from airflow_provider_microbatch.upkeep.commands.back_again import BackAgain, back_again, drop_again
 from airflow_provider_microbatch.upkeep.commands.for_good import InForce
 from airflow_provider_microbatch.upkeep.commands.letters_out import check_letters, made_anew
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.rename_source import check_not_half_renamed
-from airflow_provider_microbatch.upkeep.commands.repair_epochs import fence_attempts, fence_unknown, withdraw_requests
+from airflow_provider_microbatch.upkeep.commands.repair_epochs import (
+    fence_attempts,
+    fence_unknown,
+    unfinished_of,
+    withdraw_requests,
+)
 from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded
 from airflow_provider_microbatch.upkeep.commands.state_behind import check_state_behind, put_state_away
 from airflow_provider_microbatch.upkeep.commands.staying import (
@@ -68,11 +74,13 @@ class _Rewind:
         self._lane = self._checkpoint.lane(lane)
         self._recorded = Recorded(self._checkpoint)
         self._lost: dict[int, list[Published]] = {}
+        self._back: list[BackAgain] = []
         self._silent: tuple[str, ...] = ()
         self._folder = "" if lane == LIVE else f"lanes/{lane}/"
         self._damaged: dict[str, OpenSource] = {}
 
     def plan(self) -> Plan:
+        self._back = back_again(self._checkpoint, self._recorded, lane=self._name, to=self._to)
         self._check_lane()
         offset_ids, commit_ids = self._lane.offset_log.ids(), self._lane.commit_log.ids()
         known = sorted({number for number in (*offset_ids, *commit_ids) if number > self._to})
@@ -83,7 +91,7 @@ class _Rewind:
             self._drafting.note(f"{told} It is not asked for batches of after a backup.")
         later = sorted({*known, *self._lost})
         self._damaged = self._find_damaged()
-        if not later and not self._damaged:
+        if not later and not self._damaged and not self._back:
             self._check_told()
             return self._drafting.plan()
         for told in self._silent:
@@ -99,7 +107,7 @@ class _Rewind:
         self._check_readable(later, commit_ids)
         self._keep(later)
         in_force = InForce(self._checkpoint, self._recorded, self._name)  # fences count as later
-        unfinished = {number: self._unfinished(BatchKey(self._name, number)) for number in later}
+        unfinished = {number: unfinished_of(self._checkpoint, BatchKey(self._name, number)) for number in later}
         # First of all: an attempt that sleeps could otherwise publish after its batch was taken out.
         for number in reversed(later):
             fence_attempts(self._drafting, BatchKey(self._name, number), why="its batch was rewound", also_ended=True)
@@ -149,6 +157,7 @@ class _Rewind:
                             sink=table.definition.to_dict(),
                             where=table.location(),
                             why=why,
+                            to=self._to,
                         )
                     )
         if not was_committed:
@@ -226,7 +235,7 @@ class _Rewind:
         """Check that there is such a lane: in the checkpoint; or, if it was restored from a backup of before the lane,
         in a table, with batches of this checkpoint that nothing else takes out."""
         lanes = self._checkpoint.lanes()
-        if self._name in lanes:
+        if self._name in lanes or self._back:
             return
         told = self._recorded.told(self._name) if is_lane(self._name) else Told(holders={}, silent=())
         if not any(self._unknown(number, tables) for number, tables in told.holders.items()):
@@ -439,8 +448,10 @@ class _Rewind:
             for number in later
         }
         present = [number for number, found in published.items() if found]
-        if present and not self._drop_output:
-            shown = ", ".join(map(str, present[:10])) + (" …" if len(present) > 10 else "")
+        back = [one for one in self._back if in_force.has(one.table)]
+        there = sorted({*present, *(one.id for one in back)})
+        if there and not self._drop_output:
+            shown = ", ".join(map(str, there[:10])) + (" …" if len(there) > 10 else "")
             raise MaintenanceError(
                 f"of what is read again, this is in the table, and would be in it twice: batch {shown}. With "
                 "--drop-output it is taken out first, the newest first, one by one."
@@ -472,26 +483,18 @@ class _Rewind:
                 sink=found.sink.definition.to_dict(),
                 where=where,
                 why="nothing writes to this table any more" if where in away else "it is read and published again",
+                to=self._to,
             )
+            self._drafting.elsewhere(step)
+        for step in drop_again(back, lane=self._name, to=self._to):
             self._drafting.elsewhere(step)
         for where in dict.fromkeys(away):
             self._drafting.note(
                 f"the pipeline, as its last run has it, does not write to {where}: what is taken out there does not "
                 "come back. To have it there again, name that sink and let the pipeline run first."
             )
-        if present:
+        if there:
             self._drafting.note(
                 "readers of the table miss these batches until they have run again; what is taken out is kept as "
                 "replaced output is, until the janitor removes it."
             )
-
-    def _unfinished(self, key: BatchKey) -> list[Attempt]:
-        attempts = self._checkpoint.attempts
-        open_epochs = [epoch for epoch in attempts.epochs.all(key) if epoch not in attempts.epochs.ends(key)]
-        found = []
-        for epoch in open_epochs:
-            try:
-                found.append(attempts.get(key, epoch))
-            except CheckpointError:
-                continue  # torn: the attempt's process could not publish either
-        return [attempt for attempt in found if attempt is not None]

@@ -10,8 +10,9 @@ from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import MaintenanceError
 from airflow_provider_microbatch.execution.identity import expected_on_record
 from airflow_provider_microbatch.execution.table_place import unrecorded
-from airflow_provider_microbatch.sinks import OpenSink, for_good_first
+from airflow_provider_microbatch.sinks import OpenSink
 from airflow_provider_microbatch.sinks.manifest import counted_over
+from airflow_provider_microbatch.sinks.several import for_good_first
 from airflow_provider_microbatch.upkeep.commands.not_in import NotIn
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting
 from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded

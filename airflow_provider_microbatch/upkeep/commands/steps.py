@@ -12,6 +12,7 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.maintenance import FILE_PUT_AWAY, OUTPUT_DROPPED
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, MicroBatchError
 from airflow_provider_microbatch.registry import of_today
 from airflow_provider_microbatch.sinks import Manifest, Sink, SinkContext
@@ -93,7 +94,7 @@ class PutAway:
     :param why: the reason, for people.
     """
 
-    kind: ClassVar[str] = "put away"
+    kind: ClassVar[str] = FILE_PUT_AWAY
 
     path: str
     target: str
@@ -307,7 +308,7 @@ class Keep:
 @dataclass(frozen=True, kw_only=True)
 class DropOutput:
     """Take a batch's published output out of the table, whichever attempt has written it: a replay may have replaced
-    the output that the plan saw.
+    the output that the plan saw. Also output that was taken out before, and came back.
 
     :param key: the batch, as ``str(BatchKey)``.
     :param epoch: the attempt that had written the output when the plan was made.
@@ -315,9 +316,10 @@ class DropOutput:
     :param where: the table's address.
     :param why: the reason, for people.
     :param identity: identity of the batch in the output's manifest; None if the output bears none.
+    :param to: the batch that is the newest one then: if the output comes back, all that came after it goes once more.
     """
 
-    kind: ClassVar[str] = "drop output"
+    kind: ClassVar[str] = OUTPUT_DROPPED
 
     key: str
     epoch: int
@@ -325,6 +327,7 @@ class DropOutput:
     where: str
     why: str
     identity: Mapping[str, Any] | None = None
+    to: int = -1
 
     @property
     def what(self) -> str:
@@ -345,10 +348,11 @@ class DropOutput:
         taken = only(seen, checkpoint=own, tables=tables)
         sink = Sink.from_dict(self.sink).open(SinkContext())
         found = sink.seen(taken)
+        is_there = found is not None or bool(sink.came_back(seen.key.lane, [seen.key.id], tables))
         # After the look: output that is there after the command's end is of the batch's next life, or was given back.
-        if found is None or is_over():
+        if not is_there or is_over():
             return
-        if sink.withdraw(taken, found.epoch) and is_over():
+        if sink.withdraw(taken, self.epoch if found is None else found.epoch) and is_over():
             raise MaintenanceError(
                 f"Batch {self.key} was taken out of {self.where} after that. If it is committed, clear its task, which "
                 "makes it again."

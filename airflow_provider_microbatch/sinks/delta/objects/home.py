@@ -13,7 +13,6 @@ from typing import Any
 
 from airflow_provider_microbatch.connections import Connect
 from airflow_provider_microbatch.exceptions import CheckpointError
-from airflow_provider_microbatch.sinks.delta.home import pinned
 from airflow_provider_microbatch.sinks.delta.objects.options import CONDITIONAL, options_of, told
 from airflow_provider_microbatch.sinks.placed.data_files import Footer
 from airflow_provider_microbatch.stores.object_store import ObjectStore
@@ -46,8 +45,8 @@ class BucketHome:
     def uri(self) -> str:
         return f"s3://{self._address.place}"
 
-    def in_python(self, version: int | None = None) -> str:
-        return f"DeltaTable({self.uri!r}{pinned(version)}, storage_options={CONDITIONAL!r})"
+    def in_python(self) -> str:
+        return f"DeltaTable({self.uri!r}, storage_options={CONDITIONAL!r})"
 
     def options(self) -> dict[str, str]:
         return options_of(self._address, self._connect)

@@ -18,7 +18,7 @@ if it were a table finds nothing in it, rather than the rows of all attempts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
@@ -175,7 +175,7 @@ class OpenObjectTable(StagedInObjects):
                 return "its manifest for readers does not name the files that were written"
             return differing(self._data(published.written, found), found)
 
-    def strays(self, tables: KnownTables, is_passed: Callable[[BatchKey], bool]) -> list[str]:
+    def strays(self, tables: KnownTables) -> list[str]:
         with self._telling("list"):
             shown = (name for name in self._store.list("") if not name.startswith(("_", ".")))
             return [
