@@ -15,8 +15,8 @@ from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import IntervalError, SourceError
 from airflow_provider_microbatch.sources import ReadLimit
 from airflow_provider_microbatch.sources.intervals import Interval
-from airflow_provider_microbatch.sources.jdbc.moment import Moment
-from tests.sources.lanes_of_a_table import InMariaDb, Lanes, Orders, by_hand_at, hours, insert
+from airflow_provider_microbatch.sources.jdbc.moment import Moment, written
+from tests.sources.lanes_of_a_table import HOUR_MS, InMariaDb, Lanes, Orders, by_hand_at, hours, insert
 
 
 @pytest.mark.slow
@@ -51,8 +51,8 @@ def here(lanes: Lanes) -> None:
     """Go on as the error of a live plan says, where the rows are the same."""
     with pytest.raises(SourceError) as said:
         lanes.live()
-    times = [Moment.of(offset).time for offset in re.findall("--offset '([^']*)'", str(said.value))]
-    by_hand_at(lanes, next(time for time in times if time is not None))
+    offered = [Moment.of(offset) for offset in re.findall("--offset '([^']*)'", str(said.value))]
+    by_hand_at(lanes, next(place for place in offered if place.time is not None))
 
 
 @pytest.mark.parametrize("what", ["the key", "the name"])
@@ -100,10 +100,63 @@ def test_a_position_by_hand_in_a_table_that_was_made_again_doubles_no_interval(o
     assert lanes.interval("interval-a", hours(5, 6)) == [3, 4]
     made_again(orders)
     here(lanes)
-    with pytest.raises(SourceError, match=r"up to 2026-09-21 20:00:00.*made again.* set-offset .*add-source"):
-        lanes.live()
-    by_hand_at(lanes, "2026-09-21 20:00:00")
+    for ask in (lanes.live, lambda: lanes.open().has_new(lanes.logs[LIVE][-1].end)):
+        with pytest.raises(SourceError, match=r"up to 2026-09-21 19:30:00.*made again.* set-offset .*add-source"):
+            ask()
+    here(lanes)
     orders.table.execute(f"INSERT INTO orders (id, updated_at) VALUES (9, {orders.at(7)})")
+    assert lanes.open().has_new(lanes.logs[LIVE][-1].end)
+    assert lanes.live() == [9]
+
+
+@pytest.mark.parametrize("place", ["offered", "amid the interval", "its last moment"])
+def test_a_position_behind_the_last_row_of_an_interval_passes_over_no_row_at_its_end(
+    orders: Orders, lanes: Lanes, place: str
+) -> None:
+    """A position by hand counts the rows of its time as read, and the end of an interval is not part of it."""
+    insert(orders, 1, 5)
+    assert lanes.live(ReadLimit(rows=1)) == [1]
+    assert lanes.interval("interval-a", hours(5, 6)) == [2]
+    made_again(orders)
+    orders.table.execute(f"INSERT INTO orders (id, updated_at) VALUES (8, {orders.at(6)}), (9, {orders.at(7)})")
+    by_hand_at(lanes, "2026-09-21 15:00:00")
+    if place == "offered":
+        here(lanes)
+    else:
+        by_hand_at(lanes, "2026-09-21 19:30:00" if place == "amid the interval" else "2026-09-21 19:59:59.999999")
+    assert lanes.live() == [8, 9]
+
+
+def test_a_position_by_hand_amid_rows_of_the_last_time_of_an_interval_doubles_none(
+    orders: Orders, lanes: Lanes
+) -> None:
+    insert(orders, 1, 5, 5)
+    assert lanes.live(ReadLimit(rows=1)) == [1]
+    assert lanes.interval("interval-a", hours(5, 6)) == [2, 3]
+    made_again(orders)
+    by_hand_at(lanes, Moment(time="2026-09-21 19:00:00", key=2))
+    with pytest.raises(SourceError, match=r"up to 2026-09-21 19:00:00.*made again"):
+        lanes.live()
+    here(lanes)
+    assert lanes.live() == []
+
+
+def test_an_interval_that_reaches_into_the_future_is_no_bound_for_a_position_by_hand(
+    orders: Orders, lanes: Lanes
+) -> None:
+    """A backfill of the running day."""
+    now_ms = int(time.time() * 1000)
+    orders.table.execute(f"INSERT INTO orders (updated_at) VALUES ('{written(1000 * (now_ms - HOUR_MS))}')")
+    day = Interval(start_ms=now_ms - 2 * HOUR_MS, end_ms=now_ms + 10 * HOUR_MS)
+    assert lanes.interval("interval-day", day) == [1]
+    orders.table.execute("INSERT INTO orders (updated_at) VALUES (current_timestamp)")
+    time.sleep(0.01)
+    assert lanes.live() == [2]
+    made_again(orders)
+    here(lanes)
+    orders.table.execute("INSERT INTO orders (id, updated_at) VALUES (9, current_timestamp)")
+    time.sleep(0.01)
+    assert lanes.open().has_new(lanes.logs[LIVE][-1].end)
     assert lanes.live() == [9]
 
 

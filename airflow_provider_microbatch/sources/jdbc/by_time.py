@@ -32,8 +32,8 @@ class OpenTimedTable(OpenTimed[TimedTable]):
     """Of a row its transaction tells whether it was read."""
 
     def has_new(self, position: Offset | None) -> bool:
-        place = self._place(position)
-        with self._timed() as table:
+        place, taken = self._place(position), self._taken.find()
+        with self._timed(found=taken) as table:
             place = table.exact(place) if place.by_hand else place
             self._check_goes_on(table, place)
             ranges = table.ranges
@@ -41,6 +41,7 @@ class OpenTimedTable(OpenTimed[TimedTable]):
             if found:  # no sensor fires for what a plan refuses
                 table.check()
                 self._check_exact(table)
+                self._check_none_behind(place, table.identity(), taken)
             return found
 
     def _next(self, start: Offset | None, limit: ReadLimit, found: Found) -> tuple[Moment, Moment] | None:

@@ -66,7 +66,7 @@ def free(spans: Sequence[Piece], *, seen: Moment, found: Found, live: Iterable[H
     for _, one in reversed(found.intervals):
         part = common(left, one.spans)
         if part:
-            had.append(Had(after=Moment(), end=_bare(replace(one, spans=part))))
+            had.append(Had(after=Moment(), end=_bare(replace(one, time=None, spans=part))))
             left = without(left, part)
     had += [Had(after=one.after, end=_bare(one.end)) for one in live]
     return replace(seen, spans=tuple(spans), had=tuple(had))

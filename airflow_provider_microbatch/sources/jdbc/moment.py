@@ -67,7 +67,7 @@ class Moment:
     timestamp, gets into no batch that is already planned.
 
     :param time: the latest timestamp that was read, as PostgreSQL writes it in UTC, to the microsecond; None before
-        anything.
+        anything. Of the batch of a data interval it only tells how far into its times there were rows.
     :param key: the highest number with that timestamp; None if all rows with it are read.
     :param below: the first transaction id that was not assigned, with its epoch; None if a user wrote the offset: all
         rows at or before it count as read.
@@ -77,8 +77,8 @@ class Moment:
     :param digest: digest of the rows' timestamps, keys and transactions.
     :param made: the table.
     :param behind: number of batches of data intervals that were planned before, whose rows this one does not have.
-    :param spans: of the batch of a data interval, which has the rows of these times that were visible then, and no
-        ``time``: microseconds since 1970 by the column's own clock, each span without its end.
+    :param spans: of the batch of a data interval, which has the rows of these times that were visible then:
+        microseconds since 1970 by the column's own clock, each span without its end.
     :param had: of such a batch, the rows of these times that other lanes had taken, which it does not have.
     """
 

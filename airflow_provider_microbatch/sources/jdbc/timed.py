@@ -49,6 +49,9 @@ class Times(Table, Protocol):
     def inexact(self, *, texts: Sequence[str]) -> list[str]:
         """Columns that Spark cannot carry exactly."""
 
+    def last(self, condition: str, most: int | None) -> tuple[str, int | None] | None:
+        """Time and key of the last row for which the condition holds, or of the last among the first ``most`` rows."""
+
     def bounds(self, condition: str, parts: int) -> list[str]:
         """Times that divide the rows for which the condition holds into about ``parts`` parts; no outer bounds."""
 
@@ -118,21 +121,22 @@ class OpenTimed(OpenTable, Generic[T]):
             if planned is None:
                 return start
             begin, end = planned
-            if begin.by_hand and end.made is not None:
+            if end.made is not None:
                 self._check_none_behind(begin, end.made, found)
             log = self._log() if begin.by_hand or not found.live else Log()
             if self._taken.claim(found, begin, end, log=log):
                 return end.text()
 
     def _check_none_behind(self, begin: Moment, now: Made, found: Found) -> None:
-        """Check that no data interval of before the table was made again reaches behind a position by hand: which of
-        the rows there it had is not known, and they would be read twice.
+        """Check that no data interval of before the table was made again has read rows behind a position by hand: which
+        of the rows there these are is not known, and they would be read twice.
 
-        :raises SourceError: if one does.
+        :param begin: where the live lane goes on. Of a position without a key all rows of its time count as read.
+        :raises SourceError: if one has.
         """
-        others = [one for _, one in found.intervals if not is_of(one, now)]
-        last, at = max((one.spans[-1][1] for one in others), default=None), micros(begin.time)
-        if last is None or (at is not None and last <= at):
+        others = [one for _, one in found.intervals if begin.by_hand and not is_of(one, now)]
+        last, at = max((_latest(one) for one in others), default=None), micros(begin.time)
+        if last is None or (at is not None and (last < at or (last == at and begin.key is None))):
             return
         why = next(one for one in (other_than(other, now) for other in others) if one is not None)
         anew, behind = (
@@ -229,7 +233,9 @@ class OpenTimed(OpenTable, Generic[T]):
         live = live_of(found, self._batches(table, held), table.identity())
         readable = wanted if until is None else common(wanted, [(wanted[0][0], until)])
         end = free(readable, seen=seen, found=found, live=live)
-        return self._told_apart(table, replace(end, made=table.identity()))
+        last = table.last(table.between(Moment(), end, replayed=False), None)
+        end = replace(end, time=None if last is None else last[0], made=table.identity())
+        return self._told_apart(table, end)
 
     def _of_table(self, table: T, found: Found, spans: Sequence[Piece]) -> Found:
         """What lanes have taken of the table as it is now.
@@ -322,3 +328,10 @@ class OpenTimed(OpenTable, Generic[T]):
             return Moment() if offset is None else Moment.of(offset)
         except ValueError as error:
             raise SourceError(f"source {self._name!r}: {error}") from error
+
+
+def _latest(interval: Moment) -> int:
+    """The time of the last row of an interval's batch, microseconds; as far as is known, where an older version has
+    planned it."""
+    found = micros(interval.time)
+    return interval.spans[-1][1] - 1 if found is None else found

@@ -28,12 +28,14 @@ class OpenTimedMariaDb(OpenMariaDbTable, OpenTimed[TimedTable]):
     """
 
     def has_new(self, position: Offset | None) -> bool:
-        with self._timed() as table:
+        found = self._taken.find()
+        with self._timed(found=found) as table:
             place = self._placed(table, position)
             if not table.any(table.ahead(place, table.now)):
                 return False
             table.check()  # no sensor fires for what a plan refuses
             self._check_exact(table)
+            self._check_none_behind(place, table.identity(), found)
             return table.any(table.ahead(place, table.settled(self._source.late_seconds)))
 
     def _next(self, start: Offset | None, limit: ReadLimit, found: Found) -> tuple[Moment, Moment] | None:
