@@ -155,6 +155,14 @@ MUTATIONS = [
         tests=(KEPT,),
     ),
     Mutation(
+        name="a claim behind a position with a key leaves the rows up to that key to others",
+        why="one that is committed late is in a live batch and in an interval's",
+        file="sources/jdbc/ranges_by_time.py",
+        old="        return self.after(one.after) if one.since is None else ",
+        new="        return self.after(one.after) if True else ",
+        tests=(KEPT,),
+    ),
+    Mutation(
         name="a data interval has read rows up to its end, whatever rows there are",
         why="the position that is offered passes over the rows at its end, and they are lost",
         file="sources/jdbc/timed.py",

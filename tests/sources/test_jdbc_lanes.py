@@ -16,7 +16,7 @@ from airflow_provider_microbatch.exceptions import IntervalError, SourceError
 from airflow_provider_microbatch.sources import ReadLimit
 from airflow_provider_microbatch.sources.intervals import Interval
 from airflow_provider_microbatch.sources.jdbc.moment import Moment, written
-from tests.sources.lanes_of_a_table import HOUR_MS, InMariaDb, Lanes, Orders, by_hand_at, hours, insert
+from tests.sources.lanes_of_a_table import HOUR_MS, InMariaDb, InPostgres, Lanes, Orders, by_hand_at, hours, insert
 
 
 @pytest.mark.slow
@@ -142,20 +142,19 @@ def test_a_position_by_hand_amid_rows_of_the_last_time_of_an_interval_doubles_no
 
 
 def test_an_interval_that_reaches_into_the_future_is_no_bound_for_a_position_by_hand(
-    orders: Orders, lanes: Lanes
+    lanes_of: Callable[..., Lanes], in_postgres: InPostgres
 ) -> None:
     """A backfill of the running day."""
+    lanes, orders = lanes_of(in_postgres), in_postgres
     now_ms = int(time.time() * 1000)
-    orders.table.execute(f"INSERT INTO orders (updated_at) VALUES ('{written(1000 * (now_ms - HOUR_MS))}')")
+    orders.table.execute(f"INSERT INTO orders (updated_at) VALUES ('{written(1000 * (now_ms - HOUR_MS))}+00')")
     day = Interval(start_ms=now_ms - 2 * HOUR_MS, end_ms=now_ms + 10 * HOUR_MS)
     assert lanes.interval("interval-day", day) == [1]
     orders.table.execute("INSERT INTO orders (updated_at) VALUES (current_timestamp)")
-    time.sleep(0.01)
     assert lanes.live() == [2]
     made_again(orders)
     here(lanes)
     orders.table.execute("INSERT INTO orders (id, updated_at) VALUES (9, current_timestamp)")
-    time.sleep(0.01)
     assert lanes.open().has_new(lanes.logs[LIVE][-1].end)
     assert lanes.live() == [9]
 
@@ -352,3 +351,33 @@ def test_a_key_tells_nothing_of_another_column(orders: Orders, lanes_of: Callabl
     orders.table.execute(f"INSERT INTO orders (seq, updated_at) VALUES (1, {orders.at(4)})")
     assert lanes.live() == [4]
     assert lanes.interval("interval-b", hours(0, 9)) == []
+
+
+def test_a_row_of_the_time_of_a_position_with_a_key_that_is_committed_late_is_read_once(
+    lanes_of: Callable[..., Lanes], in_postgres: InPostgres
+) -> None:
+    """A live batch reads it behind the position, since its transaction was not over."""
+    lanes = lanes_of(in_postgres)
+    insert(in_postgres, 1, 1)
+    assert lanes.live() == [1, 2]
+    by_hand_at(lanes, Moment(time="2026-09-21 15:00:00+00", key=2))
+    with in_postgres.table.connect() as slow:
+        slow.execute(f"INSERT INTO orders (id, updated_at) VALUES (-5, {in_postgres.at(1)})")
+        insert(in_postgres, 2)
+        assert lanes.live() == [3]
+    assert lanes.live() == [-5]
+    assert lanes.interval("interval-a", hours(0.5, 1.5)) == []
+
+
+@pytest.mark.parametrize("key", ["seq", None])
+def test_a_position_with_a_key_gives_nothing_of_its_time_up_once_the_key_is_another_column(
+    orders: Orders, lanes_of: Callable[..., Lanes], key: str | None
+) -> None:
+    orders.table.execute("ALTER TABLE orders ADD COLUMN seq bigint NOT NULL DEFAULT 0")
+    before, lanes = lanes_of(orders), lanes_of(orders, column=key)
+    insert(orders, 0, 1, 1, 1)
+    by_hand_at(before, Moment(time="2026-09-21 15:00:00", key=2))
+    assert before.live() == [3, 4]
+    lanes.logs = before.logs
+    here(lanes)
+    assert lanes.interval("interval-a", hours(0, 3)) == [1], "2 counts as read"

@@ -150,7 +150,7 @@ class OpenTimedTable(OpenTimed[TimedTable]):
                 )
             if place.made is None or now.file == place.made.file:
                 continue
-            whole = f"isfinite({ranges.time}) AND {ranges.after(one.after)} AND {ranges.up_to(place)}"
+            whole = f"isfinite({ranges.time}) AND {ranges.began(one)} AND {ranges.up_to(place)}"
             seen, unseen = (f"{whole} AND {word}({ranges.seen(place)})" for word in ("", "NOT "))
             # As for the live lane: VACUUM FULL and CLUSTER keep the transaction of each row.
             if table.any(f"{unseen} AND {asked}") and not table.any(seen):

@@ -188,6 +188,13 @@ class Had:
     after: Moment
     end: Moment
 
+    @property
+    def since(self) -> str | None:
+        """The time of a position by hand with a key, None for any other ``after``: of the rows of that very time no
+        other lane takes one. A batch of the lane has those that are committed late, whatever their key; and the key
+        tells nothing once the table is read by another column."""
+        return self.after.time if self.after.by_hand and self.after.key is not None else None
+
 
 def micros(time: str | None) -> int | None:
     """Microseconds since 1970 of a time that a database has written; None where that is not known, such as before the
