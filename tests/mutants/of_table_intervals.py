@@ -155,6 +155,22 @@ MUTATIONS = [
         tests=(KEPT,),
     ),
     Mutation(
+        name="a batch of a data interval is read by the key of now",
+        why="a replay lacks rows of the time that the live lane had come to",
+        file="sources/jdbc/timed.py",
+        old="        return self._source.column if made is None or made.by is None else made.key\n",
+        new="        return self._source.column\n",
+        tests=(KEPT,),
+    ),
+    Mutation(
+        name="what an interval has taken of another table is its batch",
+        why="it is refused for ever, and rows of the table of now are in no batch",
+        file="sources/jdbc/timed.py",
+        old="                before = found.of_table(table.identity()).of(self._lane)\n",
+        new="                before = found.of(self._lane)\n",
+        tests=(KEPT,),
+    ),
+    Mutation(
         name="a claim behind a position with a key leaves the rows up to that key to others",
         why="one that is committed late is in a live batch and in an interval's",
         file="sources/jdbc/ranges_by_time.py",
@@ -174,8 +190,8 @@ MUTATIONS = [
         name="what lies before a position by hand in a table that was made again is free",
         why="a backfill doubles what live batches had read of the same rows",
         file="sources/jdbc/timed.py",
-        old="        if not any(at is None or at < spans[0][0] for at in begun):\n",
-        new="        if not begun:\n",
+        old="    return any(at is None or at < spans[0][0] for at in begun)\n",
+        new="    return bool(live)\n",
         tests=(KEPT,),
     ),
     Mutation(

@@ -381,3 +381,42 @@ def test_a_position_with_a_key_gives_nothing_of_its_time_up_once_the_key_is_anot
     lanes.logs = before.logs
     here(lanes)
     assert lanes.interval("interval-a", hours(0, 3)) == [1], "2 counts as read"
+
+
+@pytest.mark.parametrize("key", ["seq", None])
+def test_a_batch_of_an_interval_is_read_by_the_key_that_it_was_planned_by(
+    orders: Orders, lanes_of: Callable[..., Lanes], key: str | None
+) -> None:
+    """Of the last time of the live lane it has the rows behind a key, which tells nothing of another column."""
+    orders.table.execute("ALTER TABLE orders ADD COLUMN seq bigint NOT NULL DEFAULT 0")
+    before, lanes = lanes_of(orders), lanes_of(orders, column=key)
+    insert(orders, 1, 1)
+    assert before.live(ReadLimit(rows=1)) == [1]
+    assert before.interval("interval-a", hours(0, 2)) == [2]
+    [planned] = before.logs["interval-a"]
+    source = lanes.open("interval-a")
+    assert source.not_replayable(planned.start, planned.end) is None
+    assert orders.ids(source, planned.start, planned.end) == [2]
+    lanes.logs = before.logs
+    del lanes.logs["interval-a"]  # it was rewound
+    assert lanes.interval("interval-a", hours(0, 2)) == [2]
+
+
+def test_what_an_interval_has_taken_of_another_table_for_no_batch_is_not_its_batch(
+    orders: Orders, lanes: Lanes
+) -> None:
+    insert(orders, 1, 2, 3)
+    assert lanes.live(ReadLimit(rows=1)) == [1]
+    assert lanes.interval("interval-a", hours(1.5, 2.5)) == [2]
+    del lanes.logs["interval-a"]
+    made_again(orders)
+    assert lanes.open().taken_by() == {"interval-a"}, "no lane reads it"
+    by_hand_at(lanes, None)
+    assert lanes.live(ReadLimit(rows=1)) == [1]
+    assert lanes.open().taken_by() == set(), "the live lane does, from the first row on"
+    assert lanes.survey("interval-a", hours(1.5, 2.5)).unread
+    assert lanes.interval("interval-a", hours(1.5, 2.5)) == [2]
+    assert lanes.open().taken_by() == {"interval-a"}
+    assert lanes.live() == [3]
+    [planned] = lanes.logs["interval-a"]
+    assert lanes.open("interval-a").not_replayable(planned.start, planned.end) is None

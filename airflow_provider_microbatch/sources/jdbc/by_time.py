@@ -209,8 +209,8 @@ class OpenTimedTable(OpenTimed[TimedTable]):
     def _other(self, place: Moment, now: Made) -> str | None:
         """The reason why a place does not belong to the current table; None if it does, as far as can be known."""
         then = place.made
-        if then is None:
-            return None
+        if then is None or place.spans:
+            return self._other_than(place, now)
         what = then.elsewhere(now)
         if what is None and then.oid != now.oid:
             what = f"{now.name} was made again"
@@ -220,13 +220,11 @@ class OpenTimedTable(OpenTimed[TimedTable]):
                 return None
             what = f"{now.name} is not as it was: {differs}"
         what = f"{what} (oid {then.oid} then, {now.oid} now)."
-        if then.is_by_others(now) and not place.spans:
+        if then.is_by_others(now):
             return f"{what} {ways_by_others(place, now, self._set_offset)} {self._new_name()}"
         return f"{what} {self._ways(place, reread=then.is_same_table(now))}"
 
     def _ways(self, place: Moment, *, reread: bool = False) -> str:
-        if place.spans:
-            return self._new_name()
         begin, here = (
             self._set_offset(moment.text(), skip=True, reread=reread)
             for moment in (Moment(), replace(place, below=None))
@@ -238,7 +236,7 @@ class OpenTimedTable(OpenTimed[TimedTable]):
 
     def _there(self, start: Offset | None, end: Offset | None) -> int | str:
         begin, place = self._place(start), self._place(end)
-        with self._timed() as table:
+        with self._timed(place=place) as table:
             now = table.identity()
             other = self._other(place, now)
             if other is not None:
@@ -256,7 +254,7 @@ class OpenTimedTable(OpenTimed[TimedTable]):
 
     def _predicates(self, start: Offset | None, end: Offset | None) -> list[str]:
         begin, place = self._place(start), self._place(end)
-        with self._timed() as table:
+        with self._timed(place=place) as table:
             begin, place = table.exact(begin), table.exact(place)
             return self._parted(table, table.ranges.between(begin, place), time=table.ranges.time)
 
@@ -264,7 +262,9 @@ class OpenTimedTable(OpenTimed[TimedTable]):
         return access(connection, table=self._source.table)
 
     @contextmanager
-    def _open_table(self, *, plans: bool = False, seconds: float | None = None) -> Iterator[TimedTable]:
+    def _open_table(
+        self, *, key: str | None, plans: bool = False, seconds: float | None = None
+    ) -> Iterator[TimedTable]:
         source = self._source
         connection = self._connect(source.conn_id)
         with (
@@ -273,7 +273,7 @@ class OpenTimedTable(OpenTimed[TimedTable]):
                 connection,
                 table=source.table,
                 time=source.timestamp or "",
-                key=source.column,
+                key=key,
                 zone=source.time_zone,
                 plans=plans,
                 seconds=seconds,

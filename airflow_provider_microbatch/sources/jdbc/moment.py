@@ -53,6 +53,12 @@ class Made(Identity):
         """The column of timestamps; empty where an older version wrote the offset."""
         return (self.by or "").partition(_AND)[0]
 
+    @property
+    def key(self) -> str | None:
+        """The column that orders rows of one time; None where there is none, or where an older version wrote the
+        offset."""
+        return (self.by or "").partition(_AND)[2] or None
+
 
 def columns_of(time: str, key: str | None) -> str:
     """What a table is read by, as :attr:`Identity.by` has it."""

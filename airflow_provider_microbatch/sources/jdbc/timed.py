@@ -70,26 +70,43 @@ class OpenTimed(OpenTable, Generic[T]):
         self._taken = Taken(context.state)
 
     @abstractmethod
-    def _open_table(self, *, plans: bool = False, seconds: float | None = None) -> AbstractContextManager[T]:
+    def _open_table(
+        self, *, key: str | None, plans: bool = False, seconds: float | None = None
+    ) -> AbstractContextManager[T]:
         """Open the table as it is at one moment.
 
+        :param key: the column that orders rows of one time; None for none.
         :param plans: also find what a plan needs to know. Not with ``seconds``.
         :param seconds: the longest time that a statement may take; None for no limit.
         """
 
     @contextmanager
-    def _timed(self, *, plans: bool = False, seconds: float | None = None, found: Found | None = None) -> Iterator[T]:
+    def _timed(
+        self,
+        *,
+        plans: bool = False,
+        seconds: float | None = None,
+        found: Found | None = None,
+        place: Moment | None = None,
+    ) -> Iterator[T]:
         """Open the table, as :meth:`_open_table` does. What data intervals have taken of it is in no range of the live
         lane.
 
         :param found: what lanes have taken; None to look.
+        :param place: the end of the range that is read; None for none.
         """
         found = self._taken.find() if found is None else found
-        with self._open_table(plans=plans, seconds=seconds) as table:
+        with self._open_table(key=self._key(place), plans=plans, seconds=seconds) as table:
             if found.intervals:
                 now = table.identity()
                 table.leave_out([one if is_of(one, now) else Moment() for _, one in found.intervals])
             yield table
+
+    def _key(self, place: Moment | None) -> str | None:
+        """The column that orders rows of one time. The batch of a data interval has keys of the column that it was
+        planned by: of another column they tell nothing, and rows would be left out of a replay."""
+        made = None if place is None or not place.spans else place.made
+        return self._source.column if made is None or made.by is None else made.key
 
     @abstractmethod
     def _next(self, start: Offset | None, limit: ReadLimit, found: Found) -> tuple[Moment, Moment] | None:
@@ -205,18 +222,33 @@ class OpenTimed(OpenTable, Generic[T]):
             with self._timed(plans=True, found=found) as table:
                 table.check()
                 self._check_exact(table)
-                before = found.of(self._lane)
-                end = self._all_left(table, interval, held, found) if before is None else before
-                count, digest = table.rows(table.between(Moment(), end, replayed=before is not None))
-            if not count and before is None:
+                before = found.of_table(table.identity()).of(self._lane)
+                if before is None:
+                    end = self._all_left(table, interval, held, found)
+                    count, digest = table.rows(table.between(Moment(), end, replayed=False))
+            if before is not None:
+                return start, self._counted(before).text()
+            if not count:
                 return start, start
             end = replace(end, rows=count, digest=digest)
-            if before is not None or self._taken.take(found, self._lane, end):
+            if self._taken.take(found, self._lane, end):
                 return start, end.text()
 
+    def _counted(self, end: Moment) -> Moment:
+        """The batch that the interval has taken before, with the number of rows that are there now."""
+        with self._timed(place=end) as table:
+            count, digest = table.rows(table.between(Moment(), end))
+        return replace(end, rows=count, digest=digest)
+
     def taken_by(self) -> set[str]:
-        """The lanes with a batch of rows."""
-        return {lane for lane, _ in self._taken.find().intervals}
+        """The lanes of data intervals with rows that no other lane reads."""
+        found = self._taken.find()
+        if not found.intervals:
+            return set()
+        with self._timed(found=found) as table:
+            now = table.identity()
+        begun = found.of_table(now).live
+        return {lane for lane, one in found.intervals if is_of(one, now) or not _began_before(begun, one.spans)}
 
     def _all_left(self, table: T, interval: Interval, held: HeldRanges, found: Found) -> Moment:
         """The batch of all rows that the interval takes.
@@ -247,8 +279,7 @@ class OpenTimed(OpenTable, Generic[T]):
         of_now = found.of_table(now)
         # Where a user has said from where on a table that was made again is to be read, the live lane has what lies
         # behind. Which rows before that place lanes had, as the same rows of before, is not known.
-        begun = [micros(one.after.time) for one in of_now.live]
-        if not any(at is None or at < spans[0][0] for at in begun):
+        if not _began_before(of_now.live, spans):
             others = [one.end for one in found.live] + [one for _, one in found.intervals if common(one.spans, spans)]
             other = next((why for why in (other_than(one, now) for one in others) if why is not None), None)
             if other is not None:
@@ -258,6 +289,11 @@ class OpenTimed(OpenTable, Generic[T]):
         if why is not None:
             raise SourceError(f"{why} {self._new_name()}")
         return of_now
+
+    def _other_than(self, place: Moment, now: Made) -> str | None:
+        """The reason why the batch of a data interval does not belong to the current table; None if it does."""
+        why = other_than(place, now)
+        return None if why is None else f"{why} {self._new_name()}"
 
     def _new_name(self) -> str:
         new = f"{self._name}_2"
@@ -296,7 +332,7 @@ class OpenTimed(OpenTable, Generic[T]):
         place = self._place(end)
         if place.made is None:
             return None
-        parts = (self._source.timestamp, self._source.column, place.made.oid, place.rows, place.digest)
+        parts = (self._source.timestamp, self._key(place), place.made.oid, place.rows, place.digest)
         return digest_of_range(self._source.location(), *parts)
 
     def _planned_rows(self, end: Offset | None) -> int:
@@ -328,6 +364,12 @@ class OpenTimed(OpenTable, Generic[T]):
             return Moment() if offset is None else Moment.of(offset)
         except ValueError as error:
             raise SourceError(f"source {self._name!r}: {error}") from error
+
+
+def _began_before(live: Sequence[Had], spans: Sequence[Piece]) -> bool:
+    """Whether the live lane has begun before these times."""
+    begun = (micros(one.after.time) for one in live)
+    return any(at is None or at < spans[0][0] for at in begun)
 
 
 def _latest(interval: Moment) -> int:

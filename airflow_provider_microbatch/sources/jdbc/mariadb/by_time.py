@@ -123,14 +123,14 @@ class OpenTimedMariaDb(OpenMariaDbTable, OpenTimed[TimedTable]):
     def _other(self, table: TimedTable, place: Moment) -> str | None:
         """The reason why a place does not belong to the current table; None if it does, as far as can be known."""
         then, now = place.made, table.identity()
-        what = None if then is None else then.elsewhere(now)
-        if then is None or (what is None and then.oid == now.oid):
+        if then is None or place.spans:
+            return self._other_than(place, now)
+        what = then.elsewhere(now)
+        if what is None and then.oid == now.oid:
             return None
         if what is None:
             what = f"{now.name} was made again, or written anew (TRUNCATE, OPTIMIZE, ALTER TABLE)"
         what = f"{what} (InnoDB's id of the table was {then.oid} then, and is {now.oid} now)."
-        if place.spans:
-            return f"{what} {self._new_name()}"
         if then.is_by_others(now):
             return f"{what} {ways_by_others(place, now, self._set_offset)} {self._new_name()}"
         begin, here = (
@@ -143,8 +143,9 @@ class OpenTimedMariaDb(OpenMariaDbTable, OpenTimed[TimedTable]):
         )
 
     def _there(self, start: Offset | None, end: Offset | None) -> int | str:
-        with self._timed() as table:
-            begin, place = table.exact(self._place(start)), table.exact(self._place(end))
+        begin, place = self._place(start), self._place(end)
+        with self._timed(place=place) as table:
+            begin, place = table.exact(begin), table.exact(place)
             other = self._other(table, place)
             if other is not None:
                 return other
@@ -165,12 +166,15 @@ class OpenTimedMariaDb(OpenMariaDbTable, OpenTimed[TimedTable]):
         )
 
     def _predicates(self, start: Offset | None, end: Offset | None) -> list[str]:
-        with self._timed() as table:
-            whole = table.between(table.exact(self._place(start)), table.exact(self._place(end)))
+        begin, place = self._place(start), self._place(end)
+        with self._timed(place=place) as table:
+            whole = table.between(table.exact(begin), table.exact(place))
             return self._parted(table, whole, time=table.time)
 
     @contextmanager
-    def _open_table(self, *, plans: bool = False, seconds: float | None = None) -> Iterator[TimedTable]:
+    def _open_table(
+        self, *, key: str | None, plans: bool = False, seconds: float | None = None
+    ) -> Iterator[TimedTable]:
         source = self._source
         connection = self._connect(source.conn_id)
         with (
@@ -179,7 +183,7 @@ class OpenTimedMariaDb(OpenMariaDbTable, OpenTimed[TimedTable]):
                 connection,
                 table=source.table,
                 time=source.timestamp or "",
-                key=source.column,
+                key=key,
                 zone=source.time_zone,
                 seconds=seconds,
             ) as table,
