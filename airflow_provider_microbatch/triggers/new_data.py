@@ -155,10 +155,13 @@ class NewDataTrigger(BaseTrigger):
         return run, is_backfill(context), interval
 
 
-def gives_way(clears: ClearedRuns, run: RunIdentity | None) -> str | None:
-    """Why the run ends without having waited for data, in words; None if it goes on waiting. Writes nothing."""
+def gives_way(clears: ClearedRuns, run: RunIdentity | None, *, of_intervals: bool = True) -> str | None:
+    """Why the run ends without having waited for data, in words; None if it goes on waiting. Writes nothing.
+
+    :param of_intervals: see :meth:`ClearedRuns.waiting`.
+    """
     try:
-        cleared = None if run is None else clears.waiting(run)
+        cleared = None if run is None else clears.waiting(run, of_intervals=of_intervals)
     except Exception as error:
         # Giving way is a courtesy to another run: that Airflow cannot be asked now is no reason to end this run.
         log.debug("whether a cleared run waits cannot be asked: %s", error, exc_info=True)
