@@ -61,6 +61,14 @@ MUTATIONS = [
         tests=(DATA_INTERVAL,),
     ),
     Mutation(
+        name="the triggerer takes a retried sensor for a cleared one at the batch of a data interval",
+        why="it fires with nothing new, and the task behind skips",
+        file="triggers/new_data.py",
+        old="        if decision.of_interval and self._run is None:\n",
+        new="        if False:\n",
+        tests=(DATA_INTERVAL,),
+    ),
+    Mutation(
         name="the sensor of a run whose schedule was changed waits for the interval of now",
         why="a clear stands still until the end of an interval that has nothing to do with its batch",
         file="triggers/new_data.py",
