@@ -19,7 +19,7 @@ from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Relation, RunIdentity
-from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey, span_of
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.exceptions import (
     AttemptFencedError,
@@ -185,7 +185,7 @@ class IntervalWork:
         if self._pipeline.plan == INTERVAL:
             self._check_live(surveys)
         if overlap.elsewhere and not planned_before:
-            self._check_taken()
+            self._check_taken(surveys)
         if self._pipeline.on_overlap == REPLAY:
             # Before the interval's own batch takes what is unread: nothing would read that if this run were refused.
             for planned in self._to_ask([self.execution(key).load(key) for key in overlap.committed], run):
@@ -320,15 +320,18 @@ class IntervalWork:
             "plan='live' until it finds nothing new; then plan it by intervals again."
         )
 
-    def _check_taken(self) -> None:
+    def _check_taken(self, surveys: Sequence[IntervalSurvey]) -> None:
         """Check that no other interval has taken data of this one and has no batch of it. A run that left such data out
-        would be green, and its rows in no table.
+        would be green, and its rows in no table. Where this interval has taken data itself nobody but its run reads
+        that: of two intervals that have data of each other neither would ever come first.
 
         :raises IntervalError: if one has, and plans none within ``taken_seconds``.
         """
         sources = self._planner.sources
-        taken = {lane for name in sources.names for lane in taken_by(sources.open(name)) if self._may_overlap(lane)}
-        lanes, end = without_batch(self._checkpoint, taken - {self.key.lane}), time.monotonic() + self._taken_seconds
+        if any(self.key.lane in taken_by(sources.open(name)) for name in sources.names):
+            return
+        lanes = without_batch(self._checkpoint, {lane for survey in surveys for lane in survey.takers})
+        end = time.monotonic() + self._taken_seconds
         while lanes and (left := end - time.monotonic()) > 0:
             time.sleep(min(_PAUSE_SECONDS, left))
             lanes = without_batch(self._checkpoint, lanes)
@@ -338,11 +341,6 @@ class IntervalWork:
                 f"which is not in the logs, unless a run plans it right now. {read_only_by(lane)} This one goes on "
                 "once that one is planned."
             )
-
-    def _may_overlap(self, lane: str) -> bool:
-        """Whether a lane may have taken data of this interval. What it took as late data lies before its own one."""
-        start_ms, end_ms = span_of(lane) or (0, 0)
-        return self._interval.start_ms < end_ms and start_ms - self._lookback_ms < self._interval.end_ms
 
     def _lane_batch(self, run: RunIdentity, surveys: Sequence[IntervalSurvey]) -> BatchKey | None:
         """The batch of the interval's lane; planned now if there is none and it would have data.

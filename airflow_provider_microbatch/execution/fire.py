@@ -19,12 +19,14 @@ class FireDecision:
     """A sensor's answer, with the reason for people.
 
     :param own: the work is a batch that the asking run has planned or made.
+    :param of_interval: that batch is of a data interval, and a run that was not cleared reads what is new instead.
     :param complete: there is no work, and there will never be any: all sources are finished.
     """
 
     fire: bool
     reason: str
     own: bool = False
+    of_interval: bool = False
     complete: bool = False
 
 

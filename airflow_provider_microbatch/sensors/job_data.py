@@ -17,6 +17,7 @@ from airflow_provider_microbatch.graph.watch import JobWatch
 from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.sensors.new_data import rescheduled_since_ms
+from airflow_provider_microbatch.task_context.cleared_runs import looks_at_intervals
 from airflow_provider_microbatch.task_context.complete import (
     FIELD,
     SKIP,
@@ -86,6 +87,7 @@ class JobDataSensor(BaseSensorOperator):
         self.deferrable = deferrable
         self.microbatch_when_complete = check_when_complete(when_complete, where=f"task {self.task_id!r}")
         self._watch: JobWatch | None = None
+        self._clears = cleared_runs(self.pipelines)
         self._began_ms = now_ms()
 
     def execute(self, context: Context) -> Any:
@@ -123,11 +125,13 @@ class JobDataSensor(BaseSensorOperator):
         decision = self._watch.look()
         self.log.info("%s: %s", "Fires" if decision.fire else "Not yet", decision.reason)
         if not decision.fire:
-            cleared = first_that_gives_way(cleared_runs(self.pipelines), run)
+            rescheduled_ms, present_ms = rescheduled_since_ms(context), now_ms()
+            asks = looks_at_intervals(since_ms=rescheduled_ms, now_ms=present_ms, poke_seconds=self.poke_interval)
+            cleared = first_that_gives_way(self._clears, run, of_intervals=asks)
             if cleared is not None:
                 raise AirflowSkipException(cleared)
-            since_ms = rescheduled_since_ms(context) or self._began_ms
-            if has_rested(decision, since_ms=since_ms, now_ms=now_ms(), seconds=self._rest_seconds(context)):
+            since_ms = rescheduled_ms or self._began_ms
+            if has_rested(decision, since_ms=since_ms, now_ms=present_ms, seconds=self._rest_seconds(context)):
                 end_complete(context, decision.reason)
         return decision.fire
 

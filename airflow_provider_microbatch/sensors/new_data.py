@@ -15,7 +15,7 @@ from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.operators.micro_batch import check_pipeline
 from airflow_provider_microbatch.pipeline import Pipeline
-from airflow_provider_microbatch.task_context.cleared_runs import ClearedRuns
+from airflow_provider_microbatch.task_context.cleared_runs import ClearedRuns, looks_at_intervals
 from airflow_provider_microbatch.task_context.complete import (
     FIELD,
     SKIP,
@@ -145,11 +145,13 @@ class NewDataSensor(BaseSensorOperator):
         self._searched_ms = asked_ms
         self.log.info("%s: %s", "Fires" if decision.fire else "Not yet", decision.reason)
         if not decision.fire:
-            cleared = gives_way(self._clears, identity_of(context))
+            rescheduled_ms, present_ms = rescheduled_since_ms(context), now_ms()
+            asks = looks_at_intervals(since_ms=rescheduled_ms, now_ms=present_ms, poke_seconds=self.poke_interval)
+            cleared = gives_way(self._clears, identity_of(context), of_intervals=asks)
             if cleared is not None:
                 raise AirflowSkipException(cleared)
-            since_ms = rescheduled_since_ms(context) or self._began_ms
-            if has_rested(decision, since_ms=since_ms, now_ms=now_ms(), seconds=self._rest_seconds(context["dag"])):
+            since_ms = rescheduled_ms or self._began_ms
+            if has_rested(decision, since_ms=since_ms, now_ms=present_ms, seconds=self._rest_seconds(context["dag"])):
                 end_complete(context, f"pipeline {self.pipeline.name!r} is {decision.reason}")
         return decision.fire
 

@@ -147,6 +147,7 @@ class IntervalSurvey:
     :param unsettled: how much unread data of the interval is too young to be read now.
     :param elsewhere: how much data of the interval belongs to a batch that the logs do not have: retention removed the
         batch, or it is being planned at the moment.
+    :param takers: lanes of data intervals that have taken data that ``elsewhere`` counts.
     :param left: how much of ``elsewhere`` the live lane took for a batch that it no longer has: only the live lane will
         ever read that data.
     :param passed: data before the interval that is not late for it and that no batch of any lane holds: unless a run
@@ -159,6 +160,7 @@ class IntervalSurvey:
     holders: frozenset[BatchKey] = frozenset()
     splits: str = "splits"
     elsewhere: int = 0
+    takers: frozenset[str] = frozenset()
     left: int = 0
     unsettled: int = 0
     passed: Unread | None = None

@@ -3,16 +3,20 @@ them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import RunIdentity
 from airflow_provider_microbatch.checkpoint.key import LIVE, span_of
+from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.execution.own_batches import runs_of
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.task_context.run_context import BACKFILL, open_checkpoint
 
 _ASKED_AT_ONCE = 100
 """Most run ids in one question: the ids travel in a URL."""
+_INTERVALS_EVERY_MS = 10 * 60 * 1000
 
 
 class ClearedRuns:
@@ -30,43 +34,70 @@ class ClearedRuns:
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._seen = -1
-        self._intervals: set[str] = set()
-        self._run_ids: list[str] = []
+        self._live: list[str] = []
+        self._intervals: dict[str, list[str]] = {}
         self._fruitless = 0
 
-    def waiting(self, run: RunIdentity) -> str | None:
-        """Id of a cleared run of the asking run's DAG that is queued; None if no such run is. Writes nothing."""
+    def waiting(self, run: RunIdentity, *, of_intervals: bool = True) -> str | None:
+        """Id of a cleared run of the asking run's DAG that is queued; None if no such run is. Writes nothing.
+
+        :param of_intervals: look at the runs of data intervals too; see :func:`looks_at_intervals`.
+        """
         if self._pipeline.plan != LIVE:
             return None
         queued = _count(run.dag_id)
         if queued == 0 or queued == self._fruitless:
             # As many as last time, when none had a batch: these runs wait for their turn, as triggered runs do.
             return None
-        self._read_on(run.dag_id)
-        newest_first = self._run_ids[::-1]
-        for start in range(0, len(newest_first), _ASKED_AT_ONCE):
-            asked = newest_first[start : start + _ASKED_AT_ONCE]
-            if _count(run.dag_id, asked):
-                return next((run_id for run_id in asked if _count(run.dag_id, [run_id])), None)
-        self._fruitless = queued
-        return None
-
-    def _read_on(self, dag_id: str) -> None:
         checkpoint = open_checkpoint(self._pipeline)
-        found: list[RunIdentity] = []
-        for name in checkpoint.lanes():  # of before the pipeline read what is new: a clear replays that batch too
-            if span_of(name) is not None and name not in self._intervals:
-                of_interval = list(runs_of(checkpoint.lane(name), 0))
-                found += of_interval
-                self._intervals.update([name] if of_interval else [])
+        found = _queued(run.dag_id, self._of_live(checkpoint, run.dag_id))
+        if found is None and of_intervals:
+            found = _queued(run.dag_id, self._of_intervals(checkpoint, run.dag_id))
+            self._fruitless = queued if found is None else self._fruitless
+        return found
+
+    def _of_live(self, checkpoint: Checkpoint, dag_id: str) -> Sequence[str]:
         lane = checkpoint.lane(LIVE)
         newest = lane.commit_log.latest_id()
         for number in lane.commit_log.ids() if newest is not None else ():
-            found += runs_of(lane, number) if number > self._seen else ()
-        # A backfill's runs have an allowance of their own: none waits for a run that is no backfill's.
-        told = (run.run_id for run in found if run.dag_id == dag_id and not run.run_id.startswith(f"{BACKFILL}__"))
-        self._run_ids = list(dict.fromkeys([*self._run_ids, *told]))
+            self._live += _ids(runs_of(lane, number), dag_id) if number > self._seen else ()
         self._seen = -1 if newest is None else newest
+        return self._live
+
+    def _of_intervals(self, checkpoint: Checkpoint, dag_id: str) -> Sequence[str]:
+        """The runs of before the pipeline read what is new: a clear replays their batches too."""
+        for name in checkpoint.lanes():
+            if span_of(name) is None or name in self._intervals:
+                continue
+            with suppress(CheckpointError):  # torn, or another pipeline's: it keeps no other run from being found
+                if of_interval := list(runs_of(checkpoint.lane(name), 0)):
+                    self._intervals[name] = list(_ids(of_interval, dag_id))
+        return [run_id for ids in self._intervals.values() for run_id in ids]
+
+
+def looks_at_intervals(*, since_ms: int | None, now_ms: int, poke_seconds: float) -> bool:
+    """Whether a look of a sensor in a worker is one that asks for runs of data intervals too. Where each look is a
+    process of its own, it would read the lane of each interval that the pipeline ever had: now and then is enough.
+
+    :param since_ms: when the first process of the try had itself rescheduled, milliseconds since the epoch; None in
+        that process, which reads each lane once.
+    :param poke_seconds: seconds between two looks.
+    """
+    return since_ms is None or (now_ms - since_ms) % _INTERVALS_EVERY_MS < 1000 * poke_seconds
+
+
+def _ids(runs: Iterable[RunIdentity], dag_id: str) -> Iterator[str]:
+    # A backfill's runs have an allowance of their own: none waits for a run that is no backfill's.
+    return (run.run_id for run in runs if run.dag_id == dag_id and not run.run_id.startswith(f"{BACKFILL}__"))
+
+
+def _queued(dag_id: str, run_ids: Sequence[str]) -> str | None:
+    newest_first = list(dict.fromkeys(run_ids))[::-1]
+    for start in range(0, len(newest_first), _ASKED_AT_ONCE):
+        asked = newest_first[start : start + _ASKED_AT_ONCE]
+        if _count(dag_id, asked):
+            return next((run_id for run_id in asked if _count(dag_id, [run_id])), None)
+    return None
 
 
 def _count(dag_id: str, run_ids: Sequence[str] | None = None) -> int:

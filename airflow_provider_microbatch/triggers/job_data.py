@@ -125,6 +125,9 @@ def cleared_runs(pipelines: Sequence[Pipeline]) -> list[ClearedRuns]:
     return [ClearedRuns(pipeline) for pipeline in pipelines]
 
 
-def first_that_gives_way(clears: Sequence[ClearedRuns], run: RunIdentity) -> str | None:
-    """Why the run ends without having waited for data, by the first pipeline that has a reason; None if none has."""
-    return next(filter(None, (gives_way(one, run) for one in clears)), None)
+def first_that_gives_way(clears: Sequence[ClearedRuns], run: RunIdentity, *, of_intervals: bool = True) -> str | None:
+    """Why the run ends without having waited for data, by the first pipeline that has a reason; None if none has.
+
+    :param of_intervals: see :meth:`ClearedRuns.waiting`.
+    """
+    return next(filter(None, (gives_way(one, run, of_intervals=of_intervals) for one in clears)), None)

@@ -46,7 +46,7 @@ class NewDataTrigger(BaseTrigger):
 
     Events: ``{"status": "fired", "reason": …}``; ``gives way``, if a cleared run of the DAG waits for this run to end;
     ``complete``, if there will never be a batch; ``failed`` with the error's text; or ``not importable``, if the
-    triggerer lacks the code of a source, so that a worker has to ask.
+    triggerer lacks the code of a source, or does not know whether the run was cleared, so that a worker has to ask.
 
     :param pipeline: the pipeline as :meth:`~airflow_provider_microbatch.pipeline.Pipeline.to_dict` gives it.
     :param poll_interval: seconds between two questions.
@@ -126,6 +126,8 @@ class NewDataTrigger(BaseTrigger):
                     return self._complete(decision.reason)
                 await asyncio.sleep(self.poll_interval)
                 asked_ms = now_ms()
+        if decision.of_interval and self._run is None:
+            return event(NOT_IMPORTABLE, f"{decision.reason} if it was cleared, and a worker alone knows that")
         self.log.info("Fires: %s", decision.reason)
         if self.end_from_trigger:
             return TaskSuccessEvent(xcoms={"return_value": decision.reason})
@@ -150,15 +152,19 @@ class NewDataTrigger(BaseTrigger):
         context = ti.get_template_context()
         run, interval = identity_of(context), wanted_interval(pipeline, context)
         # The triggerer does not know the run's clear number. A later try may come of a clear, so it counts as one. That
-        # only makes the first question slower: the whole log is searched for a batch of the run.
+        # makes the first question slower: the whole log is searched for a batch of the run; what a batch of a data
+        # interval is to a run that was not cleared a worker tells.
         run = dataclasses.replace(run, clear_number=max(run.clear_number, run.try_number - 1))
         return run, is_backfill(context), interval
 
 
-def gives_way(clears: ClearedRuns, run: RunIdentity | None) -> str | None:
-    """Why the run ends without having waited for data, in words; None if it goes on waiting. Writes nothing."""
+def gives_way(clears: ClearedRuns, run: RunIdentity | None, *, of_intervals: bool = True) -> str | None:
+    """Why the run ends without having waited for data, in words; None if it goes on waiting. Writes nothing.
+
+    :param of_intervals: see :meth:`ClearedRuns.waiting`.
+    """
     try:
-        cleared = None if run is None else clears.waiting(run)
+        cleared = None if run is None else clears.waiting(run, of_intervals=of_intervals)
     except Exception as error:
         # Giving way is a courtesy to another run: that Airflow cannot be asked now is no reason to end this run.
         log.debug("whether a cleared run waits cannot be asked: %s", error, exc_info=True)
@@ -191,7 +197,8 @@ def decide(
     if backfill:
         return FireDecision(fire=True, reason="the run is a backfill")
     if run is not None and searched_ms is None and planned_interval(open_checkpoint(pipeline), run) is not None:
-        return FireDecision(fire=True, reason="this run has planned the batch of a data interval", own=True)
+        reason = "this run has planned the batch of a data interval"
+        return FireDecision(fire=True, reason=reason, own=True, of_interval=True)
     return open_execution(pipeline).should_fire(run, engine_of=find_engine, searched_ms=searched_ms)
 
 

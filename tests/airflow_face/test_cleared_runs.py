@@ -15,6 +15,8 @@ from airflow.triggers.base import TaskSkippedEvent, TriggerEvent
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE
+from airflow_provider_microbatch.execution.intervals import lane_of
+from airflow_provider_microbatch.sensors import new_data as sensors
 from airflow_provider_microbatch.sensors.new_data import NewDataSensor
 from airflow_provider_microbatch.task_context import cleared_runs as cleared_runs
 from airflow_provider_microbatch.task_context.cleared_runs import ClearedRuns
@@ -55,7 +57,7 @@ def world(tmp_path: Path) -> World:
 
 
 def sensor(world: World, **kwargs: Any) -> NewDataSensor:
-    return NewDataSensor(task_id="new_data", pipeline=world.pipeline, poke_interval=0.05, **kwargs)
+    return NewDataSensor(task_id="new_data", pipeline=world.pipeline, **{"poke_interval": 0.05, **kwargs})
 
 
 def event(world: World, **kwargs: Any) -> TriggerEvent:
@@ -140,6 +142,61 @@ def test_a_run_that_has_made_the_batch_of_a_data_interval_is_one_that_was_cleare
     runs.queued.add("run-1")
     assert clears.waiting(asking) == "run-1"
     assert asked == [LIVE], "what a lane of an interval has told is not asked again"
+
+
+@pytest.fixture
+def by_intervals(tmp_path: Path) -> World:
+    """A pipeline that was planned by intervals, runs 1 and 2, and reads what is new by now, run 3."""
+    world = IntervalWorld(tmp_path, plan="interval")
+    for number in (1, 2):
+        world.land_at(number, number)
+        world.backfill(hour(number), number)
+    world.options["plan"] = "live"
+    world.land_at(30, 3)
+    world.run(3)
+    return world
+
+
+@pytest.mark.parametrize("cleared", ["run-2", "run-3"])
+def test_a_torn_entry_of_an_interval_keeps_no_other_run_from_being_found(
+    by_intervals: World, runs: Runs, cleared: str
+) -> None:
+    entry = by_intervals.root / "checkpoint" / "lanes" / lane_of(hour(1)) / "offsets" / "0"
+    entry.write_text("torn")
+    runs.queued = {cleared}
+    assert ClearedRuns(by_intervals.pipeline).waiting(identity_of(context(by_intervals.root, number=4))) == cleared
+
+
+def test_the_lanes_of_intervals_are_read_where_the_live_log_has_no_run_that_waits(
+    by_intervals: World, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    real = Checkpoint.lane
+    monkeypatch.setattr(Checkpoint, "lane", lambda self, name: asked.append(name) or real(self, name))
+    asking = identity_of(context(by_intervals.root, number=4))
+    runs.queued = {"run-3"}
+    assert ClearedRuns(by_intervals.pipeline).waiting(asking) == "run-3"
+    assert asked == [LIVE]
+    runs.queued = {"run-2"}
+    assert ClearedRuns(by_intervals.pipeline).waiting(asking, of_intervals=False) is None
+    assert {*asked} == {LIVE}
+    assert ClearedRuns(by_intervals.pipeline).waiting(asking) == "run-2"
+
+
+def test_a_sensor_that_is_rescheduled_reads_the_lanes_of_intervals_now_and_then(
+    by_intervals: World, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look is a process of its own, which knows nothing of the look before it."""
+    monkeypatch.setattr(sensors, "has_rested", lambda *_, **__: False)
+    asked: list[bool] = []
+    monkeypatch.setattr(ClearedRuns, "waiting", lambda *_, of_intervals: asked.append(of_intervals))
+    given, began_ms = context(by_intervals.root, number=4), 1_790_000_000_000
+    for second in range(0, 1300, 10):
+        since_ms, present_ms = began_ms if second else None, began_ms + 1000 * second
+        monkeypatch.setattr(sensors, "rescheduled_since_ms", lambda _, ms=since_ms: ms)
+        monkeypatch.setattr(sensors, "now_ms", lambda ms=present_ms: ms)
+        assert not sensor(by_intervals, deferrable=False, poke_interval=10).poke(given)
+    assert [number * 10 for number, is_asked in enumerate(asked) if is_asked] == [0, 600, 1200]
 
 
 def test_who_waits_for_a_data_interval_gives_way_to_nobody(world: World, runs: Runs) -> None:

@@ -19,7 +19,7 @@ from airflow.sdk import (
     DeltaTriggerTimetable,
     MultipleCronTriggerTimetable,
 )
-from airflow.sdk.exceptions import AirflowRuntimeError, AirflowSkipException
+from airflow.sdk.exceptions import AirflowRescheduleException, AirflowRuntimeError, AirflowSkipException
 from airflow.sdk.execution_time.comms import ErrorResponse
 from airflow.sdk.timezone import coerce_datetime
 from airflow.serialization.encoders import coerce_to_core_timetable
@@ -169,6 +169,26 @@ def test_a_clear_of_a_run_of_a_partition_replays_what_the_run_has_made_and_else_
     assert run(2, clear_number=1, try_number=2) == "live/0"
     assert run(3, clear_number=1, try_number=2) == f"{LANE}/0"
     assert world.ids() == [1, 2, 3]
+
+
+def test_a_retried_sensor_does_not_fire_for_what_a_backfill_has_made_of_its_partition(tmp_path: Path) -> None:
+    """The triggerer cannot tell a retry from a clear: a worker can. The task behind would skip."""
+    transform_file(tmp_path)
+    world = IntervalWorld(tmp_path)
+    timetable = CronPartitionTimetable("@daily", timezone="UTC")
+    given: dict[str, Any] = {"interval": None, "partition_date": INTERVAL[0], "timetable": timetable}
+    land(world, INTERVAL[0], 1)
+    task = InlineOperator(task_id="micro_batch", pipeline=world.pipeline, inline=InlineEngine())
+    assert task.execute(context(tmp_path, run_type="backfill", **given))["key"] == f"{LANE}/0"
+    again = context(tmp_path, number=2, try_number=2, **given)
+    told = event(triggered(world, again))
+    assert told.payload["status"] == "not importable"
+    again["ti"].get_first_reschedule_date = lambda context: None
+    sensors = [NewDataSensor(task_id="new_data", pipeline=world.pipeline, deferrable=True) for _ in range(2)]
+    with pytest.raises(AirflowRescheduleException):
+        sensors[0].execute_complete(again, told.payload)
+    again["dag_run"].clear_number = 1
+    sensors[1].execute_complete(again, told.payload)
 
 
 def test_what_a_rewound_interval_has_taken_is_read_by_the_backfill_that_is_named_also_once_the_plan_is_live(

@@ -83,6 +83,10 @@ def test_what_an_interval_takes_no_other_lane_reads(system: System, opened: Call
     held = held_by(A, start, end)
     survey = opened(B).survey_interval(ALL_TIME, held)
     assert (survey.unread, survey.holders, survey.elsewhere) == (False, {BatchKey(A, 0)}, 0)
+    assert not survey.takers
+    survey = opened(B).survey_interval(ALL_TIME, {})
+    assert (survey.unread, survey.holders, survey.takers) == (False, set(), {A}), "whose batch is not in the logs"
+    assert survey.elsewhere > 0
     begin, same = opened(B).plan_interval(ALL_TIME, held)
     assert begin == same
     system.arrive()
@@ -102,6 +106,7 @@ def test_what_the_live_lane_takes_no_interval_reads(system: System, opened: Call
     held, read = held_by(LIVE, start, end), opened().read(start, end)
     survey = opened(A).survey_interval(ALL_TIME, held)
     assert (survey.unread, survey.holders, survey.left) == (False, {BatchKey(LIVE, 0)}, 0)
+    assert not opened(A).survey_interval(ALL_TIME, {}).takers, "lanes of data intervals alone"
     begin, same = opened(A).plan_interval(ALL_TIME, held)
     assert begin == same
     system.arrive()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import (
     BatchSetAsideError,
@@ -97,7 +99,74 @@ def test_of_what_lies_elsewhere_no_log_is_asked(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(backfill, "without_batch", ask)
     with pytest.raises(IntervalError, match="unless a run plans it right now"):
         world.backfill(hour(0, hours=2), 9)
-    assert asked == {lane_of(hour(0)), lane_of(hour(1))}
+    assert asked == {lane_of(hour(0))}
+
+
+@pytest.mark.parametrize("options", [{}, {"on_overlap": "replay"}, {"plan": "interval"}], ids=str)
+@pytest.mark.parametrize("first", [0, 1])
+def test_two_intervals_that_overlap_and_have_lost_their_batches_do_not_wait_for_each_other(
+    tmp_path: Path, options: dict[str, str], first: int
+) -> None:
+    """Each has taken data of the other: nobody but its own run reads it."""
+    world, intervals = IntervalWorld(tmp_path, **options), [hour(0), hour(0, hours=24)]
+    world.land_at(0.5, 1)
+    world.backfill(intervals[0], 1)
+    world.land_at(0.6, 2)
+    world.land_at(5.5, 3)
+    world.backfill(intervals[1], 2)
+    rows = world.rows()
+    for interval in intervals:
+        applied(world, rewind(-1, lane=lane_of(interval)))
+    world.backfill(intervals[first], 3)
+    world.backfill(intervals[1 - first], 4)
+    assert world.rows() == rows
+
+
+def took_late_data(tmp_path: Path) -> IntervalWorld:
+    """Hour 2 has taken a late file of hour 1, and has no batch of it any more."""
+    world = IntervalWorld(tmp_path, plan="interval", lookback=3 * 3600)
+    world.land_at(1.5, 1)
+    world.backfill(hour(1), 1)
+    world.land_at(1.6, 2)
+    world.land_at(2.5, 3)
+    world.backfill(hour(2), 2)
+    assert world.ids() == [1, 2, 3]
+    applied(world, rewind(-1, lane=lane_of(hour(2))))
+    return world
+
+
+@pytest.mark.parametrize("now", [{"plan": "live"}, {"lookback": None}, {"lookback": 60}], ids=str)
+def test_late_data_was_taken_whatever_the_lookback_is_by_now(tmp_path: Path, now: dict[str, Any]) -> None:
+    world = took_late_data(tmp_path)
+    world.options = {**world.options, "lookback": None, **now}
+    world.land_at(0.5, 9)
+    with pytest.raises(IntervalError, match=rf"{lane_of(hour(2))}/0, which is not in the logs"):
+        world.backfill(hour(0, hours=2), 3)
+
+
+def test_an_interval_goes_on_beside_one_that_has_taken_its_late_data(tmp_path: Path) -> None:
+    world = took_late_data(tmp_path)
+    applied(world, rewind(-1, lane=lane_of(hour(1))))
+    world.backfill(hour(1), 3)
+    world.backfill(hour(2), 4)
+    assert world.ids() == [1, 2, 3]
+
+
+def test_an_interval_that_has_taken_none_of_the_data_is_in_nobodys_way(tmp_path: Path) -> None:
+    """Beside it a live batch has data of the interval, and is not in the logs any more."""
+    world = IntervalWorld(tmp_path, min_batches_to_retain=2)
+    world.land_at(0.5, 1)
+    world.run(1)
+    world.land_at(5.5, 2)
+    world.backfill(hour(0, hours=24), 2)
+    applied(world, rewind(-1, lane=lane_of(hour(0, hours=24))))
+    for number in (3, 4, 5):
+        world.land_at(30, number)
+        world.run(number)
+    assert world.checkpoint.lane(LIVE).offset_log.get(0) is None
+    world.land_at(0.6, 6)
+    world.backfill(hour(0), 6)
+    assert world.rows()[f"{lane_of(hour(0))}/0"] == [6]
 
 
 def test_check_reads_the_log_of_a_source_once_however_often_it_was_defined_anew(

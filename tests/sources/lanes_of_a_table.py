@@ -159,9 +159,10 @@ def hours(start: float, end: float, *, late: tuple[tuple[float, float], ...] = (
     return Interval(start_ms=ms(start), end_ms=ms(end), late=tuple((ms(a), ms(b)) for a, b in late))
 
 
-def by_hand_at(lanes: Lanes, time: str | None) -> str:
-    """A position by hand, as the live lane's next range would begin there; None for the first of all."""
-    offset = Moment(time=time).text()
+def by_hand_at(lanes: Lanes, place: Moment | str | None) -> str:
+    """A position by hand, as the live lane's next range would begin there; a time alone, or None for the first of
+    all."""
+    offset = (place if isinstance(place, Moment) else Moment(time=place)).text()
     log = lanes.logs[LIVE]
     lanes.hold(LIVE, log[-1].end if log else lanes.open().initial_offset(), offset)
     return offset

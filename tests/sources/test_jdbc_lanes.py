@@ -15,8 +15,8 @@ from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import IntervalError, SourceError
 from airflow_provider_microbatch.sources import ReadLimit
 from airflow_provider_microbatch.sources.intervals import Interval
-from airflow_provider_microbatch.sources.jdbc.moment import Moment
-from tests.sources.lanes_of_a_table import InMariaDb, Lanes, Orders, by_hand_at, hours, insert
+from airflow_provider_microbatch.sources.jdbc.moment import Moment, written
+from tests.sources.lanes_of_a_table import HOUR_MS, InMariaDb, InPostgres, Lanes, Orders, by_hand_at, hours, insert
 
 
 @pytest.mark.slow
@@ -51,8 +51,8 @@ def here(lanes: Lanes) -> None:
     """Go on as the error of a live plan says, where the rows are the same."""
     with pytest.raises(SourceError) as said:
         lanes.live()
-    times = [Moment.of(offset).time for offset in re.findall("--offset '([^']*)'", str(said.value))]
-    by_hand_at(lanes, next(time for time in times if time is not None))
+    offered = [Moment.of(offset) for offset in re.findall("--offset '([^']*)'", str(said.value))]
+    by_hand_at(lanes, next(place for place in offered if place.time is not None))
 
 
 @pytest.mark.parametrize("what", ["the key", "the name"])
@@ -100,10 +100,62 @@ def test_a_position_by_hand_in_a_table_that_was_made_again_doubles_no_interval(o
     assert lanes.interval("interval-a", hours(5, 6)) == [3, 4]
     made_again(orders)
     here(lanes)
-    with pytest.raises(SourceError, match=r"up to 2026-09-21 20:00:00.*made again.* set-offset .*add-source"):
-        lanes.live()
-    by_hand_at(lanes, "2026-09-21 20:00:00")
+    for ask in (lanes.live, lambda: lanes.open().has_new(lanes.logs[LIVE][-1].end)):
+        with pytest.raises(SourceError, match=r"up to 2026-09-21 19:30:00.*made again.* set-offset .*add-source"):
+            ask()
+    here(lanes)
     orders.table.execute(f"INSERT INTO orders (id, updated_at) VALUES (9, {orders.at(7)})")
+    assert lanes.open().has_new(lanes.logs[LIVE][-1].end)
+    assert lanes.live() == [9]
+
+
+@pytest.mark.parametrize("place", ["offered", "amid the interval", "its last moment"])
+def test_a_position_behind_the_last_row_of_an_interval_passes_over_no_row_at_its_end(
+    orders: Orders, lanes: Lanes, place: str
+) -> None:
+    """A position by hand counts the rows of its time as read, and the end of an interval is not part of it."""
+    insert(orders, 1, 5)
+    assert lanes.live(ReadLimit(rows=1)) == [1]
+    assert lanes.interval("interval-a", hours(5, 6)) == [2]
+    made_again(orders)
+    orders.table.execute(f"INSERT INTO orders (id, updated_at) VALUES (8, {orders.at(6)}), (9, {orders.at(7)})")
+    by_hand_at(lanes, "2026-09-21 15:00:00")
+    if place == "offered":
+        here(lanes)
+    else:
+        by_hand_at(lanes, "2026-09-21 19:30:00" if place == "amid the interval" else "2026-09-21 19:59:59.999999")
+    assert lanes.live() == [8, 9]
+
+
+def test_a_position_by_hand_amid_rows_of_the_last_time_of_an_interval_doubles_none(
+    orders: Orders, lanes: Lanes
+) -> None:
+    insert(orders, 1, 5, 5)
+    assert lanes.live(ReadLimit(rows=1)) == [1]
+    assert lanes.interval("interval-a", hours(5, 6)) == [2, 3]
+    made_again(orders)
+    by_hand_at(lanes, Moment(time="2026-09-21 19:00:00", key=2))
+    with pytest.raises(SourceError, match=r"up to 2026-09-21 19:00:00.*made again"):
+        lanes.live()
+    here(lanes)
+    assert lanes.live() == []
+
+
+def test_an_interval_that_reaches_into_the_future_is_no_bound_for_a_position_by_hand(
+    lanes_of: Callable[..., Lanes], in_postgres: InPostgres
+) -> None:
+    """A backfill of the running day."""
+    lanes, orders = lanes_of(in_postgres), in_postgres
+    now_ms = int(time.time() * 1000)
+    orders.table.execute(f"INSERT INTO orders (updated_at) VALUES ('{written(1000 * (now_ms - HOUR_MS))}+00')")
+    day = Interval(start_ms=now_ms - 2 * HOUR_MS, end_ms=now_ms + 10 * HOUR_MS)
+    assert lanes.interval("interval-day", day) == [1]
+    orders.table.execute("INSERT INTO orders (updated_at) VALUES (current_timestamp)")
+    assert lanes.live() == [2]
+    made_again(orders)
+    here(lanes)
+    orders.table.execute("INSERT INTO orders (id, updated_at) VALUES (9, current_timestamp)")
+    assert lanes.open().has_new(lanes.logs[LIVE][-1].end)
     assert lanes.live() == [9]
 
 
@@ -299,3 +351,72 @@ def test_a_key_tells_nothing_of_another_column(orders: Orders, lanes_of: Callabl
     orders.table.execute(f"INSERT INTO orders (seq, updated_at) VALUES (1, {orders.at(4)})")
     assert lanes.live() == [4]
     assert lanes.interval("interval-b", hours(0, 9)) == []
+
+
+def test_a_row_of_the_time_of_a_position_with_a_key_that_is_committed_late_is_read_once(
+    lanes_of: Callable[..., Lanes], in_postgres: InPostgres
+) -> None:
+    """A live batch reads it behind the position, since its transaction was not over."""
+    lanes = lanes_of(in_postgres)
+    insert(in_postgres, 1, 1)
+    assert lanes.live() == [1, 2]
+    by_hand_at(lanes, Moment(time="2026-09-21 15:00:00+00", key=2))
+    with in_postgres.table.connect() as slow:
+        slow.execute(f"INSERT INTO orders (id, updated_at) VALUES (-5, {in_postgres.at(1)})")
+        insert(in_postgres, 2)
+        assert lanes.live() == [3]
+    assert lanes.live() == [-5]
+    assert lanes.interval("interval-a", hours(0.5, 1.5)) == []
+
+
+@pytest.mark.parametrize("key", ["seq", None])
+def test_a_position_with_a_key_gives_nothing_of_its_time_up_once_the_key_is_another_column(
+    orders: Orders, lanes_of: Callable[..., Lanes], key: str | None
+) -> None:
+    orders.table.execute("ALTER TABLE orders ADD COLUMN seq bigint NOT NULL DEFAULT 0")
+    before, lanes = lanes_of(orders), lanes_of(orders, column=key)
+    insert(orders, 0, 1, 1, 1)
+    by_hand_at(before, Moment(time="2026-09-21 15:00:00", key=2))
+    assert before.live() == [3, 4]
+    lanes.logs = before.logs
+    here(lanes)
+    assert lanes.interval("interval-a", hours(0, 3)) == [1], "2 counts as read"
+
+
+@pytest.mark.parametrize("key", ["seq", None])
+def test_a_batch_of_an_interval_is_read_by_the_key_that_it_was_planned_by(
+    orders: Orders, lanes_of: Callable[..., Lanes], key: str | None
+) -> None:
+    """Of the last time of the live lane it has the rows behind a key, which tells nothing of another column."""
+    orders.table.execute("ALTER TABLE orders ADD COLUMN seq bigint NOT NULL DEFAULT 0")
+    before, lanes = lanes_of(orders), lanes_of(orders, column=key)
+    insert(orders, 1, 1)
+    assert before.live(ReadLimit(rows=1)) == [1]
+    assert before.interval("interval-a", hours(0, 2)) == [2]
+    [planned] = before.logs["interval-a"]
+    source = lanes.open("interval-a")
+    assert source.not_replayable(planned.start, planned.end) is None
+    assert orders.ids(source, planned.start, planned.end) == [2]
+    lanes.logs = before.logs
+    del lanes.logs["interval-a"]  # it was rewound
+    assert lanes.interval("interval-a", hours(0, 2)) == [2]
+
+
+def test_what_an_interval_has_taken_of_another_table_for_no_batch_is_not_its_batch(
+    orders: Orders, lanes: Lanes
+) -> None:
+    insert(orders, 1, 2, 3)
+    assert lanes.live(ReadLimit(rows=1)) == [1]
+    assert lanes.interval("interval-a", hours(1.5, 2.5)) == [2]
+    del lanes.logs["interval-a"]
+    made_again(orders)
+    assert lanes.open().taken_by() == {"interval-a"}, "no lane reads it"
+    by_hand_at(lanes, None)
+    assert lanes.live(ReadLimit(rows=1)) == [1]
+    assert lanes.open().taken_by() == set(), "the live lane does, from the first row on"
+    assert lanes.survey("interval-a", hours(1.5, 2.5)).unread
+    assert lanes.interval("interval-a", hours(1.5, 2.5)) == [2]
+    assert lanes.open().taken_by() == {"interval-a"}
+    assert lanes.live() == [3]
+    [planned] = lanes.logs["interval-a"]
+    assert lanes.open("interval-a").not_replayable(planned.start, planned.end) is None

@@ -58,14 +58,16 @@ class FileWindow:
 
     def survey(self, held: HeldRanges) -> IntervalSurvey:
         """:param held: the ranges of this source that the batches of all lanes read."""
-        found: set[BatchKey] = set()
+        found, takers = set[BatchKey](), set[str]()
         elsewhere = left = 0
         live_end = max((log_id(one.end) for one in held.get(LIVE, ())), default=NOTHING)
         for lane in {file.lane for file in self._taken}:
             files = Counter(file.log_id for file in self._taken if file.lane == lane)
             held_here = _holders(held.get(lane, ()), files.keys())
             found.update(key for keys in held_here.values() for key in keys)
-            elsewhere += sum(count for number, count in files.items() if number not in held_here)
+            without = sum(count for number, count in files.items() if number not in held_here)
+            elsewhere += without
+            takers.update([lane] if without and lane != LIVE else [])
             left += sum(count for number, count in files.items() if lane == LIVE and number > live_end)
         unread = bool(self.unread) or self.own is not None
         return IntervalSurvey(
@@ -73,6 +75,7 @@ class FileWindow:
             holders=frozenset(found),
             splits=SPLITS,
             elsewhere=elsewhere,
+            takers=frozenset(takers),
             left=left,
             unsettled=self._unsettled,
             passed=self._passed,

@@ -32,8 +32,8 @@ class OpenTimedTable(OpenTimed[TimedTable]):
     """Of a row its transaction tells whether it was read."""
 
     def has_new(self, position: Offset | None) -> bool:
-        place = self._place(position)
-        with self._timed() as table:
+        place, taken = self._place(position), self._taken.find()
+        with self._timed(found=taken) as table:
             place = table.exact(place) if place.by_hand else place
             self._check_goes_on(table, place)
             ranges = table.ranges
@@ -41,6 +41,7 @@ class OpenTimedTable(OpenTimed[TimedTable]):
             if found:  # no sensor fires for what a plan refuses
                 table.check()
                 self._check_exact(table)
+                self._check_none_behind(place, table.identity(), taken)
             return found
 
     def _next(self, start: Offset | None, limit: ReadLimit, found: Found) -> tuple[Moment, Moment] | None:
@@ -149,7 +150,7 @@ class OpenTimedTable(OpenTimed[TimedTable]):
                 )
             if place.made is None or now.file == place.made.file:
                 continue
-            whole = f"isfinite({ranges.time}) AND {ranges.after(one.after)} AND {ranges.up_to(place)}"
+            whole = f"isfinite({ranges.time}) AND {ranges.began(one)} AND {ranges.up_to(place)}"
             seen, unseen = (f"{whole} AND {word}({ranges.seen(place)})" for word in ("", "NOT "))
             # As for the live lane: VACUUM FULL and CLUSTER keep the transaction of each row.
             if table.any(f"{unseen} AND {asked}") and not table.any(seen):
@@ -208,8 +209,8 @@ class OpenTimedTable(OpenTimed[TimedTable]):
     def _other(self, place: Moment, now: Made) -> str | None:
         """The reason why a place does not belong to the current table; None if it does, as far as can be known."""
         then = place.made
-        if then is None:
-            return None
+        if then is None or place.spans:
+            return self._other_than(place, now)
         what = then.elsewhere(now)
         if what is None and then.oid != now.oid:
             what = f"{now.name} was made again"
@@ -219,13 +220,11 @@ class OpenTimedTable(OpenTimed[TimedTable]):
                 return None
             what = f"{now.name} is not as it was: {differs}"
         what = f"{what} (oid {then.oid} then, {now.oid} now)."
-        if then.is_by_others(now) and not place.spans:
+        if then.is_by_others(now):
             return f"{what} {ways_by_others(place, now, self._set_offset)} {self._new_name()}"
         return f"{what} {self._ways(place, reread=then.is_same_table(now))}"
 
     def _ways(self, place: Moment, *, reread: bool = False) -> str:
-        if place.spans:
-            return self._new_name()
         begin, here = (
             self._set_offset(moment.text(), skip=True, reread=reread)
             for moment in (Moment(), replace(place, below=None))
@@ -237,7 +236,7 @@ class OpenTimedTable(OpenTimed[TimedTable]):
 
     def _there(self, start: Offset | None, end: Offset | None) -> int | str:
         begin, place = self._place(start), self._place(end)
-        with self._timed() as table:
+        with self._timed(place=place) as table:
             now = table.identity()
             other = self._other(place, now)
             if other is not None:
@@ -255,7 +254,7 @@ class OpenTimedTable(OpenTimed[TimedTable]):
 
     def _predicates(self, start: Offset | None, end: Offset | None) -> list[str]:
         begin, place = self._place(start), self._place(end)
-        with self._timed() as table:
+        with self._timed(place=place) as table:
             begin, place = table.exact(begin), table.exact(place)
             return self._parted(table, table.ranges.between(begin, place), time=table.ranges.time)
 
@@ -263,7 +262,9 @@ class OpenTimedTable(OpenTimed[TimedTable]):
         return access(connection, table=self._source.table)
 
     @contextmanager
-    def _open_table(self, *, plans: bool = False, seconds: float | None = None) -> Iterator[TimedTable]:
+    def _open_table(
+        self, *, key: str | None, plans: bool = False, seconds: float | None = None
+    ) -> Iterator[TimedTable]:
         source = self._source
         connection = self._connect(source.conn_id)
         with (
@@ -272,7 +273,7 @@ class OpenTimedTable(OpenTimed[TimedTable]):
                 connection,
                 table=source.table,
                 time=source.timestamp or "",
-                key=source.column,
+                key=key,
                 zone=source.time_zone,
                 plans=plans,
                 seconds=seconds,

@@ -66,7 +66,7 @@ def free(spans: Sequence[Piece], *, seen: Moment, found: Found, live: Iterable[H
     for _, one in reversed(found.intervals):
         part = common(left, one.spans)
         if part:
-            had.append(Had(after=Moment(), end=_bare(replace(one, spans=part))))
+            had.append(Had(after=Moment(), end=_bare(replace(one, time=None, spans=part))))
             left = without(left, part)
     had += [Had(after=one.after, end=_bare(one.end)) for one in live]
     return replace(seen, spans=tuple(spans), had=tuple(had))
@@ -125,12 +125,14 @@ def survey(
 
     all_inside = table.between(Moment(), replace(seen, spans=inside), replayed=False)
     of_intervals = [(name, one) for name, one in found.intervals if common(one.spans, inside)]
-    holders, elsewhere = set[BatchKey](), 0
+    holders, takers, elsewhere = set[BatchKey](), set[str](), 0
     for name, one in of_intervals:
         count = 0 if name == lane else table.count_of(f"{all_inside} AND {table.between(Moment(), one)}")
         keys = [has.key for has in held.get(name, ())] if count else []
         holders.update(keys)
-        elsewhere += 0 if keys else count
+        if not keys:
+            elsewhere += count
+            takers.update([name] if count else [])
     # The condition that live batches have a row, without those that intervals took out of what live batches span.
     had = " OR ".join(f"({table.had(one)})" for one in live) or NOTHING
     of_live = f"{all_inside} AND ({had})"
@@ -150,6 +152,7 @@ def survey(
         holders=frozenset(holders),
         splits=ROWS,
         elsewhere=elsewhere,
+        takers=frozenset(takers),
         left=table.count_of(of_live + _but(table, log)),
         passed=passed,
     )

@@ -53,6 +53,12 @@ class Made(Identity):
         """The column of timestamps; empty where an older version wrote the offset."""
         return (self.by or "").partition(_AND)[0]
 
+    @property
+    def key(self) -> str | None:
+        """The column that orders rows of one time; None where there is none, or where an older version wrote the
+        offset."""
+        return (self.by or "").partition(_AND)[2] or None
+
 
 def columns_of(time: str, key: str | None) -> str:
     """What a table is read by, as :attr:`Identity.by` has it."""
@@ -67,7 +73,7 @@ class Moment:
     timestamp, gets into no batch that is already planned.
 
     :param time: the latest timestamp that was read, as PostgreSQL writes it in UTC, to the microsecond; None before
-        anything.
+        anything. Of the batch of a data interval it only tells how far into its times there were rows.
     :param key: the highest number with that timestamp; None if all rows with it are read.
     :param below: the first transaction id that was not assigned, with its epoch; None if a user wrote the offset: all
         rows at or before it count as read.
@@ -77,8 +83,8 @@ class Moment:
     :param digest: digest of the rows' timestamps, keys and transactions.
     :param made: the table.
     :param behind: number of batches of data intervals that were planned before, whose rows this one does not have.
-    :param spans: of the batch of a data interval, which has the rows of these times that were visible then, and no
-        ``time``: microseconds since 1970 by the column's own clock, each span without its end.
+    :param spans: of the batch of a data interval, which has the rows of these times that were visible then:
+        microseconds since 1970 by the column's own clock, each span without its end.
     :param had: of such a batch, the rows of these times that other lanes had taken, which it does not have.
     """
 
@@ -187,6 +193,13 @@ class Had:
 
     after: Moment
     end: Moment
+
+    @property
+    def since(self) -> str | None:
+        """The time of a position by hand with a key, None for any other ``after``: of the rows of that very time no
+        other lane takes one. A batch of the lane has those that are committed late, whatever their key; and the key
+        tells nothing once the table is read by another column."""
+        return self.after.time if self.after.by_hand and self.after.key is not None else None
 
 
 def micros(time: str | None) -> int | None:

@@ -82,7 +82,11 @@ class Ranges:
 
     def had(self, one: Had) -> str:
         """Rows that a lane had taken."""
-        return f"{self.after(one.after)} AND {self.up_to(one.end)} AND {self.seen(one.end)}"
+        return f"{self.began(one)} AND {self.up_to(one.end)} AND {self.seen(one.end)}"
+
+    def began(self, one: Had) -> str:
+        """Rows behind the place where the lane began."""
+        return self.after(one.after) if one.since is None else f"{self.time} >= '{one.since}'"
 
     def _but(self, intervals: Sequence[Moment], first: str | None, last: str | None) -> str:
         """The condition that no data interval has a row.

@@ -64,8 +64,7 @@ class Log:
 
 def _by_key_of(one: Had, now: Made) -> Had:
     """What a lane has, as far as its times tell where its key is another column's."""
-    end = by_times(one.end, now)
-    return one if end is one.end else Had(after=replace(one.after, key=None), end=end)
+    return replace(one, end=by_times(one.end, now))
 
 
 def by_times(place: Moment, now: Made) -> Moment:

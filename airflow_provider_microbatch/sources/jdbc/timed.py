@@ -49,6 +49,9 @@ class Times(Table, Protocol):
     def inexact(self, *, texts: Sequence[str]) -> list[str]:
         """Columns that Spark cannot carry exactly."""
 
+    def last(self, condition: str, most: int | None) -> tuple[str, int | None] | None:
+        """Time and key of the last row for which the condition holds, or of the last among the first ``most`` rows."""
+
     def bounds(self, condition: str, parts: int) -> list[str]:
         """Times that divide the rows for which the condition holds into about ``parts`` parts; no outer bounds."""
 
@@ -67,26 +70,43 @@ class OpenTimed(OpenTable, Generic[T]):
         self._taken = Taken(context.state)
 
     @abstractmethod
-    def _open_table(self, *, plans: bool = False, seconds: float | None = None) -> AbstractContextManager[T]:
+    def _open_table(
+        self, *, key: str | None, plans: bool = False, seconds: float | None = None
+    ) -> AbstractContextManager[T]:
         """Open the table as it is at one moment.
 
+        :param key: the column that orders rows of one time; None for none.
         :param plans: also find what a plan needs to know. Not with ``seconds``.
         :param seconds: the longest time that a statement may take; None for no limit.
         """
 
     @contextmanager
-    def _timed(self, *, plans: bool = False, seconds: float | None = None, found: Found | None = None) -> Iterator[T]:
+    def _timed(
+        self,
+        *,
+        plans: bool = False,
+        seconds: float | None = None,
+        found: Found | None = None,
+        place: Moment | None = None,
+    ) -> Iterator[T]:
         """Open the table, as :meth:`_open_table` does. What data intervals have taken of it is in no range of the live
         lane.
 
         :param found: what lanes have taken; None to look.
+        :param place: the end of the range that is read; None for none.
         """
         found = self._taken.find() if found is None else found
-        with self._open_table(plans=plans, seconds=seconds) as table:
+        with self._open_table(key=self._key(place), plans=plans, seconds=seconds) as table:
             if found.intervals:
                 now = table.identity()
                 table.leave_out([one if is_of(one, now) else Moment() for _, one in found.intervals])
             yield table
+
+    def _key(self, place: Moment | None) -> str | None:
+        """The column that orders rows of one time. The batch of a data interval has keys of the column that it was
+        planned by: of another column they tell nothing, and rows would be left out of a replay."""
+        made = None if place is None or not place.spans else place.made
+        return self._source.column if made is None or made.by is None else made.key
 
     @abstractmethod
     def _next(self, start: Offset | None, limit: ReadLimit, found: Found) -> tuple[Moment, Moment] | None:
@@ -118,21 +138,22 @@ class OpenTimed(OpenTable, Generic[T]):
             if planned is None:
                 return start
             begin, end = planned
-            if begin.by_hand and end.made is not None:
+            if end.made is not None:
                 self._check_none_behind(begin, end.made, found)
             log = self._log() if begin.by_hand or not found.live else Log()
             if self._taken.claim(found, begin, end, log=log):
                 return end.text()
 
     def _check_none_behind(self, begin: Moment, now: Made, found: Found) -> None:
-        """Check that no data interval of before the table was made again reaches behind a position by hand: which of
-        the rows there it had is not known, and they would be read twice.
+        """Check that no data interval of before the table was made again has read rows behind a position by hand: which
+        of the rows there these are is not known, and they would be read twice.
 
-        :raises SourceError: if one does.
+        :param begin: where the live lane goes on. Of a position without a key all rows of its time count as read.
+        :raises SourceError: if one has.
         """
-        others = [one for _, one in found.intervals if not is_of(one, now)]
-        last, at = max((one.spans[-1][1] for one in others), default=None), micros(begin.time)
-        if last is None or (at is not None and last <= at):
+        others = [one for _, one in found.intervals if begin.by_hand and not is_of(one, now)]
+        last, at = max((_latest(one) for one in others), default=None), micros(begin.time)
+        if last is None or (at is not None and (last < at or (last == at and begin.key is None))):
             return
         why = next(one for one in (other_than(other, now) for other in others) if one is not None)
         anew, behind = (
@@ -201,18 +222,33 @@ class OpenTimed(OpenTable, Generic[T]):
             with self._timed(plans=True, found=found) as table:
                 table.check()
                 self._check_exact(table)
-                before = found.of(self._lane)
-                end = self._all_left(table, interval, held, found) if before is None else before
-                count, digest = table.rows(table.between(Moment(), end, replayed=before is not None))
-            if not count and before is None:
+                before = found.of_table(table.identity()).of(self._lane)
+                if before is None:
+                    end = self._all_left(table, interval, held, found)
+                    count, digest = table.rows(table.between(Moment(), end, replayed=False))
+            if before is not None:
+                return start, self._counted(before).text()
+            if not count:
                 return start, start
             end = replace(end, rows=count, digest=digest)
-            if before is not None or self._taken.take(found, self._lane, end):
+            if self._taken.take(found, self._lane, end):
                 return start, end.text()
 
+    def _counted(self, end: Moment) -> Moment:
+        """The batch that the interval has taken before, with the number of rows that are there now."""
+        with self._timed(place=end) as table:
+            count, digest = table.rows(table.between(Moment(), end))
+        return replace(end, rows=count, digest=digest)
+
     def taken_by(self) -> set[str]:
-        """The lanes with a batch of rows."""
-        return {lane for lane, _ in self._taken.find().intervals}
+        """The lanes of data intervals with rows that no other lane reads."""
+        found = self._taken.find()
+        if not found.intervals:
+            return set()
+        with self._timed(found=found) as table:
+            now = table.identity()
+        begun = found.of_table(now).live
+        return {lane for lane, one in found.intervals if is_of(one, now) or not _began_before(begun, one.spans)}
 
     def _all_left(self, table: T, interval: Interval, held: HeldRanges, found: Found) -> Moment:
         """The batch of all rows that the interval takes.
@@ -229,7 +265,9 @@ class OpenTimed(OpenTable, Generic[T]):
         live = live_of(found, self._batches(table, held), table.identity())
         readable = wanted if until is None else common(wanted, [(wanted[0][0], until)])
         end = free(readable, seen=seen, found=found, live=live)
-        return self._told_apart(table, replace(end, made=table.identity()))
+        last = table.last(table.between(Moment(), end, replayed=False), None)
+        end = replace(end, time=None if last is None else last[0], made=table.identity())
+        return self._told_apart(table, end)
 
     def _of_table(self, table: T, found: Found, spans: Sequence[Piece]) -> Found:
         """What lanes have taken of the table as it is now.
@@ -241,8 +279,7 @@ class OpenTimed(OpenTable, Generic[T]):
         of_now = found.of_table(now)
         # Where a user has said from where on a table that was made again is to be read, the live lane has what lies
         # behind. Which rows before that place lanes had, as the same rows of before, is not known.
-        begun = [micros(one.after.time) for one in of_now.live]
-        if not any(at is None or at < spans[0][0] for at in begun):
+        if not _began_before(of_now.live, spans):
             others = [one.end for one in found.live] + [one for _, one in found.intervals if common(one.spans, spans)]
             other = next((why for why in (other_than(one, now) for one in others) if why is not None), None)
             if other is not None:
@@ -252,6 +289,11 @@ class OpenTimed(OpenTable, Generic[T]):
         if why is not None:
             raise SourceError(f"{why} {self._new_name()}")
         return of_now
+
+    def _other_than(self, place: Moment, now: Made) -> str | None:
+        """The reason why the batch of a data interval does not belong to the current table; None if it does."""
+        why = other_than(place, now)
+        return None if why is None else f"{why} {self._new_name()}"
 
     def _new_name(self) -> str:
         new = f"{self._name}_2"
@@ -290,7 +332,7 @@ class OpenTimed(OpenTable, Generic[T]):
         place = self._place(end)
         if place.made is None:
             return None
-        parts = (self._source.timestamp, self._source.column, place.made.oid, place.rows, place.digest)
+        parts = (self._source.timestamp, self._key(place), place.made.oid, place.rows, place.digest)
         return digest_of_range(self._source.location(), *parts)
 
     def _planned_rows(self, end: Offset | None) -> int:
@@ -322,3 +364,16 @@ class OpenTimed(OpenTable, Generic[T]):
             return Moment() if offset is None else Moment.of(offset)
         except ValueError as error:
             raise SourceError(f"source {self._name!r}: {error}") from error
+
+
+def _began_before(live: Sequence[Had], spans: Sequence[Piece]) -> bool:
+    """Whether the live lane has begun before these times."""
+    begun = (micros(one.after.time) for one in live)
+    return any(at is None or at < spans[0][0] for at in begun)
+
+
+def _latest(interval: Moment) -> int:
+    """The time of the last row of an interval's batch, microseconds; as far as is known, where an older version has
+    planned it."""
+    found = micros(interval.time)
+    return interval.spans[-1][1] - 1 if found is None else found

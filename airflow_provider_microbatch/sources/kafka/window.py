@@ -87,10 +87,13 @@ def survey(
             if found:
                 holders.add(one.key)
                 known |= found
+    without = others - known
+    lanes = taken.lanes() if without else set[str]()
     return IntervalSurvey(
         unread=bool(wanted - by_intervals - claimed - of_live) or own is not None,
         holders=frozenset(holders),
         splits=SPLITS,
-        elsewhere=(others - known).count,
+        elsewhere=without.count,
+        takers=frozenset(name for name in lanes if without & (taken.by_lane(name) or Pieces())),
         left=(interval & (claimed - by_intervals) - of_live).count,
     )

@@ -28,12 +28,14 @@ class OpenTimedMariaDb(OpenMariaDbTable, OpenTimed[TimedTable]):
     """
 
     def has_new(self, position: Offset | None) -> bool:
-        with self._timed() as table:
+        found = self._taken.find()
+        with self._timed(found=found) as table:
             place = self._placed(table, position)
             if not table.any(table.ahead(place, table.now)):
                 return False
             table.check()  # no sensor fires for what a plan refuses
             self._check_exact(table)
+            self._check_none_behind(place, table.identity(), found)
             return table.any(table.ahead(place, table.settled(self._source.late_seconds)))
 
     def _next(self, start: Offset | None, limit: ReadLimit, found: Found) -> tuple[Moment, Moment] | None:
@@ -121,14 +123,14 @@ class OpenTimedMariaDb(OpenMariaDbTable, OpenTimed[TimedTable]):
     def _other(self, table: TimedTable, place: Moment) -> str | None:
         """The reason why a place does not belong to the current table; None if it does, as far as can be known."""
         then, now = place.made, table.identity()
-        what = None if then is None else then.elsewhere(now)
-        if then is None or (what is None and then.oid == now.oid):
+        if then is None or place.spans:
+            return self._other_than(place, now)
+        what = then.elsewhere(now)
+        if what is None and then.oid == now.oid:
             return None
         if what is None:
             what = f"{now.name} was made again, or written anew (TRUNCATE, OPTIMIZE, ALTER TABLE)"
         what = f"{what} (InnoDB's id of the table was {then.oid} then, and is {now.oid} now)."
-        if place.spans:
-            return f"{what} {self._new_name()}"
         if then.is_by_others(now):
             return f"{what} {ways_by_others(place, now, self._set_offset)} {self._new_name()}"
         begin, here = (
@@ -141,8 +143,9 @@ class OpenTimedMariaDb(OpenMariaDbTable, OpenTimed[TimedTable]):
         )
 
     def _there(self, start: Offset | None, end: Offset | None) -> int | str:
-        with self._timed() as table:
-            begin, place = table.exact(self._place(start)), table.exact(self._place(end))
+        begin, place = self._place(start), self._place(end)
+        with self._timed(place=place) as table:
+            begin, place = table.exact(begin), table.exact(place)
             other = self._other(table, place)
             if other is not None:
                 return other
@@ -163,12 +166,15 @@ class OpenTimedMariaDb(OpenMariaDbTable, OpenTimed[TimedTable]):
         )
 
     def _predicates(self, start: Offset | None, end: Offset | None) -> list[str]:
-        with self._timed() as table:
-            whole = table.between(table.exact(self._place(start)), table.exact(self._place(end)))
+        begin, place = self._place(start), self._place(end)
+        with self._timed(place=place) as table:
+            whole = table.between(table.exact(begin), table.exact(place))
             return self._parted(table, whole, time=table.time)
 
     @contextmanager
-    def _open_table(self, *, plans: bool = False, seconds: float | None = None) -> Iterator[TimedTable]:
+    def _open_table(
+        self, *, key: str | None, plans: bool = False, seconds: float | None = None
+    ) -> Iterator[TimedTable]:
         source = self._source
         connection = self._connect(source.conn_id)
         with (
@@ -177,7 +183,7 @@ class OpenTimedMariaDb(OpenMariaDbTable, OpenTimed[TimedTable]):
                 connection,
                 table=source.table,
                 time=source.timestamp or "",
-                key=source.column,
+                key=key,
                 zone=source.time_zone,
                 seconds=seconds,
             ) as table,

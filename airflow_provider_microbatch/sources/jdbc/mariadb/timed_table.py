@@ -83,7 +83,8 @@ class TimedTable(Relation):
 
     def had(self, one: Had) -> str:
         """Rows that a lane had taken."""
-        return f"{self.after(one.after)} AND {self._up_to(one.end)}"
+        began = self.after(one.after) if one.since is None else f"{self.time} >= '{one.since}'"
+        return f"{began} AND {self._up_to(one.end)}"
 
     def unread(self, condition: str) -> Unread | None:
         """The rows for which the condition holds, as rows that nobody has read; None if there is none."""
