@@ -107,12 +107,18 @@ def _path() -> str:
 
 
 def cpu_of_submit(
-    script: Path, given: Sequence[str], *, packages: Sequence[Path] = (), conf: Mapping[str, str] | None = None
+    script: Path,
+    given: Sequence[str],
+    *,
+    packages: Sequence[Path] = (),
+    conf: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> float:
     """CPU seconds of spark-submit of a script, and of all that it starts.
 
     :param given: arguments of the script.
     :param packages: jars.
+    :param environment: beside this process's own.
     :raises RuntimeError: with what Spark said, if it failed.
     """
     submit = shutil.which("spark-submit", path=_path())
@@ -121,7 +127,7 @@ def cpu_of_submit(
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         [str(submit), "--master", "local[2]", *options, str(script), *given],
-        env={**os.environ, "PATH": _path()},
+        env={**os.environ, "PATH": _path(), **(environment or {})},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
