@@ -66,7 +66,7 @@ class Present:
         if away is None:
             return None
         later = (info for info in infos if info["version"] > away.last)
-        return None if any(not (is_ours(info) or _moves_no_row(info)) for info in later) else away.by
+        return None if any(not (is_ours(info) or _brings_no_row(info)) for info in later) else away.by
 
     def may_be_away(self, key: BatchKey, *, back: Sequence[BatchKey]) -> bool:
         """Whether :meth:`away_by` may tell anything of the batch, by what is known without a question for its number,
@@ -143,6 +143,10 @@ class Present:
 def _appends(info: Mapping[str, Any]) -> bool:
     parameters = info.get("operationParameters") or {}
     return info.get("operation") == "WRITE" and str(parameters.get("mode")).casefold() == "append"
+
+
+def _brings_no_row(info: Mapping[str, Any]) -> bool:
+    return _moves_no_row(info) or info.get("operation") == "DELETE"
 
 
 def _moves_no_row(info: Mapping[str, Any]) -> bool:
