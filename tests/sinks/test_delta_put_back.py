@@ -39,9 +39,17 @@ def test_rows_of_before_a_replay_that_a_restore_brought_back_are_told_of(
     with pytest.raises(SinkError, match=r"are those of before attempt 2: put back by .* Bring them back"):
         sink.published_rows(EXPECTED)
     assert damage(sink, 6) is None
+    restored = table(root).version()
     table(root).restore(after)
     assert damage(sink, 7) is None
-    table(root).restore(before)
+    table(root).restore(restored)
+    assert "are those of before attempt 2: put back by version" in (damage(sink, 7) or "")
+    table(root).delete("batch_id = 6")  # which brings no row of the newer attempt
+    assert "are those of before attempt 2: put back by version" in (damage(sink, 7) or "")
+    write_deltalake(str(root), table(root).to_pyarrow_table(), mode="append")
+    assert damage(sink, 7) is None  # by hand, they may have been brought back
+    with pytest.raises(SinkError, match=r"are those of before attempt 2: put back by .* Bring them back"):
+        sink.published_rows(EXPECTED)
     write_delta_stage(sink, 3)
     sink.replace(EXPECTED, 3)
     assert damage(sink, 7) is None

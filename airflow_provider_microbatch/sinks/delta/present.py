@@ -51,19 +51,19 @@ class Present:
         found = [in_words(info) for info in infos if not (is_ours(info) or _appends(info) or _moves_no_row(info))]
         return "; ".join(found[:_NAMED]) + ("; …" if len(found) > _NAMED else "")
 
-    def put_back_by(self, key: BatchKey, number: str) -> str | None:
+    def put_back_by(self, key: BatchKey, number: str, *, for_sure: bool) -> str | None:
         """The commits of others that have put the table back to before the batch was published, or taken out, in words:
-        what it has of the batch is of an attempt before. None if there are none, if others may have brought the rows
-        since, or if the log does not tell any more.
+        what it has of the batch is of an attempt before. None if there are none, or if the log does not tell any more.
 
         :param number: as for :meth:`taken_out_by`.
+        :param for_sure: None too if others may have brought the rows since.
         """
         infos, since = self._newest.since(key, number)
         away = None if since is None else self._newest.put_back(since)
-        if away is None:
-            return None
+        if away is None or not for_sure:
+            return None if away is None else away.by
         later = (info for info in infos if info["version"] > away.last)
-        return None if any(not (is_ours(info) or _moves_no_row(info)) for info in later) else away.by
+        return None if any(not (is_ours(info) or _brings_no_row(info)) for info in later) else away.by
 
     def own_of(self, key: BatchKey) -> Collection[str]:
         """A file of each attempt at the batch that the version has in the batch's own folder."""
@@ -94,6 +94,10 @@ class Present:
 def _appends(info: Mapping[str, Any]) -> bool:
     parameters = info.get("operationParameters") or {}
     return info.get("operation") == "WRITE" and str(parameters.get("mode")).casefold() == "append"
+
+
+def _brings_no_row(info: Mapping[str, Any]) -> bool:
+    return _moves_no_row(info) or info.get("operation") == "DELETE"
 
 
 def _moves_no_row(info: Mapping[str, Any]) -> bool:

@@ -23,7 +23,7 @@ _DIGITS = 19
 class PutBack:
     """:param by: the commits that did so, newest first, in words.
     :param good: the newest version of before, whose rows are those of the newest changes.
-    :param last: version of the newest of them.
+    :param last: the version as of which the table is so: of the newest of them, or of a RESTORE to what they made.
     :param beside: what others have committed since, in words; empty if nothing.
     """
 
@@ -42,22 +42,24 @@ def put_back(infos: Sequence[Mapping[str, Any]], *, at: int, since: int) -> PutB
     """
     # By version: where the table was put; None: into a state of its own, or one that nobody can tell.
     targets = {info["version"]: target_of(info) for info in infos if _is_of_whole(info)}
+    newest = max(targets, default=at)
     while (last := max((version for version in targets if version <= at), default=None)) is not None:
         target = targets[last]
         # Anybody may write an info: one that leads no further back than its own version would be followed for ever.
         if target is None or not since <= target < last:
-            return _told(infos, {one for one, to in targets.items() if to is None or not since <= to < one})
+            away = {one for one, to in targets.items() if to is None or not since <= to < one}
+            return _told(infos, away, last=newest)
         at = target
     return None
 
 
-def _told(infos: Sequence[Mapping[str, Any]], away: Collection[int]) -> PutBack:
+def _told(infos: Sequence[Mapping[str, Any]], away: Collection[int], *, last: int) -> PutBack:
     good = min(away) - 1
     beside = (info for info in infos if info["version"] > good and info["version"] not in away)
     return PutBack(
         by="; ".join(in_words(info) for info in infos if info["version"] in away),
         good=good,
-        last=max(away),
+        last=last,
         beside="; ".join(map(in_words, beside)),
     )
 
