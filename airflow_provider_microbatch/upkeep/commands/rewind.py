@@ -340,7 +340,7 @@ class _Rewind:
                         f"pipeline is that of {self._recorded.where()}: if it is none of yours, look who wrote it, and "
                         "remove the file."
                     )
-                reason = source.why_not_from(start) if is_unknown else source.why_not_again(start, end)
+                reason = source.why_not_from(start) if is_unknown else source.why_not_anew(start, end)
                 # What the table has of such a batch is the only copy: that is never taken out, unless it is rows of
                 # letters that a clear makes anew. Where another table lacks them, nothing else brings them back there.
                 anew = made_anew(self._checkpoint, self._recorded, source, end, to=self._to) if reason else None
