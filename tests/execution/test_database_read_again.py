@@ -30,7 +30,9 @@ pytestmark = pytest.mark.slow
 class Read(World):
     """A pipeline that reads the table."""
 
-    def __init__(self, root: Path, orders: OrdersInMariaDb | OrdersTable, *, by_time: bool = True) -> None:
+    def __init__(
+        self, root: Path, orders: OrdersInMariaDb | OrdersTable, *, by_time: bool = True, on_missing: str = "fail"
+    ) -> None:
         super().__init__(root)
         self._is_mariadb = isinstance(orders, OrdersInMariaDb)
         source = JdbcSource(
@@ -39,6 +41,7 @@ class Read(World):
             database="mariadb" if self._is_mariadb else "postgres",
             timestamp="updated_at" if by_time else None,
             late_seconds=0.000001,
+            on_missing=on_missing,
             driver=None,
         )
         self.sources = {"orders": source}  # type: ignore[dict-item]
@@ -118,9 +121,14 @@ def test_the_command_that_a_late_row_of_mariadb_names_brings_it(
     assert world.rows() == Counter([1, 2, 3, 4, 5, 6, 9, *(again or range(1, 7))])
 
 
-@pytest.mark.parametrize("at", ["00:30", "03:30", "05:30"])
-@pytest.mark.parametrize("to", [-1, 0])
-def test_a_rewind_over_a_late_row_of_mariadb_brings_it_and_doubles_nothing(world: Read, at: str, to: int) -> None:
+@pytest.mark.parametrize(
+    ("at", "to", "on_missing"),
+    [*((at, to, "fail") for at in ("00:30", "03:30", "05:30") for to in (-1, 0)), ("03:30", 0, "skip")],
+)
+def test_a_rewind_over_a_late_row_of_mariadb_brings_it_and_doubles_nothing(
+    tmp_path: Path, connected: Callable[[str], OrdersInMariaDb], at: str, to: int, on_missing: str
+) -> None:
+    world = Read(tmp_path, connected("mariadb"), on_missing=on_missing).read_three()
     world.insert((9, at))
     world.typed("rewind", "--to", str(to), "--drop-output")
     world.read()

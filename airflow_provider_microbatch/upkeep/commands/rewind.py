@@ -10,7 +10,7 @@ from shlex import quote
 from airflow_provider_microbatch.checkpoint.entries import Attempt, Offset
 from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey, is_lane, span_of
 from airflow_provider_microbatch.checkpoint.set_offset_command import set_offset_command
-from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
+from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SourceChangedError
 from airflow_provider_microbatch.execution.intervals import read_only_by
 from airflow_provider_microbatch.execution.position import starts_of
 from airflow_provider_microbatch.sinks import OpenSink
@@ -360,7 +360,9 @@ class _Rewind:
                     told = f"lost to the table: what batch {key} read in source {name!r}: {reason}"
                     stops = "" if is_unknown else f"If the next run stops there, `{behind}` begins behind it."
                     self._drafting.note(f"{told} {then or stops}".rstrip())
-                gone = source.left_out(start, end)
+                gone = None
+                with suppress(SourceChangedError):  # the batch as it was planned is refused, and it is planned anew
+                    gone = source.left_out(start, end)
                 if gone is not None and not self._allow_skip:
                     raise MaintenanceError(
                         f"batch {key} read what source {name!r} would read less of now, and those rows would be lost: "
