@@ -130,7 +130,7 @@ def _as_text(active: list[Forgetting], batches: list[BatchSummary], *, location:
     ]
     lines = [text_table(("entry", "since", "by", "sinks", "where", "batches before it"), rows)]
     if not batches:
-        return [*lines, "No published batch of the log was made before them."]
+        return [*lines, f"No published batch of the log was made before them. {_of_the_log(location)}"]
     shown = [
         (str(batch.key), ", ".join(map(str, _missing(batch, active))), batch.run.dag_id if batch.run else "-",
          show_run(batch.run))
@@ -152,7 +152,15 @@ def _as_text(active: list[Forgetting], batches: list[BatchSummary], *, location:
             f"--to {letters - 1} --drop-output` takes them out, and `microbatch dead-letters {quote(location)} "
             "--replay FILE:FUNCTION` runs their letters again."
         )
-    return lines
+    return [*lines, _of_the_log(location)]
+
+
+def _of_the_log(location: str) -> str:
+    """What the list does not tell: which rows a table has by now, no log knows."""
+    return (
+        "No table was asked: one that was put back to before a clear (RESTORE, a rollback, a backup) has such rows "
+        f"again, and `microbatch check {quote(location)} --table` names its batches, to be cleared once more."
+    )
 
 
 def _as_json(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
@@ -36,7 +37,21 @@ def read_only_by(lane: str) -> str:
     another plan or schedule its clear would read other data, in green."""
     return (
         f"Only a run of exactly the data interval {in_words(lane)} reads it: backfill exactly that interval. Its own "
-        "run reads it too, cleared while plan and schedule are what they were then."
+        f"run reads it too, cleared while plan and schedule are what they were then. {in_the_way(lane)}".rstrip()
+    )
+
+
+def in_the_way(lane: str) -> str:
+    """What may keep Airflow from a backfill of just the lane's interval, for messages: it names a run by where the
+    interval ends, and makes none of a name that there is, in silence, whatever it is told to reprocess. Empty for a
+    lane of no interval."""
+    span = span_of(lane)
+    if span is None:
+        return ""
+    name = f"backfill__{datetime.fromtimestamp(span[1] / 1000, UTC).isoformat()}"
+    return (
+        f"A run {name!r} of another interval that ends then too, as under a schedule of before, has to be deleted "
+        "first: else the backfill makes no run, and does not say so."
     )
 
 

@@ -13,7 +13,7 @@ from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.checkpoint.verify import Finding
 from airflow_provider_microbatch.exceptions import CheckpointError
-from airflow_provider_microbatch.execution.intervals import in_words
+from airflow_provider_microbatch.execution.intervals import in_the_way, in_words
 from airflow_provider_microbatch.execution.letters_taken import replay_command
 from airflow_provider_microbatch.execution.liveness import sign_of_life
 
@@ -76,7 +76,8 @@ def find_left(checkpoint: Checkpoint) -> list[Finding]:
                 kind="left",
                 where=log.where(key.id),
                 message=f"batch {key} is planned, not committed, and nobody is at it. No other lane reads its data.",
-                repair=f"Clear {whose}, or backfill exactly the data interval {in_words(lane)}.",
+                repair=f"Clear {whose}, or backfill exactly the data interval {in_words(lane)}. "
+                f"{in_the_way(lane)}".rstrip(),
             )
         )
     return found

@@ -24,6 +24,8 @@ from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.lifetime import Close, at_end
 from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.runtime.streaming_job import Stream
+from airflow_provider_microbatch.sources.figures import Figures as Figures
+from airflow_provider_microbatch.sources.figures import worded
 from airflow_provider_microbatch.sources.intervals import (
     CommittedRange,
     HeldRange,
@@ -85,19 +87,6 @@ class SourceContext:
         return set_offset_command(
             location=self.checkpoint, source=self.name, offset=offset, lane=self.lane, skip=skip, reread=reread
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Figures:
-    """The amount of data in a range or after a position, known without reading the data. None where the source cannot
-    tell cheaply.
-
-    :param splits: number of the source's smallest units, which :attr:`OpenSource.splits` names.
-    """
-
-    rows: int | None = None
-    bytes: int | None = None
-    splits: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -383,6 +372,17 @@ class OpenSource(ABC):
             return str(error)
         return reason
 
+    def why_not_anew(self, start: Offset | None, end: Offset | None) -> str | None:
+        """The same where the range is planned anew: what came into it since is no reason, what is gone is."""
+        return self.why_not_again(start, end)
+
+    def why_not_back(self, position: Offset | None, end: Offset | None) -> str | None:
+        """The reason why plans cannot go on from an earlier position; None if they can.
+
+        :param end: up to where batches have read, whose rows stay where they are.
+        """
+        return self.why_not_again(position, end)
+
     def why_not_from(self, start: Offset | None) -> str | None:
         """The reason why the data after ``start`` cannot be read again, as far as visible without reading it; None if
         it can. For a batch whose end was late and is no longer on record."""
@@ -453,30 +453,28 @@ class OpenSource(ABC):
         return {}
 
     def describe(self, start: Offset | None, end: Offset | None) -> Figures:
-        """How much data is in a range."""
+        """How much data is in the range of a batch."""
         return Figures()
 
     def in_words(self, start: Offset | None, end: Offset | None) -> dict[str, int]:
-        """In the words of the source (``{"files": 3, "bytes": 1200}``), how much data is in a range: for people and for
-        commit entries."""
-        figures: Any = self.describe(start, end)
-        return self._worded(figures)
+        """In the words of the source (``{"files": 3, "bytes": 1200}``), how much data is in the range of a batch: for
+        people and for commit entries."""
+        return worded(self.describe(start, end), splits=self.splits)
+
+    def between_in_words(self, start: Offset | None, end: Offset | None) -> dict[str, int]:
+        """In the words of the source, how much data it has now between two positions, which need not be the ends of one
+        batch. Empty where the source cannot tell."""
+        return self.in_words(start, end)
 
     def lag_in_words(self, position: Offset | None) -> dict[str, int]:
         """In the words of the source (``{"rows": 12}``), how much data lies after ``position``: for people and for
         commit entries. Empty where the lag is unknown, or takes long to compute."""
-        return self._worded(self.lag(position))
+        return worded(self.lag(position), splits=self.splits)
 
     def lags(self, position: Offset | None) -> tuple[Mapping[str, int], Mapping[str, int]]:
         """What :meth:`lag_in_words` and :meth:`lag_by_split` tell. Called once for each batch, before its commit: a
         source that has both of one question asks that once."""
         return self.lag_in_words(position), self.lag_by_split(position)
-
-    def _worded(self, figures: Any) -> dict[str, int]:
-        if isinstance(figures, Mapping):  # from a source that was written before figures had names
-            return {str(word): count for word, count in figures.items() if type(count) is int}
-        told = {self.splits: figures.splits, "rows": figures.rows, "bytes": figures.bytes}
-        return {word: count for word, count in told.items() if count is not None}
 
     def survey_interval(self, interval: Interval, held: HeldRanges) -> IntervalSurvey:
         """Survey the data in an interval of the source's clock, and the batches that hold it. Writes nothing.

@@ -221,6 +221,7 @@ def test_what_an_interval_has_planned_is_run_by_a_clear_of_its_run_also_once_the
     [finding] = find_left(world.checkpoint)
     assert "Clear task 'micro_batch' of run 'run-1'" in finding.repair
     assert "plan=" not in finding.repair
+    assert "A run 'backfill__" in finding.repair
     operator = InlineOperator(task_id="micro_batch", pipeline=world.pipeline, inline=InlineEngine())
     assert operator.execute(context(world.root, clear_number=1, try_number=2))["key"] == f"{LANE}/0"
     assert find_left(world.checkpoint) == []

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import shlex
 import stat
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from airflow_provider_microbatch.checkpoint.forgotten import Forgetting, ForgottenRows
 from airflow_provider_microbatch.cli.main import main
@@ -21,6 +24,7 @@ from airflow_provider_microbatch.exceptions import (
     TransformError,
 )
 from airflow_provider_microbatch.expectations import check_condition
+from airflow_provider_microbatch.sinks.delta import DeltaSink
 from tests.execution.two_tables import Two, coded, is_clean
 from tests.execution.world import World, run_identity
 from tests.support.inline_engine import InlineEngine
@@ -57,6 +61,21 @@ def test_later_batches_and_replays_leave_it_out(world: World, capsys: pytest.Cap
     world.run(0, clear_number=1)
     assert "No published batch of the log was made before them." in forget(capsys, world)
     assert is_clean(world)
+
+
+def test_rows_that_a_restore_brought_back_are_told_of_where_the_command_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = World(tmp_path, sink=DeltaSink(str(tmp_path / "lake")))
+    world.land(1, 2)
+    world.run(0)
+    forget(capsys, world, "--where", "id = 2")
+    world.run(0, clear_number=1)
+    found = DeltaTable(world.lake)
+    found.restore(found.version() - 1)
+    (named,) = re.findall("`microbatch (check [^`]+)`", forget(capsys, world))
+    assert main(shlex.split(named)) == 1
+    assert "batch live/0" in capsys.readouterr().out
 
 
 def test_batches_that_retention_has_removed_are_said_to_be_unlisted(

@@ -2,43 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from airflow_provider_microbatch.exceptions import NothingInIntervalError
-from airflow_provider_microbatch.execution.engine import Code, Handle
 from airflow_provider_microbatch.execution.intervals import batch_of
 from airflow_provider_microbatch.execution.unread import find_unread
-from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.sources.jdbc import JdbcSource
 from tests.execution.intervals import DAY_MS, HOUR_MS, IntervalWorld, backfill_run, hour
+from tests.execution.over_table import OverTable
 from tests.sources.jdbc_world import timed_orders
-from tests.support.inline_engine import InlineEngine
 from tests.support.orders_table import OrdersTable
-
-
-class OverTable(InlineEngine):
-    """Reads the planned rows, as Spark's JDBC source does."""
-
-    def __init__(self, orders: OrdersTable, folder: Path) -> None:
-        super().__init__(told={"read": {"orders": {"left_out": 0}}})
-        self._orders, self._file = orders, folder / "rows.json"
-
-    def start(self, handle: Handle, job: Job, code: Code) -> None:
-        read = job.sources["orders"]
-        with self._orders.connect() as session:
-            found = [
-                id
-                for predicate in read.arguments["predicates"]
-                for (id,) in session.execute(f"SELECT id FROM orders WHERE {predicate}")
-            ]
-        self._file.write_text("".join(json.dumps({"id": id}) + "\n" for id in found))
-        arguments = {"groups": [{"paths": [str(self._file)]}]}
-        super().start(handle, replace(job, sources={"orders": replace(read, arguments=arguments)}), code)
 
 
 @pytest.fixture
@@ -64,7 +40,7 @@ class TableWorld(IntervalWorld):
 
     @property
     def engine(self) -> OverTable:
-        return OverTable(self._orders, self.root)
+        return OverTable(self._orders.rows, self.root)
 
     def make(self, *hours: float) -> None:
         for number in hours:

@@ -28,6 +28,7 @@ from tests.execution.test_set_aside import broken
 
 EXACTLY = "backfill exactly that interval"
 CLEARED = "cleared while plan and schedule are what they were then"
+IN_THE_WAY = "A run 'backfill__2023-11-15T01:00:00+00:00' of another interval"
 FIRST = "[2023-11-15T00:00:00Z, 2023-11-15T01:00:00Z)"
 
 
@@ -47,11 +48,11 @@ def test_a_rewound_interval_is_found_and_no_run_of_another_skips_it(
     world.backfill(hour(1), 2)
     back = rewind(-1, lane=lane_of(hour(0)))
     [note] = [note for note in planned(world, back).notes if FIRST in note]
-    assert note.index(EXACTLY) < note.index(CLEARED)
+    assert note.index(EXACTLY) < note.index(CLEARED) < note.index(IN_THE_WAY)
     applied(world, back)
     status, told = check(world, capsys)
     assert status == 1
-    for words in ("left: ", f"{lane_of(hour(0))}/0", FIRST, EXACTLY, CLEARED):
+    for words in ("left: ", f"{lane_of(hour(0))}/0", FIRST, EXACTLY, CLEARED, IN_THE_WAY):
         assert words in told
     world.land_at(5.5, 3)
     with pytest.raises(IntervalError, match=r"interval-20231115T000000Z-20231115T010000Z/0, which is not in the logs"):

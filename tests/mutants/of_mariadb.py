@@ -6,6 +6,7 @@ from tests.mutants.mutation import Mutation
 
 MARIADB = "tests/sources/test_mariadb.py"
 TRANSACTIONS = "tests/sources/test_mariadb_transactions.py"
+READ_AGAIN = "tests/execution/test_database_read_again.py"
 
 MUTATIONS = [
     Mutation(
@@ -95,5 +96,21 @@ MUTATIONS = [
         old=" if place.by_hand and place.time > present else present\n",
         new=" if place.time > present else present\n",
         tests=(TRANSACTIONS,),
+    ),
+    Mutation(
+        name="a rewind wants the very rows of MariaDB that were planned",
+        why="a row that came late gets into no batch, by whatever command",
+        file="sources/jdbc/mariadb/by_time.py",
+        old="            return self._lacks(self._between(start, end), end)\n",
+        new="            return self.why_not_again(start, end)\n",
+        tests=(READ_AGAIN,),
+    ),
+    Mutation(
+        name="a position of a table is refused by what its newest batch had",
+        why="the command that an error names is refused",
+        file="sources/jdbc/opened.py",
+        old="            self.has_new(position)\n",
+        new="            return self.why_not_again(position, end)\n",
+        tests=(READ_AGAIN,),
     ),
 ]

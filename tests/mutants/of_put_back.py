@@ -8,8 +8,17 @@ TAKEN_OUT = "tests/checkpoint/test_taken_out.py"
 OVER_A_REWIND = "tests/execution/test_restore_over_a_rewind.py"
 DELTA = "tests/sinks/test_delta_put_back.py"
 OLDER_ROWS = "tests/execution/test_letters_beside_older_rows.py"
+COLUMNS = "tests/execution/test_columns_of_batches.py"
 
 MUTATIONS = [
+    Mutation(
+        name="a table whose rows tell no batch any more takes a replay",
+        why="it finds no rows to replace, and doubles them",
+        file="sinks/placed/logged.py",
+        old="    key = next(iter(batches), None) if gone else None\n",
+        new="    key = None\n",
+        tests=(COLUMNS,),
+    ),
     Mutation(
         name="rows that a rewind has taken out are in nobody's way",
         why="what they are of is read again, and the table has it twice",

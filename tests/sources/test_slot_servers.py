@@ -67,12 +67,16 @@ def test_a_server_with_smaller_places_offers_no_way_on_that_a_merge_would_lose_a
 
 
 def test_what_nobody_has_counted_is_told_in_bytes(table: SlotTable, opened: Callable[..., OpenSource]) -> None:
-    """`set-offset` names what it skips, and the end that a person gives it has no count."""
+    """`set-offset` names what it skips or goes back over: the end that a person gives it has no count, and that of a
+    batch no other than its own."""
     source = opened()
     end = next_end(table, source)
     assert source.in_words(None, end.text()) == {"changes": 1}
     by_hand = Place(lsn=end.lsn + 1_000).text()
-    assert source.in_words(end.text(), by_hand) == {"bytes of the log": 1_000}
+    assert source.between_in_words(end.text(), by_hand) == {"bytes of the log": 1_000}
+    before = Place(lsn=end.lsn - 1_000).text()
+    assert source.between_in_words(before, end.text()) == {"bytes of the log": 1_000}
+    assert source.between_in_words(None, end.text()) == {}, "where the log begins for the source nobody knows"
 
 
 def test_a_note_of_a_place_in_another_log_holds_up_no_batch_of_this_one(

@@ -48,6 +48,11 @@ class OrdersTable:
         with self.connect() as session:
             session.execute(statement, values)
 
+    def rows(self, statement: str) -> list[Any]:
+        """What one statement returns."""
+        with self.connect() as session:
+            return session.execute(statement).fetchall()
+
 
 @contextmanager
 def orders_table() -> Iterator[OrdersTable]:

@@ -6,7 +6,6 @@ import logging
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from shlex import quote
 from typing import Any
 
@@ -18,6 +17,7 @@ from airflow_provider_microbatch.runtime.intake import Intake
 from airflow_provider_microbatch.sinks import Compacted, Compaction, ExpectedBatch, Manifest, PublishedRows
 from airflow_provider_microbatch.sinks.delta import DeltaSink, protocol
 from airflow_provider_microbatch.sinks.delta.adding import add_of, partition_values
+from airflow_provider_microbatch.sinks.delta.change import Change, Ready
 from airflow_provider_microbatch.sinks.delta.columns import Columns
 from airflow_provider_microbatch.sinks.delta.compacting import Compacting
 from airflow_provider_microbatch.sinks.delta.home import Home
@@ -25,41 +25,12 @@ from airflow_provider_microbatch.sinks.delta.intake import intake_of, rules_of
 from airflow_provider_microbatch.sinks.delta.log import PATIENCE_SECONDS, WITHDRAWN, DeltaLog, Snapshot
 from airflow_provider_microbatch.sinks.delta.present import Present
 from airflow_provider_microbatch.sinks.delta.removing import Removal, files_of, removal_of, those_in
-from airflow_provider_microbatch.sinks.placed.logged import OpenLogged, Published, rows_written
+from airflow_provider_microbatch.sinks.placed.logged import OpenLogged, Published, check_tells_batches, rows_written
 
 log = logging.getLogger(__name__)
 
 _NAMED = 20
 """How many batches are named at most."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Change:
-    """What a commit does to the table's rows, besides saying which output the batch has.
-
-    :param actions: additions and removals of files, as delta-rs takes them.
-    :param transactions: further application transactions.
-    :param rows: how many of the rows that it takes out were the batch's.
-    """
-
-    actions: Sequence[Any]
-    transactions: Mapping[str, int] = field(default_factory=dict)
-    rows: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ready:
-    """Output of an attempt that can be committed.
-
-    :param number: number of its manifest.
-    :param below: folder of its files, relative to the table's folder.
-    :param schema: the columns that the runtime has recorded; None if no source had a frame.
-    """
-
-    manifest: Manifest
-    number: int
-    below: str
-    schema: Mapping[str, Any] | None
 
 
 class OpenDeltaTable(OpenLogged):
@@ -235,6 +206,12 @@ class OpenDeltaTable(OpenLogged):
             self._present = Present(snapshot)
         return self._present
 
+    def check_whole(self) -> None:
+        with self._telling("look at"):
+            snapshot = self._log.open()
+            if snapshot is not None:
+                self._check_kept(snapshot)
+
     def batches(self, lane: str, tables: KnownTables) -> list[int]:
         with self._telling("list the batches"):
             snapshot, keys = self._ever_in(tables, lane)
@@ -310,6 +287,14 @@ class OpenDeltaTable(OpenLogged):
         """:raises SinkError: if the rows of the table's batches are kept otherwise than this sink does it, so that it
         could neither bring one in nor take one out."""
         protocol.check_not_merged(snapshot, where=self._where)
+        lanes = filter(is_lane, self._records.lanes())
+        keys = (BatchKey(lane, id) for lane in lanes for id in self._records.ids(lane))
+        check_tells_batches(
+            [one["name"] for one in snapshot.schema["fields"]],
+            (key for key in keys if snapshot.number(key) is not None),
+            where=f"the Delta table {self._where}",
+            back="Bring a version back that has them (DESCRIBE HISTORY names them; RESTORE TABLE … TO VERSION AS OF …)",
+        )
 
     def _published(self, snapshot: Snapshot | None, batch: ExpectedBatch) -> Published | None:
         """:raises ForeignBatchError: if other output is at the batch's place."""

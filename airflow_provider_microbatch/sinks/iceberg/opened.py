@@ -29,7 +29,7 @@ from airflow_provider_microbatch.sinks.iceberg.partitions import spec_of
 from airflow_provider_microbatch.sinks.iceberg.removing import Removal, batches_with_rows, removal_of
 from airflow_provider_microbatch.sinks.iceberg.rolled_away import rolled_away
 from airflow_provider_microbatch.sinks.placed import HIDDEN, OpenPlaced, Placed
-from airflow_provider_microbatch.sinks.placed.logged import Published, rows_written
+from airflow_provider_microbatch.sinks.placed.logged import Published, check_tells_batches, rows_written
 from airflow_provider_microbatch.sinks.placed.places import DATA, IsIn, Place, in_place
 from airflow_provider_microbatch.sinks.table_folder import check_file_system, check_writable
 
@@ -187,7 +187,20 @@ class OpenIceberg(OpenPlaced):
         where = self._log.where
         protocol.check(look.table, partitions=self._sink.partitions, root=self._root, where=where, held=held)
         protocol.check_not_merged(look.table, where=where)
+        self._check_tells_batches(look)
         self._check_not_rolled_back(look)
+
+    def check_whole(self) -> None:
+        with reporting("look at", self._root):
+            look = self._log.look()
+            if look is not None:
+                self._check_tells_batches(look)
+
+    def _check_tells_batches(self, look: Look) -> None:
+        names = [one.name for one in look.table.schema().fields]
+        batches = self._log.ledger.batches(self._log.record(look))
+        back = "Bring the table's metadata of before back to its catalog"
+        check_tells_batches(names, batches, where=self._where, back=back)
 
     def _last(self, look: Look) -> tuple[int, int] | None:
         """Id and sequence number of the last snapshot of this package on the branch."""

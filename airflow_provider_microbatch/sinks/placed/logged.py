@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
@@ -126,6 +126,27 @@ class OpenLogged(OpenSink):
                 "batch %s of %s had %s rows when it was published, and has %s now: somebody has deleted the others. "
                 "The replay brings them back.", found.manifest.key, self._where, wrote, rows,
             )  # fmt: skip
+
+
+def check_tells_batches(names: Collection[str], batches: Iterable[BatchKey], *, where: str, back: str) -> None:
+    """Check that the rows of a table say which batch they are of, where it has batches. Else a replay finds no rows to
+    replace, and a removal none to take out: both would leave them, and the rows that are read again would be doubled.
+
+    :param names: the table's columns.
+    :param batches: those that are in; asked for one where the columns are gone.
+    :param where: the table.
+    :param back: the way to have the columns again.
+    :raises SinkError: if they do not, with the ways on.
+    """
+    gone = [name for name in RESERVED_COLUMNS if name not in names]
+    key = next(iter(batches), None) if gone else None
+    if key is not None:
+        raise SinkError(
+            f"{where} has batches, such as {key}, and no column {' and '.join(map(repr, gone))} any more: somebody has "
+            "written it anew with other columns, and which of its rows are of which batch cannot be known. A replay "
+            f"would double them, and nothing could be taken out. Nothing was done there. {back}, and write nothing "
+            "without these columns; or give the pipeline a new checkpoint and a new table."
+        )
 
 
 def rows_written(manifest: Manifest) -> int | None:

@@ -252,6 +252,16 @@ class OpenTimedTable(OpenTimed[TimedTable]):
                 later=table.below() - place.below,
             )
 
+    def _between(self, start: Offset | None, end: Offset | None) -> int | str:
+        with self._timed() as table:
+            begin, place = table.exact(self._place(start)), table.exact(self._place(end))
+            other = self._other(place, table.identity())
+            if other is not None:
+                return other
+            ranges = table.ranges
+            place = place.seen_now(self._since(table, begin), behind=len(ranges.intervals))
+            return table.count_of(ranges.between(begin, place))
+
     def _predicates(self, start: Offset | None, end: Offset | None) -> list[str]:
         begin, place = self._place(start), self._place(end)
         with self._timed(place=place) as table:

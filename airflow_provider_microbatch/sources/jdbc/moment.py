@@ -105,6 +105,14 @@ class Moment:
         """Whether a user wrote the offset: ``{"t": "2026-11-24 18:00:00+00"}``, with ``k`` or without."""
         return self.time is not None and self.below is None
 
+    def seen_now(self, since: str | None, *, behind: int) -> Moment:
+        """The same place, for the rows of now: of a data interval, its batch.
+
+        :param since: see :attr:`since`.
+        :param behind: see :attr:`behind`.
+        """
+        return self if self.spans else Moment(time=self.time, key=self.key, since=since, behind=behind)
+
     def has_rows_of(self, now: Made) -> bool:
         """Whether the current table has rows that were read up to here, as far as is known."""
         return self.made is not None and self.made.is_same_table(now)

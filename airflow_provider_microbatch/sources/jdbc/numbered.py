@@ -268,6 +268,17 @@ class OpenNumbered(OpenTable, Generic[N]):
             other = self._other(table, place)
             return table.count(place.spans(self._place(start).number)) if other is None else other
 
+    def _between(self, start: Offset | None, end: Offset | None) -> int | str:
+        begin, place = self._place(start), self._place(end)
+        with self._snapshot() as table:
+            other = self._other(table, place)
+            if other is not None:
+                return other
+            gaps = [(gap.first, gap.last) for gap in begin.gaps]
+            # Rows that came late lie behind ``start`` too, or in its gaps.
+            spans = [*gaps, *replace(place, late=()).spans(begin.number)]
+            return self._late_rows(table, begin) + (table.count(spans) if spans else 0)
+
     def _predicates(self, start: Offset | None, end: Offset | None) -> list[str]:
         return self._place(end).conditions(self._place(start), self._column, self._source.partitions)
 

@@ -57,6 +57,11 @@ class OpenTable(OpenSource):
         table is another one, for example."""
 
     @abstractmethod
+    def _between(self, start: Offset | None, end: Offset | None) -> int | str:
+        """Number of rows that plans of now would have between two positions, which need not be the ends of one batch:
+        with rows that came later, without those that data intervals have. Or the reason, as of :meth:`_there`."""
+
+    @abstractmethod
     def _predicates(self, start: Offset | None, end: Offset | None) -> list[str]:
         """SQL conditions for the rows of a range, which is not empty: one for each partition."""
 
@@ -100,11 +105,15 @@ class OpenTable(OpenSource):
     def not_replayable(self, start: Offset | None, end: Offset | None) -> str | None:
         if end is None or end == start:
             return None
-        there = self._there(start, end)
-        if isinstance(there, str):
-            return there
-        gone = self._planned_rows(end) - there if self._source.on_missing == FAIL else 0
-        return self._lost(gone, end) if gone > 0 else None
+        return self._lacks(self._there(start, end), end)
+
+    def why_not_back(self, position: Offset | None, end: Offset | None) -> str | None:
+        """See :meth:`OpenSource.why_not_back`. Plans take what is there then, more or less than there was."""
+        try:
+            self.has_new(position)
+        except SourceError as error:
+            return str(error)
+        return None
 
     def left_out(
         self, start: Offset | None, end: Offset | None, *, told: Mapping[str, Any] | None = None
@@ -114,6 +123,11 @@ class OpenTable(OpenSource):
 
     def describe(self, start: Offset | None, end: Offset | None) -> Figures:
         return Figures(rows=0 if end is None or end == start else self._planned_rows(end))
+
+    def between_in_words(self, start: Offset | None, end: Offset | None) -> dict[str, int]:
+        """Rows, counted in the table: what an offset records is the number of its own batch."""
+        count = self._between(start, end)
+        return {} if isinstance(count, str) else {"rows": count}
 
     def _most(self, limit: ReadLimit) -> int | None:
         """The largest number of rows of a batch."""
@@ -159,6 +173,13 @@ class OpenTable(OpenSource):
                 f"{2 * RECYCLED:,}. {end_of_it}"
             )
         return there
+
+    def _lacks(self, there: int | str, end: Offset | None) -> str | None:
+        """The reason why a batch cannot be read again, of the rows that are there of it; None if it can."""
+        if isinstance(there, str):
+            return there
+        gone = self._planned_rows(end) - there if self._source.on_missing == FAIL else 0
+        return self._lost(gone, end) if gone > 0 else None
 
     def _lost(self, gone: int, end: Offset | None) -> str:
         return (

@@ -21,6 +21,7 @@ from airflow_provider_microbatch.sources import (
     SourceContext,
     digest_of_range,
 )
+from airflow_provider_microbatch.sources.figures import worded
 from airflow_provider_microbatch.sources.intervals import HeldRange, HeldRanges, Interval, IntervalSurvey
 from airflow_provider_microbatch.sources.kafka import EARLIEST, FAIL, READ_COMMITTED, KafkaSource, as_spark
 from airflow_provider_microbatch.sources.kafka.begin import Beginning, beginning, entry_of_beginning
@@ -273,7 +274,7 @@ class OpenKafkaSource(OpenSource):
     def lags(self, position: Offset | None) -> tuple[Mapping[str, int], Mapping[str, int]]:
         """Asks for the newest offsets once."""
         by_split = self.lag_by_split(position)
-        return self._worded(_summed(by_split)), by_split
+        return worded(_summed(by_split), splits=self.splits), by_split
 
     def lag_by_split(self, position: Offset | None) -> Mapping[str, int]:
         """Offsets by partition."""

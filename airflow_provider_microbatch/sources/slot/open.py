@@ -233,12 +233,10 @@ class OpenSlot(OpenSource):
     def describe(self, start: Offset | None, end: Offset | None) -> Figures:
         return Figures(splits=_changes(self._place(start), self._place(end)))
 
-    def in_words(self, start: Offset | None, end: Offset | None) -> dict[str, int]:
-        upto = self._place(end)
-        if upto is None or upto.table:
-            return super().in_words(start, end)
-        # An end that a person wrote: nobody has counted what lies before it, and "0 changes" would say that none does.
-        return {"bytes of the log": max(0, upto.lsn - self._lsn(start))}
+    def between_in_words(self, start: Offset | None, end: Offset | None) -> dict[str, int]:
+        """Bytes of the log: an end has the number of its own batch's changes, and nobody has counted what lies before
+        one that a person wrote. Where the log begins for the source is not known."""
+        return {} if start is None else {"bytes of the log": max(0, self._lsn(end) - self._lsn(start))}
 
     def lag_in_words(self, position: Offset | None) -> dict[str, int]:
         """Bytes of the log behind the position, whatever they are of; and how many the slot has PostgreSQL keep, which

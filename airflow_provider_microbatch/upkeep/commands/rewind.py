@@ -10,7 +10,7 @@ from shlex import quote
 from airflow_provider_microbatch.checkpoint.entries import Attempt, Offset
 from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey, is_lane, span_of
 from airflow_provider_microbatch.checkpoint.set_offset_command import set_offset_command
-from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError
+from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SourceChangedError
 from airflow_provider_microbatch.execution.intervals import read_only_by
 from airflow_provider_microbatch.execution.position import starts_of
 from airflow_provider_microbatch.sinks import OpenSink
@@ -349,7 +349,7 @@ class _Rewind:
                         f"pipeline is that of {self._recorded.where()}: if it is none of yours, look who wrote it, and "
                         "remove the file."
                     )
-                reason = source.why_not_from(start) if is_unknown else source.why_not_again(start, end)
+                reason = source.why_not_from(start) if is_unknown else source.why_not_anew(start, end)
                 # What the table has of such a batch is the only copy: that is never taken out, unless it is rows of
                 # letters that a clear makes anew. Where another table lacks them, nothing else brings them back there.
                 anew = made_anew(self._checkpoint, self._recorded, source, end, to=self._to) if reason else None
@@ -369,7 +369,9 @@ class _Rewind:
                     told = f"lost to the table: what batch {key} read in source {name!r}: {reason}"
                     stops = "" if is_unknown else f"If the next run stops there, `{behind}` begins behind it."
                     self._drafting.note(f"{told} {then or stops}".rstrip())
-                gone = source.left_out(start, end)
+                gone = None
+                with suppress(SourceChangedError):  # the batch as it was planned is refused, and it is planned anew
+                    gone = source.left_out(start, end)
                 if gone is not None and not self._allow_skip:
                     raise MaintenanceError(
                         f"batch {key} read what source {name!r} would read less of now, and those rows would be lost: "

@@ -170,14 +170,14 @@ def _check_direction(
                 "would be in it twice. `microbatch rewind` takes it out first; else allow it with --allow-reread."
             )
         # Where nobody knows which of the two lies after the other, what is there now is read as it is.
-        reason = opened.why_not_again(offset, before) if after is False else None
+        reason = opened.why_not_back(offset, before) if after is False else None
         if reason is not None:
             raise MaintenanceError(f"source {source!r} cannot be read again from {_show(offset)} on: {reason}")
         drafting.note(f"read again: source {source!r} after {_show(offset)} up to {_show(before)}{figures}.")
 
 
 def _figures(opened: OpenSource, start: Offset | None, end: Offset | None) -> str:
-    told = opened.in_words(start, end)
+    told = opened.between_in_words(start, end)
     return f" ({', '.join(f'{value:,} {name}' for name, value in told.items())})" if told else ""
 
 

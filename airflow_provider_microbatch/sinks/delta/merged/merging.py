@@ -11,11 +11,11 @@ from urllib.parse import unquote
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.sinks.delta.adding import add_of
+from airflow_provider_microbatch.sinks.delta.change import Change
 from airflow_provider_microbatch.sinks.delta.columns import Columns, arrow_schema
 from airflow_provider_microbatch.sinks.delta.home import Home
 from airflow_provider_microbatch.sinks.delta.log import MERGED, Snapshot
 from airflow_provider_microbatch.sinks.delta.removing import NAMEABLE, check_name, check_no_clone
-from airflow_provider_microbatch.sinks.delta.table import Change
 from airflow_provider_microbatch.sinks.merged.files import rewritten
 from airflow_provider_microbatch.sinks.merged.judging import Judging, Moved
 from airflow_provider_microbatch.sinks.placed.places import DATA

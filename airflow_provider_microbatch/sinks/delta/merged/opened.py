@@ -11,11 +11,12 @@ from airflow_provider_microbatch.runtime.intake import Intake
 from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.sinks import Compacted, Compaction, ExpectedBatch, Manifest, OpenSink, PublishedRows
 from airflow_provider_microbatch.sinks.delta import protocol
+from airflow_provider_microbatch.sinks.delta.change import Change, Ready
 from airflow_provider_microbatch.sinks.delta.columns import OURS, Columns
 from airflow_provider_microbatch.sinks.delta.log import MERGED, Snapshot, reporting
 from airflow_provider_microbatch.sinks.delta.merged.merging import Merging
 from airflow_provider_microbatch.sinks.delta.put_back import put_back
-from airflow_provider_microbatch.sinks.delta.table import Change, OpenDeltaTable, Ready
+from airflow_provider_microbatch.sinks.delta.table import OpenDeltaTable
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.merged.checks import (

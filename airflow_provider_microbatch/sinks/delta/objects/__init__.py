@@ -32,12 +32,13 @@ from airflow_provider_microbatch.runtime.job import Stage
 from airflow_provider_microbatch.runtime.layout import SCHEMA
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, PublishedRows, Sink, SinkContext
 from airflow_provider_microbatch.sinks.delta import DeltaSink
+from airflow_provider_microbatch.sinks.delta.change import Change, Ready
 from airflow_provider_microbatch.sinks.delta.columns import Columns
 from airflow_provider_microbatch.sinks.delta.log import WITHDRAWN, Snapshot
 from airflow_provider_microbatch.sinks.delta.objects.home import BucketHome
 from airflow_provider_microbatch.sinks.delta.objects.layout import PLAIN, RECORDS, InDelta
 from airflow_provider_microbatch.sinks.delta.objects.records import ObjectRecords
-from airflow_provider_microbatch.sinks.delta.table import Change, OpenDeltaTable, Ready
+from airflow_provider_microbatch.sinks.delta.table import OpenDeltaTable
 from airflow_provider_microbatch.sinks.file.arguments import is_object
 from airflow_provider_microbatch.sinks.file.objects.layout import Written
 from airflow_provider_microbatch.sinks.file.objects.staged import StagedInObjects

@@ -142,6 +142,24 @@ class OpenTimedMariaDb(OpenMariaDbTable, OpenTimed[TimedTable]):
             f"lies before {place.time} was read: `{here}`."
         )
 
+    def why_not_anew(self, start: Offset | None, end: Offset | None) -> str | None:
+        """See :meth:`OpenSource.why_not_anew`. Rows that nobody waited for are planned anew with the others: only so
+        do they get into a batch."""
+        if end is None or end == start:
+            return None
+        try:
+            return self._lacks(self._between(start, end), end)
+        except SourceError as error:
+            return str(error)
+
+    def _between(self, start: Offset | None, end: Offset | None) -> int | str:
+        with self._timed() as table:
+            begin, place = table.exact(self._place(start)), table.exact(self._place(end))
+            other = self._other(table, place)
+            if other is not None:
+                return other
+            return table.count_of(table.between(begin, place.seen_now(None, behind=len(table.intervals))))
+
     def _there(self, start: Offset | None, end: Offset | None) -> int | str:
         begin, place = self._place(start), self._place(end)
         with self._timed(place=place) as table:

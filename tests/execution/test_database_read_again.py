@@ -1,0 +1,195 @@
+"""Rows of a table of a real database that a command has read again or passes over: those that came late are among them,
+and how many there are is told."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch import connections
+from airflow_provider_microbatch.exceptions import MicroBatchError
+from airflow_provider_microbatch.sources.jdbc import JdbcSource
+from airflow_provider_microbatch.sources.jdbc.mariadb import timed_table
+from tests.execution.over_table import OverTable
+from tests.execution.typed_commands import said
+from tests.execution.world import World
+from tests.sources.jdbc_world import timed_orders
+from tests.support.orders_in_mariadb import OrdersInMariaDb, orders_in_mariadb
+from tests.support.orders_table import OrdersTable
+
+pytestmark = pytest.mark.slow
+
+
+class Read(World):
+    """A pipeline that reads the table."""
+
+    def __init__(
+        self, root: Path, orders: OrdersInMariaDb | OrdersTable, *, by_time: bool = True, on_missing: str = "fail"
+    ) -> None:
+        super().__init__(root)
+        self._is_mariadb = isinstance(orders, OrdersInMariaDb)
+        source = JdbcSource(
+            "orders",
+            orders.conn_id,
+            database="mariadb" if self._is_mariadb else "postgres",
+            timestamp="updated_at" if by_time else None,
+            late_seconds=0.000001,
+            on_missing=on_missing,
+            driver=None,
+        )
+        self.sources = {"orders": source}  # type: ignore[dict-item]
+        self.orders, self._runs = orders, 0
+
+    def read(self, *, clear: int | None = None) -> None:
+        """One more task run, or a clear of an earlier one."""
+        number = self._runs if clear is None else clear
+        self._runs += clear is None
+        select = self.orders.execute if isinstance(self.orders, OrdersInMariaDb) else self.orders.rows
+        self.run(number, OverTable(select, self.root), clear_number=int(clear is not None))
+
+    def insert(self, *rows: tuple[int, str]) -> None:
+        """Rows of these numbers, at these times of a day that is over."""
+        for id, at in rows:
+            time = f"2026-01-01 {at}" if self._is_mariadb else f"2026-01-01 {at}+00"
+            self.orders.execute("INSERT INTO orders (id, updated_at) VALUES (%s, %s)", id, time)
+
+    def typed(self, *words: str) -> str:
+        """What a command prints, which succeeds."""
+        status, text = said([words[0], self.pipeline.checkpoint, *words[1:]])
+        assert status == 0, text
+        return text
+
+    def set_offset(self, offset: str, *flags: str) -> str:
+        return self.typed("set-offset", "--source", "orders", "--offset", offset, *flags)
+
+    def rows(self) -> Counter[int]:
+        return Counter(id for found in self.table().values() for id in found)
+
+    def read_three(self) -> Read:
+        """Three batches, of 3, 2 and 1 rows."""
+        for batch in ([(1, "01:00"), (2, "02:00"), (3, "03:00")], [(4, "04:00"), (5, "05:00")], [(6, "06:00")]):
+            self.insert(*batch)
+            self.read()
+        return self
+
+
+@pytest.fixture
+def connected(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], OrdersInMariaDb | OrdersTable]]:
+    """Makes a table in a database of a system, that a command finds by the environment."""
+    monkeypatch.setattr(connections, "_found_by", [*connections._found_by])  # a command sets its own
+    with ExitStack() as stack:
+
+        def connect(system: str) -> OrdersInMariaDb | OrdersTable:
+            made = orders_in_mariadb() if system == "mariadb" else timed_orders()
+            table: OrdersInMariaDb | OrdersTable = stack.enter_context(made)  # type: ignore[arg-type]
+            to = table.connection
+            kind = {"conn_type": to.conn_type, "host": to.host, "port": to.port, "schema": to.schema}
+            monkeypatch.setenv("AIRFLOW_CONN_ORDERS_DB", json.dumps({**kind, "login": to.login}))
+            return table
+
+        yield connect
+
+
+@pytest.fixture
+def world(tmp_path: Path, connected: Callable[[str], OrdersInMariaDb]) -> Read:
+    """Three batches of a table of MariaDB, by time, of 3, 2 and 1 rows."""
+    return Read(tmp_path, connected("mariadb")).read_three()
+
+
+def command_of(error: object) -> list[str]:
+    (found,) = re.findall(r"`microbatch (set-offset [^`]+)`", str(error))
+    return shlex.split(found)
+
+
+@pytest.mark.parametrize(("at", "batch", "again"), [("05:30", 2, [6]), ("04:30", 1, [4, 5, 6]), ("00:30", 0, [])])
+def test_the_command_that_a_late_row_of_mariadb_names_brings_it(
+    world: Read, at: str, batch: int, again: list[int]
+) -> None:
+    world.insert((9, at))
+    with pytest.raises(MicroBatchError, match="late_seconds") as refused:
+        world.read(clear=batch)
+    status, text = said(command_of(refused.value))
+    assert status == 0, text
+    world.read()
+    assert world.rows() == Counter([1, 2, 3, 4, 5, 6, 9, *(again or range(1, 7))])
+
+
+@pytest.mark.parametrize(
+    ("at", "to", "on_missing"),
+    [*((at, to, "fail") for at in ("00:30", "03:30", "05:30") for to in (-1, 0)), ("03:30", 0, "skip")],
+)
+def test_a_rewind_over_a_late_row_of_mariadb_brings_it_and_doubles_nothing(
+    tmp_path: Path, connected: Callable[[str], OrdersInMariaDb], at: str, to: int, on_missing: str
+) -> None:
+    world = Read(tmp_path, connected("mariadb"), on_missing=on_missing).read_three()
+    world.insert((9, at))
+    world.typed("rewind", "--to", str(to), "--drop-output")
+    world.read()
+    is_behind = to == -1 or at != "00:30"
+    assert world.rows() == Counter([1, 2, 3, 4, 5, 6, *([9] if is_behind else [])])
+
+
+def test_a_rewind_that_would_lose_a_row_of_mariadb_is_refused(world: Read) -> None:
+    world.orders.execute("DELETE FROM orders WHERE id = 4")
+    status, text = said(["rewind", world.pipeline.checkpoint, "--to", "0", "--drop-output"])
+    assert status != 0
+    assert "1 of 2 rows that were planned are gone" in text
+    world.set_offset('{"t": "2026-01-01 03:30:00"}', "--allow-reread")
+    world.read()
+    assert world.rows() == Counter([1, 2, 3, 4, 5, 5, 6, 6])
+
+
+def test_the_command_that_a_clock_that_was_put_back_names_brings_what_was_written_then(
+    world: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.insert((7, "07:00"))
+    world.read()
+    present = timed_table.now
+    with monkeypatch.context() as put_back:
+        put_back.setattr(timed_table, "now", lambda session: 1_767_247_200_000)  # 06:00 of that day
+        with pytest.raises(MicroBatchError, match="put back") as refused:
+            world.read()
+        world.insert((8, "06:30"))
+    assert timed_table.now is present
+    status, text = said(command_of(refused.value))
+    assert status == 0, text
+    world.read()
+    assert world.rows() == Counter([1, 2, 3, 4, 5, 6, 7, 7, 8])
+
+
+@pytest.mark.parametrize("by_time", [True, False])
+@pytest.mark.parametrize("system", ["mariadb", "postgres"])
+def test_set_offset_tells_how_many_rows_it_goes_back_over_and_passes_over(
+    tmp_path: Path, connected: Callable[[str], OrdersInMariaDb | OrdersTable], system: str, by_time: bool
+) -> None:
+    world = Read(tmp_path, connected(system), by_time=by_time).read_three()
+
+    def at(number: int) -> str:
+        return f'{{"t": "2026-01-01 0{number}:00:00+00"}}' if by_time else f'{{"n": {number}}}'
+
+    for number, rows in ((0, 6), (3, 3), (4, 2), (5, 1)):
+        assert f"({rows} rows)" in world.set_offset(at(number), "--allow-reread", "--dry-run"), number
+    world.insert((7, "07:00"), (8, "08:00"), (9, "09:00"))
+    assert "lost to the table" in (told := world.set_offset(at(8), "--allow-skip"))
+    assert "(2 rows)" in told
+    world.set_offset(at(1), "--allow-reread")
+    world.read()
+    assert world.rows() == Counter([*range(1, 10), *range(2, 7)])
+
+
+def test_a_row_that_a_rewind_of_a_postgres_table_would_lose_is_not_made_up_for_by_a_late_one(
+    tmp_path: Path, connected: Callable[[str], OrdersTable]
+) -> None:
+    world = Read(tmp_path, connected("postgres")).read_three()
+    world.orders.execute("DELETE FROM orders WHERE id = 4")
+    world.insert((9, "04:30"))
+    status, text = said(["rewind", world.pipeline.checkpoint, "--to", "0", "--drop-output"])
+    assert status != 0
+    assert "1 of 2 rows that were planned are gone" in text
