@@ -15,7 +15,7 @@ from airflow_provider_microbatch.execution.intervals import read_only_by
 from airflow_provider_microbatch.execution.position import starts_of
 from airflow_provider_microbatch.sinks import OpenSink
 from airflow_provider_microbatch.sources import OpenSource, Source
-from airflow_provider_microbatch.upkeep.commands.back_again import BackAgain, back_again, drop_again
+from airflow_provider_microbatch.upkeep.commands.back_again import back_again, drop_again
 from airflow_provider_microbatch.upkeep.commands.for_good import InForce
 from airflow_provider_microbatch.upkeep.commands.letters_out import check_letters, made_anew
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
@@ -74,13 +74,12 @@ class _Rewind:
         self._lane = self._checkpoint.lane(lane)
         self._recorded = Recorded(self._checkpoint)
         self._lost: dict[int, list[Published]] = {}
-        self._back: list[BackAgain] = []
+        self._back = back_again(self._checkpoint, self._recorded, lane=lane, to=to)
         self._silent: tuple[str, ...] = ()
         self._folder = "" if lane == LIVE else f"lanes/{lane}/"
         self._damaged: dict[str, OpenSource] = {}
 
     def plan(self) -> Plan:
-        self._back = back_again(self._checkpoint, self._recorded, lane=self._name, to=self._to)
         self._check_lane()
         offset_ids, commit_ids = self._lane.offset_log.ids(), self._lane.commit_log.ids()
         known = sorted({number for number in (*offset_ids, *commit_ids) if number > self._to})
@@ -497,6 +496,5 @@ class _Rewind:
             )
         if there:
             self._drafting.note(
-                "readers of the table miss these batches until they have run again; what is taken out is kept as "
-                "replaced output is, until the janitor removes it."
+                "readers of the table miss these batches until they have run again; the janitor removes what goes out."
             )
