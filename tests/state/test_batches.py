@@ -41,6 +41,22 @@ def test_counts_go_on_from_the_batch_before(tmp_path: Path, engine: SessionEngin
     assert not list((tmp_path / "checkpoint" / "streaming").iterdir())
 
 
+def test_files_whose_names_have_characters_of_a_glob_are_read_once(tmp_path: Path, engine: SessionEngine) -> None:
+    """Spark's own source of files reads such a name as a glob, and the others of the batch once more for each."""
+    world = StatefulWorld(tmp_path, engine=engine)
+    world.land("plain", 1)
+    world.run(0)
+    for number, name in enumerate(("x2", "x[2]", "other", "{y}", "back\\slash"), 2):
+        world.land(name, 1, number)
+    world.run(1)
+    world.land("z", 1)
+    world.run(2)
+
+    counts = {row["id"]: row["count"] for row in world.table()[1]}
+    assert counts == {1: 6, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1}
+    assert world.table()[2] == [{"id": 1, "count": 7}]
+
+
 def test_a_replay_of_the_newest_batch_replaces_output_and_state(tmp_path: Path, engine: SessionEngine) -> None:
     world = StatefulWorld(tmp_path, engine=engine)
     world.land("a", 1)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
+from airflow_provider_microbatch.runtime.files import literally
 from airflow_provider_microbatch.runtime.job import Read, Requirements
 from airflow_provider_microbatch.runtime.streaming_job import Stream
 from airflow_provider_microbatch.sources import Split
@@ -81,8 +82,10 @@ class FileReads:
         in an archive."""
         return self._source.clean_source is None and not is_object(self._source.path)
 
-    def stream(self, files: Sequence[Located], *, path: str, begins: bool, left_out: Sequence[str]) -> Stream:
-        """Return the files as a stream reads them, where they :attr:`may_be_streamed`.
+    def stream(self, files: Sequence[Located], *, path: str, begins: bool, left_out: Sequence[str]) -> Stream | None:
+        """Return the files as a stream reads them, where they :attr:`may_be_streamed`; None if one has a character of a
+        glob in its path. Spark's own source takes such a path for a glob again, and reads other files with it: each
+        file of the batch once more for each such path.
 
         The log that Spark gets has everything before the range as one entry that names no file, however long the
         history is: a query that runs one batch needs no more.
@@ -93,6 +96,8 @@ class FileReads:
         read = self.of(files, left_out=left_out)
         number = 0 if begins else 1
         there = [one.path for one in files if one.path is not None]
+        if any(literally(one) != one for one in there):
+            return None
         lines = [
             json.dumps({"path": to_url(one), "timestamp": 0, "batchId": number}, separators=(",", ":")) for one in there
         ]
