@@ -30,7 +30,7 @@ def check_staged(
     later failure (a JVM that is aborted while it ends, a client that loses its cluster) has cost no row.
 
     :raises TransformError: if the user's transform failed, with its traceback.
-    :raises CheckpointError: if the state that the batch goes on from is not there.
+    :raises CheckpointError: if the state that the batch goes on from is not there, or is damaged.
     :raises EngineError: if anything else failed.
     """
     failure = sink.failure(attempt.batch, attempt.epoch)
@@ -41,17 +41,19 @@ def check_staged(
         # Killed, maybe by a stop: that has to be on record within seconds, which a look for the state may take.
         raise error from None
     explained = _explain(failure, pipeline=pipeline, attempt=attempt)
-    lost = _lost_state(checkpoint, sink, attempt.key) if pipeline.stateful else None
+    lost = _lost_state(checkpoint, sink, attempt.key, failure) if pipeline.stateful else None
     if lost is not None:
         raise lost from explained
     raise explained from None
 
 
-def _lost_state(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> CheckpointError | None:
+def _lost_state(
+    checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, failure: Mapping[str, Any]
+) -> CheckpointError | None:
     """See :func:`lost_state`. None where nobody can tell: then the batch's own failure is told, which may count for
     setting the batch aside, and not that the look has failed."""
     try:
-        return lost_state(checkpoint, sink, key)
+        return lost_state(checkpoint, sink, key, told=f"{failure.get('error')} {failure.get('traceback')}")
     except (MicroBatchError, OSError) as unknown:
         log.warning("Whether the state that batch %s goes on from is there cannot be told: %s", key, unknown)
         return None

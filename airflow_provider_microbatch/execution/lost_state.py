@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import CheckpointError
@@ -10,26 +12,38 @@ from airflow_provider_microbatch.execution.rewind_named import way_back
 from airflow_provider_microbatch.runtime.streaming_folder import STATE
 from airflow_provider_microbatch.sinks import OpenSink
 
+_DAMAGE = re.compile("CANNOT_LOAD_STATE_STORE|CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED")
+"""What Spark says of a file of state that it cannot read."""
 
-def lost_state(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> CheckpointError | None:
-    """The error of a batch that has failed since the state that it goes on from is not there; None if all of it is
-    there, as far as the names of its files tell.
+
+def lost_state(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, *, told: str) -> CheckpointError | None:
+    """The error of a batch that has failed since the state that it goes on from is not there, or is damaged; None if
+    all of it is there, as far as the names of its files and Spark tell.
 
     :param key: the batch, of a pipeline that keeps state.
+    :param told: what Spark says of the failure.
     """
     if key.lane != LIVE or key.id == 0:
         return None
     kept = KeptStates(checkpoint=checkpoint, sinks=[sink])
-    missing = kept.missing(key.id - 1)
-    if not missing:
+    missing, damage = kept.missing(key.id - 1), _DAMAGE.search(told)
+    if missing:
+        what = (
+            f"are not in {checkpoint.location}/{STATE} any more, such as {missing}: they were removed, or the folder "
+            "was restored from a backup of another moment than the logs"
+        )
+    elif damage is not None:
+        what = (
+            f"in {checkpoint.location}/{STATE} Spark cannot load ({damage[0]}): most likely they are damaged, as when "
+            "a machine loses power"
+        )
+    else:
         return None
     back = _way_back(kept, sink, before=key.id - 1)
     stays = "planned" if checkpoint.lane(LIVE).commit_of(key.id) is None else "as it is"
     return CheckpointError(
-        f"batch {key} goes on from the state of batch {LIVE}/{key.id - 1}, of which files are not in "
-        f"{checkpoint.location}/{STATE} any more, such as {missing}: they were removed, or the folder was restored "
-        f"from a backup of another moment than the logs. The batch stays {stays}. Bring the files back, and run this "
-        f"task again. If nobody has them: {back}."
+        f"batch {key} goes on from the state of batch {LIVE}/{key.id - 1}, of which files {what}. The batch stays "
+        f"{stays}. Bring the files back, and run this task again. If nobody has them: {back}."
     )
 
 

@@ -43,6 +43,28 @@ def test_the_newest_batch_whose_state_is_there_is_named_and_the_pipeline_goes_on
     }
 
 
+def test_of_damaged_files_the_way_on_is_named_too(tmp_path: Path, engine: SessionEngine) -> None:
+    """Spark does not force them to disk: a machine that loses power leaves empty ones."""
+    world = StatefulWorld(tmp_path, engine=engine)
+    for number in range(3):
+        world.land(str(number), 1)
+        world.run(number)
+    newest = max((tmp_path / "checkpoint" / "state").rglob("3_*"), key=lambda path: path.name)
+    for path in newest.parent.glob("*3_*"):
+        path.write_bytes(b"")
+    world.land("3", 1)
+    with pytest.raises(
+        CheckpointError, match=r"state of batch live/2, of which files in \S+ Spark cannot load"
+    ) as lost:
+        world.run(3)
+    (_, typed, _) = str(lost.value).split("`")
+
+    assert main(shlex.split(typed)[1:]) == 0
+    for number in range(4, 6):
+        world.run(number)
+    assert {number: rows[0]["count"] for number, rows in world.table().items()} == {0: 1, 1: 2, 2: 3, 3: 4}
+
+
 def test_no_batch_is_named_that_no_rewind_goes_back_to(tmp_path: Path, engine: SessionEngine) -> None:
     """The oldest that retention keeps has none before it, from which a log would go on."""
     world = StatefulWorld(tmp_path, engine=engine, min_batches_to_retain=2)
