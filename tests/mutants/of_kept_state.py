@@ -20,7 +20,7 @@ MUTATIONS = [
         name="a batch whose state is gone gets Spark's error alone",
         why="each run fails with a stack trace, and nobody says from where the pipeline can go on",
         file="execution/explain.py",
-        old="    lost = _lost_state(checkpoint, sink, attempt.key) if pipeline.stateful else None\n",
+        old="    lost = _lost_state(checkpoint, sink, attempt.key, failure) if pipeline.stateful else None\n",
         new="    lost = None\n",
         tests=(LOST,),
     ),
