@@ -118,3 +118,21 @@ def test_a_topic_that_the_source_no_longer_reads_is_no_matter(case: Refused) -> 
     assert isinstance(reads, KafkaSource)
     case.reads(replace(reads, topics=[now]))
     assert case.open().made_again() is None
+
+
+def test_of_several_topics_the_others_stay_where_they_are(case: Refused) -> None:
+    """A source of a new name would read the topics that stay once more."""
+    topic = Topic(case)
+    reads = case.world.sources["orders"]
+    assert isinstance(reads, KafkaSource)
+    other = topic.broker.topic(partitions=1)
+    case.reads(replace(reads, topics=[*reads.topics, other]))
+    case.read_up_to_now()
+    made_again(topic)
+    told = str(case.open().made_again())
+    assert "Leave it out of 'orders', which goes on with its other topics, and read the new one, alone, as" in told
+    case.reads(replace(reads, topics=[other]))
+    topic.broker.send(other, ["1"])
+    before = newest(case)[0]
+    case.plan(6)
+    assert newest(case)[0] == before + 1

@@ -300,7 +300,8 @@ class OpenTimed(OpenTable, Generic[T]):
         return (
             "Which of its rows were read cannot be known. Read it as a source of a name that was never used: give it "
             f"that name in the pipeline, such as {new!r}, and say that it is new: `microbatch add-source "
-            f"{quote(self._checkpoint)} {quote(new)}`."
+            f"{quote(self._checkpoint)} {quote(new)}`. It reads all that it is asked for: rows that are in the sink "
+            "come again, unless they are taken out before."
         )
 
     def _batches(self, table: T, held: HeldRanges) -> Batches:

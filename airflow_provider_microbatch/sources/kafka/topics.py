@@ -123,10 +123,16 @@ class Topics:
 
     def _made_again(self, topic: Topic) -> str:
         new = f"{self._name}_2"
+        # A source of a new name reads all that it selects: topics that stay must not be among that.
+        beside = (
+            f"Leave it out of {self._name!r}, which goes on with its other topics, and read the new one, alone,"
+            if len(self._recorded()) > 1
+            else "Read the new one"
+        )
         return (
             f"topic {topic.name!r} at {self._source.location()} was removed and made again: it was "
             f"{self._recorded()[topic.name]['id']}, and is {topic.id}. Its offsets count from 0 again, so nothing that "
-            "was planned of it can be read. Read the new one as a source of a name that was never used: give it that "
+            f"was planned of it can be read. {beside} as a source of a name that was never used: give it that "
             f"name in the pipeline, such as {new!r}, and say that it is new: `microbatch add-source "
             f"{quote(self._checkpoint)} {quote(new)}`."
         )
