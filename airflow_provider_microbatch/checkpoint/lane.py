@@ -180,7 +180,7 @@ class Lane:
             gap = log.find_gap()
             if gap is not None:
                 raise BrokenLogError(gap_message(self, log, gap.missing, found=gap.after))
-        if self.offset_log.has(0) and self.commit_log.latest_id() is not None and self.commit_log.get(0) is None:
+        if self.offset_log.has(0) and self.commit_log.newest_seen() is not None and self.commit_log.get(0) is None:
             raise BrokenLogError(gap_message(self, self.commit_log, 0, found=1))
 
 

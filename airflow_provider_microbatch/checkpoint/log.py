@@ -196,6 +196,11 @@ class MetadataLog(Generic[E]):
         self._seen = -1 if newest is None else newest
         return newest
 
+    def newest_seen(self) -> int | None:
+        """The highest number as it was when this process looked last, which it does now if it never has. A newer entry
+        may have come, and a command may have moved this one away."""
+        return self.latest_id() if self._seen < 0 else self._seen
+
     def _latest_by_hint(self) -> int | None:
         if self._hints is None:
             return None
@@ -254,7 +259,7 @@ class MetadataLog(Generic[E]):
     def find_gap(self) -> Gap | None:
         """A missing number that has lower ones, if it lies in the part that is looked at now; None if that part is
         whole. The log's end determines the part, so every part gets its turn as the log grows."""
-        newest = self.latest_id()
+        newest = self.newest_seen()
         if newest is None:
             return None
         spans = {} if self._segments is None else self._segments.spans(fresh=True)

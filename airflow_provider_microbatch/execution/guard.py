@@ -141,7 +141,7 @@ def look(
     """
     newest = checkpoint.attempts.latest_epoch(key)
     planned = planner.load(key.id)
-    commit = checkpoint.lane(key.lane).commit_of(key.id)
+    commit = checkpoint.lane(key.lane).commit_of(key.id) if planned.committed else None
     request = None
     if commit is None:
         check_not_taken_back(checkpoint, planned.identity)
