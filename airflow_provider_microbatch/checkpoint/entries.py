@@ -121,10 +121,6 @@ class RunIdentity:
         # earlier clear, whatever its number: fenced as one, it would leave the clear's request waiting for ever. A try
         # that seems later by a clock alone, and not by its number, is the earlier one: its clear would be lost.
         by_clock_alone = newer.try_number <= older.try_number and newer._is_made_beside(older)
-        if by_clock_alone and is_newer and self.try_number == 1:
-            # Or it is of a task instance that was made again behind that clear, and nothing in these values tells:
-            # each of the two is later than the other. One replay too many does no harm, one too few is lost in green.
-            return Relation.LATER
         is_told = is_newer is None or (newer.first_try or 1) > (older.first_try or 1) or by_clock_alone
         if None not in (first, before) and first != before and is_told:
             return Relation.LATER if (first or 1) > (before or 1) else Relation.EARLIER

@@ -28,9 +28,7 @@ def _is_of_later_clear(other: Replay, one: Replay) -> bool:
     """Whether ``other``, made before ``one``, comes from a later clear of the task that made ``one``."""
     if one.run is None or other.run is None or other.epoch > one.epoch:
         return False
-    # Where each is later than the other nobody knows, and the request counts.
-    is_later, is_earlier = other.run.relation_to(one.run), one.run.relation_to(other.run)
-    return is_later is Relation.LATER and is_earlier is not Relation.LATER
+    return other.run.relation_to(one.run) is Relation.LATER
 
 
 def withdrawn(reason: str) -> Mapping[str, Any]:

@@ -220,18 +220,6 @@ def original(number: int) -> RunIdentity:
     return dataclasses.replace(first(number), run_started="2026-01-01T00:00:00+00:00")
 
 
-@pytest.mark.parametrize("seconds", [60, 290, 310])
-def test_a_task_instance_that_was_made_again_behind_a_clear_replays_however_soon(world: World, seconds: int) -> None:
-    world.land(1)
-    run(world, at(original(0), world.clock))
-    since = dataclasses.replace(original(0), try_number=2, first_try=2)
-    run(world, at(since, world.clock + 600_000), newer())
-    assert world.table() == {0: [101]}
-    run(world, at(original(0), world.clock + 600_000 + seconds * 1000))
-    assert world.table() == {0: [1]}
-    assert world.checkpoint.replays.pending(KEY) == []
-
-
 def test_a_run_that_was_deleted_and_made_again_is_another_run(world: World) -> None:
     world.land(1)
     run(world, original(0))

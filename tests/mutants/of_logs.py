@@ -135,22 +135,6 @@ MUTATIONS = [
         tests=(RELATION,),
     ),
     Mutation(
-        name="a task instance that is made again soon after a clear is of before that clear",
-        why="it ends without the replay, in green, or in red as if it was cleared again",
-        file="checkpoint/entries.py",
-        old="        if by_clock_alone and is_newer and self.try_number == 1:\n",
-        new="        if False:\n",
-        tests=(RELATION, CLEARS),
-    ),
-    Mutation(
-        name="a request that nobody knows to be of before a clear is passed over",
-        why="a task instance that was made again soon after a clear is green without its replay",
-        file="checkpoint/replays.py",
-        old=" is Relation.LATER and is_earlier is not Relation.LATER\n",
-        new=" is Relation.LATER\n",
-        tests=(CLEARS,),
-    ),
-    Mutation(
         name="what a task has made before it had slots is another run's",
         why="a green square, and the clear is lost",
         file="checkpoint/entries.py",
