@@ -126,7 +126,12 @@ class JobDataSensor(BaseSensorOperator):
         self.log.info("%s: %s", "Fires" if decision.fire else "Not yet", decision.reason)
         if not decision.fire:
             rescheduled_ms, present_ms = rescheduled_since_ms(context), now_ms()
-            asks = looks_at_intervals(since_ms=rescheduled_ms, now_ms=present_ms, poke_seconds=self.poke_interval)
+            asks = looks_at_intervals(
+                since_ms=rescheduled_ms,
+                now_ms=present_ms,
+                poke_seconds=self.poke_interval,
+                looks=context.get("task_reschedule_count") or 1,
+            )
             cleared = first_that_gives_way(self._clears, run, of_intervals=asks)
             if cleared is not None:
                 raise AirflowSkipException(cleared)

@@ -146,7 +146,12 @@ class NewDataSensor(BaseSensorOperator):
         self.log.info("%s: %s", "Fires" if decision.fire else "Not yet", decision.reason)
         if not decision.fire:
             rescheduled_ms, present_ms = rescheduled_since_ms(context), now_ms()
-            asks = looks_at_intervals(since_ms=rescheduled_ms, now_ms=present_ms, poke_seconds=self.poke_interval)
+            asks = looks_at_intervals(
+                since_ms=rescheduled_ms,
+                now_ms=present_ms,
+                poke_seconds=self.poke_interval,
+                looks=context.get("task_reschedule_count") or 1,
+            )
             cleared = gives_way(self._clears, identity_of(context), of_intervals=asks)
             if cleared is not None:
                 raise AirflowSkipException(cleared)

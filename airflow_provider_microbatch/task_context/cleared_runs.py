@@ -75,15 +75,20 @@ class ClearedRuns:
         return [run_id for ids in self._intervals.values() for run_id in ids]
 
 
-def looks_at_intervals(*, since_ms: int | None, now_ms: int, poke_seconds: float) -> bool:
+def looks_at_intervals(*, since_ms: int | None, now_ms: int, poke_seconds: float, looks: int) -> bool:
     """Whether a look of a sensor in a worker is one that asks for runs of data intervals too. Where each look is a
     process of its own, it would read the lane of each interval that the pipeline ever had: now and then is enough.
 
     :param since_ms: when the first process of the try had itself rescheduled, milliseconds since the epoch; None in
         that process, which reads each lane once.
-    :param poke_seconds: seconds between two looks.
+    :param poke_seconds: seconds between two looks, as they are asked for.
+    :param looks: how often the try was rescheduled: a scheduler that is busy, and backoff, make the pauses longer, and
+        looks that are farther apart than what they have to meet would miss it for hours.
     """
-    return since_ms is None or (now_ms - since_ms) % _INTERVALS_EVERY_MS < 1000 * poke_seconds
+    if since_ms is None:
+        return True
+    passed = now_ms - since_ms
+    return passed % _INTERVALS_EVERY_MS < max(1000 * poke_seconds, passed / max(1, looks))
 
 
 def _ids(runs: Iterable[RunIdentity], dag_id: str) -> Iterator[str]:

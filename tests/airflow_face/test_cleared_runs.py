@@ -183,20 +183,23 @@ def test_the_lanes_of_intervals_are_read_where_the_live_log_has_no_run_that_wait
     assert ClearedRuns(by_intervals.pipeline).waiting(asking) == "run-2"
 
 
+@pytest.mark.parametrize(("apart", "wanted"), [(10, [0, 600, 1200]), (70, [0, 630, 1260])])
 def test_a_sensor_that_is_rescheduled_reads_the_lanes_of_intervals_now_and_then(
-    by_intervals: World, runs: Runs, monkeypatch: pytest.MonkeyPatch
+    by_intervals: World, runs: Runs, monkeypatch: pytest.MonkeyPatch, apart: int, wanted: list[int]
 ) -> None:
-    """Each look is a process of its own, which knows nothing of the look before it."""
+    """Each look is a process of its own, which knows nothing of the look before it; a busy scheduler makes the pauses
+    longer than they are asked for."""
     monkeypatch.setattr(sensors, "has_rested", lambda *_, **__: False)
     asked: list[bool] = []
     monkeypatch.setattr(ClearedRuns, "waiting", lambda *_, of_intervals: asked.append(of_intervals))
     given, began_ms = context(by_intervals.root, number=4), 1_790_000_000_000
-    for second in range(0, 1300, 10):
+    for number, second in enumerate(range(0, 1300, apart)):
+        given["task_reschedule_count"] = number
         since_ms, present_ms = began_ms if second else None, began_ms + 1000 * second
         monkeypatch.setattr(sensors, "rescheduled_since_ms", lambda _, ms=since_ms: ms)
         monkeypatch.setattr(sensors, "now_ms", lambda ms=present_ms: ms)
         assert not sensor(by_intervals, deferrable=False, poke_interval=10).poke(given)
-    assert [number * 10 for number, is_asked in enumerate(asked) if is_asked] == [0, 600, 1200]
+    assert [number * apart for number, is_asked in enumerate(asked) if is_asked] == wanted
 
 
 def test_who_waits_for_a_data_interval_gives_way_to_nobody(world: World, runs: Runs) -> None:
