@@ -6,6 +6,7 @@ from tests.mutants.mutation import Mutation
 
 TAKEN_OUT = "tests/checkpoint/test_taken_out.py"
 OVER_A_REWIND = "tests/execution/test_restore_over_a_rewind.py"
+SHARED = "tests/execution/test_restore_into_shared_files.py"
 DELTA = "tests/sinks/test_delta_put_back.py"
 OLDER_ROWS = "tests/execution/test_letters_beside_older_rows.py"
 COLUMNS = "tests/execution/test_columns_of_batches.py"
@@ -95,8 +96,8 @@ MUTATIONS = [
         name="rows of a plan of before are those of the batch that is in",
         why="a smaller batch has its number, and the next one reads the rest of them again",
         file="sinks/delta/table.py",
-        old="if key in out or self._is_of_another_plan(snapshot, key)]",
-        new="if key in out]",
+        old="if snapshot.is_taken_out(key) or self._is_of_another_plan(snapshot, key)]",
+        new="if snapshot.is_taken_out(key)]",
         tests=(OVER_A_REWIND,),
     ),
     Mutation(
@@ -132,6 +133,14 @@ MUTATIONS = [
         tests=(OVER_A_REWIND,),
     ),
     Mutation(
+        name="what others have committed since a RESTORE hides rows in a shared file that it has brought back",
+        why="a smaller batch has the number of its rows, and the next one reads the rest of them again",
+        file="sinks/delta/table.py",
+        old="for_sure=False) is not None for one in (number, WITHDRAWN)",
+        new="for_sure=True) is not None for one in (number, WITHDRAWN)",
+        tests=(SHARED,),
+    ),
+    Mutation(
         name="a publish asks the log of each batch that was taken out",
         why="others commit first, again and again, and the batch fails after a minute",
         file="sinks/delta/table.py",
@@ -143,8 +152,8 @@ MUTATIONS = [
         name="a batch that was taken out is there by the statistics of a file that others share",
         why="no run plans, and nothing that a person could take out is there",
         file="sinks/delta/table.py",
-        old="        out = those_in(snapshot, self._home, [key for key in there if snapshot.is_taken_out(key)])\n",
-        new="        out = [key for key in there if snapshot.is_taken_out(key)]\n",
+        old="        return those_in(snapshot, self._home, back)  #",
+        new="        return back  #",
         tests=(DELTA,),
     ),
     Mutation(

@@ -244,19 +244,19 @@ class OpenDeltaTable(OpenLogged):
             return []  # the newest changes tell of such a table as a whole
         present = self._present_in(snapshot)
         there = [key for key in keys if present.may_have(key)]
-        out = those_in(snapshot, self._home, [key for key in there if snapshot.is_taken_out(key)])
-        return [key for key in there if key in out or self._is_of_another_plan(snapshot, key)]
+        back = [key for key in there if snapshot.is_taken_out(key) or self._is_of_another_plan(snapshot, key)]
+        return those_in(snapshot, self._home, back)  # somebody may have taken them out of a file that others share
 
     def _is_of_another_plan(self, snapshot: Snapshot, key: BatchKey) -> bool:
-        """Whether the snapshot has rows of a plan of the batch that was taken out before the one that is in was made:
-        others of its lane have read what these are of."""
+        """Whether rows that the snapshot has of the batch are of a plan that was taken out before the one that is in
+        was made: others of its lane have read what these are of."""
         number, present = snapshot.number(key), self._present_in(snapshot)
         if number is None:
             return False
         paths = present.own_of(key)
         if not paths:  # a file that others share does not tell of which attempt its rows are
             return all(
-                present.put_back_by(key, f"{one:016x}", for_sure=True) is not None for one in (number, WITHDRAWN)
+                present.put_back_by(key, f"{one:016x}", for_sure=False) is not None for one in (number, WITHDRAWN)
             )
         others = {other for path in paths if (other := self._number_of(path)) != number}
         return any(self._plan(key, other) != self._plan(key, number) for other in others)

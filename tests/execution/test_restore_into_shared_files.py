@@ -1,0 +1,98 @@
+"""A RESTORE to before a ``rewind``, where a smaller batch has the number of rows that came back, and these lie in a
+file that tells of no attempt: whatever others commit then, nothing comes on top."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import write_deltalake
+
+from airflow_provider_microbatch.upkeep.table_check import check_table
+from tests.execution.test_restore_over_a_rewind import Counted, ids, is_refused, lake, undone
+from tests.execution.two_tables import is_clean
+from tests.execution.typed_commands import advised, said
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Counted:
+    return Counted(tmp_path)
+
+
+def a_smaller_one_in(world: Counted, *, joined: bool) -> None:
+    """Where its number is, the rows of a larger one are again."""
+    world.batch(2)
+    world.batch(6)
+    if joined:
+        lake(world).optimize.compact()
+    world.reads(2)
+    undone(world, 0, lambda: world.batch(6))
+
+
+def others_append(world: Counted) -> None:
+    """Rows of no lane."""
+    nobody = lake(world).to_pyarrow_table().filter(pc.field("id") == 1)
+    for name in ("lane", "batch_id"):
+        at = nobody.schema.get_field_index(name)
+        nobody = nobody.set_column(at, nobody.schema.field(at), pa.nulls(1, nobody.schema.field(at).type))
+    write_deltalake(str(world.lake), nobody, mode="append")
+
+
+def a_file_written_anew(world: Counted) -> list[int]:
+    a_smaller_one_in(world, joined=False)
+    lake(world).delete("id = 3")
+    return [1, 2, 3, 4, 5, 6, 7]
+
+
+def an_append_beside_a_joined_file(world: Counted) -> list[int]:
+    a_smaller_one_in(world, joined=True)
+    others_append(world)
+    return [1, 1, 2, 3, 4, 5, 6, 7]
+
+
+def an_update_in_a_joined_file(world: Counted) -> list[int]:
+    a_smaller_one_in(world, joined=True)
+    lake(world).update(predicate="id = 3", updates={"id": "30"})
+    return [1, 2, 3, 4, 5, 6, 7]
+
+
+STORIES = [a_file_written_anew, an_append_beside_a_joined_file, an_update_in_a_joined_file]
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
+def test_what_others_commit_then_hides_no_row_that_came_back(
+    world: Counted, story: Callable[[Counted], list[int]]
+) -> None:
+    after = story(world)
+    (world.root / "head").write_text("7")
+    told = is_refused(world, lambda: world.run(50))
+    assert told in {one.message for one in check_table(world.checkpoint, everything=True).findings}
+    (words,) = advised(told, world)
+    assert said(words)[0] == 0
+    world.rests()
+    assert ids(world) == after
+    assert is_clean(world)
+
+
+@pytest.mark.parametrize("how", ["deleted", "given to nobody"])
+def test_rows_that_somebody_has_taken_out_of_a_shared_file_stop_nobody(world: Counted, how: str) -> None:
+    """By its statistics the file may have rows of that number still."""
+    for head in (2, 4, 6, 7):
+        world.batch(head)
+    lake(world).optimize.compact()
+    world.reads(1)
+    undone(world, 1, lambda: world.batch(7))
+    is_refused(world, lambda: world.run(50))
+    ours = "lane = 'live' AND batch_id = 2"
+    if how == "deleted":
+        lake(world).delete(ours)
+    else:
+        lake(world).update(predicate=ours, updates={"lane": "cast(null as string)", "batch_id": "cast(null as bigint)"})
+    assert is_refused(world, lambda: world.run(50)).count("of batch live/3:") == 1
+    lake(world).delete("lane = 'live' AND batch_id = 3")
+    world.rests()
+    there = [] if how == "deleted" else [5, 6]
+    assert ids(world) == [1, 2, 3, 4, *there, 6, 7]
