@@ -160,7 +160,7 @@ MUTATIONS = [
         name="a rewind leaves rows that came back",
         why="no log has their number, and no run plans",
         file="upkeep/commands/rewind.py",
-        old="        for step in drop_again(back, lane=self._name, to=self._to):\n",
+        old="        for step in drop_again(self._back, lane=self._name, to=self._to):\n",
         new="        for step in ():\n",
         tests=(OVER_A_REWIND,),
     ),

@@ -11,6 +11,7 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import MaintenanceError, SinkError
 from airflow_provider_microbatch.execution.came_back import goes_back_to, told_of
 from airflow_provider_microbatch.sinks import OpenSink
+from airflow_provider_microbatch.upkeep.commands.for_good import InForce
 from airflow_provider_microbatch.upkeep.commands.site import Recorded, tables_of
 from airflow_provider_microbatch.upkeep.commands.steps import DropOutput
 
@@ -26,7 +27,8 @@ class BackAgain:
 
 
 def back_again(checkpoint: Checkpoint, recorded: Recorded, *, lane: str, to: int) -> list[BackAgain]:
-    """The batches of the lane that came back behind ``to``, whether or not the log has one under that number now.
+    """The batches of the lane that came back behind ``to``, whether or not the log has one under that number now. In
+    a table to which the pipeline does not write any more they stay: nothing comes on top of them there.
 
     :raises MaintenanceError: if they may be of what batches up to ``to`` have read.
     """
@@ -36,6 +38,8 @@ def back_again(checkpoint: Checkpoint, recorded: Recorded, *, lane: str, to: int
     for table in _usable(recorded):
         with suppress(SinkError):  # one that is away is told of as it is asked for its batches
             back = table.came_back(lane, ids, checkpoint.tables.following_moves)
+            if back and not InForce(checkpoint, recorded, lane).has(table):
+                continue
             enough = goes_back_to(checkpoint, lane, back) if back else None
             if enough is not None and to > enough:
                 raise MaintenanceError(f"{told_of(checkpoint, table, lane, back)} Nothing was done.")

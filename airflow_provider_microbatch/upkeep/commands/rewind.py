@@ -449,8 +449,7 @@ class _Rewind:
             for number in later
         }
         present = [number for number, found in published.items() if found]
-        back = [one for one in self._back if in_force.has(one.table)]
-        there = sorted({*present, *(one.id for one in back)})
+        there = sorted({*present, *(one.id for one in self._back)})
         if there and not self._drop_output:
             shown = ", ".join(map(str, there[:10])) + (" …" if len(there) > 10 else "")
             raise MaintenanceError(
@@ -487,7 +486,7 @@ class _Rewind:
                 to=self._to,
             )
             self._drafting.elsewhere(step)
-        for step in drop_again(back, lane=self._name, to=self._to):
+        for step in drop_again(self._back, lane=self._name, to=self._to):
             self._drafting.elsewhere(step)
         for where in dict.fromkeys(away):
             self._drafting.note(
