@@ -420,3 +420,21 @@ def test_what_an_interval_has_taken_of_another_table_for_no_batch_is_not_its_bat
     assert lanes.live() == [3]
     [planned] = lanes.logs["interval-a"]
     assert lanes.open("interval-a").not_replayable(planned.start, planned.end) is None
+
+
+@pytest.mark.parametrize("key", ["seq", None])
+def test_what_an_interval_has_is_left_out_of_live_batches_by_the_key_that_it_was_planned_by(
+    orders: Orders, lanes_of: Callable[..., Lanes], key: str | None
+) -> None:
+    orders.table.execute("ALTER TABLE orders ADD COLUMN seq bigint NOT NULL DEFAULT 0")
+    before, lanes = lanes_of(orders), lanes_of(orders, column=key)
+    insert(orders, 1, 1)
+    orders.table.execute("UPDATE orders SET updated_at = updated_at, seq = CASE WHEN id = 1 THEN 200 ELSE 1 END")
+    assert before.live(ReadLimit(rows=1)) == [1]
+    assert before.interval("interval-a", hours(0, 2)) == [2]
+    [planned] = before.logs["interval-a"]
+    lanes.logs = before.logs
+    lanes.logs[LIVE].clear()  # it was rewound
+    assert lanes.open("interval-a").why_not_anew(planned.start, planned.end) is None
+    assert lanes.live() == [1]
+    assert list(lanes.again().values()) == [[1], [2]]

@@ -103,10 +103,8 @@ class OpenTimed(OpenTable, Generic[T]):
             yield table
 
     def _key(self, place: Moment | None) -> str | None:
-        """The column that orders rows of one time. The batch of a data interval has keys of the column that it was
-        planned by: of another column they tell nothing, and rows would be left out of a replay."""
-        made = None if place is None or not place.spans else place.made
-        return self._source.column if made is None or made.by is None else made.key
+        """See :meth:`Moment.key_column`."""
+        return (place or Moment()).key_column(self._source.column)
 
     @abstractmethod
     def _next(self, start: Offset | None, limit: ReadLimit, found: Found) -> tuple[Moment, Moment] | None:
