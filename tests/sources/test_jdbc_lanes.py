@@ -438,3 +438,13 @@ def test_what_an_interval_has_is_left_out_of_live_batches_by_the_key_that_it_was
     assert lanes.open("interval-a").why_not_anew(planned.start, planned.end) is None
     assert lanes.live() == [1]
     assert list(lanes.again().values()) == [[1], [2]]
+
+
+def test_rows_between_a_place_of_another_table_and_one_of_this_are_not_counted(orders: Orders, lanes: Lanes) -> None:
+    insert(orders, 5, 5)
+    assert lanes.live() == [1, 2]
+    before = lanes.logs[LIVE][-1].end
+    made_again(orders)
+    orders.table.execute("DELETE FROM orders")
+    insert(orders, 1, 2, 6)
+    assert lanes.open().between_in_words(before, Moment(time="2026-09-21 21:00:00").text()) == {}
