@@ -448,3 +448,13 @@ def test_rows_between_a_place_of_another_table_and_one_of_this_are_not_counted(o
     orders.table.execute("DELETE FROM orders")
     insert(orders, 1, 2, 6)
     assert lanes.open().between_in_words(before, Moment(time="2026-09-21 21:00:00").text()) == {}
+
+
+def test_lanes_that_have_taken_rows_are_told_where_the_database_cannot_be_asked(
+    lanes: Lanes, orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taken data without a batch is told of by the checkpoint alone."""
+    insert(orders, 1)
+    assert lanes.interval("interval-a", hours(0, 2)) == [1]
+    monkeypatch.setattr(orders, "connection", replace(orders.connection, port=1))
+    assert lanes.open().taken_by() == {"interval-a"}

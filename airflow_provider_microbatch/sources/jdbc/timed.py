@@ -239,12 +239,16 @@ class OpenTimed(OpenTable, Generic[T]):
         return replace(end, rows=count, digest=digest)
 
     def taken_by(self) -> set[str]:
-        """The lanes of data intervals with rows that no other lane reads."""
+        """The lanes of data intervals with rows that no other lane reads; all that have taken rows where the database
+        does not tell whether the table is another one: a check without the connection would tell of none."""
         found = self._taken.find()
         if not found.intervals:
             return set()
-        with self._timed(found=found) as table:
-            now = table.identity()
+        try:
+            with self._timed(found=found) as table:
+                now = table.identity()
+        except SourceError:
+            return {lane for lane, _ in found.intervals}
         begun = found.of_table(now).live
         return {lane for lane, one in found.intervals if is_of(one, now) or not _began_before(begun, one.spans)}
 
