@@ -156,10 +156,10 @@ MUTATIONS = [
     ),
     Mutation(
         name="a batch of a data interval is read by the key of now",
-        why="a replay lacks rows of the time that the live lane had come to",
-        file="sources/jdbc/timed.py",
-        old="        return self._source.column if made is None or made.by is None else made.key\n",
-        new="        return self._source.column\n",
+        why="a replay lacks rows of the time that the live lane had come to, and live batches have others than it left",
+        file="sources/jdbc/moment.py",
+        old="        return present if made is None or made.by is None else made.key\n",
+        new="        return present\n",
         tests=(KEPT,),
     ),
     Mutation(

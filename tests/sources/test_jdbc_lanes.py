@@ -420,3 +420,41 @@ def test_what_an_interval_has_taken_of_another_table_for_no_batch_is_not_its_bat
     assert lanes.live() == [3]
     [planned] = lanes.logs["interval-a"]
     assert lanes.open("interval-a").not_replayable(planned.start, planned.end) is None
+
+
+@pytest.mark.parametrize("key", ["seq", None])
+def test_what_an_interval_has_is_left_out_of_live_batches_by_the_key_that_it_was_planned_by(
+    orders: Orders, lanes_of: Callable[..., Lanes], key: str | None
+) -> None:
+    orders.table.execute("ALTER TABLE orders ADD COLUMN seq bigint NOT NULL DEFAULT 0")
+    before, lanes = lanes_of(orders), lanes_of(orders, column=key)
+    insert(orders, 1, 1)
+    orders.table.execute("UPDATE orders SET updated_at = updated_at, seq = CASE WHEN id = 1 THEN 200 ELSE 1 END")
+    assert before.live(ReadLimit(rows=1)) == [1]
+    assert before.interval("interval-a", hours(0, 2)) == [2]
+    [planned] = before.logs["interval-a"]
+    lanes.logs = before.logs
+    lanes.logs[LIVE].clear()  # it was rewound
+    assert lanes.open("interval-a").why_not_anew(planned.start, planned.end) is None
+    assert lanes.live() == [1]
+    assert list(lanes.again().values()) == [[1], [2]]
+
+
+def test_rows_between_a_place_of_another_table_and_one_of_this_are_not_counted(orders: Orders, lanes: Lanes) -> None:
+    insert(orders, 5, 5)
+    assert lanes.live() == [1, 2]
+    before = lanes.logs[LIVE][-1].end
+    made_again(orders)
+    orders.table.execute("DELETE FROM orders")
+    insert(orders, 1, 2, 6)
+    assert lanes.open().between_in_words(before, Moment(time="2026-09-21 21:00:00").text()) == {}
+
+
+def test_lanes_that_have_taken_rows_are_told_where_the_database_cannot_be_asked(
+    lanes: Lanes, orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taken data without a batch is told of by the checkpoint alone."""
+    insert(orders, 1)
+    assert lanes.interval("interval-a", hours(0, 2)) == [1]
+    monkeypatch.setattr(orders, "connection", replace(orders.connection, port=1))
+    assert lanes.open().taken_by() == {"interval-a"}

@@ -255,7 +255,8 @@ class OpenTimedTable(OpenTimed[TimedTable]):
     def _between(self, start: Offset | None, end: Offset | None) -> int | str:
         with self._timed() as table:
             begin, place = table.exact(self._place(start)), table.exact(self._place(end))
-            other = self._other(place, table.identity())
+            now = table.identity()
+            other = self._other(place, now) or self._other(begin, now)
             if other is not None:
                 return other
             ranges = table.ranges

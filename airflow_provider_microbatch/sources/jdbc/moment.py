@@ -113,6 +113,15 @@ class Moment:
         """
         return self if self.spans else Moment(time=self.time, key=self.key, since=since, behind=behind)
 
+    def key_column(self, present: str | None) -> str | None:
+        """The column that orders rows of one time. The batch of a data interval has keys of the column that it was
+        planned by: of another column they tell nothing, and its rows would be others than were planned.
+
+        :param present: the column of now, which the keys are of as far as is known.
+        """
+        made = self.made if self.spans else None
+        return present if made is None or made.by is None else made.key
+
     def has_rows_of(self, now: Made) -> bool:
         """Whether the current table has rows that were read up to here, as far as is known."""
         return self.made is not None and self.made.is_same_table(now)

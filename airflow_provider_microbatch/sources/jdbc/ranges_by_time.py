@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from airflow_provider_microbatch.sources.jdbc.moment import Had, Moment, may_have, written
+from airflow_provider_microbatch.sources.jdbc.session import quoted_column
 from airflow_provider_microbatch.sources.jdbc.taken import planned_before
 from airflow_provider_microbatch.sources.jdbc.transactions import seen
 
 
 class Ranges:
     """:param time: the column of timestamps, as SQL has it.
-    :param key: the column that orders rows of one timestamp, as SQL has it; None for none.
+    :param key: the column that orders rows of one timestamp, as the user wrote it; None for none.
     :param intervals: the batches of data intervals in the order in which they were planned. No later range of the live
         lane has their rows.
     """
 
     def __init__(self, *, time: str, key: str | None, intervals: Sequence[Moment] = ()) -> None:
-        self.time, self.key, self.intervals = time, key, intervals
+        self.time, self.intervals, self.bare_key = time, intervals, key
+        self.key = None if key is None else quoted_column(key)
 
     @property
     def order(self) -> list[str]:
@@ -76,7 +78,8 @@ class Ranges:
         """
         visible = f" AND {self.seen(end)}" if replayed else ""
         read = f" AND NOT ({self.up_to(start)} AND {self.seen(start)})" if start.time is not None else ""
-        others = "".join(f" AND NOT ({self.had(one)})" for one in end.had)
+        by = Ranges(time=self.time, key=end.key_column(self.bare_key))
+        others = "".join(f" AND NOT ({by.had(one)})" for one in end.had)
         others = others if end.spans else self._but(planned_before(end, self.intervals), end.since, end.time)
         return f"{self.times(end)}{visible}{read}{others}"
 

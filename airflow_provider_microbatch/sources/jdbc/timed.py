@@ -103,10 +103,8 @@ class OpenTimed(OpenTable, Generic[T]):
             yield table
 
     def _key(self, place: Moment | None) -> str | None:
-        """The column that orders rows of one time. The batch of a data interval has keys of the column that it was
-        planned by: of another column they tell nothing, and rows would be left out of a replay."""
-        made = None if place is None or not place.spans else place.made
-        return self._source.column if made is None or made.by is None else made.key
+        """See :meth:`Moment.key_column`."""
+        return (place or Moment()).key_column(self._source.column)
 
     @abstractmethod
     def _next(self, start: Offset | None, limit: ReadLimit, found: Found) -> tuple[Moment, Moment] | None:
@@ -241,12 +239,16 @@ class OpenTimed(OpenTable, Generic[T]):
         return replace(end, rows=count, digest=digest)
 
     def taken_by(self) -> set[str]:
-        """The lanes of data intervals with rows that no other lane reads."""
+        """The lanes of data intervals with rows that no other lane reads; all that have taken rows where the database
+        does not tell whether the table is another one: a check without the connection would tell of none."""
         found = self._taken.find()
         if not found.intervals:
             return set()
-        with self._timed(found=found) as table:
-            now = table.identity()
+        try:
+            with self._timed(found=found) as table:
+                now = table.identity()
+        except SourceError:
+            return {lane for lane, _ in found.intervals}
         begun = found.of_table(now).live
         return {lane for lane, one in found.intervals if is_of(one, now) or not _began_before(begun, one.spans)}
 

@@ -60,7 +60,7 @@ class TimedTable(Relation):
     ) -> None:
         super().__init__(opened, table=table, ran=ran)
         self._zone = zone
-        self.ranges = Ranges(time=quoted_column(time), key=None if key is None else quoted_column(key))
+        self.ranges = Ranges(time=quoted_column(time), key=key)
         columns = ", ".join(self.ranges.order)
         kinds = opened.execute(f"SELECT {columns} FROM {self._table} LIMIT 0").description
         self._type = _TYPES.get(kinds[0].type_code, "")
@@ -73,7 +73,7 @@ class TimedTable(Relation):
     def leave_out(self, intervals: Sequence[Moment]) -> None:
         """Have no row of these batches of data intervals, in the order in which they were planned, in a later range of
         the live lane."""
-        self.ranges = Ranges(time=self.ranges.time, key=self.ranges.key, intervals=intervals)
+        self.ranges = Ranges(time=self.ranges.time, key=self.ranges.bare_key, intervals=intervals)
 
     @property
     def now(self) -> str:

@@ -155,7 +155,7 @@ class OpenTimedMariaDb(OpenMariaDbTable, OpenTimed[TimedTable]):
     def _between(self, start: Offset | None, end: Offset | None) -> int | str:
         with self._timed() as table:
             begin, place = table.exact(self._place(start)), table.exact(self._place(end))
-            other = self._other(table, place)
+            other = self._other(table, place) or self._other(table, begin)
             if other is not None:
                 return other
             return table.count_of(table.between(begin, place.seen_now(None, behind=len(table.intervals))))

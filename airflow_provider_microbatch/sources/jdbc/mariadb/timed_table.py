@@ -83,8 +83,15 @@ class TimedTable(Relation):
 
     def had(self, one: Had) -> str:
         """Rows that a lane had taken."""
+        return self._had(one, key=self._key)
+
+    def _had(self, one: Had, *, key: str | None) -> str:
+        """As :meth:`had`.
+
+        :param key: the column that the key of its end is of, as SQL has it; None for none.
+        """
         began = self.after(one.after) if one.since is None else f"{self.time} >= '{one.since}'"
-        return f"{began} AND {self._up_to(one.end)}"
+        return f"{began} AND {self._up_to(one.end, key=key)}"
 
     def unread(self, condition: str) -> Unread | None:
         """The rows for which the condition holds, as rows that nobody has read; None if there is none."""
@@ -151,15 +158,17 @@ class TimedTable(Relation):
 
         :param replayed: changes nothing: no row comes into a range that could be planned.
         """
-        others = "".join(f" AND NOT ({self.had(one)})" for one in end.had)
+        column = end.key_column(self._bare_key)
+        key = None if column is None else quoted_column(column)
+        others = "".join(f" AND NOT ({self._had(one, key=key)})" for one in end.had)
         others = others if end.spans else self._but(planned_before(end, self.intervals), start.time, end.time)
-        return f"{self.after(start)} AND {self._up_to(end)}{others}"
+        return f"{self.after(start)} AND {self._up_to(end, key=key)}{others}"
 
     def ahead(self, start: Moment, until: str) -> str:
         """Rows behind ``start`` and before the time ``until``."""
         return f"{self.after(start)} AND {self.time} < '{until}'{self._but(self.intervals, start.time, until)}"
 
-    def _up_to(self, end: Moment) -> str:
+    def _up_to(self, end: Moment, *, key: str | None) -> str:
         """Rows at or before ``end``; of a data interval, those of its times."""
         if end.spans:
             times = (f"{self.time} >= '{written(a)}' AND {self.time} < '{written(b)}'" for a, b in end.spans)
@@ -167,8 +176,8 @@ class TimedTable(Relation):
         if end.time is None:
             return "1 = 0"
         bound = f"{self.time} <= '{end.time}'"
-        if self._key is not None and end.key is not None:
-            bound += f" AND ({self.time} < '{end.time}' OR {self._key} <= {end.key})"
+        if key is not None and end.key is not None:
+            bound += f" AND ({self.time} < '{end.time}' OR {key} <= {end.key})"
         return bound
 
     def _but(self, intervals: Sequence[Moment], first: str | None, last: str | None) -> str:
