@@ -39,7 +39,7 @@ def write_manifest(
     a rename or as an object, so that a reader never reads half a manifest.
 
     :param options: the options with which Spark reaches the folder.
-    :raises FileExistsError: if the stage has a manifest already.
+    :raises Exception: if the stage has a manifest already: of the kind that whoever writes it has for that.
     """
     path = f"{folder}/{MANIFEST}"
     if listing is None or isinstance(listing, list):
