@@ -148,7 +148,13 @@ class OpenTimedMariaDb(OpenMariaDbTable, OpenTimed[TimedTable]):
         if end is None or end == start:
             return None
         try:
-            return self._lacks(self._between(start, end), end)
+            there = self._between(start, end)
+            if there == self._planned_rows(end) and isinstance(self._there(start, end), str):
+                return (
+                    f"as many rows of {self._source.table} are there as were planned ({there:,}), and other ones: one "
+                    "that was planned is gone, or has changed, and what is published of it may be the only copy."
+                )
+            return self._lacks(there, end)
         except SourceError as error:
             return str(error)
 
