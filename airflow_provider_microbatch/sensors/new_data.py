@@ -147,10 +147,7 @@ class NewDataSensor(BaseSensorOperator):
         if not decision.fire:
             rescheduled_ms, present_ms = rescheduled_since_ms(context), now_ms()
             asks = looks_at_intervals(
-                since_ms=rescheduled_ms,
-                now_ms=present_ms,
-                poke_seconds=self.poke_interval,
-                looks=context.get("task_reschedule_count") or 1,
+                context, since_ms=rescheduled_ms, now_ms=present_ms, poke_seconds=self.poke_interval
             )
             cleared = gives_way(self._clears, identity_of(context), of_intervals=asks)
             if cleared is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import RunIdentity
@@ -13,6 +14,9 @@ from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.execution.own_batches import runs_of
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.task_context.run_context import BACKFILL, open_checkpoint
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
 
 _ASKED_AT_ONCE = 100
 """Most run ids in one question: the ids travel in a URL."""
@@ -75,20 +79,20 @@ class ClearedRuns:
         return [run_id for ids in self._intervals.values() for run_id in ids]
 
 
-def looks_at_intervals(*, since_ms: int | None, now_ms: int, poke_seconds: float, looks: int) -> bool:
+def looks_at_intervals(context: Context, *, since_ms: int | None, now_ms: int, poke_seconds: float) -> bool:
     """Whether a look of a sensor in a worker is one that asks for runs of data intervals too. Where each look is a
     process of its own, it would read the lane of each interval that the pipeline ever had: now and then is enough.
 
     :param since_ms: when the first process of the try had itself rescheduled, milliseconds since the epoch; None in
         that process, which reads each lane once.
     :param poke_seconds: seconds between two looks, as they are asked for.
-    :param looks: how often the try was rescheduled: a scheduler that is busy, and backoff, make the pauses longer, and
-        looks that are farther apart than what they have to meet would miss it for hours.
     """
     if since_ms is None:
         return True
-    passed = now_ms - since_ms
-    return passed % _INTERVALS_EVERY_MS < max(1000 * poke_seconds, passed / max(1, looks))
+    # A busy scheduler, and backoff, make the pauses longer: looks that are farther apart than the time in which one of
+    # them has to fall would miss it for hours.
+    passed, rescheduled = now_ms - since_ms, context.get("task_reschedule_count") or 1
+    return passed % _INTERVALS_EVERY_MS < max(1000 * poke_seconds, passed / rescheduled)
 
 
 def _ids(runs: Iterable[RunIdentity], dag_id: str) -> Iterator[str]:
