@@ -178,9 +178,10 @@ class MaintenanceLog:
             return True  # written by a version that decided nothing
         if steps is not None:
             self._store.put_if_absent(path, encode_record({"steps": steps, "entry": own}))
-        elif self._store.get(path) is None:
+        decision = self._store.get(path)
+        if decision is None and steps is None:
             return False
-        decided = decode_record(self._store.get(path) or b"", where=f"{self._store.location}/{path}")
+        decided = decode_record(decision or b"", where=f"{self._store.location}/{path}")
         # An older version names no entry. A decision about another entry of this number does not count for this one.
         return decided.get("steps") is True and decided.get("entry", own) == own
 
