@@ -28,13 +28,14 @@ class HadoopFiles:
     """
 
     def __init__(self, spark: SparkSession, folder: str, *, options: Mapping[str, str]) -> None:
-        self._jvm: Any = spark._jvm
-        session: Any = spark._jsparkSession
+        classic: Any = spark
+        session = classic._jsparkSession
         conf = session.sessionState().newHadoopConf()
         for name, value in options.items():
             conf.set(name, value)
+        self._path = classic._jvm.org.apache.hadoop.fs.Path
         self._folder = self._path(folder)
-        self._system: Any = self._folder.getFileSystem(conf)
+        self._system = self._folder.getFileSystem(conf)
 
     def exists(self) -> bool:
         """Whether there is anything at the address itself; False also where the bucket does not answer."""
@@ -60,12 +61,9 @@ class HadoopFiles:
         :raises py4j.protocol.Py4JJavaError: if there is one of that name, or it cannot be written.
         """
         text = "".join(f"{line}\n" for line in lines)
-        stream = self._system.create(self._jvm.org.apache.hadoop.fs.Path(self._folder, name), False)
+        stream = self._system.create(self._path(self._folder, name), False)
         stream.write(text.encode("utf-8"))
         stream.close()  # not if the write has failed: `close` sends what there is
-
-    def _path(self, address: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(address)
 
 
 def files_in_bucket(spark: SparkSession, folder: str, *, options: Mapping[str, str]) -> HadoopFiles | None:

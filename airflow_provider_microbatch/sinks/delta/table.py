@@ -193,11 +193,9 @@ class OpenDeltaTable(OpenLogged):
     def _put_back(self, snapshot: Snapshot, key: BatchKey, found: Manifest, *, for_sure: bool) -> str | None:
         """See :meth:`put_back`."""
         number, present = snapshot.number(key), self._present_in(snapshot)
-        back = (
-            None
-            if number is None or not present.may_have(key)
-            else present.put_back_by(key, f"{number:016x}", for_sure=for_sure)
-        )
+        if number is None or not present.may_have(key):
+            return None
+        back = present.put_back_by(key, f"{number:016x}", for_sure=for_sure)
         told = f"are those of before attempt {found.epoch}: put back by {back}"
         return None if back is None else f"its rows in version {snapshot.version} {told}"
 
