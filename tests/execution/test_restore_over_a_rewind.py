@@ -97,6 +97,11 @@ class Counted(World):
                 return
 
 
+def three_batches(world: Counted) -> None:
+    for head in (2, 4, 6):
+        world.batch(head)
+
+
 def undone(world: World, to: int, between: Callable[[], None] = lambda: None) -> None:
     """The user undoes a rewind, and what came after it, in the table alone."""
     before, rows = lake(world).version(), ids(world)
@@ -107,26 +112,22 @@ def undone(world: World, to: int, between: Callable[[], None] = lambda: None) ->
 
 
 def the_newest(world: Counted) -> None:
-    for head in (2, 4, 6):
-        world.batch(head)
+    three_batches(world)
     undone(world, 1)
 
 
 def many(world: Counted) -> None:
-    for head in (2, 4, 6):
-        world.batch(head)
+    three_batches(world)
     undone(world, 0)
 
 
 def all_of_them(world: Counted) -> None:
-    for head in (2, 4, 6):
-        world.batch(head)
+    three_batches(world)
     undone(world, -1)
 
 
 def in_a_file_of_others(world: Counted) -> None:
-    for head in (2, 4, 6):
-        world.batch(head)
+    three_batches(world)
     lake(world).optimize.compact()
     undone(world, 1)
 
@@ -174,8 +175,7 @@ def smaller_batches_in_beside_a_joined_file(world: Counted) -> None:
 
 
 def larger_batches_in(world: Counted) -> None:
-    for head in (2, 4, 6):
-        world.batch(head)
+    three_batches(world)
     undone(world, 0, lambda: world.batch(6))
 
 
@@ -200,8 +200,7 @@ def two_rewinds(world: Counted) -> None:
 
 
 def two_rewinds_the_second_nearer(world: Counted) -> None:
-    for head in (2, 4, 6):
-        world.batch(head)
+    three_batches(world)
     before = lake(world).version()
     rewound(world, 0)
     world.reads(1)
@@ -225,8 +224,7 @@ def a_rewind_over_what_has_no_output(world: Counted) -> None:
 
 
 def to_a_moment_in_a_joined_file(world: Counted) -> None:
-    for head in (2, 4, 6):
-        world.batch(head)
+    three_batches(world)
     sink = world.pipeline.sink.open(SinkContext())
     wanted = Compaction(checkpoint=world.checkpoint_id, tables=world.checkpoint.tables, left_alone=lambda _: None)
     assert sink.compact(wanted).batches
@@ -339,8 +337,7 @@ def test_where_retention_has_removed_what_to_go_back_to_somebody_takes_them_out_
         world.by_hand(6)
         world.batch(7)
 
-    for head in (2, 4, 6):
-        world.batch(head)
+    three_batches(world)
     undone(world, 1, on_behind_them)
     for number in (0, 1):
         for log in ("offsets", "commits"):
@@ -387,8 +384,7 @@ def test_killed_at_any_change_of_that_rewind_it_is_finished(world: Counted, monk
 
 
 def test_an_attempt_of_before_the_restore_is_refused_and_its_next_try_names_the_way(world: Counted) -> None:
-    for head in (2, 4, 6):
-        world.batch(head)
+    three_batches(world)
     before = lake(world).version()
     rewound(world, 0)
     world.staged(50)
