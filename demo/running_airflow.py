@@ -118,7 +118,8 @@ class RunningAirflow(ABC):
                 return answer
             if time.monotonic() > deadline:
                 raise LocalAirflowError(
-                    f"waited {timeout:.0f} s for {what}, in vain. Logs are below {self.home / 'logs'}."
+                    f"waited {timeout:.0f} s for {what}, in vain. Logs are below {self.home / 'logs'}. Tasks that have "
+                    f"not succeeded, the newest first:\n{self._unfinished()}"
                 )
             time.sleep(every)
 
@@ -250,6 +251,21 @@ class RunningAirflow(ABC):
     @property
     def _more(self) -> str:
         return f"What the API server says is in {self.log_file('api-server')}."
+
+    def _unfinished(self, newest: int = 8, lines: int = 8) -> str:
+        """The ends of these tasks' logs: nothing else is left when somebody reads what a test has printed."""
+        told = []
+        try:
+            begun = self.api("GET", "dags/~/dagRuns/~/taskInstances", limit=100, order_by="-start_date")
+            open_ones = [one for one in begun["task_instances"] if one["state"] not in ("success", "removed")]
+            for one in open_ones[:newest]:
+                where = (one["dag_id"], one["dag_run_id"], one["task_id"], one["try_number"])
+                told.append(f"{one['state']}: {' '.join(map(str, where))}")
+                if one["try_number"]:
+                    told += self.task_log(*where).splitlines()[-lines:]
+        except (OSError, LocalAirflowError) as error:
+            told.append(f"its tasks cannot be told: {error}")
+        return "\n".join(told)
 
     def _tail(self, name: str, lines: int = 30) -> str:
         return "\n".join(self.log_file(name).read_text(errors="replace").splitlines()[-lines:])

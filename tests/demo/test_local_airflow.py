@@ -25,13 +25,17 @@ class Server:
     answers: list[int] = field(default_factory=list)
     calls: list[tuple[str, str]] = field(default_factory=list)
     """Method and path of each call, but for the token's."""
+    bodies: dict[str, dict[str, object]] = field(default_factory=dict)
+    """What is answered where the path has the text."""
 
     def answer(self, method: str, path: str) -> tuple[int, dict[str, object]]:
         if path == "/auth/token":
             return 200, {"access_token": "one"}
         self.calls.append((method, path))
         code = self.answers.pop(0) if self.answers else 200
-        return code, {"state": "success"} if code == 200 else {"detail": "it went wrong"}
+        if code != 200:
+            return code, {"detail": "it went wrong"}
+        return code, next((body for text, body in self.bodies.items() if text in path), {"state": "success"})
 
 
 @pytest.fixture
@@ -106,3 +110,29 @@ def test_whether_airflow_is_healthy_is_answered_at_once(airflow: LocalAirflow, s
     server.answers = [500]
     assert not airflow.healthy()
     assert len(server.calls) == 1
+
+
+def test_who_waits_in_vain_reads_which_tasks_have_not_succeeded_and_the_ends_of_their_logs(
+    airflow: LocalAirflow, server: Server
+) -> None:
+    names = {"dag_id": "orders", "dag_run_id": "one"}
+    server.bodies = {
+        "taskInstances?": {
+            "task_instances": [
+                {**names, "task_id": "batch", "try_number": 2, "state": "skipped"},
+                {**names, "task_id": "before", "try_number": 1, "state": "success"},
+                {**names, "task_id": "after", "try_number": 0, "state": None},
+            ]
+        },
+        "taskInstances/batch/logs/2": {"content": [{"event": "batch 1 is in progress"}]},
+    }
+    with pytest.raises(LocalAirflowError, match="the commit") as error:
+        airflow.wait_for(lambda: False, timeout=0, what="the commit")
+    told = str(error.value).splitlines()[1:]
+    assert told == ["skipped: orders one batch 2", "batch 1 is in progress", "None: orders one after 0"]
+
+
+def test_who_waits_in_vain_is_told_so_though_the_api_server_is_gone(airflow: LocalAirflow, server: Server) -> None:
+    server.answers = [404]
+    with pytest.raises(LocalAirflowError, match=r"waited 0 s for the commit, in vain(?s:.*)cannot be told.*404"):
+        airflow.wait_for(lambda: False, timeout=0, what="the commit")
