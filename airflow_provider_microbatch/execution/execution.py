@@ -226,7 +226,7 @@ class Execution:
         """
         key = look.planned.key
         try:
-            self.set_aside_if_due(key, newest=look.newest, run=run, engine=engine)
+            self.set_aside_if_due(look.planned, newest=look.newest, run=run, engine=engine)
             return self.open_attempt(key=key, run=run, code=code, engine=engine, look=look)
         except OutrunError as outrun:
             log.info("%s Looking again", outrun)
@@ -256,7 +256,7 @@ class Execution:
         :raises CheckpointError: if the state that the batch goes on from is not there.
         :raises EngineError: if anything else made the job fail before its stage was whole.
         """
-        make_ready(self.checkpoint, self.sink, attempt)
+        make_ready(self.checkpoint, self.sink, attempt, shape_is_checked=self.planner.has_begun)
         begin_attempt(self.checkpoint, attempt, pipeline=self.pipeline.name, sink=self.sink, live=self.pipeline.hooks)
         code = replace(code, secrets=self.planner.sources.secrets() | self.sink.secrets())
         try:
@@ -478,20 +478,20 @@ class Execution:
         """Set the batch aside if this failure was one too many; else the error stands. :raises BatchSetAsideError: if
         the batch is set aside now."""
         try:
-            self.set_aside_if_due(attempt.key, newest=attempt.epoch, run=attempt.run, engine=engine)
+            self.set_aside_if_due(self.load(attempt.key), newest=attempt.epoch, run=attempt.run, engine=engine)
         except BatchSetAsideError as alarm:
             raise alarm from error
         except (MicroBatchError, OSError) as reason:
             log.warning("Batch %s is not set aside by this run: %s", attempt.key, reason)
 
-    def set_aside_if_due(self, key: BatchKey, *, newest: int, run: RunIdentity | None, engine: Engine) -> None:
+    def set_aside_if_due(self, planned: PlannedBatch, *, newest: int, run: RunIdentity | None, engine: Engine) -> None:
         """See :func:`~airflow_provider_microbatch.execution.set_aside.set_aside_if_due`."""
         set_aside_if_due(
             pipeline=self.pipeline,
             checkpoint=self.checkpoint,
             sources=self.planner.sources,
             sink=self.sink,
-            planned=self.load(key),
+            planned=planned,
             newest=newest,
             run=run,
             now_ms=self._clock_ms(),

@@ -87,6 +87,8 @@ class Planner:
         """The sink of the batches."""
         self.own = OwnBatches(checkpoint=checkpoint, lane=lane)
         """Which batches of the lane are a run's."""
+        self.has_begun = False
+        """Whether :meth:`begin` has checked what it checks."""
         self.sources = OpenedSources(pipeline.sources, checkpoint=checkpoint, lane=lane.name, clock_ms=clock_ms)
 
     def begin(self, run: RunIdentity) -> None:
@@ -104,6 +106,7 @@ class Planner:
         self.check_identity()
         self.say_sink(plans=not run.was_cleared)
         check_shape(self.checkpoint, self.sink, lane=self.lane.name)
+        self.has_begun = True
 
     def say_sink(self, *, plans: bool, begins: bool = False) -> None:
         """Say which sink the pipeline has, for a rewind: it is to take nothing out of a table that does not come back.

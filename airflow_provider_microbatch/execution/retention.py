@@ -120,9 +120,11 @@ def apply_retention(checkpoint: Checkpoint, *, kept: int | None, lane: str = LIV
     :param kept: how many; None keeps all.
     :return: what was removed, or would be, in words.
     """
+    if kept is None:
+        return []
     logs = checkpoint.lane(lane)
     newest = logs.commit_log.latest_id()
-    if kept is None or newest is None or newest < kept:
+    if newest is None or newest < kept:
         return []
     command = _newest_command(checkpoint)
     if command is None:

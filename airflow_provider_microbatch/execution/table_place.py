@@ -215,10 +215,11 @@ def _not_counted_over(checkpoint: Checkpoint, table: OpenSink, key: BatchKey) ->
     return (number for number in numbers if not checkpoint.lane(key.lane).is_position(number))
 
 
-def make_ready(checkpoint: Checkpoint, sink: OpenSink, attempt: Attempt) -> None:
+def make_ready(checkpoint: Checkpoint, sink: OpenSink, attempt: Attempt, *, shape_is_checked: bool = False) -> None:
     """Call :meth:`OpenSink.make_ready` and :meth:`OpenSink.begin`. A table of a checkpoint from before ids gets an id
     on record as soon as it has shown the newest batch that was published there.
 
+    :param shape_is_checked: this process has planned, and has checked then that the table stays one table.
     :raises SinkError: if the table is away, cannot be written, or has batches of another form: the definition may have
         changed since the batch was planned, or only the task after the plan may have been cleared. Or if an earlier
         attempt may have published the batch to another table, and died before its commit.
@@ -226,7 +227,8 @@ def make_ready(checkpoint: Checkpoint, sink: OpenSink, attempt: Attempt) -> None
     check_there(checkpoint, sink)
     check_none_lost(checkpoint, sink, attempt.key)
     check_not_elsewhere(checkpoint, sink, attempt.key)
-    check_shape(checkpoint, sink, lane=attempt.key.lane)
+    if not shape_is_checked:
+        check_shape(checkpoint, sink, lane=attempt.key.lane)
     for table in sink.tables:
         table.make_ready(checkpoint.tables, is_there=partial(_is_there, checkpoint, table, beside=sink))
     sink.begin(attempt.batch, attempt.epoch)

@@ -152,7 +152,7 @@ class OpenFileSource(OpenSource):
 
     def absent(self, start: Offset | None, end: Offset | None) -> str | None:
         """The reason for a range without files, of a source that has read none yet and is given no schema."""
-        if self._reads.knows_schema or (start != end and self._usable(start, end)):
+        if self._reads.knows_schema or (start != end and self._usable(self._range(log_id(start), log_id(end)))):
             return None
         return (
             "there is no file in it, and none has been read yet to infer a schema from. Give it a schema: "
@@ -161,8 +161,9 @@ class OpenFileSource(OpenSource):
 
     def read(self, start: Offset | None, end: Offset | None) -> Read:
         """Return a read of the paths, grouped by their partition columns, with the schema as far as it is known."""
-        files = self._usable(start, end)
-        return self._reads.of(files, left_out=self._left_out(start, end, files))
+        planned = self._range(log_id(start), log_id(end))
+        files = self._usable(planned)
+        return self._reads.of(files, left_out=_left_out(planned, files))
 
     def telling_refused(self, read: Read) -> Read:
         if self._source.format not in PARSED:
@@ -175,16 +176,18 @@ class OpenFileSource(OpenSource):
 
     def splits_of(self, start: Offset | None, end: Offset | None) -> Sequence[Split]:
         """Return a split for each file, as soon as the columns are known."""
-        files = self._usable(start, end)
-        return self._reads.splits(files, left_out=self._left_out(start, end, files))
+        planned = self._range(log_id(start), log_id(end))
+        files = self._usable(planned)
+        return self._reads.splits(files, left_out=_left_out(planned, files))
 
     def stream(self, start: Offset | None, end: Offset | None) -> Stream | None:
         """Return the range as the first or second entry of a log of Spark's own source."""
         if not self._reads.may_be_streamed:
             return None
-        files = self._usable(start, end)
+        planned = self._range(log_id(start), log_id(end))
+        files = self._usable(planned)
         return self._reads.stream(
-            files, path=self._listing.base, begins=start is None, left_out=self._left_out(start, end, files)
+            files, path=self._listing.base, begins=start is None, left_out=_left_out(planned, files)
         )
 
     def left_out(
@@ -193,15 +196,12 @@ class OpenFileSource(OpenSource):
         """Describe the missing planned files that ``on_missing="skip"`` leaves out."""
         if self._source.on_missing == "fail":
             return None
-        return gone(self._left_out(start, end, self._usable(start, end)), before=(told or {}).get("left_out", ()))
-
-    def _left_out(self, start: Offset | None, end: Offset | None, files: list[Located]) -> list[str]:
-        there = {one.planned.path for one in files}
-        return [file.path for file in self._range(log_id(start), log_id(end)) if file.path not in there]
+        planned = self._range(log_id(start), log_id(end))
+        return gone(_left_out(planned, self._usable(planned)), before=(told or {}).get("left_out", ()))
 
     def verify(self, start: Offset | None, end: Offset | None, told: Mapping[str, Any] | None = None) -> None:
         """Repeat the check of :meth:`read`, and check that Spark has read every file that is there."""
-        files = self._usable(start, end)
+        files = self._usable(self._range(log_id(start), log_id(end)))
         if told is not None and (why := not_as_read(files, told)) is not None:
             raise SourceChangedError(f"source {self._name!r}: {why}")
 
@@ -376,15 +376,14 @@ class OpenFileSource(OpenSource):
     def _range(self, start: int, end: int) -> list[PlannedFile]:
         return [file for file in self._log.range(start, end) if file.lane == self._lane]
 
-    def _usable(self, start: Offset | None, end: Offset | None) -> list[Located]:
+    def _usable(self, planned: list[PlannedFile]) -> list[Located]:
         cleaned = self._cleaned()
-        files = self._range(log_id(start), log_id(end))
         try:
-            look = self._place.looks([file.path for file in files if file.log_id not in cleaned.done])
+            look = self._place.looks([file.path for file in planned if file.log_id not in cleaned.done])
         except SourceError as error:
             raise self._error(str(error)) from error
         return usable(
-            (self._locate(file, cleaned, look) for file in files),
+            (self._locate(file, cleaned, look) for file in planned),
             source=self._name,
             away=self._why_away,
             on_missing=self._source.on_missing,
@@ -494,3 +493,8 @@ class OpenFileSource(OpenSource):
 
     def _error(self, text: str) -> SourceError:
         return SourceError(f"source {self._name!r}: {text}")
+
+
+def _left_out(planned: list[PlannedFile], files: list[Located]) -> list[str]:
+    there = {one.planned.path for one in files}
+    return [file.path for file in planned if file.path not in there]
