@@ -12,8 +12,13 @@ from airflow_provider_microbatch.execution.rewind_named import way_back
 from airflow_provider_microbatch.runtime.streaming_folder import STATE
 from airflow_provider_microbatch.sinks import OpenSink
 
-_DAMAGE = re.compile("CANNOT_LOAD_STATE_STORE|CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED")
-"""What Spark says of a file of state that it cannot read."""
+_DAMAGE = re.compile(
+    r"(?:CANNOT_LOAD_STATE_STORE|CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED)"
+    r"(?!\.(?:\w+_OUT_OF_MEMORY|UNRELEASED_THREAD_ERROR|INVALID_CHANGE_LOG_\w+_VERSION|\w+_ROW_FORMAT_VALIDATION_FAILURE"
+    r"|FAILED_TO_GET_CHANGELOG_WRITER))[\w.]*"
+)
+"""The conditions of Spark that tell of a file of state that it cannot read. An executor without memory, a lock, a newer
+Spark's files or another schema are none: nobody is to rewind a pipeline whose files are whole."""
 
 
 def lost_state(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, *, told: str) -> CheckpointError | None:
@@ -34,8 +39,8 @@ def lost_state(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, *, told: s
         )
     elif damage is not None:
         what = (
-            f"in {checkpoint.location}/{STATE} Spark cannot load ({damage[0]}): most likely they are damaged, as when "
-            "a machine loses power"
+            f"in {checkpoint.location}/{STATE} Spark cannot load ({damage[0].rstrip('.')}): unless their store was "
+            "away just now, they are damaged, as when a machine loses power"
         )
     else:
         return None
