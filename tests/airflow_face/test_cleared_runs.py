@@ -167,6 +167,22 @@ def test_a_torn_entry_of_an_interval_keeps_no_other_run_from_being_found(
     assert ClearedRuns(by_intervals.pipeline).waiting(identity_of(context(by_intervals.root, number=4))) == cleared
 
 
+def test_a_torn_entry_of_what_is_new_keeps_no_other_run_from_being_found_and_no_run_is_remembered_twice(
+    world: World, runs: Runs
+) -> None:
+    (world.root / "checkpoint" / "offsets" / "1").write_text("torn")
+    clears, asking = ClearedRuns(world.pipeline), identity_of(context(world.root, number=4))
+    runs.queued = {"manual-1"}
+    assert clears.waiting(asking) is None
+    asked = runs.asked
+    runs.queued = {"manual-1", "manual-2"}
+    assert clears.waiting(asking) is None
+    assert runs.asked - asked == 2, "how many are queued, then all runs of the log at once"
+    runs.queued = {"run-1"}
+    assert clears.waiting(asking) == "run-1"
+    assert len(clears._live) <= 4
+
+
 def test_the_lanes_of_intervals_are_read_where_the_live_log_has_no_run_that_waits(
     by_intervals: World, runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
