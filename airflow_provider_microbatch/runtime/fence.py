@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.runtime.failure import BatchFailure
-from airflow_provider_microbatch.runtime.hadoop_files import files_in_bucket
+from airflow_provider_microbatch.runtime.hadoop_files import seen_in_bucket
 from airflow_provider_microbatch.runtime.report import NONE
 from airflow_provider_microbatch.runtime.session import path_beside_driver
 
@@ -107,9 +107,9 @@ class Fence:
                 with suppress(OSError):
                     self._fenced = here.exists()
                 return self._fenced
-            bucket = files_in_bucket(self._spark, self._path, options=self._options)
-            if bucket is not None:
-                self._fenced = bucket.exists()
+            in_bucket = seen_in_bucket(self._spark, self._path, options=self._options)
+            if in_bucket is not None:
+                self._fenced = in_bucket
                 return self._fenced
             try:
                 # Resolving the table looks for the file. Reading it would be a job, which waits for a free core, and

@@ -38,14 +38,8 @@ class HadoopFiles:
         self._system = self._folder.getFileSystem(conf)
 
     def exists(self) -> bool:
-        """Whether there is anything at the address itself; False also where the bucket does not answer."""
-        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-
-        try:
-            return bool(self._system.exists(self._folder))
-        except Py4JError as error:
-            log.debug("no look at %s: %s", self._folder, error)
-            return False
+        """Whether there is anything at the address itself."""
+        return bool(self._system.exists(self._folder))
 
     def below(self) -> Iterator[tuple[str, int]]:
         """Paths of all files, relative to the folder, with their bytes."""
@@ -71,3 +65,16 @@ def files_in_bucket(spark: SparkSession, folder: str, *, options: Mapping[str, s
     if not folder.startswith(_WHOLE_OR_NOT_THERE) or type(spark).__module__.startswith("pyspark.sql.connect"):
         return None
     return HadoopFiles(spark, folder, options=options)
+
+
+def seen_in_bucket(spark: SparkSession, address: str, *, options: Mapping[str, str]) -> bool | None:
+    """Whether there is anything at the address; False also where the bucket does not answer, or cannot be reached. None
+    if this process does not reach files there without a job of Spark."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+    try:
+        bucket = files_in_bucket(spark, address, options=options)
+        return None if bucket is None else bucket.exists()
+    except Py4JError as error:
+        log.debug("no look at %s: %s", address, error)
+        return False

@@ -66,6 +66,13 @@ def test_a_look_for_a_mark_that_is_not_there_leaves_no_word_in_the_log(spark: An
         assert "asked for alone" in log.toString(), "this is how it would be told"
 
 
+def test_a_bucket_that_the_driver_has_no_file_system_for_ends_no_watch(spark: Any) -> None:
+    fence = Fence(spark, "s3a://lake/_staging/attempt=1.fence")
+    fence.check()
+    with fence.watched():
+        pass
+
+
 def test_an_attempt_that_is_fenced_mid_job_stops_its_spark(
     spark: Any, sink: FileSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
