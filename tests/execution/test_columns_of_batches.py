@@ -12,6 +12,7 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.delta import DeltaSink
+from airflow_provider_microbatch.sinks.iceberg.ledger import Ledger
 from airflow_provider_microbatch.sinks.iceberg.opened import OpenIceberg
 from tests.execution.typed_commands import said
 from tests.execution.world import World
@@ -75,3 +76,15 @@ def test_an_iceberg_table_without_them_gets_no_batch_twice(tmp_path: Path) -> No
         with pytest.raises(SinkError, match=GONE):
             doing()
     assert len(table(sink).scan().to_arrow()) == 3
+
+
+def test_an_iceberg_table_with_them_is_not_asked_for_all_its_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be 100,000, and it is asked between look and commit."""
+    sink: OpenIceberg = opened_in(tmp_path / "lake")
+    publish(sink, 6)
+    monkeypatch.setattr(Ledger, "batches", lambda *_: pytest.fail("all batches were read"))
+    sink.check_whole()
+    publish(sink, 7)
+    assert len(table(sink).scan().to_arrow()) == 6
