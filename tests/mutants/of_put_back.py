@@ -6,6 +6,7 @@ from tests.mutants.mutation import Mutation
 
 TAKEN_OUT = "tests/checkpoint/test_taken_out.py"
 OVER_A_REWIND = "tests/execution/test_restore_over_a_rewind.py"
+RECORDS = "tests/execution/test_restore_and_its_records.py"
 SHARED = "tests/execution/test_restore_into_shared_files.py"
 DELTA = "tests/sinks/test_delta_put_back.py"
 OLDER_ROWS = "tests/execution/test_letters_beside_older_rows.py"
@@ -91,6 +92,22 @@ MUTATIONS = [
         old="if known.issuperset(back) else -1\n",
         new="if taken else max(back) - 1\n",
         tests=(OVER_A_REWIND,),
+    ),
+    Mutation(
+        name="a batch that came back, and is on no record, is not asked for beside those that are",
+        why="the rewind that is named leaves batches of other ranges, and rows go",
+        file="execution/came_back.py",
+        old="                back = sorted({*back, *table.came_back(one, None, checkpoint.tables)})\n",
+        new="",
+        tests=(RECORDS,),
+    ),
+    Mutation(
+        name="a rewind looks for no batch that came back and is on no record",
+        why="one that does not go far enough is accepted, and rows go",
+        file="upkeep/commands/back_again.py",
+        old="            back = table.came_back(lane, None, checkpoint.tables.following_moves)\n",
+        new="            back = table.came_back(lane, [], checkpoint.tables.following_moves)\n",
+        tests=(RECORDS,),
     ),
     Mutation(
         name="rows of a plan of before are those of the batch that is in",

@@ -32,12 +32,11 @@ def back_again(checkpoint: Checkpoint, recorded: Recorded, *, lane: str, to: int
 
     :raises MaintenanceError: if they may be of what batches up to ``to`` have read.
     """
-    # Each number is a question to the log. Where no rewind is on record, only one to before all batches is enough.
-    ids = None if to < 0 else {id for one in checkpoint.maintenance.taken_out().get(lane, ()) for id in one.ids}
     found = list[BackAgain]()
     for table in _usable(recorded):
         with suppress(SinkError):  # one that is away is told of as it is asked for its batches
-            back = table.came_back(lane, ids, checkpoint.tables.following_moves)
+            # Also those of which no rewind is on record, as after a copy: then one to before all batches is enough.
+            back = table.came_back(lane, None, checkpoint.tables.following_moves)
             if back and not InForce(checkpoint, recorded, lane).has(table):
                 continue
             enough = goes_back_to(checkpoint, lane, back) if back else None
