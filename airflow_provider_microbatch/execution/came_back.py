@@ -3,17 +3,23 @@
 What they are of is read again since, in batches of other ranges, some of which have gone with the RESTORE. The rows do
 not tell which, so nothing comes on top of them, and there is one way on: a rewind to where none of that had been read.
 It takes out these rows, and all that was made since, and has it read again, as if it had never been made.
+
+Rows in a table that the pipeline has left are no reason to take anything out of the one that it writes to: no rewind is
+named for them, none takes them out, and a person says what they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LETTERS, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
-from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.exceptions import CorruptEntryError, DefinitionError, SinkError
+from airflow_provider_microbatch.execution.ran_last import newest_pipeline
+from airflow_provider_microbatch.execution.recorded_sinks import places_of, tables_in
 from airflow_provider_microbatch.sinks import OpenSink
 
 _NAMED = 20
@@ -51,23 +57,51 @@ def goes_back_to(checkpoint: Checkpoint, lane: str, back: Collection[int]) -> in
     return to if checkpoint.lane(lane).can_be_rewound_to(to) else None
 
 
+def is_left(checkpoint: Checkpoint, table: OpenSink, lane: str) -> bool:
+    """Whether the pipeline does not write to the table any more, as the run that planned last names it. Clears and
+    attempts tell nothing: they may be of the code of long ago. Of dead letters, which are run again as the newest
+    attempt had the pipeline, that one does not write there either. False where nobody can tell.
+    """
+    try:
+        said = checkpoint.sinks_in_force.get()
+        newest = newest_pipeline(checkpoint) if lane == LETTERS else None
+        again = None if newest is None else checkpoint.definitions.sink(newest[0])
+    except (CorruptEntryError, DefinitionError):
+        return False
+    if said is None:
+        return False
+    places = (place for form in (said[-1], again) for place in places_of(tables_in(form, beside=table)))
+    with suppress(SinkError):  # one that cannot be asked whether it was moved is at its own address
+        return not any(table.is_written_by(place, checkpoint.tables) for place in places)
+    return True
+
+
 def told_of(checkpoint: Checkpoint, table: OpenSink, lane: str, back: Collection[int]) -> str:
     """That batches came back, in words, and the way on.
 
     :param back: all of them; at least one.
     """
-    logs, to = checkpoint.lane(lane), goes_back_to(checkpoint, lane, back)
     shown = ", ".join(str(BatchKey(lane, id)) for id in sorted(back)[:_NAMED]) + (" …" if len(back) > _NAMED else "")
     what = (
         f"{table.location()} has rows again that a rewind has taken out, of batch {shown}: somebody has put the table "
-        "back (RESTORE). What they are of is read again, or was. So nothing is planned and no clear accepted: "
+        "back (RESTORE)."
     )
+    those = f"WHERE lane = '{lane}' AND batch_id IN ({', '.join(map(str, sorted(back)))})"
+    if is_left(checkpoint, table, lane):
+        return (
+            f"{what} The pipeline, as it planned last, does not write to this table any more: they are in the way of "
+            "nothing but a clear of before that, and no rewind takes them out. Keep them there, as nobody's, by UPDATE "
+            f"… SET lane = NULL, batch_id = NULL {those}; or, if all that they are of is elsewhere too, take them out "
+            f"by DELETE … {those}."
+        )
+    what += " What they are of is read again, or was. So nothing is planned and no clear accepted: "
+    logs, to = checkpoint.lane(lane), goes_back_to(checkpoint, lane, back)
     if to is not None:
         rewind = command(logs, f"rewind --to {to} --drop-output")
         since = f"came after batch {to}" if to >= 0 else "the lane has made"
         return f"{what}first {rewind} takes them out, with all that {since}, and has it read again."
     return (
         f"{what}from where it has to be read again is not on record any more (retention). First take them out there, "
-        f"by DELETE … WHERE lane = '{lane}' AND batch_id IN ({', '.join(map(str, sorted(back)))}); then `microbatch "
-        f"check {quote(checkpoint.location)} --table` names the batches of which rows are missing."
+        f"by DELETE … {those}; then `microbatch check {quote(checkpoint.location)} --table` names the batches of which "
+        "rows are missing."
     )

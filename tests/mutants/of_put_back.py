@@ -7,6 +7,7 @@ from tests.mutants.mutation import Mutation
 TAKEN_OUT = "tests/checkpoint/test_taken_out.py"
 OVER_A_REWIND = "tests/execution/test_restore_over_a_rewind.py"
 RECORDS = "tests/execution/test_restore_and_its_records.py"
+LEFT = "tests/execution/test_restore_of_a_left_table.py"
 SHARED = "tests/execution/test_restore_into_shared_files.py"
 DELTA = "tests/sinks/test_delta_put_back.py"
 OLDER_ROWS = "tests/execution/test_letters_beside_older_rows.py"
@@ -92,6 +93,30 @@ MUTATIONS = [
         old="if known.issuperset(back) else -1\n",
         new="if taken else max(back) - 1\n",
         tests=(OVER_A_REWIND,),
+    ),
+    Mutation(
+        name="rows that came back to a table that the pipeline has left are as those in that of now",
+        why="the rewind that is named empties the table of now, and leaves them",
+        file="execution/came_back.py",
+        old="    if is_left(checkpoint, table, lane):\n",
+        new="    if False:\n",
+        tests=(LEFT,),
+    ),
+    Mutation(
+        name="a clear of before says too to which tables the pipeline writes by now",
+        why="the rewind that is named empties the table of now, and leaves what is in the one of before",
+        file="execution/came_back.py",
+        old="for form in (said[-1], again) for",
+        new="for form in (*said, again) for",
+        tests=(LEFT,),
+    ),
+    Mutation(
+        name="dead letters in a table that the newest attempt did not write to are nobody's",
+        why="no run plans, and the rewind that is named finds nothing to do",
+        file="execution/came_back.py",
+        old="for form in (said[-1], again) for",
+        new="for form in ([again] if again else said[-1:]) for",
+        tests=(LEFT,),
     ),
     Mutation(
         name="a batch that came back, and is on no record, is not asked for beside those that are",

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import MaintenanceError, SinkError
-from airflow_provider_microbatch.execution.came_back import goes_back_to, told_of
+from airflow_provider_microbatch.execution.came_back import goes_back_to, is_left, told_of
 from airflow_provider_microbatch.sinks import OpenSink
-from airflow_provider_microbatch.upkeep.commands.for_good import InForce
 from airflow_provider_microbatch.upkeep.commands.site import Recorded, tables_of
 from airflow_provider_microbatch.upkeep.commands.steps import DropOutput
 
@@ -37,7 +36,7 @@ def back_again(checkpoint: Checkpoint, recorded: Recorded, *, lane: str, to: int
         with suppress(SinkError):  # one that is away is told of as it is asked for its batches
             # Also those of which no rewind is on record, as after a copy: then one to before all batches is enough.
             back = table.came_back(lane, None, checkpoint.tables.following_moves)
-            if back and not InForce(checkpoint, recorded, lane).has(table):
+            if back and is_left(checkpoint, table, lane):
                 continue
             enough = goes_back_to(checkpoint, lane, back) if back else None
             if enough is not None and to > enough:
