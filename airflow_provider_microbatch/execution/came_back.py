@@ -10,13 +10,15 @@ named for them, none takes them out, and a person says what they are.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LETTERS, BatchKey
+from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.checkpoint.lane import command
+from airflow_provider_microbatch.checkpoint.maintenance import TakenOut
 from airflow_provider_microbatch.exceptions import CorruptEntryError, DefinitionError, SinkError
 from airflow_provider_microbatch.execution.ran_last import newest_pipeline
 from airflow_provider_microbatch.execution.recorded_sinks import places_of, tables_in
@@ -24,6 +26,11 @@ from airflow_provider_microbatch.sinks import OpenSink
 
 _NAMED = 20
 """How many batches are named at most."""
+
+
+Back = Mapping[int, Collection[str]]
+"""Batches of a lane that came back; by number, the digests of the plans that their rows are of, none if nobody can tell
+them."""
 
 
 def check_none_came_back(checkpoint: Checkpoint, sink: OpenSink, lane: str) -> None:
@@ -34,26 +41,50 @@ def check_none_came_back(checkpoint: Checkpoint, sink: OpenSink, lane: str) -> N
     """
     taken = checkpoint.maintenance.taken_out()
     for one in dict.fromkeys((lane, LETTERS)):
-        ids = {id for command in taken.get(one, ()) for id in command.ids}
+        ids = ids_of(taken.get(one, ()))
         for table in sink.tables if ids else ():
-            back = table.came_back(one, ids, checkpoint.tables)
-            if back:
-                # A copy has left some records behind: of a batch without one nobody knows how far to go back.
-                back = sorted({*back, *table.came_back(one, None, checkpoint.tables)})
-                raise SinkError(told_of(checkpoint, table, one, back))
+            if table.came_back(one, ids, checkpoint.tables):
+                raise SinkError(told_of(checkpoint, table, one, all_back(checkpoint, table, one, checkpoint.tables)))
 
 
-def goes_back_to(checkpoint: Checkpoint, lane: str, back: Collection[int]) -> int | None:
+def ids_of(taken: Iterable[TakenOut]) -> set[int]:
+    """Numbers of the batches whose output these commands have taken out of a table."""
+    return {id for one in taken for id in one.ids}
+
+
+def all_back(checkpoint: Checkpoint, table: OpenSink, lane: str, tables: KnownTables) -> Back:
+    """All batches of the lane that came back to the table. Also those of which no rewind is on record, as where the
+    checkpoint is of an export: nobody knows how far to go back for them.
+
+    :raises SinkError: if the table cannot tell.
+    """
+    ids = ids_of(checkpoint.maintenance.taken_out().get(lane, ()))
+    return {**table.came_back(lane, None, tables), **(table.came_back(lane, ids, tables) if ids else {})}
+
+
+def taken_by(taken: Sequence[TakenOut], id: int, digests: Collection[str]) -> list[int]:
+    """Which of the commands, by their places, have taken out what came back of a batch: the newest that has each of the
+    plans, since one before may have been given up; of rows whose plan nobody can tell, or that is of an older version,
+    each that has the number. None if that is not on record.
+
+    :param digests: of the plans that the rows are of, if they are known.
+    """
+    known = [[at for at, one in enumerate(taken) if (id, digest) in one.digests] for digest in digests]
+    if known and all(known):
+        return [places[-1] for places in known]
+    return [at for at, one in enumerate(taken) if id in one.ids]
+
+
+def goes_back_to(checkpoint: Checkpoint, lane: str, back: Back) -> int | None:
     """The batch to which a rewind takes out all that may have been made of what these are of; -1 for none at all. None
     if nothing can be rewound so far, since retention has removed that.
 
     :param back: all batches that came back, also those of which no rewind is on record.
     """
     taken = checkpoint.maintenance.taken_out().get(lane, [])
-    known = {id for one in taken for id in one.ids}
-    first = next((at for at, one in enumerate(taken) if one.ids.intersection(back)), 0)
+    by = [taken_by(taken, id, digests) for id, digests in back.items()]
     # What the first one took out is read again by batches that follow on what a later one has left, which may be less.
-    to = min(one.to for one in taken[first:]) if known.issuperset(back) else -1
+    to = min(one.to for one in taken[min(map(min, by)) :]) if all(by) else -1
     return to if checkpoint.lane(lane).can_be_rewound_to(to) else None
 
 
@@ -76,7 +107,7 @@ def is_left(checkpoint: Checkpoint, table: OpenSink, lane: str) -> bool:
     return True
 
 
-def told_of(checkpoint: Checkpoint, table: OpenSink, lane: str, back: Collection[int]) -> str:
+def told_of(checkpoint: Checkpoint, table: OpenSink, lane: str, back: Back) -> str:
     """That batches came back, in words, and the way on.
 
     :param back: all of them; at least one.
@@ -86,13 +117,11 @@ def told_of(checkpoint: Checkpoint, table: OpenSink, lane: str, back: Collection
         f"{table.location()} has rows again that a rewind has taken out, of batch {shown}: somebody has put the table "
         "back (RESTORE)."
     )
-    those = f"WHERE lane = '{lane}' AND batch_id IN ({', '.join(map(str, sorted(back)))})"
     if is_left(checkpoint, table, lane):
         return (
             f"{what} The pipeline, as it planned last, does not write to this table any more: they are in the way of "
-            "nothing but a clear of before that, and no rewind takes them out. Keep them there, as nobody's, by UPDATE "
-            f"… SET lane = NULL, batch_id = NULL {those}; or, if all that they are of is elsewhere too, take them out "
-            f"by DELETE … {those}."
+            f"nothing but a clear of before that, and no rewind takes them out. {keeps(lane, back)}; or, if all that "
+            f"they are of is elsewhere too, take them out by DELETE … {_those(lane, back)}."
         )
     what += " What they are of is read again, or was. So nothing is planned and no clear accepted: "
     logs, to = checkpoint.lane(lane), goes_back_to(checkpoint, lane, back)
@@ -100,8 +129,19 @@ def told_of(checkpoint: Checkpoint, table: OpenSink, lane: str, back: Collection
         rewind = command(logs, f"rewind --to {to} --drop-output")
         since = f"came after batch {to}" if to >= 0 else "the lane has made"
         return f"{what}first {rewind} takes them out, with all that {since}, and has it read again."
+    oldest = next(iter(logs.offset_log.ids()), 0)
     return (
-        f"{what}from where it has to be read again is not on record any more (retention). First take them out there, "
-        f"by DELETE … {those}; then `microbatch check {quote(checkpoint.location)} --table` names the batches of which "
-        "rows are missing."
+        f"{what}from where it has to be read again is not on record any more (retention). {keeps(lane, back)}: what is "
+        f"read again comes beside them. Or take them out by DELETE … {_those(lane, back)}; then `microbatch check "
+        f"{quote(checkpoint.location)} --table` names the batches of which rows are missing, but none before batch "
+        f"{oldest}: what those had read, and went with the RESTORE, is named by nobody."
     )
+
+
+def keeps(lane: str, ids: Collection[int]) -> str:
+    """How a person keeps rows that came back, in words: nothing takes out what is nobody's."""
+    return f"Keep them there, as nobody's, by UPDATE … SET lane = NULL, batch_id = NULL {_those(lane, ids)}"
+
+
+def _those(lane: str, ids: Collection[int]) -> str:
+    return f"WHERE lane = '{lane}' AND batch_id IN ({', '.join(map(str, sorted(ids)))})"

@@ -6,16 +6,19 @@ import shutil
 
 import pytest
 
-from tests.execution.maintaining import expire_all
+from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.upkeep.commands.steps import DropOutput
+from airflow_provider_microbatch.upkeep.table_check import check_table
+from tests.execution.maintaining import Killed, applied, expire_all, rewind
 from tests.execution.test_dead_letters import typed
-from tests.execution.test_restore_over_a_rewind import Counted, ids, is_refused, lake, rewound
+from tests.execution.test_restore_over_a_rewind import Counted, ids, is_refused, lake, many, rewound, three_batches
 from tests.execution.test_restore_over_a_rewind import world as world
 from tests.execution.two_tables import is_clean
-from tests.execution.typed_commands import said
+from tests.execution.typed_commands import advised, said
 
 
 def records_left_behind(world: Counted) -> None:
-    """As a copy of the checkpoint does."""
+    """As an export of the checkpoint does."""
     shutil.rmtree(world.root / "checkpoint" / "maintenance")
 
 
@@ -33,11 +36,22 @@ def half_on_record(world: Counted) -> None:
     lake(world).restore(before)
 
 
+def at_ones_word(world: Counted, told: str) -> None:
+    """What the rows are of is on no record, so a person has to say that it is read again."""
+    (words,) = advised(told, world)
+    expire_all(world.root)
+    version = lake(world).version()
+    status, text = said(words)
+    assert (status, lake(world).version()) == (2, version)
+    assert "what they had read is on no record" in text
+    assert said([*words, "--allow-skip"])[0] == 0
+
+
 def test_where_one_that_came_back_is_on_no_record_all_is_read_again(world: Counted) -> None:
     half_on_record(world)
     told = is_refused(world, lambda: world.run(50))
     assert "--to -1 --drop-output" in told
-    typed(world, told)
+    at_ones_word(world, told)
     world.rests()
     assert ids(world) == list(range(1, 11))
     assert is_clean(world)
@@ -54,3 +68,61 @@ def test_no_nearer_rewind_is_accepted_then(world: Counted, is_any_on_record: boo
     assert (status, lake(world).version()) == (2, version)
     assert "--to -1 --drop-output` takes them out" in text
     assert "Nothing was done" in text
+
+
+def test_who_begins_anew_where_no_rewind_is_on_record_has_all_read_again(world: Counted) -> None:
+    """What was exported has no record of commands. `check` finds it, and so does a publish."""
+    many(world)
+    records_left_behind(world)
+    with pytest.raises(SinkError, match=r"has rows again that were taken out, .* check .* --table` names the way on"):
+        world.batch(7)
+    (told,) = (one.message for one in check_table(world.checkpoint, everything=True).findings if "again" in one.message)
+    assert "rewind " in told
+    assert "--to -1 --drop-output" in told
+    at_ones_word(world, told)
+    world.rests()
+    assert ids(world) == list(range(1, 8))
+    assert is_clean(world)
+
+
+def test_an_older_rewind_whose_batches_had_the_same_numbers_does_not_count(world: Counted) -> None:
+    for head in (2, 4, 6, 8):
+        world.batch(head)
+    rewound(world, -1)
+    world.reads(2)
+    world.rests()
+    before = lake(world).version()
+    rewound(world, 2)
+    lake(world).restore(before)
+    leads_on_by(world, 2)
+
+
+def test_one_that_was_given_up_before_it_took_anything_out_does_not_count(
+    world: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object, **__: object) -> None:
+        raise Killed
+
+    three_batches(world)
+    before = lake(world).version()
+    expire_all(world.root)
+    with monkeypatch.context() as patched:
+        patched.setattr(DropOutput, "apply", killed)
+        with pytest.raises(Killed):
+            applied(world, rewind(-1))
+    expire_all(world.root)
+    assert said(["repair", world.pipeline.checkpoint, "--give-up"])[0] == 0
+    assert lake(world).version() == before
+    rewound(world, 1)
+    lake(world).restore(before)
+    leads_on_by(world, 1)
+
+
+def leads_on_by(world: Counted, to: int) -> None:
+    told = is_refused(world, lambda: world.run(50))
+    assert f"--to {to} --drop-output" in told
+    typed(world, told)
+    head = int((world.root / "head").read_text())
+    world.rests()
+    assert ids(world) == list(range(1, head + 1))
+    assert is_clean(world)

@@ -72,7 +72,7 @@ def test_batches_that_are_there_as_they_were_published_are_not_told_of(sink: Ope
 
 def back(sink: OpenSink, *asked: int) -> list[int]:
     """Those of the live lane that came back."""
-    return sink.came_back("live", asked or None, NOTHING_KNOWN)
+    return list(sink.came_back("live", asked or None, NOTHING_KNOWN))
 
 
 def is_not_published(sink: OpenSink, root: Path, number: int, *of: int) -> None:

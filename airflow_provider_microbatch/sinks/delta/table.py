@@ -220,12 +220,13 @@ class OpenDeltaTable(OpenLogged):
             snapshot, keys = self._ever_in(tables, lane, after=number)
             return [] if snapshot is None else [key.id for key in keys if snapshot.number(key) is not None]
 
-    def came_back(self, lane: str, ids: Iterable[int] | None, tables: KnownTables) -> list[int]:
+    def came_back(self, lane: str, ids: Iterable[int] | None, tables: KnownTables) -> Mapping[int, frozenset[str]]:
         with self._telling("look for batches that were taken out"):
             snapshot, keys = self._ever_in(tables, lane)
             asked = None if ids is None else set(ids)
             keys = [key for key in keys if asked is None or key.id in asked]
-            return [] if snapshot is None else [key.id for key in self._back(snapshot, keys)]
+            back = [] if snapshot is None else self._back(snapshot, keys)
+            return {} if snapshot is None else {key.id: self._plans_back(snapshot, key) for key in back}
 
     def _ever_in(self, tables: KnownTables, lane: str, *, after: int = -1) -> tuple[Snapshot | None, list[BatchKey]]:
         """The table as it is now, and all batches of the lane that were ever in, or about to be; no table where there
@@ -258,6 +259,19 @@ class OpenDeltaTable(OpenLogged):
             )
         others = {other for path in paths if (other := self._number_of(path)) != number}
         return any(self._plan(key, other) != self._plan(key, number) for other in others)
+
+    def _plans_back(self, snapshot: Snapshot, key: BatchKey) -> frozenset[str]:
+        """The digests of the plans, beside the one that is in, of which the snapshot has rows; none if nobody can tell
+        those of all rows."""
+        number, present = snapshot.number(key), self._present_in(snapshot)
+        if present.may_share(key):
+            return frozenset()
+        try:
+            plans = {self._plan(key, self._number_of(path)) for path in present.own_of(key)}
+            now = None if number is None else self._plan(key, number)
+        except SinkError:
+            return frozenset()  # a manifest is gone
+        return frozenset() if None in plans else frozenset(plan.digest for plan in plans if plan and plan != now)
 
     def _plan(self, key: BatchKey, number: int) -> BatchIdentity | None:
         return self._records.get(key, number).identity
