@@ -59,7 +59,18 @@ def all_back(checkpoint: Checkpoint, table: OpenSink, lane: str, tables: KnownTa
     :raises SinkError: if the table cannot tell.
     """
     ids = ids_of(checkpoint.maintenance.taken_out().get(lane, ()))
-    return {**table.came_back(lane, None, tables), **(table.came_back(lane, ids, tables) if ids else {})}
+    found = {
+        id: digests
+        for id, digests in table.came_back(lane, None, tables).items()
+        if not _are_adopted(checkpoint, BatchKey(lane, id), digests)
+    }
+    return {**found, **(table.came_back(lane, ids, tables) if ids else {})}
+
+
+def _are_adopted(checkpoint: Checkpoint, key: BatchKey, digests: Collection[str]) -> bool:
+    """Whether the rows are the batch's, by another plan that it has adopted: a clear has made them anew since."""
+    adoption = checkpoint.adoptions.get(key)
+    return adoption is not None and adoption.identity is not None and {*digests} == {adoption.identity.digest}
 
 
 def taken_by(taken: Sequence[TakenOut], id: int, digests: Collection[str]) -> list[int]:

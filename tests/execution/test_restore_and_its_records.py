@@ -6,6 +6,8 @@ import shutil
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.records import encode_record
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.upkeep.commands.steps import DropOutput
 from airflow_provider_microbatch.upkeep.table_check import check_table
@@ -126,3 +128,22 @@ def leads_on_by(world: Counted, to: int) -> None:
     world.rests()
     assert ids(world) == list(range(1, head + 1))
     assert is_clean(world)
+
+
+def test_of_rows_that_were_adopted_and_made_anew_since_no_rewind_is_told(world: Counted) -> None:
+    """They are of another plan of this checkpoint, which was restored from before it, say."""
+    three_batches(world)
+    key, before = BatchKey("live", 2), lake(world).version()
+    attempt = world.checkpoint.attempts.get(key, 1)
+    assert attempt is not None
+    assert attempt.identity is not None
+    rewound(world, 1)
+    world.rests()
+    records_left_behind(world)
+    lake(world).restore(before)
+    assert "has rows again" in " ".join(one.message for one in check_table(world.checkpoint, everything=True).findings)
+    adopted = world.root / "checkpoint" / "adopted" / "live" / "2"
+    adopted.parent.mkdir(parents=True)
+    adopted.write_bytes(encode_record({"identity": attempt.identity.to_dict(), "epoch": 1}))
+    told = " ".join(one.message for one in check_table(world.checkpoint, everything=True).findings)
+    assert "has rows again" not in told
