@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.delta import DeltaSink
+from airflow_provider_microbatch.sinks.delta.table import OpenDeltaTable
 from tests.execution.maintaining import expire_all
 from tests.execution.test_restore_over_a_rewind import ids, is_refused, lake, rewound
 from tests.execution.typed_commands import advised, said
@@ -93,3 +95,22 @@ def test_where_no_rewind_goes_the_rows_are_kept_as_nobodys(tmp_path: Path) -> No
     world.land(4)
     assert world.run(13) is not None
     assert ids(world) == [1, 2, 3, 4]
+
+
+def test_a_table_that_cannot_tell_what_came_back_is_no_table_where_nothing_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plans are refused for it, and a rewind that finds nothing to do leads nowhere."""
+
+    def refused(*_: object) -> None:
+        raise SinkError("the Delta table has a file which lies in another folder: it is a clone.")
+
+    world = Landed(tmp_path)
+    before = lake(world).version()
+    rewound(world, 0)
+    lake(world).restore(before)
+    (words,) = advised(is_refused(world, lambda: world.run(10)), world)
+    monkeypatch.setattr(OpenDeltaTable, "came_back", refused)
+    status, text = world.typed(words)
+    assert status == 2
+    assert "it is a clone" in text

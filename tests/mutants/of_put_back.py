@@ -275,8 +275,8 @@ MUTATIONS = [
         name="a rewind that does not go far enough takes out rows that came back",
         why="what they are of, and was read by batches before, is there twice or not at all",
         file="upkeep/commands/back_again.py",
-        old="            if enough is not None and to > enough:\n",
-        new="            if False:\n",
+        old="        if enough is not None and to > enough:\n",
+        new="        if False:\n",
         tests=(OVER_A_REWIND,),
     ),
     Mutation(

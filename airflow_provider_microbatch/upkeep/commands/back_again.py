@@ -35,17 +35,23 @@ def back_again(checkpoint: Checkpoint, recorded: Recorded, *, lane: str, to: int
     a table to which the pipeline does not write any more they stay: nothing comes on top of them there.
 
     :raises MaintenanceError: if they may be of what batches up to ``to`` have read.
+    :raises SinkError: if a table that is there, and that the pipeline writes to, cannot tell.
     """
     found = list[BackAgain]()
     for table in _usable(recorded):
-        with suppress(SinkError):  # one that is away is told of as it is asked for its batches
+        try:
             back = all_back(checkpoint, table, lane, checkpoint.tables.following_moves)
-            if back and is_left(checkpoint, table, lane):
-                continue
-            enough = goes_back_to(checkpoint, lane, back) if back else None
-            if enough is not None and to > enough:
-                raise MaintenanceError(f"{told_of(checkpoint, table, lane, back)} Nothing was done.")
-            found += [BackAgain(id=id, table=table, digests=digests) for id, digests in back.items() if id > to]
+        except SinkError:
+            # One that is away is told of as it is asked for its batches. Another is what plans are refused for.
+            if table.seems_away(checkpoint.tables) is None and not is_left(checkpoint, table, lane):
+                raise
+            continue
+        if not back or is_left(checkpoint, table, lane):
+            continue
+        enough = goes_back_to(checkpoint, lane, back)
+        if enough is not None and to > enough:
+            raise MaintenanceError(f"{told_of(checkpoint, table, lane, back)} Nothing was done.")
+        found += [BackAgain(id=id, table=table, digests=digests) for id, digests in back.items() if id > to]
     return found
 
 
