@@ -128,11 +128,12 @@ def told_of(checkpoint: Checkpoint, table: OpenSink, lane: str, back: Back) -> s
         f"{table.location()} has rows again that a rewind has taken out, of batch {shown}: somebody has put the table "
         "back (RESTORE)."
     )
+    kept, those = keeps(table.location(), lane, back), _those(lane, back)
     if is_left(checkpoint, table, lane):
         return (
             f"{what} The pipeline, as it planned last, does not write to this table any more: they are in the way of "
-            f"nothing but a clear of before that, and no rewind takes them out. {keeps(lane, back)}; or, if all that "
-            f"they are of is elsewhere too, take them out by DELETE … {_those(lane, back)}."
+            f"nothing but a clear of before that, and no rewind takes them out. {kept}. Or, if all that they are of is "
+            f"elsewhere too, take them out by DELETE … {those}."
         )
     what += " What they are of is read again, or was. So nothing is planned and no clear accepted: "
     logs, to = checkpoint.lane(lane), goes_back_to(checkpoint, lane, back)
@@ -142,16 +143,22 @@ def told_of(checkpoint: Checkpoint, table: OpenSink, lane: str, back: Back) -> s
         return f"{what}first {rewind} takes them out, with all that {since}, and has it read again."
     oldest = next(iter(logs.offset_log.ids()), 0)
     return (
-        f"{what}from where it has to be read again is not on record any more (retention). {keeps(lane, back)}: what is "
-        f"read again comes beside them. Or take them out by DELETE … {_those(lane, back)}; then `microbatch check "
-        f"{quote(checkpoint.location)} --table` names the batches of which rows are missing, but none before batch "
-        f"{oldest}: what those had read, and went with the RESTORE, is named by nobody."
+        f"{what}from where it has to be read again is not on record any more (retention). {kept}. Or take them out by "
+        f"DELETE … {those}; then `microbatch check {quote(checkpoint.location)} --table` names the batches of which "
+        f"rows are missing, but none before batch {oldest}: what those had read, and went with the RESTORE, is named "
+        "by nobody."
     )
 
 
-def keeps(lane: str, ids: Collection[int]) -> str:
-    """How a person keeps rows that came back, in words: nothing takes out what is nobody's."""
-    return f"Keep them there, as nobody's, by UPDATE … SET lane = NULL, batch_id = NULL {_those(lane, ids)}"
+def keeps(where: str, lane: str, ids: Collection[int]) -> str:
+    """How a person keeps rows that came back, in words: nothing takes out what is nobody's.
+
+    :param where: the tables that have them.
+    """
+    return (
+        f"Keep them in {where}, as nobody's, by UPDATE … SET lane = NULL, batch_id = NULL {_those(lane, ids)}; what is "
+        "read again, as by a clear that `check --table` names then, comes beside them"
+    )
 
 
 def _those(lane: str, ids: Collection[int]) -> str:

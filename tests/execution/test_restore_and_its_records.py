@@ -147,3 +147,24 @@ def test_of_rows_that_were_adopted_and_made_anew_since_no_rewind_is_told(world: 
     adopted.write_bytes(encode_record({"identity": attempt.identity.to_dict(), "epoch": 1}))
     told = " ".join(one.message for one in check_table(world.checkpoint, everything=True).findings)
     assert "has rows again" not in told
+
+
+def test_where_no_rewind_goes_far_enough_none_is_accepted(world: Counted) -> None:
+    """Retention has removed what to go back to; what a nearer one takes out nothing would bring back."""
+    for head in (2, 4, 6):
+        world.batch(head)
+    before = lake(world).version()
+    rewound(world, 0)
+    for head in (6, 7, 8, 9, 10):
+        world.batch(head)
+    lake(world).restore(before)
+    for number in (0, 1, 2):
+        for log in ("offsets", "commits"):
+            (world.root / "checkpoint" / log / str(number)).unlink()
+    expire_all(world.root)
+    version = lake(world).version()
+    status, text = said(["rewind", world.pipeline.checkpoint, "--to", "4", "--drop-output"])
+    assert (status, lake(world).version()) == (2, version)
+    assert "is not on record any more (retention)" in text
+    told = is_refused(world, lambda: world.run(50))
+    assert told in text

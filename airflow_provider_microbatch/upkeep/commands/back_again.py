@@ -49,7 +49,7 @@ def back_again(checkpoint: Checkpoint, recorded: Recorded, *, lane: str, to: int
         if not back or is_left(checkpoint, table, lane):
             continue
         enough = goes_back_to(checkpoint, lane, back)
-        if enough is not None and to > enough:
+        if enough is None or to > enough:
             raise MaintenanceError(f"{told_of(checkpoint, table, lane, back)} Nothing was done.")
         found += [BackAgain(id=id, table=table, digests=digests) for id, digests in back.items() if id > to]
     return found
@@ -73,8 +73,13 @@ def taking_out(
             raise
         raise MaintenanceError(
             f"{error} Or leave out this rewind: rows that came back are in the way of runs and clears. "
-            f"{keeps(lane, [one.id for one in found])}."
+            f"{_keeps(found, lane)}."
         ) from error
+
+
+def _keeps(found: Collection[BackAgain], lane: str) -> str:
+    where = " and ".join(sorted({one.table.location() for one in found}))
+    return keeps(where, lane, {one.id for one in found})
 
 
 def _check_not_the_only_copy(
@@ -93,7 +98,8 @@ def _check_not_the_only_copy(
     if not allow_skip:
         raise MaintenanceError(
             f"rows that came back, of batch {named}, may be the only copy of what they are of: {reasons} Nothing was "
-            f"done. {keeps(lane, lost)}, and type this again; or go on without what cannot be read again: --allow-skip."
+            f"done. {_keeps([one for one in found if one.id in lost], lane)}. Then type this again. Or go on without "
+            "what cannot be read again: --allow-skip."
         )
     drafting.note(f"lost to the table: what cannot be read again of what batch {named} had read: {reasons}")
 
