@@ -54,8 +54,9 @@ def plan_rewind(drafting: Drafting, *, lane: str, to: int, drop_output: bool, al
     :param drop_output: take the later batches out of the table.
     :param allow_skip: read again the data that still exists, and lose the data that does not: where a source's own log
         is damaged, where the source is set to go on without missing data, where the table does not have the batch
-        either, or where the checkpoint was restored and the source gives up committed data. The plan's notes name all
-        that would be refused without it, as what is taken out of one of several tables for good.
+        either, where rows that came back to the table (RESTORE) are the only copy, or where the checkpoint was restored
+        and the source gives up committed data. The plan's notes name all that would be refused without it, as what is
+        taken out of one of several tables for good.
     :raises MaintenanceError: if a row would be lost or doubled, if there is no such lane, or if there is nothing to do
         and a table on record cannot tell whether there is.
     :raises SinkError: if a table cannot tell whose a batch of the lane is.
