@@ -248,6 +248,18 @@ class Checkpoint:
             planned_ms=0 if entry is None else entry.batch_timestamp_ms,
         )
 
+    def put_away(self, key: BatchKey, path: str) -> OffsetEntry | None:
+        """The offset entry of the batch that a command has put away; None if nothing is there any more.
+
+        :param path: where it has put the entry.
+        :raises CorruptEntryError: if it cannot be read.
+        """
+        data = self._store.get(path)
+        if data is None:
+            return None
+        entry = self._decode_offsets(data, where=f"{self.location}/{path}")
+        return self._resolved(key.lane, key.id, entry, data)
+
     def lane(self, name: str) -> Lane:
         """The lane of that name; ``live`` is Spark's own folders. Constructing a lane touches nothing. A checkpoint has
         one object for each lane, so all callers share what the lane has seen of its logs."""

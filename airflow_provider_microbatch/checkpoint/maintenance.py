@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from shlex import quote
 from typing import Any
@@ -63,10 +63,14 @@ class TakenOut:
 
     :param to: the newest batch that it has left as it was; -1 for none.
     :param ids: numbers of the batches whose output it has taken out of a table.
+    :param plans: by number, where the offset entries are that it has put away.
+    :param digests: by which their output is known: numbers, each with the digest of an identity.
     """
 
     to: int
     ids: frozenset[int]
+    plans: Mapping[int, str] = field(default_factory=dict)
+    digests: frozenset[tuple[int, str]] = frozenset()
 
 
 class MaintenanceLog:
@@ -373,18 +377,41 @@ def _last(names: Collection[str]) -> tuple[int, bool]:
     return number, str(number) in names and f"{number}{_END}" not in names
 
 
-def _taken_out(steps: Iterable[Mapping[str, Any]]) -> Mapping[str, TakenOut]:
-    tos, ids = dict[str, list[int]](), dict[str, set[int]]()
+def _taken_out(steps: Sequence[Mapping[str, Any]]) -> Mapping[str, TakenOut]:
+    # A torn entry that a command writes again in its place is none that is read again.
+    rebuilt = {step.get("path") for step in steps if step.get("step") == "write"}
+    found = dict[str, _Steps]()
     for step in steps:
         plan = _PLAN.fullmatch(str(step.get("path"))) if step.get("step") == FILE_PUT_AWAY else None
-        if plan is not None:
-            tos.setdefault(plan[1] or LIVE, []).append(int(plan[2]) - 1)
+        if plan is not None and plan[0] not in rebuilt:
+            of, id = found.setdefault(plan[1] or LIVE, _Steps()), int(plan[2])
+            of.tos.append(id - 1)
+            of.plans[id] = str(step.get("target"))
+            of.digests.add((id, str(step.get("sha256"))))
         elif step.get("step") == OUTPUT_DROPPED:
-            key, to = BatchKey.parse(str(step.get("key"))), step.get("to")
+            key, to, identity = BatchKey.parse(str(step.get("key"))), step.get("to"), step.get("identity")
+            of = found.setdefault(key.lane, _Steps())
             # Those of after a backup have no plan in the log, and a version before has not recorded it.
-            tos.setdefault(key.lane, []).append(to if is_whole(to) else key.id - 1)
-            ids.setdefault(key.lane, set()).add(key.id)
-    return {lane: TakenOut(to=min(found), ids=frozenset(ids.get(lane, ()))) for lane, found in tos.items()}
+            of.tos.append(to if is_whole(to) else key.id - 1)
+            of.ids.add(key.id)
+            if isinstance(identity, Mapping):  # of an entry that was written again, or adopted, it is another's digest
+                of.digests.add((key.id, str(identity.get("digest"))))
+    return {lane: of.taken_out() for lane, of in found.items()}
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """What the steps of a command tell of a lane."""
+
+    tos: list[int] = field(default_factory=list)
+    ids: set[int] = field(default_factory=set)
+    plans: dict[int, str] = field(default_factory=dict)
+    digests: set[tuple[int, str]] = field(default_factory=set)
+
+    def taken_out(self) -> TakenOut:
+        return TakenOut(
+            to=min(self.tos), ids=frozenset(self.ids), plans=self.plans, digests=frozenset(self.digests)
+        )  # fmt: skip
 
 
 def _digest(entry: bytes) -> str:

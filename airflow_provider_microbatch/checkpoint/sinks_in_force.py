@@ -31,7 +31,8 @@ class SinksInForce:
         self._store = store
 
     def get(self) -> Sequence[Mapping[str, Any]] | None:
-        """The plain forms of these sinks; None if no run has said it, as none of an older version does.
+        """The plain forms of these sinks, that of the run that planned last behind the others; None if no run has said
+        it, as none of an older version does.
 
         :raises CorruptEntryError: if the record cannot be read.
         """

@@ -3,21 +3,34 @@
 What they are of is read again since, in batches of other ranges, some of which have gone with the RESTORE. The rows do
 not tell which, so nothing comes on top of them, and there is one way on: a rewind to where none of that had been read.
 It takes out these rows, and all that was made since, and has it read again, as if it had never been made.
+
+Rows in a table that the pipeline has left are no reason to take anything out of the one that it writes to: no rewind is
+named for them, none takes them out, and a person says what they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LETTERS, BatchKey
+from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.checkpoint.lane import command
-from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.checkpoint.maintenance import TakenOut
+from airflow_provider_microbatch.exceptions import CorruptEntryError, DefinitionError, SinkError
+from airflow_provider_microbatch.execution.ran_last import newest_pipeline
+from airflow_provider_microbatch.execution.recorded_sinks import places_of, tables_in
 from airflow_provider_microbatch.sinks import OpenSink
 
 _NAMED = 20
 """How many batches are named at most."""
+
+
+Back = Mapping[int, Collection[str]]
+"""Batches of a lane that came back; by number, the digests of the plans that their rows are of, none if nobody can tell
+them."""
 
 
 def check_none_came_back(checkpoint: Checkpoint, sink: OpenSink, lane: str) -> None:
@@ -28,44 +41,125 @@ def check_none_came_back(checkpoint: Checkpoint, sink: OpenSink, lane: str) -> N
     """
     taken = checkpoint.maintenance.taken_out()
     for one in dict.fromkeys((lane, LETTERS)):
-        ids = {id for command in taken.get(one, ()) for id in command.ids}
+        ids = ids_of(taken.get(one, ()))
         for table in sink.tables if ids else ():
-            back = table.came_back(one, ids, checkpoint.tables)
-            if back:
-                raise SinkError(told_of(checkpoint, table, one, back))
+            if table.came_back(one, ids, checkpoint.tables):
+                raise SinkError(told_of(checkpoint, table, one, all_back(checkpoint, table, one, checkpoint.tables)))
 
 
-def goes_back_to(checkpoint: Checkpoint, lane: str, back: Collection[int]) -> int | None:
+def ids_of(taken: Iterable[TakenOut]) -> set[int]:
+    """Numbers of the batches whose output these commands have taken out of a table."""
+    return {id for one in taken for id in one.ids}
+
+
+def all_back(checkpoint: Checkpoint, table: OpenSink, lane: str, tables: KnownTables) -> Back:
+    """All batches of the lane that came back to the table. Also those of which no rewind is on record, as where the
+    checkpoint is of an export: nobody knows how far to go back for them.
+
+    :raises SinkError: if the table cannot tell.
+    """
+    ids = ids_of(checkpoint.maintenance.taken_out().get(lane, ()))
+    found = {
+        id: digests
+        for id, digests in table.came_back(lane, None, tables).items()
+        if not _are_adopted(checkpoint, BatchKey(lane, id), digests)
+    }
+    return {**found, **(table.came_back(lane, ids, tables) if ids else {})}
+
+
+def _are_adopted(checkpoint: Checkpoint, key: BatchKey, digests: Collection[str]) -> bool:
+    """Whether the rows are the batch's, by another plan that it has adopted: a clear has made them anew since."""
+    adoption = checkpoint.adoptions.get(key)
+    return adoption is not None and adoption.identity is not None and {*digests} == {adoption.identity.digest}
+
+
+def taken_by(taken: Sequence[TakenOut], id: int, digests: Collection[str]) -> list[int]:
+    """Which of the commands, by their places, have taken out what came back of a batch: the newest that has each of the
+    plans, since one before may have been given up; of rows whose plan nobody can tell, or that is of an older version,
+    each that has the number. None if that is not on record.
+
+    :param digests: of the plans that the rows are of, if they are known.
+    """
+    known = [[at for at, one in enumerate(taken) if (id, digest) in one.digests] for digest in digests]
+    if known and all(known):
+        return [places[-1] for places in known]
+    return [at for at, one in enumerate(taken) if id in one.ids]
+
+
+def goes_back_to(checkpoint: Checkpoint, lane: str, back: Back) -> int | None:
     """The batch to which a rewind takes out all that may have been made of what these are of; -1 for none at all. None
     if nothing can be rewound so far, since retention has removed that.
 
-    :param back: batches that came back.
+    :param back: all batches that came back, also those of which no rewind is on record.
     """
     taken = checkpoint.maintenance.taken_out().get(lane, [])
-    known = {id for one in taken for id in one.ids}
-    first = next((at for at, one in enumerate(taken) if one.ids.intersection(back)), 0)
+    by = [taken_by(taken, id, digests) for id, digests in back.items()]
     # What the first one took out is read again by batches that follow on what a later one has left, which may be less.
-    to = min(one.to for one in taken[first:]) if known.issuperset(back) else -1
+    to = min(one.to for one in taken[min(map(min, by)) :]) if all(by) else -1
     return to if checkpoint.lane(lane).can_be_rewound_to(to) else None
 
 
-def told_of(checkpoint: Checkpoint, table: OpenSink, lane: str, back: Collection[int]) -> str:
+def is_left(checkpoint: Checkpoint, table: OpenSink, lane: str) -> bool:
+    """Whether the pipeline does not write to the table any more, as the run that planned last names it. Clears and
+    attempts tell nothing: they may be of the code of long ago. Of dead letters, which are run again as the newest
+    attempt had the pipeline, that one does not write there either. False where nobody can tell.
+    """
+    try:
+        said = checkpoint.sinks_in_force.get()
+        newest = newest_pipeline(checkpoint) if lane == LETTERS else None
+        again = None if newest is None else checkpoint.definitions.sink(newest[0])
+    except (CorruptEntryError, DefinitionError):
+        return False
+    if said is None:
+        return False
+    places = (place for form in (said[-1], again) for place in places_of(tables_in(form, beside=table)))
+    with suppress(SinkError):  # one that cannot be asked whether it was moved is at its own address
+        return not any(table.is_written_by(place, checkpoint.tables) for place in places)
+    return True
+
+
+def told_of(checkpoint: Checkpoint, table: OpenSink, lane: str, back: Back) -> str:
     """That batches came back, in words, and the way on.
 
-    :param back: at least one.
+    :param back: all of them; at least one.
     """
-    logs, to = checkpoint.lane(lane), goes_back_to(checkpoint, lane, back)
     shown = ", ".join(str(BatchKey(lane, id)) for id in sorted(back)[:_NAMED]) + (" …" if len(back) > _NAMED else "")
     what = (
         f"{table.location()} has rows again that a rewind has taken out, of batch {shown}: somebody has put the table "
-        "back (RESTORE). What they are of is read again, or was. So nothing is planned and no clear accepted: "
+        "back (RESTORE)."
     )
+    kept, those = keeps(table.location(), lane, back), _those(lane, back)
+    if is_left(checkpoint, table, lane):
+        return (
+            f"{what} The pipeline, as it planned last, does not write to this table any more: they are in the way of "
+            f"nothing but a clear of before that, and no rewind takes them out. {kept}. Or, if all that they are of is "
+            f"elsewhere too, take them out by DELETE … {those}."
+        )
+    what += " What they are of is read again, or was. So nothing is planned and no clear accepted: "
+    logs, to = checkpoint.lane(lane), goes_back_to(checkpoint, lane, back)
     if to is not None:
         rewind = command(logs, f"rewind --to {to} --drop-output")
         since = f"came after batch {to}" if to >= 0 else "the lane has made"
         return f"{what}first {rewind} takes them out, with all that {since}, and has it read again."
+    oldest = next(iter(logs.offset_log.ids()), 0)
     return (
-        f"{what}from where it has to be read again is not on record any more (retention). First take them out there, "
-        f"by DELETE … WHERE lane = '{lane}' AND batch_id IN ({', '.join(map(str, sorted(back)))}); then `microbatch "
-        f"check {quote(checkpoint.location)} --table` names the batches of which rows are missing."
+        f"{what}from where it has to be read again is not on record any more (retention). {kept}. Or take them out by "
+        f"DELETE … {those}; then `microbatch check {quote(checkpoint.location)} --table` names the batches of which "
+        f"rows are missing, but none before batch {oldest}: what those had read, and went with the RESTORE, is named "
+        "by nobody."
     )
+
+
+def keeps(where: str, lane: str, ids: Collection[int]) -> str:
+    """How a person keeps rows that came back, in words: nothing takes out what is nobody's.
+
+    :param where: the tables that have them.
+    """
+    return (
+        f"Keep them in {where}, as nobody's, by UPDATE … SET lane = NULL, batch_id = NULL {_those(lane, ids)}; what is "
+        "read again, as by a clear that `check --table` names then, comes beside them"
+    )
+
+
+def _those(lane: str, ids: Collection[int]) -> str:
+    return f"WHERE lane = '{lane}' AND batch_id IN ({', '.join(map(str, sorted(ids)))})"

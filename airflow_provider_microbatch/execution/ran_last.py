@@ -6,12 +6,13 @@ lay in a hundred batches may be planned as one. So the highest number alone tell
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.execution.identity import is_of_another_plan, planned_identity
 
@@ -40,6 +41,26 @@ def ran_last(checkpoint: Checkpoint) -> Attempt | None:
     """The attempt that began last, of the newest of all lanes, by the clocks of workers; None if none is on record."""
     firsts = (next(newest_first(checkpoint, lane), None) for lane in checkpoint.attempts.epochs.lanes())
     return max(filter(None, firsts), key=lambda attempt: attempt.started_ms, default=None)
+
+
+def newest_pipeline(checkpoint: Checkpoint, *, of_letters: bool = False) -> tuple[str, Mapping[str, Any]] | None:
+    """The pipeline as the newest readable attempt ran it, of the live lane if that has one: its definition's name, and
+    its plain form. None if no pipeline is on record.
+
+    :param of_letters: whether to return the pipeline that runs the dead letters again, with the letters as its source.
+    """
+    definitions = checkpoint.definitions
+    lanes = (lane for lane in checkpoint.attempts.epochs.lanes() if (lane == LETTERS) == of_letters)
+    for lane in sorted(lanes, key=lambda name: name != LIVE):
+        for attempt in newest_first(checkpoint, lane):
+            with suppress(CheckpointError):
+                name = attempt.definition
+                found = None if name is None else definitions.get(name)
+                if name is not None and found is not None:
+                    return name, found
+    # No attempt was ever opened: a plan that was refused may have left the pipeline.
+    left = ((name, definitions.get(name)) for name in definitions.names())
+    return next(((name, found) for name, found in left if found is not None), None)
 
 
 def _of(checkpoint: Checkpoint, key: BatchKey) -> Iterator[Attempt]:

@@ -427,14 +427,14 @@ class OpenSink(ABC):
         """
         return [one for one in self.batches(lane, tables) if one > number]
 
-    def came_back(self, lane: str, ids: Iterable[int] | None, tables: KnownTables) -> list[int]:
+    def came_back(self, lane: str, ids: Iterable[int] | None, tables: KnownTables) -> Mapping[int, frozenset[str]]:
         """Those batches of the lane of which readers find rows again that :meth:`withdraw` has taken out, since
-        somebody has put the table back; empty if the sink cannot tell.
+        somebody has put the table back, each with the digests of the plans that these are of: none if nobody can tell.
 
         :param ids: the numbers that are looked at; None for all that were ever in.
         :raises SinkError: if the table is away.
         """
-        return []
+        return {}
 
     def damage(self, batch: ExpectedBatch, found: Manifest) -> str | None:
         """How the published output differs from the manifest that :meth:`contains` has returned, in words: files that

@@ -20,7 +20,7 @@ from airflow_provider_microbatch.exceptions import (
     RolledBackError,
     SinkError,
 )
-from airflow_provider_microbatch.execution.came_back import told_of
+from airflow_provider_microbatch.execution.came_back import all_back, told_of
 from airflow_provider_microbatch.execution.identity import (
     expected,
     expected_next,
@@ -134,7 +134,7 @@ def _came_back(checkpoint: Checkpoint, table: OpenSink) -> Iterator[Finding]:
     with suppress(SinkError, CheckpointError):  # the look at its batches reports the error
         lanes = dict.fromkeys((*checkpoint.lanes(), *checkpoint.maintenance.taken_out()))
         for lane in set(table.lanes(checkpoint.tables) or ()).intersection(lanes):
-            back = table.came_back(lane, None, checkpoint.tables)
+            back = all_back(checkpoint, table, lane, checkpoint.tables)
             if back:
                 told = told_of(checkpoint, table, lane, back)
                 yield Finding(kind="table", where=table.location(), message=told, repair="Do that, then check again.")

@@ -136,9 +136,9 @@ MUTATIONS = [
     Mutation(
         name="a rewind to the newest batch is named as a way on",
         why="who types it is told that there is nothing to do, and has no way on",
-        file="upkeep/commands/rewind.py",
-        old="        if first < kept[-1]:\n",
-        new="        if first <= kept[-1]:\n",
+        file="upkeep/commands/reach.py",
+        old="    if first < kept[-1]:\n",
+        new="    if first <= kept[-1]:\n",
         tests=("tests/execution/test_rewind.py",),
     ),
     Mutation(

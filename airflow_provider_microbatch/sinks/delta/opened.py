@@ -50,7 +50,7 @@ class OpenDelta(OpenPlaced, OpenDeltaTable):
         own = own_of(path)
         return None if own is None else own[0]
 
-    def _number_of(self, path: str) -> int:
+    def _number_of(self, path: str, *, maybe: int | None = None) -> int:
         own = own_of(path)
         assert own is not None
         return own[1]

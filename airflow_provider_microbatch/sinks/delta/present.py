@@ -42,6 +42,10 @@ class Present:
         own, shared = self._files
         return folder_of_batch(key) in own or _is_in_any(key, shared)
 
+    def may_share(self, key: BatchKey) -> bool:
+        """Whether a file that does not tell of which attempt its rows are may have some of the batch."""
+        return _is_in_any(key, self._files[1])
+
     def taken_out_by(self, key: BatchKey, number: str) -> str:
         """The commits of others since the batch was published that may have taken rows out, newest first, in words.
 

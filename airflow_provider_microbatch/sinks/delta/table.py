@@ -6,6 +6,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from shlex import quote
 from typing import Any
 
@@ -77,9 +78,10 @@ class OpenDeltaTable(OpenLogged):
         """The batch whose own file has that path; None if it is another file's."""
 
     @abstractmethod
-    def _number_of(self, path: str) -> int:
+    def _number_of(self, path: str, *, maybe: int | None = None) -> int:
         """The number of the manifest of the attempt that wrote a batch's own file.
 
+        :param maybe: the number that it most likely is.
         :raises SinkError: if that manifest is gone.
         """
 
@@ -212,40 +214,44 @@ class OpenDeltaTable(OpenLogged):
 
     def batches(self, lane: str, tables: KnownTables) -> list[int]:
         with self._telling("list the batches"):
-            snapshot, keys = self._ever_in(tables, lane)
+            snapshot, keys = self._ever_in(tables, lane, self._records.ids(lane))
             return [] if snapshot is None else [key.id for key in keys if snapshot.number(key) is not None]
 
     def batches_after(self, lane: str, number: int, tables: KnownTables) -> list[int]:
         with self._telling("list the batches"):
-            snapshot, keys = self._ever_in(tables, lane, after=number)
+            snapshot, keys = self._ever_in(tables, lane, self._records.ids(lane, after=number))
             return [] if snapshot is None else [key.id for key in keys if snapshot.number(key) is not None]
 
-    def came_back(self, lane: str, ids: Iterable[int] | None, tables: KnownTables) -> list[int]:
+    def came_back(self, lane: str, ids: Iterable[int] | None, tables: KnownTables) -> Mapping[int, frozenset[str]]:
         with self._telling("look for batches that were taken out"):
-            snapshot, keys = self._ever_in(tables, lane)
-            asked = None if ids is None else set(ids)
-            keys = [key for key in keys if asked is None or key.id in asked]
-            return [] if snapshot is None else [key.id for key in self._back(snapshot, keys)]
+            asked = self._records.ids(lane) if ids is None else sorted(set(ids))
+            snapshot, keys = self._ever_in(tables, lane, asked)
+            back = [] if snapshot is None else self._back(snapshot, keys, are_known=ids is not None)
+            return {} if snapshot is None else {key.id: self._plans_back(snapshot, key) for key in back}
 
-    def _ever_in(self, tables: KnownTables, lane: str, *, after: int = -1) -> tuple[Snapshot | None, list[BatchKey]]:
-        """The table as it is now, and all batches of the lane that were ever in, or about to be; no table where there
-        are none."""
-        keys = [BatchKey(lane, id) for id in self._records.ids(lane, after=after)] if self._is_here(tables) else []
+    def _ever_in(self, tables: KnownTables, lane: str, ids: Iterable[int]) -> tuple[Snapshot | None, list[BatchKey]]:
+        """The table as it is now, and batches that it may never have had; no table where there are none."""
+        keys = [BatchKey(lane, id) for id in ids] if self._is_here(tables) else []
         snapshot = self._log.open() if keys else None
         if snapshot is not None:
             protocol.check_memory(snapshot, where=self._where)
         return snapshot, keys
 
-    def _back(self, snapshot: Snapshot, keys: Sequence[BatchKey]) -> list[BatchKey]:
-        """Those of the batches whose rows in the snapshot were taken out, and were put back."""
+    def _back(self, snapshot: Snapshot, keys: Sequence[BatchKey], *, are_known: bool = False) -> list[BatchKey]:
+        """Those of the batches whose rows in the snapshot were taken out, and were put back.
+
+        :param are_known: whether each of them was taken out, as the caller knows. Else rows of a plan that is none of
+            the checkpoint's whose plan is in may be adopted ones, which a clear has made anew.
+        """
         if snapshot.merged is not None:
             return []  # the newest changes tell of such a table as a whole
         present = self._present_in(snapshot)
         there = [key for key in keys if present.may_have(key)]
-        back = [key for key in there if snapshot.is_taken_out(key) or self._is_of_another_plan(snapshot, key)]
+        another = partial(self._is_of_another_plan, snapshot, is_known=are_known)
+        back = [key for key in there if snapshot.is_taken_out(key) or another(key)]
         return those_in(snapshot, self._home, back)  # somebody may have taken them out of a file that others share
 
-    def _is_of_another_plan(self, snapshot: Snapshot, key: BatchKey) -> bool:
+    def _is_of_another_plan(self, snapshot: Snapshot, key: BatchKey, *, is_known: bool) -> bool:
         """Whether rows that the snapshot has of the batch are of a plan that was taken out before the one that is in
         was made: others of its lane have read what these are of."""
         number, present = snapshot.number(key), self._present_in(snapshot)
@@ -256,8 +262,25 @@ class OpenDeltaTable(OpenLogged):
             return all(
                 present.put_back_by(key, f"{one:016x}", for_sure=False) is not None for one in (number, WITHDRAWN)
             )
-        others = {other for path in paths if (other := self._number_of(path)) != number}
-        return any(self._plan(key, other) != self._plan(key, number) for other in others)
+        others = {other for path in paths if (other := self._number_of(path, maybe=number)) != number}
+        now = self._plan(key, number) if others else None
+        return any(
+            plan != now and (is_known or (plan and now and plan.checkpoint == now.checkpoint))
+            for plan in (self._plan(key, other) for other in others)
+        )
+
+    def _plans_back(self, snapshot: Snapshot, key: BatchKey) -> frozenset[str]:
+        """The digests of the plans, beside the one that is in, of which the snapshot has rows; none if nobody can tell
+        those of all rows."""
+        number, present = snapshot.number(key), self._present_in(snapshot)
+        if present.may_share(key):
+            return frozenset()
+        try:
+            plans = {self._plan(key, self._number_of(path)) for path in present.own_of(key)}
+            now = None if number is None else self._plan(key, number)
+        except SinkError:
+            return frozenset()  # a manifest is gone
+        return frozenset() if None in plans else frozenset(plan.digest for plan in plans if plan and plan != now)
 
     def _plan(self, key: BatchKey, number: int) -> BatchIdentity | None:
         return self._records.get(key, number).identity

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import OffsetEntry
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import MaintenanceError, SinkError
-from airflow_provider_microbatch.execution.came_back import goes_back_to, told_of
+from airflow_provider_microbatch.exceptions import CorruptEntryError, MaintenanceError, SinkError, SourceChangedError
+from airflow_provider_microbatch.execution.came_back import all_back, goes_back_to, is_left, keeps, taken_by, told_of
 from airflow_provider_microbatch.sinks import OpenSink
-from airflow_provider_microbatch.upkeep.commands.for_good import InForce
+from airflow_provider_microbatch.upkeep.commands.letters_out import made_anew
+from airflow_provider_microbatch.upkeep.commands.plan import Drafting
 from airflow_provider_microbatch.upkeep.commands.site import Recorded, tables_of
 from airflow_provider_microbatch.upkeep.commands.steps import DropOutput
 
@@ -20,10 +22,12 @@ from airflow_provider_microbatch.upkeep.commands.steps import DropOutput
 class BackAgain:
     """:param id: number of the batch.
     :param table: has rows of it.
+    :param digests: of the plans that these are of; none if nobody can tell.
     """
 
     id: int
     table: OpenSink
+    digests: Collection[str]
 
 
 def back_again(checkpoint: Checkpoint, recorded: Recorded, *, lane: str, to: int) -> list[BackAgain]:
@@ -31,20 +35,120 @@ def back_again(checkpoint: Checkpoint, recorded: Recorded, *, lane: str, to: int
     a table to which the pipeline does not write any more they stay: nothing comes on top of them there.
 
     :raises MaintenanceError: if they may be of what batches up to ``to`` have read.
+    :raises SinkError: if a table that is there, and that the pipeline writes to, cannot tell.
     """
-    # Each number is a question to the log. Where no rewind is on record, only one to before all batches is enough.
-    ids = None if to < 0 else {id for one in checkpoint.maintenance.taken_out().get(lane, ()) for id in one.ids}
     found = list[BackAgain]()
     for table in _usable(recorded):
-        with suppress(SinkError):  # one that is away is told of as it is asked for its batches
-            back = table.came_back(lane, ids, checkpoint.tables.following_moves)
-            if back and not InForce(checkpoint, recorded, lane).has(table):
-                continue
-            enough = goes_back_to(checkpoint, lane, back) if back else None
-            if enough is not None and to > enough:
-                raise MaintenanceError(f"{told_of(checkpoint, table, lane, back)} Nothing was done.")
-            found += [BackAgain(id=id, table=table) for id in back if id > to]
+        try:
+            back = all_back(checkpoint, table, lane, checkpoint.tables.following_moves)
+        except SinkError:
+            # One that is away is told of as it is asked for its batches. Another is what plans are refused for.
+            if table.seems_away(checkpoint.tables) is None and not is_left(checkpoint, table, lane):
+                raise
+            continue
+        if not back or is_left(checkpoint, table, lane):
+            continue
+        enough = goes_back_to(checkpoint, lane, back)
+        if enough is None or to > enough:
+            raise MaintenanceError(f"{told_of(checkpoint, table, lane, back)} Nothing was done.")
+        found += [BackAgain(id=id, table=table, digests=digests) for id, digests in back.items() if id > to]
     return found
+
+
+@contextmanager
+def taking_out(
+    drafting: Drafting, recorded: Recorded, found: Collection[BackAgain], *, lane: str, to: int, allow_skip: bool
+) -> Iterator[None]:
+    """Around the plan of a rewind that takes these out.
+
+    :param allow_skip: take out also what cannot be read again; a note tells of it.
+    :raises MaintenanceError: if what these are of may not be read again, or as the plan does; with the way on without a
+        rewind, for no error of a rewind leads to another one while they are there.
+    """
+    _check_not_the_only_copy(drafting, recorded, found, lane=lane, to=to, allow_skip=allow_skip)
+    try:
+        yield
+    except MaintenanceError as error:
+        if not found:
+            raise
+        raise MaintenanceError(
+            f"{error} Or leave out this rewind: rows that came back are in the way of runs and clears. "
+            f"{_keeps(found, lane)}."
+        ) from error
+
+
+def _keeps(found: Collection[BackAgain], lane: str) -> str:
+    where = " and ".join(sorted({one.table.location() for one in found}))
+    return keeps(where, lane, {one.id for one in found})
+
+
+def _check_not_the_only_copy(
+    drafting: Drafting, recorded: Recorded, found: Collection[BackAgain], *, lane: str, to: int, allow_skip: bool
+) -> None:
+    """Check that what the rows are of that came back can be read again: no plan of the log may tell of it, and then
+    they are the only copy. Raises as :func:`taking_out`."""
+    lost = dict[int, str]()
+    for one in found:
+        why = next(_why_not_again(drafting, recorded, one, lane=lane, to=to), None)
+        if why is not None:
+            lost[one.id] = why
+    if not lost:
+        return
+    named, reasons = ", ".join(str(BatchKey(lane, id)) for id in lost), " ".join(dict.fromkeys(lost.values()))
+    if not allow_skip:
+        raise MaintenanceError(
+            f"rows that came back, of batch {named}, may be the only copy of what they are of: {reasons} Nothing was "
+            f"done. {_keeps([one for one in found if one.id in lost], lane)}. Then type this again. Or go on without "
+            "what cannot be read again: --allow-skip."
+        )
+    drafting.note(f"lost to the table: what cannot be read again of what batch {named} had read: {reasons}")
+
+
+def _why_not_again(drafting: Drafting, recorded: Recorded, one: BackAgain, *, lane: str, to: int) -> Iterator[str]:
+    """The reasons why what the rows of the batch are of cannot be read again, as far as visible without reading it."""
+    checkpoint = drafting.checkpoint
+    key, kept = BatchKey(lane, one.id), checkpoint.lane(lane).offset_log.get(to) if to >= 0 else None
+    goes_on = {} if kept is None else kept.ends
+    entries = _entries(checkpoint, one, key)
+    if not entries or None in entries:
+        yield "what they had read is on no record."
+    for entry in filter(None, entries):
+        for name, end in entry.ends.items():
+            # An entry that Spark wrote has no starts: nothing before where the lane goes on is read again.
+            start = entry.starts.get(name) if entry.starts else goes_on.get(name)
+            is_unknown = name in entry.unresolved
+            if start == end and not is_unknown:
+                continue
+            source = recorded.source(name, lane=lane)
+            if source is None:
+                yield f"batch {key} had read source {name!r}, which the pipeline on record no longer has."
+                continue
+            reason = source.why_not_from(start) if is_unknown else source.why_not_anew(start, end)
+            anew = made_anew(checkpoint, recorded, source, end, to=to) if reason is not None else None
+            if reason is not None and anew is None:
+                yield reason
+            for way in anew or ():
+                drafting.note(f"what batch {key} had read does not come back by itself: {reason} Then {way}")
+            with suppress(SourceChangedError):  # as it was planned it is refused, and it is planned anew
+                gone = source.left_out(start, end)
+                if gone is not None:
+                    yield f"{gone}."
+
+
+def _entries(checkpoint: Checkpoint, one: BackAgain, key: BatchKey) -> list[OffsetEntry | None]:
+    """The plans that the rows may be of, as commands have put them away, with None for one that is not there any more;
+    empty if nobody can tell."""
+    taken = checkpoint.maintenance.taken_out().get(key.lane, [])
+    by = [taken[at] for at in taken_by(taken, key.id, one.digests)]
+    known = {digest for command in by for id, digest in command.digests if id == key.id}
+    paths = [command.plans.get(key.id) for command in by]
+    # The first has taken out a plan, unless that was of after a backup; one that only took its rows out again has none.
+    if not paths or paths[0] is None or not known.issuperset(one.digests):
+        return []
+    try:
+        return [checkpoint.put_away(key, path) for path in paths if path is not None]
+    except CorruptEntryError:
+        return []
 
 
 def drop_again(found: Collection[BackAgain], *, lane: str, to: int) -> list[DropOutput]:

@@ -65,9 +65,20 @@ def made_anew(
     """
     if not isinstance(letters, OpenLetters):
         return None
-    gone = {key: way for key, way in letters.gone(end).items() if key.lane != LETTERS or key.id <= to}
+    gone = {
+        key: way
+        for key, way in letters.gone(end).items()
+        if (key.lane != LETTERS or key.id <= to) and not _is_planned_anew(checkpoint, key)
+    }
     ways = [way for key, way in gone.items() if way is not None and _can_be_read(checkpoint, recorded, key)]
     return ways if len(ways) == len(gone) else None
+
+
+def _is_planned_anew(checkpoint: Checkpoint, key: BatchKey) -> bool:
+    """Whether a rewind has put the batch away, and what it had read is in no batch yet, or in one with letters of its
+    own."""
+    taken = checkpoint.maintenance.taken_out().get(key.lane, ())
+    return not checkpoint.lane(key.lane).offset_log.has(key.id) and any(key.id in one.plans for one in taken)
 
 
 def _can_be_read(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) -> bool:

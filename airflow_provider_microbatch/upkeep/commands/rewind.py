@@ -15,10 +15,11 @@ from airflow_provider_microbatch.execution.intervals import read_only_by
 from airflow_provider_microbatch.execution.position import starts_of
 from airflow_provider_microbatch.sinks import OpenSink
 from airflow_provider_microbatch.sources import OpenSource, Source
-from airflow_provider_microbatch.upkeep.commands.back_again import back_again, drop_again
+from airflow_provider_microbatch.upkeep.commands.back_again import back_again, drop_again, taking_out
 from airflow_provider_microbatch.upkeep.commands.for_good import InForce
 from airflow_provider_microbatch.upkeep.commands.letters_out import check_letters, made_anew
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
+from airflow_provider_microbatch.upkeep.commands.reach import no_further_than
 from airflow_provider_microbatch.upkeep.commands.rename_source import check_not_half_renamed
 from airflow_provider_microbatch.upkeep.commands.repair_epochs import (
     fence_attempts,
@@ -53,8 +54,9 @@ def plan_rewind(drafting: Drafting, *, lane: str, to: int, drop_output: bool, al
     :param drop_output: take the later batches out of the table.
     :param allow_skip: read again the data that still exists, and lose the data that does not: where a source's own log
         is damaged, where the source is set to go on without missing data, where the table does not have the batch
-        either, or where the checkpoint was restored and the source gives up committed data. The plan's notes name all
-        that would be refused without it, as what is taken out of one of several tables for good.
+        either, where rows that came back to the table (RESTORE) are the only copy, or where the checkpoint was restored
+        and the source gives up committed data. The plan's notes name all that would be refused without it, as what is
+        taken out of one of several tables for good.
     :raises MaintenanceError: if a row would be lost or doubled, if there is no such lane, or if there is nothing to do
         and a table on record cannot tell whether there is.
     :raises SinkError: if a table cannot tell whose a batch of the lane is.
@@ -80,6 +82,11 @@ class _Rewind:
         self._damaged: dict[str, OpenSource] = {}
 
     def plan(self) -> Plan:
+        back, lane, to = self._back, self._name, self._to
+        with taking_out(self._drafting, self._recorded, back, lane=lane, to=to, allow_skip=self._allow_skip):
+            return self._planned()
+
+    def _planned(self) -> Plan:
         self._check_lane()
         offset_ids, commit_ids = self._lane.offset_log.ids(), self._lane.commit_log.ids()
         known = sorted({number for number in (*offset_ids, *commit_ids) if number > self._to})
@@ -257,33 +264,19 @@ class _Rewind:
         if self._to not in offset_ids:
             kept = f"it has {offset_ids[0]} to {offset_ids[-1]}" if offset_ids else "it is empty"
             older = offset_ids and self._to < offset_ids[0]
-            why = f" Retention has removed it. {self._no_further_than(offset_ids[0] + 1, offset_ids)}" if older else ""
+            why = f" Retention has removed it. {no_further_than(offset_ids[0] + 1, offset_ids)}" if older else ""
             raise MaintenanceError(f"batch {self._to} is not in {where}: {kept}.{why}")
         self._lane.offset_log.get(self._to)
         if self._to == offset_ids[0] and self._to > 0 and offset_ids[-1] > self._to:
             raise MaintenanceError(
                 f"batch {self._to} is the oldest that {where} keeps. Neither Spark nor this package goes on from a log "
-                f"whose newest entry has none before it. {self._no_further_than(self._to + 1, offset_ids)}"
+                f"whose newest entry has none before it. {no_further_than(self._to + 1, offset_ids)}"
             )
         if self._to not in commit_ids:
             raise MaintenanceError(
                 f"batch {self._to} is not committed. Rewind to one that is; or, if it is in the table, "
                 f"`microbatch repair {quote(self._drafting.store.location)}` writes its commit entry."
             )
-
-    def _no_further_than(self, first: int, kept: list[int]) -> str:
-        """The ways on where nothing before ``first`` can be rewound to.
-
-        :param kept: ids in the offset log. A rewind to the newest of them would change nothing.
-        """
-        if first < kept[-1]:
-            return f"Rewind to {first} or later."
-        return (
-            f"Nothing can be rewound here. To read again what is kept, clear the task of batch {kept[-1]}; what older "
-            "batches read is no longer on record: bring their rows back from a backup of the table, or start a new "
-            "checkpoint and a new table, which read all that the sources have. min_batches_to_retain keeps more "
-            "from now on."
-        )
 
     def _check_kept(self) -> None:
         """Check that no retention is under way at these batches: it removes what it has announced, whenever its process
@@ -292,7 +285,7 @@ class _Rewind:
         if self._to <= before and before > 0:
             told = (
                 f"the janitor, or a run that has committed, removes what is older than batch {before} from {where} or "
-                f"packs it, at this moment. {self._no_further_than(before + 1, self._lane.offset_log.ids())} Or, if it "
+                f"packs it, at this moment. {no_further_than(before + 1, self._lane.offset_log.ids())} Or, if it "
                 f"was killed, have `microbatch janitor {quote(self._drafting.store.location)}` finish that, and look "
                 "again."
             )

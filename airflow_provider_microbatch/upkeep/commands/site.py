@@ -24,7 +24,7 @@ from airflow_provider_microbatch.exceptions import (
 )
 from airflow_provider_microbatch.execution.identity import expected_on_record, found_in, is_of_one_attempt, seen_in
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
-from airflow_provider_microbatch.execution.ran_last import newest_first, ran_last
+from airflow_provider_microbatch.execution.ran_last import newest_first, newest_pipeline, ran_last
 from airflow_provider_microbatch.execution.refused_plan import refused_plan
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink, Sink, SinkContext
 from airflow_provider_microbatch.sources import OpenSource, Source
@@ -453,22 +453,8 @@ class Recorded:
     def _newest_pipeline(self, *, of_letters: bool = False) -> tuple[str, Mapping[str, Any]] | None:
         """Looked up once: behind a rewind all attempts are read that it has left."""
         if of_letters not in self._pipelines:
-            self._pipelines[of_letters] = self._look_for_pipeline(of_letters=of_letters)
+            self._pipelines[of_letters] = newest_pipeline(self._checkpoint, of_letters=of_letters)
         return self._pipelines[of_letters]
-
-    def _look_for_pipeline(self, *, of_letters: bool) -> tuple[str, Mapping[str, Any]] | None:
-        definitions = self._checkpoint.definitions
-        lanes = (lane for lane in self._checkpoint.attempts.epochs.lanes() if (lane == LETTERS) == of_letters)
-        for lane in sorted(lanes, key=lambda name: name != LIVE):
-            for attempt in newest_first(self._checkpoint, lane):
-                with suppress(CheckpointError):
-                    name = attempt.definition
-                    found = None if name is None else definitions.get(name)
-                    if name is not None and found is not None:
-                        return name, found
-        # No attempt was ever opened: a plan that was refused may have left the pipeline.
-        left = ((name, definitions.get(name)) for name in definitions.names())
-        return next(((name, found) for name, found in left if found is not None), None)
 
 
 def _at(key: BatchKey, sinks: Sequence[OpenSink], tables: KnownTables, *, partly: bool = True) -> list[Published]:

@@ -162,8 +162,11 @@ class OpenDeltaInBucket(StagedInObjects, OpenDeltaTable):
         written = InDelta.of_file(path)
         return None if written is None else written.key
 
-    def _number_of(self, path: str) -> int:
+    def _number_of(self, path: str, *, maybe: int | None = None) -> int:
         written = InDelta.of_file(path)
+        # One request, where a search takes a listing, and one for each attempt there was.
+        if written and maybe is not None and self._written_by(self._records.get(written.key, maybe)) == written:
+            return maybe
         numbers = [] if written is None else self._numbers_of(written)
         if not numbers:
             raise SinkError(f"nobody can say whose {path} of the Delta table {self._where} is: its manifest is gone")
