@@ -43,6 +43,7 @@ from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
 from airflow_provider_microbatch.upkeep.commands.for_good import InForce
 from airflow_provider_microbatch.upkeep.commands.site import Recorded, is_among, tables_of
 from airflow_provider_microbatch.upkeep.commands.state_behind import goes_on_behind
+from airflow_provider_microbatch.upkeep.taken_away import taken_away
 
 SAMPLE = 20
 """Number of batches that are looked up unless all are asked for: half of them the newest."""
@@ -92,6 +93,7 @@ def check_table(checkpoint: Checkpoint, *, everything: bool) -> TableCheck:
     chosen = [batch for batch in (_to_be_there(checkpoint, key) for key in asked) if batch is not None]
     tables = tables_of(sinks) if everything else []
     findings = [finding for table in tables for finding in _whole(checkpoint, table)]
+    findings += [finding for table in tables for finding in taken_away(checkpoint, table)]
     findings += [finding for batch in chosen for finding in _look(checkpoint, recorded, batch, inside=everything)]
     told = {finding.message for finding in findings}
     findings += [finding for finding in _look_at_next(checkpoint, sinks) if finding.message not in told]

@@ -8,6 +8,7 @@ TAKEN_OUT = "tests/checkpoint/test_taken_out.py"
 OVER_A_REWIND = "tests/execution/test_restore_over_a_rewind.py"
 SHARED = "tests/execution/test_restore_into_shared_files.py"
 DELTA = "tests/sinks/test_delta_put_back.py"
+TAKEN_AWAY = "tests/execution/test_taken_away.py"
 OLDER_ROWS = "tests/execution/test_letters_beside_older_rows.py"
 COLUMNS = "tests/execution/test_columns_of_batches.py"
 
@@ -211,5 +212,29 @@ MUTATIONS = [
         old="            except RolledBackError:\n                raise\n",
         new="            except RolledBackError:\n                continue\n",
         tests=(OLDER_ROWS,),
+    ),
+    Mutation(
+        name="what a RESTORE took of before the log is told of nowhere",
+        why="no clear and no rewind brings it back, and all is green",
+        file="upkeep/table_check.py",
+        old="    findings += [finding for table in tables for finding in taken_away(checkpoint, table)]\n",
+        new="",
+        tests=(TAKEN_AWAY,),
+    ),
+    Mutation(
+        name="a file that others share has what lies between them",
+        why="once batches before and after are joined, nobody misses those that a RESTORE took",
+        file="sinks/delta/taken_away.py",
+        old="        there = _those_in(now, asked, log.home)\n",
+        new="        there = [key for key in asked if now.may_have(key)]\n",
+        tests=(TAKEN_AWAY,),
+    ),
+    Mutation(
+        name="a log that begins behind a kept table has its newest batch",
+        why="nobody misses that one where a RESTORE took it",
+        file="upkeep/taken_away.py",
+        old="    return next((id for id in ids if not lane.is_position(id)), ids[-1] + 1 if ids else 0)\n",
+        new="    return next(iter(ids), 0)\n",
+        tests=(TAKEN_AWAY,),
     ),
 ]

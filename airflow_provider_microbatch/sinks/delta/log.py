@@ -138,6 +138,20 @@ class DeltaLog:
             except TableNotFoundError:
                 return None  # its maker has not committed yet
 
+    def at(self, version: int) -> Snapshot | None:
+        """The table as of a version; None if the log does not have that any more.
+
+        :raises SinkError: if the table cannot be read.
+        """
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        with reporting("read", self.home):
+            try:
+                return Snapshot(DeltaTable(self.home.uri, version=version, storage_options=self.home.options()))
+            except TableNotFoundError:
+                return None
+
     def snapshots(self) -> Iterator[Snapshot | None]:
         """The table as it is now, read again and again as long as another try of a commit is worthwhile."""
         end, pause = time.monotonic() + PATIENCE_SECONDS, 0.005

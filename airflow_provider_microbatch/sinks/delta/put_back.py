@@ -9,10 +9,12 @@ there; a later change of it that is older than that one would do nothing.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_provider_microbatch.sinks.delta.home import Home
 from airflow_provider_microbatch.sinks.delta.log import in_words
 
 _DIGITS = 19
@@ -41,7 +43,7 @@ def put_back(infos: Sequence[Mapping[str, Any]], *, at: int, since: int) -> PutB
     :param since: the version that has what is asked for.
     """
     # By version: where the table was put; None: into a state of its own, or one that nobody can tell.
-    targets = {info["version"]: target_of(info) for info in infos if _is_of_whole(info)}
+    targets = {info["version"]: target_of(info) for info in infos if is_of_whole(info)}
     newest = max(targets, default=at)
     while (last := max((version for version in targets if version <= at), default=None)) is not None:
         target = targets[last]
@@ -51,6 +53,12 @@ def put_back(infos: Sequence[Mapping[str, Any]], *, at: int, since: int) -> PutB
             return _told(infos, away, last=newest)
         at = target
     return None
+
+
+def restoring(home: Home, version: int) -> str:
+    """The command that brings a version of the table back."""
+    code = f"from deltalake import DeltaTable; {home.in_python()}.restore({version})"
+    return f"python -c {shlex.quote(code)}"
 
 
 def _told(infos: Sequence[Mapping[str, Any]], away: Collection[int], *, last: int) -> PutBack:
@@ -64,7 +72,7 @@ def _told(infos: Sequence[Mapping[str, Any]], away: Collection[int], *, last: in
     )
 
 
-def _is_of_whole(info: Mapping[str, Any]) -> bool:
+def is_of_whole(info: Mapping[str, Any]) -> bool:
     """Whether a commit has put all of the table into another state. What others append, change or delete stays until
     a change of its key wins; OPTIMIZE changes no row."""
     operation, parameters = str(info.get("operation")), _parameters(info)

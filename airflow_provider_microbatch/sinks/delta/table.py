@@ -25,7 +25,9 @@ from airflow_provider_microbatch.sinks.delta.intake import intake_of, rules_of
 from airflow_provider_microbatch.sinks.delta.log import PATIENCE_SECONDS, WITHDRAWN, DeltaLog, Snapshot
 from airflow_provider_microbatch.sinks.delta.present import Present
 from airflow_provider_microbatch.sinks.delta.removing import Removal, files_of, removal_of, those_in
+from airflow_provider_microbatch.sinks.delta.taken_away import taken_away
 from airflow_provider_microbatch.sinks.placed.logged import OpenLogged, Published, check_tells_batches, rows_written
+from airflow_provider_microbatch.sinks.taken_away import TakenAway, TellsTakenAway
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +35,7 @@ _NAMED = 20
 """How many batches are named at most."""
 
 
-class OpenDeltaTable(OpenLogged):
+class OpenDeltaTable(OpenLogged, TellsTakenAway):
     """Each method reads the log anew. A commit is for exactly the version that follows the snapshot it checked, so if
     two attempts publish one batch, the later one finds the batch in; before its next try a method repeats its checks.
 
@@ -226,6 +228,12 @@ class OpenDeltaTable(OpenLogged):
             asked = None if ids is None else set(ids)
             keys = [key for key in keys if asked is None or key.id in asked]
             return [] if snapshot is None else [key.id for key in self._back(snapshot, keys)]
+
+    def taken_away(self, lane: str, below: int, tables: KnownTables) -> Sequence[TakenAway]:
+        with self._telling("look for batches that are gone"):
+            snapshot, keys = self._ever_in(tables, lane)
+            asked = [key for key in keys if key.id < below]
+            return list(taken_away(self._log, self._present_in(snapshot), self._records, asked)) if snapshot else []
 
     def _ever_in(self, tables: KnownTables, lane: str, *, after: int = -1) -> tuple[Snapshot | None, list[BatchKey]]:
         """The table as it is now, and all batches of the lane that were ever in, or about to be; no table where there
