@@ -52,10 +52,12 @@ class Snapshot:
     """The table at one version.
 
     :param table: as delta-rs has opened it.
+    :param log: the table's log.
     """
 
-    def __init__(self, table: DeltaTable) -> None:
+    def __init__(self, table: DeltaTable, log: DeltaLog) -> None:
         self.table = table
+        self.log = log
         self.version = table.version()
         self._numbers = dict[BatchKey, int | None]()
 
@@ -134,7 +136,7 @@ class DeltaLog:
 
         with reporting("read", self.home):
             try:
-                return Snapshot(DeltaTable(self.home.uri, storage_options=self.home.options()))
+                return Snapshot(DeltaTable(self.home.uri, storage_options=self.home.options()), self)
             except TableNotFoundError:
                 return None  # its maker has not committed yet
 
@@ -148,7 +150,8 @@ class DeltaLog:
 
         with reporting("read", self.home):
             try:
-                return Snapshot(DeltaTable(self.home.uri, version=version, storage_options=self.home.options()))
+                table = DeltaTable(self.home.uri, version=version, storage_options=self.home.options())
+                return Snapshot(table, self)
             except TableNotFoundError:
                 return None
 

@@ -233,7 +233,7 @@ class OpenDeltaTable(OpenLogged, TellsTakenAway):
         with self._telling("look for batches that are gone"):
             snapshot, keys = self._ever_in(tables, lane)
             asked = [key for key in keys if key.id < below]
-            return list(taken_away(self._log, self._present_in(snapshot), self._records, asked)) if snapshot else []
+            return list(taken_away(self._present_in(snapshot), self._records, asked)) if snapshot else []
 
     def _ever_in(self, tables: KnownTables, lane: str, *, after: int = -1) -> tuple[Snapshot | None, list[BatchKey]]:
         """The table as it is now, and all batches of the lane that were ever in, or about to be; no table where there

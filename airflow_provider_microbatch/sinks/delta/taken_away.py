@@ -14,7 +14,7 @@ from typing import Any
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.sinks.delta.home import Home
-from airflow_provider_microbatch.sinks.delta.log import DeltaLog, Snapshot, in_words
+from airflow_provider_microbatch.sinks.delta.log import Snapshot, in_words
 from airflow_provider_microbatch.sinks.delta.present import Present
 from airflow_provider_microbatch.sinks.delta.put_back import is_of_whole, restoring
 from airflow_provider_microbatch.sinks.delta.removing import those_in
@@ -25,7 +25,7 @@ from airflow_provider_microbatch.sinks.taken_away import TakenAway
 _YEAR_10000_MS = 253_402_300_800_000
 
 
-def taken_away(log: DeltaLog, now: Present, records: Records, keys: Sequence[BatchKey]) -> Iterator[TakenAway]:
+def taken_away(now: Present, records: Records, keys: Sequence[BatchKey]) -> Iterator[TakenAway]:
     """What each such commit has taken away, the newest first. A batch is told of once. Nothing of a table of merged
     changes, of which its newest changes tell as a whole.
 
@@ -35,25 +35,26 @@ def taken_away(log: DeltaLog, now: Present, records: Records, keys: Sequence[Bat
     snapshot = now.snapshot
     left = [key for key in keys if not now.own_of(key)] if snapshot.merged is None else []
     for info in snapshot.history_after(-1) if left else ():
-        before = log.at(info["version"] - 1) if is_of_whole(info) and info["version"] > 0 else None
+        before = snapshot.log.at(info["version"] - 1) if is_of_whole(info) and info["version"] > 0 else None
         if before is None:
             continue
         had = Present(before)
         asked = [key for key in left if had.may_have(key) and _brought_rows(snapshot, records, key)]
-        there = _those_in(now, asked, log.home)
+        there = _those_in(now, asked)
         gone = [key for key in asked if key not in there]
         with suppress(FileNotFoundError):  # where VACUUM has removed a file, its bounds have to do
-            gone = _those_in(had, gone, log.home)
+            gone = _those_in(had, gone)
         left = [key for key in left if key not in gone]
         if gone:
-            yield _told(log.home, info, gone)
+            yield _told(snapshot.log.home, info, gone)
 
 
-def _those_in(present: Present, keys: Sequence[BatchKey], home: Home) -> list[BatchKey]:
+def _those_in(present: Present, keys: Sequence[BatchKey]) -> list[BatchKey]:
     """Those of the batches of which a version has rows. By the bounds of a file that others share, those between the
     others have some, too: only the file tells."""
     own = {key for key in keys if present.own_of(key)}
-    shared = those_in(present.snapshot, home, [key for key in keys if key not in own and present.may_have(key)])
+    asked = [key for key in keys if key not in own and present.may_have(key)]
+    shared = those_in(present.snapshot, present.snapshot.log.home, asked)
     return [key for key in keys if key in own or key in shared]
 
 

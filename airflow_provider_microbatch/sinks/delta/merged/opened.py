@@ -14,7 +14,7 @@ from airflow_provider_microbatch.sinks.delta.change import Change, Ready
 from airflow_provider_microbatch.sinks.delta.columns import OURS, Columns
 from airflow_provider_microbatch.sinks.delta.log import MERGED, Snapshot, reporting
 from airflow_provider_microbatch.sinks.delta.merged.merging import Merging
-from airflow_provider_microbatch.sinks.delta.put_back import put_back, restoring
+from airflow_provider_microbatch.sinks.delta.put_back import put_back, restoring, target_of
 from airflow_provider_microbatch.sinks.delta.table import OpenDeltaTable
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.merge import Merge
@@ -106,7 +106,8 @@ class OpenMerged(OpenDeltaTable):
             raise lacking(error, log="the log", where=self._named) from error
         check_like_before(before, self._merge, where=self._named)
         with reporting("read the commits of", self._home):
-            away = put_back(snapshot.history_after(since), at=snapshot.version, since=since)
+            infos = snapshot.history_after(since)
+            away = put_back(infos, at=snapshot.version, since=since, led_to=target_of)
         if away is not None:
             beside = f" That takes out what others have committed since ({away.beside})." if away.beside else ""
             raise SinkError(
