@@ -192,7 +192,7 @@ MUTATIONS = [
     Mutation(
         name="a Delta table that a RESTORE has put back has the rows that its log names",
         why="dead letters are rows there, and run again they are there twice",
-        file="sinks/delta/table.py",
+        file="sinks/delta/lost_rows.py",
         old=" else self._put_back(snapshot, batch.key, found, for_sure=False)\n",
         new=" else None\n",
         tests=(OLDER_ROWS,),
