@@ -8,6 +8,7 @@ TAKEN_OUT = "tests/checkpoint/test_taken_out.py"
 OVER_A_REWIND = "tests/execution/test_restore_over_a_rewind.py"
 SHARED = "tests/execution/test_restore_into_shared_files.py"
 DELTA = "tests/sinks/test_delta_put_back.py"
+BESIDE = "tests/execution/test_check_beside_rows_that_came_back.py"
 TAKEN_AWAY = "tests/execution/test_taken_away.py"
 OLDER_ROWS = "tests/execution/test_letters_beside_older_rows.py"
 COLUMNS = "tests/execution/test_columns_of_batches.py"
@@ -252,5 +253,13 @@ MUTATIONS = [
         old=" if self._files_of(one) == left)",
         new=" if False)",
         tests=(SHARED, DELTA),
+    ),
+    Mutation(
+        name="beside rows that came back check names clears that are refused",
+        why="whoever does what it says first is refused, again and again",
+        file="upkeep/table_check.py",
+        old=" for one in found] if back else found\n",
+        new=" for one in found] if False else found\n",
+        tests=(BESIDE,),
     ),
 ]
