@@ -43,9 +43,12 @@ from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
 from airflow_provider_microbatch.upkeep.commands.for_good import InForce
 from airflow_provider_microbatch.upkeep.commands.site import Recorded, is_among, tables_of
 from airflow_provider_microbatch.upkeep.commands.state_behind import goes_on_behind
+from airflow_provider_microbatch.upkeep.taken_away import taken_away
 
 SAMPLE = 20
 """Number of batches that are looked up unless all are asked for: half of them the newest."""
+
+_BACK_FIRST = "First what is said above of rows that came back; then check again."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,15 +94,15 @@ def check_table(checkpoint: Checkpoint, *, everything: bool) -> TableCheck:
     asked = committed if everything else sample(committed)
     chosen = [batch for batch in (_to_be_there(checkpoint, key) for key in asked) if batch is not None]
     tables = tables_of(sinks) if everything else []
-    findings = [finding for table in tables for finding in _whole(checkpoint, table)]
-    findings += [finding for batch in chosen for finding in _look(checkpoint, recorded, batch, inside=everything)]
+    back = [finding for table in tables for finding in _came_back(checkpoint, table)]
+    findings = [finding for table in tables for finding in _whole(checkpoint, table)] + back
+    findings += [finding for table in tables for finding in taken_away(checkpoint, table)]
+    found = [finding for batch in chosen for finding in _look(checkpoint, recorded, batch, inside=everything)]
+    # Beside rows that came back each clear is refused, and a rewind that does not go so far.
+    findings += [replace(one, repair=_BACK_FIRST) for one in found] if back else found
     told = {finding.message for finding in findings}
     findings += [finding for finding in _look_at_next(checkpoint, sinks) if finding.message not in told]
     findings += [finding for table in tables for finding in _strays(checkpoint, table)]
-    told = {finding.message for finding in findings}
-    findings += [
-        finding for table in tables for finding in _came_back(checkpoint, table) if finding.message not in told
-    ]
     return TableCheck(findings=findings, asked=len(chosen), of=len(committed) - len(asked) + len(chosen))
 
 

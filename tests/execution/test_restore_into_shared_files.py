@@ -3,7 +3,7 @@ file that tells of no attempt: whatever others commit then, nothing comes on top
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,9 +12,10 @@ import pytest
 from deltalake import write_deltalake
 
 from airflow_provider_microbatch.upkeep.table_check import check_table
-from tests.execution.test_restore_over_a_rewind import Counted, ids, is_refused, lake, undone
+from tests.execution.test_restore_over_a_rewind import Counted, an_hour_ago, ids, is_refused, lake, rewound, undone
 from tests.execution.two_tables import is_clean
 from tests.execution.typed_commands import advised, said
+from tests.support.inline_engine import InlineEngine, Rows
 
 
 @pytest.fixture
@@ -59,7 +60,29 @@ def an_update_in_a_joined_file(world: Counted) -> list[int]:
     return [1, 2, 3, 4, 5, 6, 7]
 
 
-STORIES = [a_file_written_anew, an_append_beside_a_joined_file, an_update_in_a_joined_file]
+def to_a_moment_at_which_others_had_written_its_file_anew(world: Counted) -> list[int]:
+    world.batch(1)
+    world.batch(3, InlineEngine(transform=without_three))
+    lake(world).update(predicate="id = 2", updates={"id": "id"})
+    moment = an_hour_ago(world)
+    rewound(world, 0)
+    world.batch(3)
+    lake(world).restore(moment)
+    assert ids(world) == [1, 2]
+    return [1, 2, 3, 4, 5, 6, 7]
+
+
+def without_three(sources: Mapping[str, Rows]) -> Rows:
+    """A transform that is mended before the batch is made again."""
+    return [row for row in sources["orders"] if row["id"] != 3]
+
+
+STORIES = [
+    a_file_written_anew,
+    an_append_beside_a_joined_file,
+    an_update_in_a_joined_file,
+    to_a_moment_at_which_others_had_written_its_file_anew,
+]
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
@@ -96,3 +119,18 @@ def test_rows_that_somebody_has_taken_out_of_a_shared_file_stop_nobody(world: Co
     world.rests()
     there = [] if how == "deleted" else [5, 6]
     assert ids(world) == [1, 2, 3, 4, *there, 6, 7]
+
+
+def test_a_restore_to_a_moment_that_undoes_what_others_did_stops_nobody(world: Counted) -> None:
+    """It leaves the very files of a version since the batch was made anew."""
+    world.batch(2)
+    world.batch(4)
+    rewound(world, 0)
+    world.batch(4)
+    lake(world).optimize.compact()
+    moment = an_hour_ago(world)
+    lake(world).delete("id = 1")
+    lake(world).restore(moment)
+    world.batch(5)
+    assert ids(world) == [1, 2, 3, 4, 5]
+    assert is_clean(world)

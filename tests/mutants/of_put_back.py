@@ -11,6 +11,8 @@ RECORDS = "tests/execution/test_restore_and_its_records.py"
 LEFT = "tests/execution/test_restore_of_a_left_table.py"
 SHARED = "tests/execution/test_restore_into_shared_files.py"
 DELTA = "tests/sinks/test_delta_put_back.py"
+BESIDE = "tests/execution/test_check_beside_rows_that_came_back.py"
+TAKEN_AWAY = "tests/execution/test_taken_away.py"
 OLDER_ROWS = "tests/execution/test_letters_beside_older_rows.py"
 COLUMNS = "tests/execution/test_columns_of_batches.py"
 
@@ -290,7 +292,7 @@ MUTATIONS = [
     Mutation(
         name="a Delta table that a RESTORE has put back has the rows that its log names",
         why="dead letters are rows there, and run again they are there twice",
-        file="sinks/delta/table.py",
+        file="sinks/delta/lost_rows.py",
         old=" else self._put_back(snapshot, batch.key, found, for_sure=False)\n",
         new=" else None\n",
         tests=(OLDER_ROWS,),
@@ -310,5 +312,53 @@ MUTATIONS = [
         old="            except RolledBackError:\n                raise\n",
         new="            except RolledBackError:\n                continue\n",
         tests=(OLDER_ROWS,),
+    ),
+    Mutation(
+        name="what a RESTORE took of before the log is told of nowhere",
+        why="no clear and no rewind brings it back, and all is green",
+        file="upkeep/table_check.py",
+        old="    findings += [finding for table in tables for finding in taken_away(checkpoint, table)]\n",
+        new="",
+        tests=(TAKEN_AWAY,),
+    ),
+    Mutation(
+        name="a file that others share has what lies between them",
+        why="once batches before and after are joined, nobody misses those that a RESTORE took",
+        file="sinks/delta/taken_away.py",
+        old="        there = _those_in(now, asked)\n",
+        new="        there = [key for key in asked if now.may_have(key)]\n",
+        tests=(TAKEN_AWAY,),
+    ),
+    Mutation(
+        name="a log that begins behind a kept table has its newest batch",
+        why="nobody misses that one where a RESTORE took it",
+        file="upkeep/taken_away.py",
+        old="    return next((id for id in ids if not lane.is_position(id)), ids[-1] + 1 if ids else 0)\n",
+        new="    return next(iter(ids), 0)\n",
+        tests=(TAKEN_AWAY,),
+    ),
+    Mutation(
+        name="a RESTORE to a moment has put nothing back",
+        why="rows of a plan of before a rewind, in a file of others, are those of the batch that is in",
+        file="sinks/delta/history.py",
+        old=" and is_restore(info)]",
+        new=" and target_of(info) is not None]",
+        tests=(SHARED, DELTA),
+    ),
+    Mutation(
+        name="a RESTORE to a moment has put everything back",
+        why="one that undoes what others did stops the pipeline",
+        file="sinks/delta/history.py",
+        old=" if self._files_of(one) == left)",
+        new=" if False)",
+        tests=(SHARED, DELTA),
+    ),
+    Mutation(
+        name="beside rows that came back check names clears that are refused",
+        why="whoever does what it says first is refused, again and again",
+        file="upkeep/table_check.py",
+        old=" for one in found] if back else found\n",
+        new=" for one in found] if False else found\n",
+        tests=(BESIDE,),
     ),
 ]

@@ -432,7 +432,7 @@ MUTATIONS = [
     Mutation(
         name="a batch that a RESTORE took out of a Delta table is not looked for",
         why="check says that nothing is wrong, and the pipeline goes on without the batch's rows",
-        file="sinks/delta/table.py",
+        file="sinks/delta/lost_rows.py",
         old="        if present.may_have(key):\n",
         new="        if True:\n",
         tests=("tests/sinks/test_delta_sink.py",),

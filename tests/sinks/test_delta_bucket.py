@@ -24,6 +24,7 @@ from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.delta.log import DeltaLog
 from airflow_provider_microbatch.sinks.delta.objects.records import ObjectRecords
 from airflow_provider_microbatch.sinks.file.objects.stages import Stages
+from airflow_provider_microbatch.sinks.taken_away import TellsTakenAway
 from airflow_provider_microbatch.stores.object_store import ObjectStore
 from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.sinks.delta_bucket import OPTIONS, keys, opened, optimize_and_vacuum, publish, rows, table, uri
@@ -475,3 +476,23 @@ def test_of_attempts_that_publish_at_once_in_processes_of_their_own_one_is_in(si
     for epoch in set(epochs) - {winner}:
         assert sink.drop_stage(BATCH, epoch)
     assert sink.stages(CHECKPOINT) == []
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_what_a_restore_took_is_told_though_vacuum_has_removed_its_files(
+    sink: OpenSink, tmp_path: Path, joined: bool
+) -> None:
+    assert isinstance(sink, TellsTakenAway)
+    publish(sink, 5)
+    before = table(tmp_path).version()
+    for number in (6, 7):
+        publish(sink, number)
+    if joined:
+        table(tmp_path).optimize.compact()
+    table(tmp_path).restore(before)
+    publish(sink, 8)
+    optimize_and_vacuum(tmp_path)
+    (told,) = sink.taken_away("live", 9, NOTHING_KNOWN)
+    assert told.ids == [6, 7]
+    assert [one.ids for one in sink.taken_away("live", 7, NOTHING_KNOWN)] == [[6]]
+    assert "DeltaTable(" in told.back

@@ -62,11 +62,9 @@ def test_batches_that_are_there_as_they_were_published_are_not_told_of(sink: Ope
     if how == "an overwrite":
         write_deltalake(str(root), table(root).to_pyarrow_table(), mode="overwrite")
     else:
+        moment = an_hour_ago(root)
         table(root).delete("batch_id = 7")
-        an_hour_ago = time.time() - 3600
-        for version in (0, 1):
-            os.utime(root / "_delta_log" / f"{version:020}.json", (an_hour_ago, an_hour_ago))
-        table(root).restore(dt.datetime.fromtimestamp(an_hour_ago + 60, dt.UTC))
+        table(root).restore(moment)
     assert [damage(sink, number) for number in (6, 7)] == [None, None]
 
 
@@ -158,16 +156,42 @@ def planned_anew(sink: OpenSink, number: int, *, digest: str, epoch: int) -> Non
     sink.replace(expect(batch.key, digest=digest), epoch)
 
 
+@pytest.mark.parametrize("back_to", ["before the replay", "after it"])
+def test_a_restore_to_a_moment_is_known_by_the_files_that_it_left(sink: OpenSink, root: Path, back_to: str) -> None:
+    """Also where a copy of the table has given all files of its log another time since."""
+    for number in (6, 7):
+        publish(sink, number)
+    optimize_and_vacuum(root)
+    if back_to == "before the replay":
+        moment = an_hour_ago(root)
+    write_delta_stage(sink, 2)
+    sink.replace(EXPECTED, 2)
+    table(root).optimize.compact()
+    if back_to == "after it":
+        moment = an_hour_ago(root)
+    table(root).delete("batch_id = 6")
+    table(root).restore(moment)
+    an_hour_ago(root)
+    before = "are those of before attempt 2: put back by version"
+    assert (before in (damage(sink, 7) or "")) is (back_to == "before the replay")
+
+
+def an_hour_ago(root: Path) -> dt.datetime:
+    """A moment at which the table was as it is now."""
+    ago = time.time() - 3600
+    for entry in (root / "_delta_log").glob("*.json"):
+        os.utime(entry, (ago, ago))
+    return dt.datetime.fromtimestamp(ago + 60, dt.UTC)
+
+
 def test_after_a_restore_to_a_moment_nothing_comes_on_top_of_what_was_taken_out(sink: OpenSink, root: Path) -> None:
     """It does not tell how far it went back; what was made since has gone, and the rows may be the only ones."""
     for number in (5, 6, 7):
         publish(sink, number)
-    an_hour_ago = time.time() - 3600
-    for version in range(table(root).version() + 1):
-        os.utime(root / "_delta_log" / f"{version:020}.json", (an_hour_ago, an_hour_ago))
+    moment = an_hour_ago(root)
     take_out(sink, 7, 6)
     publish(sink, 6, epoch=2, rows=6)
-    table(root).restore(dt.datetime.fromtimestamp(an_hour_ago + 60, dt.UTC))
+    table(root).restore(moment)
     is_not_published(sink, root, 7, 7)
 
 
@@ -236,7 +260,9 @@ def asked_for(monkeypatch: pytest.MonkeyPatch, look: Callable[[], object]) -> se
     return asked
 
 
-def test_a_restore_that_names_no_version_which_a_table_can_have_stops_nobody(sink: OpenSink, root: Path) -> None:
+def test_a_restore_that_names_no_version_which_a_table_can_have_is_known_by_what_it_left(
+    sink: OpenSink, root: Path
+) -> None:
     """Whoever may commit to the table writes its infos."""
     publish(sink, 7)
     before, version = table(root).version(), "9" * 5000
@@ -246,7 +272,7 @@ def test_a_restore_that_names_no_version_which_a_table_can_have_stops_nobody(sin
     entry = root / "_delta_log" / f"{before + 2:020}.json"
     entry.write_text(entry.read_text().replace(f'"version":"{before}"', f'"version":"{version}"'))
     assert version in entry.read_text()
-    assert damage(sink, 7) is None
+    assert "are those of before attempt 2: put back by version" in (damage(sink, 7) or "")
 
 
 def test_rows_that_were_adopted_and_made_anew_since_were_not_taken_out(sink: OpenSink, root: Path) -> None:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.sinks.delta.put_back import PutBack, put_back, target_of
+from airflow_provider_microbatch.sinks.delta.log import Snapshot
+from airflow_provider_microbatch.sinks.delta.put_back import PutBack, is_restore, put_back, target_of
 
 
 class History:
     """:param infos: of the commits up to a version, newest first, as far back as they are read, or the log has them.
-    :param at: that version.
+    :param now: the table at that version.
     """
 
-    def __init__(self, infos: Sequence[Mapping[str, Any]], *, at: int) -> None:
+    def __init__(self, infos: Sequence[Mapping[str, Any]], *, now: Snapshot) -> None:
         self._infos = infos
-        self._at = at
+        self._now = now
+        self._files = dict[int, int | None]()
 
     def since(self, key: BatchKey, number: str) -> tuple[Sequence[Mapping[str, Any]], int | None]:
         """The commits since the batch was published, newest first, and the version of that; all, and None, if it is not
@@ -30,12 +32,27 @@ class History:
 
     def put_back(self, since: int) -> PutBack | None:
         """What has put the table back to before a version that the history has; None if nothing has."""
-        return put_back([info for info in self._restored if info["version"] > since], at=self._at, since=since)
+        # What others write anew by an overwrite may be the batch's rows.
+        restored = [info for info in self._infos if info["version"] > since and is_restore(info)]
+        return put_back(restored, at=self._now.version, since=since, led_to=partial(self._led_to, since))
 
-    @cached_property
-    def _restored(self) -> list[Mapping[str, Any]]:
-        # A RESTORE to a moment does not tell how far it went back, and what others write anew may be the batch's rows.
-        return [info for info in self._infos if target_of(info) is not None]
+    def _led_to(self, since: int, info: Mapping[str, Any]) -> int | None:
+        """The version that a RESTORE has gone back to. For one to a moment, the newest version with the files that it
+        left, from ``since`` on: Spark records the moment as text in a time zone that nobody knows later, and the times
+        of a log's files change when it is copied."""
+        target, version = target_of(info), info["version"]
+        left = None if target is not None else self._files_of(version)
+        if left is None:
+            return target
+        return next((one for one in range(version - 1, since - 1, -1) if self._files_of(one) == left), None)
+
+    def _files_of(self, version: int) -> int | None:
+        """What tells the files of a version from those of another; None if the log does not have it any more."""
+        if version not in self._files:
+            snapshot = self._now.log.at(version)
+            paths = None if snapshot is None else frozenset(one["path"] for one in snapshot.files("path"))
+            self._files[version] = None if paths is None else hash(paths)
+        return self._files[version]
 
     @cached_property
     def _published(self) -> dict[tuple[str, str], int]:

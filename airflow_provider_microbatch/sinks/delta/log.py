@@ -52,10 +52,12 @@ class Snapshot:
     """The table at one version.
 
     :param table: as delta-rs has opened it.
+    :param log: the table's log.
     """
 
-    def __init__(self, table: DeltaTable) -> None:
+    def __init__(self, table: DeltaTable, log: DeltaLog) -> None:
         self.table = table
+        self.log = log
         self.version = table.version()
         self._numbers = dict[BatchKey, int | None]()
 
@@ -134,9 +136,24 @@ class DeltaLog:
 
         with reporting("read", self.home):
             try:
-                return Snapshot(DeltaTable(self.home.uri, storage_options=self.home.options()))
+                return Snapshot(DeltaTable(self.home.uri, storage_options=self.home.options()), self)
             except TableNotFoundError:
                 return None  # its maker has not committed yet
+
+    def at(self, version: int) -> Snapshot | None:
+        """The table as of a version; None if the log does not have that any more.
+
+        :raises SinkError: if the table cannot be read.
+        """
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        with reporting("read", self.home):
+            try:
+                table = DeltaTable(self.home.uri, version=version, storage_options=self.home.options())
+                return Snapshot(table, self)
+            except TableNotFoundError:
+                return None
 
     def snapshots(self) -> Iterator[Snapshot | None]:
         """The table as it is now, read again and again as long as another try of a commit is worthwhile."""

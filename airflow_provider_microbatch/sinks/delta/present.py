@@ -34,7 +34,7 @@ class Present:
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
+        self.snapshot = snapshot
         self.version = snapshot.version
 
     def may_have(self, key: BatchKey) -> bool:
@@ -75,7 +75,7 @@ class Present:
 
     @cached_property
     def _newest(self) -> History:
-        return History(self._snapshot.table.history(_COMMITS), at=self.version)
+        return History(self.snapshot.table.history(_COMMITS), now=self.snapshot)
 
     @cached_property
     def _files(self) -> tuple[dict[str, dict[str, str]], set[tuple[_Bounds, _Bounds]]]:
@@ -83,7 +83,7 @@ class Present:
         and bounds of lane and id in all other files."""
         own, shared = dict[str, dict[str, str]](), set[tuple[_Bounds, _Bounds]]()
         lane, number = RESERVED_COLUMNS
-        for file in self._snapshot.files("path", "num_records", "null_count", "min", "max"):
+        for file in self.snapshot.files("path", "num_records", "null_count", "min", "max"):
             path = unquote(file["path"])
             if path.startswith(f"{DATA}/") and not path.startswith(REST):
                 attempt = path.split("/")[:4]

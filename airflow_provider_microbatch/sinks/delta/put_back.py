@@ -9,10 +9,12 @@ there; a later change of it that is older than that one would do nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_provider_microbatch.sinks.delta.home import Home
 from airflow_provider_microbatch.sinks.delta.log import in_words
 
 _DIGITS = 19
@@ -33,15 +35,22 @@ class PutBack:
     beside: str
 
 
-def put_back(infos: Sequence[Mapping[str, Any]], *, at: int, since: int) -> PutBack | None:
+def put_back(
+    infos: Sequence[Mapping[str, Any]],
+    *,
+    at: int,
+    since: int,
+    led_to: Callable[[Mapping[str, Any]], int | None],
+) -> PutBack | None:
     """What has put the table into another state; None if nothing has, or another RESTORE has brought it back.
 
     :param infos: of the commits after ``since``, newest first.
     :param at: the table's version.
     :param since: the version that has what is asked for.
+    :param led_to: tells where a commit has put the table, as :func:`target_of` does.
     """
     # By version: where the table was put; None: into a state of its own, or one that nobody can tell.
-    targets = {info["version"]: target_of(info) for info in infos if _is_of_whole(info)}
+    targets = {info["version"]: led_to(info) for info in infos if is_of_whole(info)}
     newest = max(targets, default=at)
     while (last := max((version for version in targets if version <= at), default=None)) is not None:
         target = targets[last]
@@ -51,6 +60,12 @@ def put_back(infos: Sequence[Mapping[str, Any]], *, at: int, since: int) -> PutB
             return _told(infos, away, last=newest)
         at = target
     return None
+
+
+def restoring(home: Home, version: int) -> str:
+    """The command that brings a version of the table back."""
+    code = f"from deltalake import DeltaTable; {home.in_python()}.restore({version})"
+    return f"python -c {shlex.quote(code)}"
 
 
 def _told(infos: Sequence[Mapping[str, Any]], away: Collection[int], *, last: int) -> PutBack:
@@ -64,12 +79,17 @@ def _told(infos: Sequence[Mapping[str, Any]], away: Collection[int], *, last: in
     )
 
 
-def _is_of_whole(info: Mapping[str, Any]) -> bool:
+def is_of_whole(info: Mapping[str, Any]) -> bool:
     """Whether a commit has put all of the table into another state. What others append, change or delete stays until
     a change of its key wins; OPTIMIZE changes no row."""
     operation, parameters = str(info.get("operation")), _parameters(info)
     overwrites = str(parameters.get("mode")).casefold() == "overwrite" and not parameters.get("predicate")
-    return operation == "RESTORE" or "REPLACE TABLE" in operation or overwrites
+    return is_restore(info) or "REPLACE TABLE" in operation or overwrites
+
+
+def is_restore(info: Mapping[str, Any]) -> bool:
+    """Whether a commit has gone back to a version."""
+    return info.get("operation") == "RESTORE"
 
 
 def target_of(info: Mapping[str, Any]) -> int | None:
@@ -77,7 +97,7 @@ def target_of(info: Mapping[str, Any]) -> int | None:
     no version that a table can have: whoever may commit to the table writes the info."""
     version = str(_parameters(info).get("version"))
     is_version = version.isdecimal() and len(version) <= _DIGITS  # Python refuses to read a number of thousands
-    return int(version) if info.get("operation") == "RESTORE" and is_version else None
+    return int(version) if is_restore(info) and is_version else None
 
 
 def _parameters(info: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -24,9 +24,9 @@ from airflow_provider_microbatch.sinks.delta.compacting import Compacting
 from airflow_provider_microbatch.sinks.delta.home import Home
 from airflow_provider_microbatch.sinks.delta.intake import intake_of, rules_of
 from airflow_provider_microbatch.sinks.delta.log import PATIENCE_SECONDS, WITHDRAWN, DeltaLog, Snapshot
-from airflow_provider_microbatch.sinks.delta.present import Present
+from airflow_provider_microbatch.sinks.delta.lost_rows import LooksForRows
 from airflow_provider_microbatch.sinks.delta.removing import Removal, files_of, removal_of, those_in
-from airflow_provider_microbatch.sinks.placed.logged import OpenLogged, Published, check_tells_batches, rows_written
+from airflow_provider_microbatch.sinks.placed.logged import Published, check_tells_batches
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ _NAMED = 20
 """How many batches are named at most."""
 
 
-class OpenDeltaTable(OpenLogged):
+class OpenDeltaTable(LooksForRows):
     """Each method reads the log anew. A commit is for exactly the version that follows the snapshot it checked, so if
     two attempts publish one batch, the later one finds the batch in; before its next try a method repeats its checks.
 
@@ -47,16 +47,11 @@ class OpenDeltaTable(OpenLogged):
         self._sink = sink
         self._home = home
         self._log = DeltaLog(home)
-        self._present: Present | None = None
         self._rows_are_judged = rows_are_judged
 
     @property
     def definition(self) -> DeltaSink:
         return self._sink
-
-    @abstractmethod
-    def _is_here(self, tables: KnownTables) -> bool:
-        """Whether the table is where it was; see :meth:`TableFolder.is_here`."""
 
     @abstractmethod
     def _ready(self, batch: ExpectedBatch, epoch: int) -> Ready:
@@ -96,10 +91,6 @@ class OpenDeltaTable(OpenLogged):
     @abstractmethod
     def _publishing(self, batch: ExpectedBatch, epoch: int) -> AbstractContextManager[None]:
         """Held while an attempt's output is being committed."""
-
-    @abstractmethod
-    def _telling(self, doing: str, key: BatchKey | None = None) -> AbstractContextManager[None]:
-        """Raise errors of the place as errors of the sink."""
 
     def intake(self) -> Intake | None:
         with self._telling("look at"):
@@ -165,46 +156,6 @@ class OpenDeltaTable(OpenLogged):
                 batch_of=self._batch_of,
                 number_of=self._number_of,
             ).compact(wanted)
-
-    def damage(self, batch: ExpectedBatch, found: Manifest) -> str | None:
-        with self._telling("look into", batch.key):
-            snapshot = self._log.open()
-            return None if snapshot is None else self._differs(snapshot, batch.key, found, for_sure=True)
-
-    def put_back(self, batch: ExpectedBatch, found: Manifest) -> str | None:
-        with self._telling("look into", batch.key):
-            snapshot = self._log.open()
-            return None if snapshot is None else self._put_back(snapshot, batch.key, found, for_sure=False)
-
-    def _differs(self, snapshot: Snapshot, key: BatchKey, found: Manifest, *, for_sure: bool) -> str | None:
-        """That no row of the batch is in the snapshot any more, or those of an attempt before are, in words; None if
-        the rows may be there, or nobody can tell.
-
-        :param for_sure: whether nobody can tell what others have written since a RESTORE; else it counts as nothing.
-        """
-        rows, number = rows_written(found), snapshot.number(key)
-        if number is None or not rows:
-            return None
-        present = self._present_in(snapshot)
-        if present.may_have(key):
-            return self._put_back(snapshot, key, found, for_sure=for_sure)
-        by = present.taken_out_by(key, f"{number:016x}")
-        told = f"; taken out, most likely, by {by}" if by else ""
-        return f"none of its {rows:,} rows is in version {snapshot.version}{told}"
-
-    def _put_back(self, snapshot: Snapshot, key: BatchKey, found: Manifest, *, for_sure: bool) -> str | None:
-        """See :meth:`put_back`."""
-        number, present = snapshot.number(key), self._present_in(snapshot)
-        if number is None or not present.may_have(key):
-            return None
-        back = present.put_back_by(key, f"{number:016x}", for_sure=for_sure)
-        told = f"are those of before attempt {found.epoch}: put back by {back}"
-        return None if back is None else f"its rows in version {snapshot.version} {told}"
-
-    def _present_in(self, snapshot: Snapshot) -> Present:
-        if self._present is None or self._present.version != snapshot.version:
-            self._present = Present(snapshot)
-        return self._present
 
     def check_whole(self) -> None:
         with self._telling("look at"):

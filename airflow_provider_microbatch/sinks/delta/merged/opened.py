@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
 
@@ -15,7 +14,7 @@ from airflow_provider_microbatch.sinks.delta.change import Change, Ready
 from airflow_provider_microbatch.sinks.delta.columns import OURS, Columns
 from airflow_provider_microbatch.sinks.delta.log import MERGED, Snapshot, reporting
 from airflow_provider_microbatch.sinks.delta.merged.merging import Merging
-from airflow_provider_microbatch.sinks.delta.put_back import put_back
+from airflow_provider_microbatch.sinks.delta.put_back import put_back, restoring, target_of
 from airflow_provider_microbatch.sinks.delta.table import OpenDeltaTable
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.merge import Merge
@@ -107,15 +106,16 @@ class OpenMerged(OpenDeltaTable):
             raise lacking(error, log="the log", where=self._named) from error
         check_like_before(before, self._merge, where=self._named)
         with reporting("read the commits of", self._home):
-            away = put_back(snapshot.history_after(since), at=snapshot.version, since=since)
+            infos = snapshot.history_after(since)
+            away = put_back(infos, at=snapshot.version, since=since, led_to=target_of)
         if away is not None:
             beside = f" That takes out what others have committed since ({away.beside})." if away.beside else ""
-            code = f"from deltalake import DeltaTable; {self._home.in_python()}.restore({away.good})"
             raise SinkError(
                 f"somebody has put the rows of the Delta table {self._where} back as a whole ({away.by}), and not the "
                 "newest changes, by which the next change of a key is judged: keys would keep wrong rows. Nothing was "
-                f"changed. Bring version {away.good} back: python -c {shlex.quote(code)} (where VACUUM has removed its "
-                f"files, {ANEW}).{beside} To take batches out, use `microbatch rewind … --drop-output` after that."
+                f"changed. Bring version {away.good} back: {restoring(self._home, away.good)} (where VACUUM has "
+                f"removed its files, {ANEW}).{beside} To take batches out, use `microbatch rewind … --drop-output` "
+                "after that."
             )
 
     def _shown(self, columns: Columns) -> Columns:

@@ -1,0 +1,37 @@
+"""Batches whose rows went as somebody put a whole table into another state, which still counts them as in."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
+from airflow_provider_microbatch.sinks import OpenSink
+
+
+@dataclass(frozen=True, kw_only=True)
+class TakenAway:
+    """Batches that one commit of others has taken away.
+
+    :param ids: their numbers, ascending; at least one.
+    :param by: the commit, in words.
+    :param back: how to bring back the state of before it, in words.
+    """
+
+    ids: Sequence[int]
+    by: str
+    back: str
+
+
+class TellsTakenAway(OpenSink):
+    """A table whose log tells what it had before such a commit."""
+
+    @abstractmethod
+    def taken_away(self, lane: str, below: int, tables: KnownTables) -> Sequence[TakenAway]:
+        """Batches of the lane that are in, and of which readers find no row since somebody has put the whole table into
+        another state, as far as the table's log goes back. For ``microbatch check --table``: may be slow.
+
+        :param below: batches with lower numbers are looked at.
+        :raises SinkError: if the table is away.
+        """

@@ -1,0 +1,48 @@
+"""Finds batches that no log knows any more, and that a table has lost since somebody has put it back (RESTORE, an
+overwrite). The table counts them as in, so runs go on; no look at a batch of the log meets them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.lane import Lane
+from airflow_provider_microbatch.checkpoint.verify import Finding
+from airflow_provider_microbatch.exceptions import CheckpointError, SinkError
+from airflow_provider_microbatch.execution.table_gap import TableGap, numbers
+from airflow_provider_microbatch.sinks import OpenSink
+from airflow_provider_microbatch.sinks.taken_away import TellsTakenAway
+
+
+def taken_away(checkpoint: Checkpoint, table: OpenSink) -> Iterator[Finding]:
+    """Findings about batches before the oldest of each lane's log."""
+    if not isinstance(table, TellsTakenAway):
+        return
+    for lane in checkpoint.lanes():
+        with suppress(SinkError, CheckpointError):  # other findings report the error
+            for one in table.taken_away(lane, _begin(checkpoint.lane(lane)), checkpoint.tables):
+                gone = TableGap(first=one.ids[0], last=one.ids[-1], were_here=True)
+                yield Finding(
+                    kind="table",
+                    where=table.location(),
+                    message=f"{_named(one.ids)} of lane {lane}: {table.location()} has no row of them any more, since "
+                    f"somebody has put the table back ({one.by}), and this checkpoint's log begins behind them: no "
+                    "clear and no rewind brings them back.",
+                    repair=f"Before any clear: {one.back} Else: {gone.ways_on()} If they are to be gone, nothing is to "
+                    "be done.",
+                )
+
+
+def _begin(lane: Lane) -> int:
+    """The number of the oldest batch that the lane's log has, or is to have next."""
+    ids = lane.offset_log.ids()
+    # A log that begins behind a kept table has a position in place of the table's newest batch.
+    return next((id for id in ids if not lane.is_position(id)), ids[-1] + 1 if ids else 0)
+
+
+def _named(ids: Sequence[int]) -> str:
+    """Numbers of batches in words, those that follow on one another together."""
+    firsts = [id for id in ids if id - 1 not in ids]
+    lasts = [id for id in ids if id + 1 not in ids]
+    return ", ".join(numbers(first, last) for first, last in zip(firsts, lasts, strict=True))
