@@ -155,6 +155,14 @@ MUTATIONS = [
         tests=(KEPT,),
     ),
     Mutation(
+        name="a live lane that never had a row lies before no intervals of a table that was made again",
+        why="its first batch reads all that they read",
+        file="sources/jdbc/timed.py",
+        old="        if begin.time is None and self._is_set_to_first():\n",
+        new="        if begin.time is None:\n",
+        tests=(KEPT,),
+    ),
+    Mutation(
         name="a batch of a data interval is read by the key of now",
         why="a replay lacks rows of the time that the live lane had come to, and live batches have others than it left",
         file="sources/jdbc/moment.py",

@@ -334,6 +334,9 @@ def test_a_table_that_was_made_again_is_no_longer_told_by_what_lanes_have_taken(
         with pytest.raises(SourceError, match=refused):
             ask("interval-b", hours(1, 3))
     assert lanes.interval("interval-c", hours(2, 3)) == [2], "of which nobody had anything"
+    with pytest.raises(SourceError, match=refused):
+        lanes.live()
+    lanes.hold(LIVE, None, lanes.open().initial_offset())  # a command has said that its rows are others
     assert lanes.live() == [1]
 
 

@@ -143,26 +143,39 @@ class OpenTimed(OpenTable, Generic[T]):
                 return end.text()
 
     def _check_none_behind(self, begin: Moment, now: Made, found: Found) -> None:
-        """Check that no data interval of before the table was made again has read rows behind a position by hand: which
-        of the rows there these are is not known, and they would be read twice.
+        """Check that no data interval of before the table was made again has read rows behind a place that tells
+        nothing of that table, one by hand or the first of all: which of the rows there these are is not known, and they
+        would be read twice.
 
         :param begin: where the live lane goes on. Of a position without a key all rows of its time count as read.
         :raises SourceError: if one has.
         """
-        others = [one for _, one in found.intervals if begin.by_hand and not is_of(one, now)]
+        if not begin.by_hand and begin.time is not None:
+            return
+        others = [one for _, one in found.intervals if not is_of(one, now)]
         last, at = max((_latest(one) for one in others), default=None), micros(begin.time)
         if last is None or (at is not None and (last < at or (last == at and begin.key is None))):
+            return
+        if begin.time is None and self._is_set_to_first():
             return
         why = next(one for one in (other_than(other, now) for other in others) if one is not None)
         anew, behind = (
             self._set_offset(place.text(), skip=True, reread=True) for place in (Moment(), Moment(time=written(last)))
         )
+        where = f"the position by hand, {begin.time}" if begin.by_hand else "the first row, where the live lane begins"
+        # A lane that is at the first row cannot be set there.
+        first = f"; where its rows are to be read from the first: `{anew}`" if begin.by_hand else ""
         raise SourceError(
-            f"source {self._name!r}: data intervals were read up to {written(last)}, behind the position by hand, "
-            f"{begin.time}, and would be read twice: {why} Where they are the same rows: `{behind}`, which passes over "
-            f"what no interval has read up to there; where its rows are to be read from the first: `{anew}`. "
-            f"{self._new_name()}"
+            f"source {self._name!r}: data intervals were read up to {written(last)}, behind {where}, and would be read "
+            f"twice: {why} Where they are the same rows: `{behind}`, which passes over what no interval has read up to "
+            f"there{first}. {self._new_name()}"
         )
+
+    def _is_set_to_first(self) -> bool:
+        """Whether a command has set the live lane to the table's first row, and whoever gave it has allowed that rows
+        are read again. The newest range that the lane has moved by tells it: no plan ends there."""
+        newest = next(iter(self._committed(LIVE)), None)
+        return newest is not None and not newest.is_read
 
     def _log(self) -> Log:
         """The live lane's committed batches."""
