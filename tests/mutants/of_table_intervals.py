@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutation import Mutation
 
 LANES = "tests/sources/test_jdbc_intervals.py"
+COLUMNS = "tests/sources/test_jdbc_columns.py"
 KEPT = "tests/sources/test_jdbc_lanes.py"
 RUNS = "tests/execution/test_intervals_of_tables.py"
 INTERVALS = "tests/execution/test_interval_mode.py"
@@ -30,7 +31,7 @@ MUTATIONS = [
         name="an interval of a table has what the live lane has",
         why="a backfill doubles what live batches have read",
         file="sources/jdbc/intervals.py",
-        old="    had += [Had(after=one.after, end=_bare(one.end)) for one in live]\n",
+        old="    had += [Had(after=one.after, end=_bare(one.end)).within(spans) for one in live]\n",
         new="",
         tests=(LANES,),
     ),
@@ -161,6 +162,14 @@ MUTATIONS = [
         old="        if begin.time is None and self._is_set_to_first():\n",
         new="        if begin.time is None:\n",
         tests=(KEPT,),
+    ),
+    Mutation(
+        name="an interval is told by a key column that tells nothing of its times",
+        why="once the column is renamed or dropped, the live pipeline and all intervals stand still",
+        file="sources/jdbc/intervals.py",
+        old="end=_bare(one.end)).within(spans) for one in live]",
+        new="end=_bare(one.end)) for one in live]",
+        tests=(COLUMNS,),
     ),
     Mutation(
         name="a batch of a data interval is read by the key of now",

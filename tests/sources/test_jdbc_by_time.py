@@ -416,7 +416,8 @@ def test_a_moment_is_read_as_it_was_written(
     assert Moment.of(Moment().text()) == Moment()
     spans = ((rows % 10**15, rows % 10**15 + 1), (10**15, 10**15 + 10**9))
     before = Moment(below=8, running=tuple(running), spans=spans[:1], digest="")
-    had = (Had(after=Moment(time=time, key=key), end=replace(place, made=None)), Had(after=Moment(), end=before))
+    live = Had(after=Moment(time=time, key=key), end=replace(place, made=None)).within(spans)
+    had = (live, Had(after=Moment(), end=before))
     interval = Moment(below=9, running=tuple(running), rows=rows, digest="7", made=made, spans=spans, had=had)
     assert Moment.of(interval.text()) == interval
     for wrong in (((2, 1),), ((0, 10**18),), ((0.5, 1),), (("0'", 1),)):

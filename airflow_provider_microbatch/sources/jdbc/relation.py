@@ -75,6 +75,16 @@ class Relation:
         moved = "tableoid IN (SELECT oid FROM pg_catalog.pg_class WHERE relfilenode <> oid)"
         return self.any(f"({condition}) AND {TRANSACTION} >= {since} AND {moved}")
 
+    def has_column(self, name: str) -> bool:
+        """Whether the table has a column of this name."""
+        (found,) = self._row(
+            "SELECT EXISTS (SELECT FROM pg_catalog.pg_attribute WHERE attrelid = %s::regclass AND attname = %s "
+            "AND attnum > 0)",
+            self._table,
+            name,
+        )
+        return bool(found)
+
     @cached_property
     def _cluster(self) -> Cluster:
         return cluster_now(self._opened)

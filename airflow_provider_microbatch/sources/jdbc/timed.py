@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from shlex import quote
@@ -39,9 +39,16 @@ class Times(Table, Protocol):
     def exact(self, place: Moment) -> Moment:
         """The same place, its times as the column's own clock shows them."""
 
-    def leave_out(self, intervals: Sequence[Moment]) -> None:
+    def leave_out(self, intervals: Sequence[Moment], *, untold: Mapping[Moment, str]) -> None:
         """Have no row of these batches of data intervals, in the order in which they were planned, in a later range of
-        the live lane."""
+        the live lane.
+
+        :param untold: those of them whose rows cannot be told from others, each with the reason: a range that needs
+            one is refused.
+        """
+
+    def has_column(self, name: str) -> bool:
+        """Whether the table has a column of this name."""
 
     def rows(self, condition: str) -> tuple[int, str]:
         """Number of rows for which the condition holds, and a digest of them that does not depend on their order."""
@@ -99,8 +106,25 @@ class OpenTimed(OpenTable, Generic[T]):
         with self._open_table(key=self._key(place), plans=plans, seconds=seconds) as table:
             if found.intervals:
                 now = table.identity()
-                table.leave_out([one if is_of(one, now) else Moment() for _, one in found.intervals])
+                why = ((one, self._without_key(table, lane, one, now)) for lane, one in found.intervals)
+                table.leave_out(
+                    [one if is_of(one, now) else Moment() for _, one in found.intervals],
+                    untold={one: text for one, text in why if text is not None},
+                )
             yield table
+
+    def _without_key(self, table: T, lane: str, interval: Moment, now: Made) -> str | None:
+        """The reason why the rows of a data interval cannot be told from those of the live lane, in whose last time it
+        has the ones behind a key; None if they can."""
+        then = interval.made
+        if then is None or then.key is None or not interval.has_keys or then.key == now.key:
+            return None
+        if table.has_column(then.key):
+            return None
+        return (
+            f"lane {lane} has rows that are told by column {then.key!r}, which {now.name} does not have any more. Give "
+            f"the column that name again (ALTER TABLE … RENAME COLUMN), or go on as another source. {self._new_name()}"
+        )
 
     def _key(self, place: Moment | None) -> str | None:
         """See :meth:`Moment.key_column`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -70,10 +70,11 @@ class TimedTable(Relation):
             raise SourceError(f"column {self.ranges.key} of {self._table} is not of whole numbers; column=None does")
         self._bare_key, self._by = key, columns_of(time, key)
 
-    def leave_out(self, intervals: Sequence[Moment]) -> None:
-        """Have no row of these batches of data intervals, in the order in which they were planned, in a later range of
-        the live lane."""
-        self.ranges = Ranges(time=self.ranges.time, key=self.ranges.bare_key, intervals=intervals)
+    def leave_out(self, intervals: Sequence[Moment], *, untold: Mapping[Moment, str]) -> None:
+        """Have no row of these batches of data intervals in a later range of the live lane, as :class:`Ranges` has
+        them."""
+        ranges = self.ranges
+        self.ranges = Ranges(time=ranges.time, key=ranges.bare_key, intervals=intervals, untold=untold)
 
     @property
     def now(self) -> str:
