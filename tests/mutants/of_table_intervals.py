@@ -127,8 +127,8 @@ MUTATIONS = [
         name="a table that is read by another key has nothing of what lanes took",
         why="behind the set-offset that the error names each interval is read again",
         file="sources/jdbc/taken.py",
-        old="then.time != now.time:\n",
-        new="then.by != now.by:\n",
+        old="    if then.is_by_other_time(now):\n",
+        new="    if then.is_by_others(now):\n",
         tests=(KEPT,),
     ),
     Mutation(
@@ -169,6 +169,22 @@ MUTATIONS = [
         file="sources/jdbc/intervals.py",
         old="end=_bare(one.end)).within(spans) for one in live]",
         new="end=_bare(one.end)) for one in live]",
+        tests=(COLUMNS,),
+    ),
+    Mutation(
+        name="a column is known by its name alone",
+        why="one that takes over the name of another has its rows lost or doubled, in green",
+        file="sources/jdbc/identity.py",
+        old="self.by != now.by) or self.has_others(now)",
+        new="self.by != now.by)",
+        tests=(COLUMNS,),
+    ),
+    Mutation(
+        name="an interval of another column of timestamps overlaps none of before",
+        why="all that lanes have read is read again",
+        file="sources/jdbc/timed.py",
+        old=" if common(one.spans, spans) or _is_by_other_time(one, now)]",
+        new=" if common(one.spans, spans)]",
         tests=(COLUMNS,),
     ),
     Mutation(

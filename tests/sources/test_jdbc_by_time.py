@@ -409,7 +409,8 @@ def test_a_moment_is_read_as_it_was_written(
     time: str, key: int | None, running: list[Running], since: str | None, rows: int
 ) -> None:
     cluster = Cluster(system=-rows, timeline=2) if rows % 2 else Cluster()
-    made = Made(name="public.orders", oid=17, file=3, cluster=cluster)
+    by, numbers = (None, None) if key is None else ("at, id", (rows, 1))
+    made = Made(name="public.orders", oid=17, file=3, cluster=cluster, by=by, numbers=numbers)
     place = Moment(time=time, key=key, below=9, running=tuple(running), since=since, rows=rows, digest="7", made=made)
     assert Moment.of(place.text()) == place
     assert Moment.of(replace(place, behind=3).text()) == replace(place, behind=3)

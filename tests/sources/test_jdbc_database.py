@@ -117,13 +117,18 @@ def test_another_cluster_and_the_server_of_before_a_failover_are_named_and_a_fai
     orders.execute(INSERT)
     source = opened()
     written = json.loads(source.latest_offset(None))
-    name, oid, file, system, timeline, database, by = written["of"]
+    name, oid, file, system, timeline, database, by, numbers = written["of"]
 
-    def of(*cluster: int | str) -> str:
+    def of(*cluster: object) -> str:
         return json.dumps({**written, "of": [name, oid, file, *cluster]})
 
-    older = (of(), of(system, timeline), of(by))  # of older versions, and where the role may not ask
-    for position in (*older, of(system, timeline - 1, database, by)):  # and of before the failover
+    older = (
+        of(),
+        of(system, timeline),
+        of(by),
+        of(system, timeline, database, by),
+    )  # of older versions, and where the role may not ask
+    for position in (*older, of(system, timeline - 1, database, by, numbers)):  # and of before the failover
         assert not source.has_new(position)
         assert source.latest_offset(position) == position
         assert source.not_replayable(None, position) is None
@@ -193,7 +198,7 @@ def test_a_role_that_may_not_ask_for_the_cluster_reads_all_the_same(opened: Any,
     connections.find_by(lambda _: replace(orders.connection, login=role))
     source = opened()
     end = source.latest_offset(None)
-    assert json.loads(end)["of"][3:] == ["updated_at, id"]
+    assert json.loads(end)["of"][3:] == ["updated_at, id", [3, 1]]
     assert ids(orders, source, None, end) == [1]
     assert not source.has_new(end)
 

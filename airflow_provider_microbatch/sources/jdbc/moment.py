@@ -60,6 +60,15 @@ class Made(Identity):
         offset."""
         return (self.by or "").partition(_AND)[2] or None
 
+    @property
+    def key_number(self) -> int | None:
+        """The database's number of that column; None where it is not known."""
+        return None if self.numbers is None or self.key is None else self.numbers[-1]
+
+    def is_by_other_time(self, now: Made) -> bool:
+        """Whether the table is read by another column of timestamps now, as far as is known."""
+        return bool(self.time and now.time and self.time != now.time) or self.has_others(now, among=1)
+
 
 def columns_of(time: str, key: str | None) -> str:
     """What a table is read by, as :attr:`Identity.by` has it."""
@@ -276,8 +285,7 @@ def _running(first: Any, last: Any, since: Any) -> Running:
 def _made(name: Any, oid: Any, file: Any, *cluster: Any) -> Made:
     if type(name) is not str:
         raise TypeError("'of' names no table")
-    found, by = told_behind(list(cluster))
-    return Made(name=name, oid=_number(oid), file=_number(file), cluster=found, by=by)
+    return Made(name=name, oid=_number(oid), file=_number(file), **told_behind(list(cluster)))
 
 
 def _span(start: Any, end: Any) -> Piece:

@@ -238,9 +238,9 @@ class OpenNumbered(OpenTable, Generic[N]):
         if then.is_by_others(now):
             # The number of one column is any number of another: behind it rows would be lost, and others doubled.
             return (
-                f"{what} ({made}): numbers of one column tell nothing of another. Where the column was merely renamed: "
-                f"`{here}`. Where its rows are to be read from the first, also those that were read: `{begin}`, or a "
-                "source of another name."
+                f"{what} ({made}): numbers of one column tell nothing of another. Where the column was merely renamed, "
+                f"or has the values that the other had: `{here}`. Where its rows are to be read from the first, also "
+                f"those that were read: `{begin}`, or a source of another name."
             )
         if what is None and differs is not None:
             what = f"{now.name} is not as it was: {differs}"

@@ -152,8 +152,7 @@ def _table(values: Any) -> Table:
     name, oid, sequence, *cluster = values
     if type(name) is not str or type(oid) is not int or (sequence is not None and type(sequence) is not int):
         raise TypeError("'of' is not the name, the oid and the sequence's file of a table")
-    found, by = told_behind(cluster)
-    return Table(name=name, oid=oid, sequence=sequence, cluster=found, by=by)
+    return Table(name=name, oid=oid, sequence=sequence, **told_behind(cluster))
 
 
 def divided(spans: Sequence[tuple[int, int]], parts: int) -> list[list[tuple[int, int]]]:

@@ -75,15 +75,28 @@ class Relation:
         moved = "tableoid IN (SELECT oid FROM pg_catalog.pg_class WHERE relfilenode <> oid)"
         return self.any(f"({condition}) AND {TRANSACTION} >= {since} AND {moved}")
 
-    def has_column(self, name: str) -> bool:
-        """Whether the table has a column of this name."""
-        (found,) = self._row(
-            "SELECT EXISTS (SELECT FROM pg_catalog.pg_attribute WHERE attrelid = %s::regclass AND attname = %s "
-            "AND attnum > 0)",
+    def has_column(self, name: str, number: int | None) -> bool:
+        """Whether the table has a column of this name.
+
+        :param number: the database's number of the column; None for any.
+        """
+        found = self._row(
+            "SELECT attnum FROM pg_catalog.pg_attribute WHERE attrelid = %s::regclass AND attname = %s::name "
+            "AND attnum > 0",
             self._table,
             name,
         )
-        return bool(found)
+        return found is not None and number in (None, found[0])
+
+    def _described(self, columns: Sequence[str]) -> tuple[list[int], tuple[int, ...]]:
+        """The oid of each column's type, and each column's number, as PostgreSQL itself has understood the names: from
+        then on the transaction has a lock, and they stay.
+
+        :param columns: as SQL has them.
+        """
+        result = self._opened.execute(f"SELECT {', '.join(columns)} FROM {self._table} LIMIT 0").pgresult
+        each = range(len(columns))
+        return [result.ftype(at) for at in each], tuple(result.ftablecol(at) for at in each)
 
     @cached_property
     def _cluster(self) -> Cluster:

@@ -41,12 +41,13 @@ class Snapshot(Relation):
 
     def check(self) -> None:
         """:raises SourceError: if the column does not have whole numbers."""
-        cursor = self._opened.execute(f"SELECT {self._column} FROM {self._table} LIMIT 0")
-        if cursor.description[0].type_code not in WHOLE:
+        (kind,), _ = self._described([self._column])
+        if kind not in WHOLE:
             raise SourceError(f"column {self._column} of {self._table} is not of whole numbers")
 
     def identity(self) -> Table:
         """The identity of the table. VACUUM FULL, CLUSTER, a plain TRUNCATE and ``setval`` do not change it."""
+        _, numbers = self._described([self._column])
         name, oid, sequence = self._made(
             "(SELECT max(s.relfilenode::bigint) "
             "FROM pg_catalog.pg_depend AS d JOIN pg_catalog.pg_class AS s ON s.oid = d.objid AND s.relkind = 'S' "
@@ -55,8 +56,8 @@ class Snapshot(Relation):
             "AND d.refobjid = c.oid AND d.deptype IN ('a', 'i') AND a.attname = %s)",
             self._bare_column,
         )
-        file = None if sequence is None else int(sequence)
-        return Table(name=name, oid=int(oid), sequence=file, cluster=self._cluster, by=self._bare_column)
+        file, by = None if sequence is None else int(sequence), self._bare_column
+        return Table(name=name, oid=int(oid), sequence=file, cluster=self._cluster, by=by, numbers=numbers)
 
     def moment(self) -> tuple[int, int, int]:
         """The time, milliseconds since the epoch; the lowest id of a running transaction; and the first id that was not

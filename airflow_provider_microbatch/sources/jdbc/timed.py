@@ -47,8 +47,8 @@ class Times(Table, Protocol):
             one is refused.
         """
 
-    def has_column(self, name: str) -> bool:
-        """Whether the table has a column of this name."""
+    def has_column(self, name: str, number: int | None, /) -> bool:
+        """Whether the table has a column of this name, and of this number of the database's, where it has them."""
 
     def rows(self, condition: str) -> tuple[int, str]:
         """Number of rows for which the condition holds, and a digest of them that does not depend on their order."""
@@ -117,13 +117,17 @@ class OpenTimed(OpenTable, Generic[T]):
         """The reason why the rows of a data interval cannot be told from those of the live lane, in whose last time it
         has the ones behind a key; None if they can."""
         then = interval.made
-        if then is None or then.key is None or not interval.has_keys or then.key == now.key:
+        if then is None or then.key is None or not interval.has_keys:
             return None
-        if table.has_column(then.key):
+        if not then.is_by_others(now) or table.has_column(then.key, then.key_number):
             return None
+        return self._key_gone(f"lane {lane}", then.key, now)
+
+    def _key_gone(self, who: str, key: str, now: Made) -> str:
         return (
-            f"lane {lane} has rows that are told by column {then.key!r}, which {now.name} does not have any more. Give "
-            f"the column that name again (ALTER TABLE … RENAME COLUMN), or go on as another source. {self._new_name()}"
+            f"{who} has rows that are told by column {key!r}, which {now.name} does not have any more, or it has "
+            "another one of that name. Give the column that name again (ALTER TABLE … RENAME COLUMN), or go on as "
+            f"another source. {self._new_name()}"
         )
 
     def _key(self, place: Moment | None) -> str | None:
@@ -319,7 +323,8 @@ class OpenTimed(OpenTable, Generic[T]):
         # Where a user has said from where on a table that was made again is to be read, the live lane has what lies
         # behind. Which rows before that place lanes had, as the same rows of before, is not known.
         if not _began_before(of_now.live, spans):
-            others = [one.end for one in found.live] + [one for _, one in found.intervals if common(one.spans, spans)]
+            times = [one for _, one in found.intervals if common(one.spans, spans) or _is_by_other_time(one, now)]
+            others = [*(one.end for one in found.live), *times]
             other = next((why for why in (other_than(one, now) for one in others) if why is not None), None)
             if other is not None:
                 raise SourceError(f"{other} {self._new_name()}")
@@ -331,7 +336,9 @@ class OpenTimed(OpenTable, Generic[T]):
 
     def _other_than(self, place: Moment, now: Made) -> str | None:
         """The reason why the batch of a data interval does not belong to the current table; None if it does."""
-        why = other_than(place, now)
+        why, then = other_than(place, now), place.made
+        if why is None and then is not None and then.key is not None and place.has_keys and then.has_others(now):
+            return self._key_gone("the batch", then.key, now)
         return None if why is None else f"{why} {self._new_name()}"
 
     def _new_name(self) -> str:
@@ -410,6 +417,11 @@ def _began_before(live: Sequence[Had], spans: Sequence[Piece]) -> bool:
     """Whether the live lane has begun before these times."""
     begun = (micros(one.after.time) for one in live)
     return any(at is None or at < spans[0][0] for at in begun)
+
+
+def _is_by_other_time(interval: Moment, now: Made) -> bool:
+    """Whether an interval's times are of another column: they tell nothing of which rows it had."""
+    return interval.made is not None and interval.made.is_by_other_time(now)
 
 
 def _latest(interval: Moment) -> int:
