@@ -164,3 +164,22 @@ def test_keys_of_an_interval_are_no_values_of_another_column_that_has_the_name_n
     for ask in (lanes.live, lambda: lanes.open("interval-a").read(planned.start, planned.end)):
         with pytest.raises(SourceError, match=r"by column 'id', .*another one.*add-source"):
             ask()
+
+
+@pytest.mark.parametrize("timestamp", [None, "updated_at"])
+def test_columns_may_have_any_name(
+    in_postgres: InPostgres, lanes_of: Callable[..., Lanes], timestamp: str | None
+) -> None:
+    table, source = in_postgres.table, lanes_of(in_postgres, timestamp=timestamp).open()
+    for name in ("one", "other", "span", "t", "n", "part", "found", "at", "x"):
+        table.execute(f"ALTER TABLE orders ADD {name} int NOT NULL DEFAULT -1")
+    with table.connect() as slow:
+        slow.execute("INSERT INTO orders DEFAULT VALUES")
+        table.execute("INSERT INTO orders DEFAULT VALUES")
+        first = source.latest_offset(None)
+    assert in_postgres.ids(source, None, first) == [2]
+    assert source.lag(first).rows == 1
+    assert source.has_new(first)
+    second = source.latest_offset(first)
+    assert in_postgres.ids(source, first, second) == [1]
+    assert source.lag(second).rows == 0

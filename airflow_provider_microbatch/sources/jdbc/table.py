@@ -13,6 +13,9 @@ from airflow_provider_microbatch.sources.jdbc.relation import WHOLE, Relation
 from airflow_provider_microbatch.sources.jdbc.session import connected, quoted_column
 from airflow_provider_microbatch.sources.jdbc.transactions import running_now
 
+_FIRST, _LAST = "microbatch_first", "microbatch_last"
+"""Beside the table's own columns, which may have any plainer name."""
+
 
 @contextmanager
 def snapshot(
@@ -114,8 +117,8 @@ class Snapshot(Relation):
     def filled(self, spans: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
         """The spans that contain a row."""
         rows = self._opened.execute(
-            "SELECT one, other FROM unnest(%s::bigint[], %s::bigint[]) AS span(one, other) WHERE EXISTS ("
-            f"SELECT FROM {self._table} WHERE {self._column} BETWEEN one AND other)",
+            f"SELECT {_FIRST}, {_LAST} FROM unnest(%s::bigint[], %s::bigint[]) AS span({_FIRST}, {_LAST}) WHERE EXISTS "
+            f"(SELECT FROM {self._table} WHERE {self._column} BETWEEN {_FIRST} AND {_LAST})",
             ([one for one, _ in spans], [other for _, other in spans]),
         )
         return {(int(one), int(other)) for one, other in rows}
@@ -123,8 +126,8 @@ class Snapshot(Relation):
     def count(self, spans: Sequence[tuple[int, int]], *, most: int | None = None) -> int:
         """Number of rows in the spans, or ``most`` if there are more."""
         (found,) = self._row(
-            f"SELECT count(*) FROM (SELECT FROM {self._table} JOIN unnest(%s::bigint[], %s::bigint[]) "
-            f"AS span(one, other) ON {self._column} BETWEEN one AND other LIMIT %s) AS found",
+            f"SELECT count(*) FROM (SELECT FROM {self._table} JOIN unnest(%s::bigint[], %s::bigint[]) AS "
+            f"microbatch_span({_FIRST}, {_LAST}) ON {self._column} BETWEEN {_FIRST} AND {_LAST} LIMIT %s) AS found",
             [one for one, _ in spans],
             [other for _, other in spans],
             most,
