@@ -13,6 +13,7 @@ from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources import UNLIMITED, Figures, ReadLimit, digest_of_range
 from airflow_provider_microbatch.sources.jdbc.offset import Gap, Place, Table
 from airflow_provider_microbatch.sources.jdbc.opened import LAG_SECONDS, MOST_COUNTED, OpenTable
+from airflow_provider_microbatch.sources.pieces import without
 
 MOST_GAPS = 5000
 """More gaps would make entries of the offset log too large."""
@@ -274,8 +275,9 @@ class OpenNumbered(OpenTable, Generic[N]):
             other = self._other(table, place)
             if other is not None:
                 return other
-            gaps = [(gap.first, gap.last) for gap in begin.gaps]
-            # Rows that came late lie behind ``start`` too, or in its gaps.
+            # Rows that came late lie behind ``start`` too, or in its gaps, but for those that ``end`` waits for.
+            waited, waits = ([(gap.first, gap.last + 1) for gap in one.gaps] for one in (begin, place))
+            gaps = [(first, behind - 1) for first, behind in without(waited, waits)]
             spans = [*gaps, *replace(place, late=()).spans(begin.number)]
             return self._late_rows(table, begin) + (table.count(spans) if spans else 0)
 
