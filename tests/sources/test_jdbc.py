@@ -171,6 +171,15 @@ def test_what_cannot_be_asked_is_said(opened: Any, orders: OrdersTable) -> None:
         opened().check_offset(Place(number=7).text())
 
 
+@pytest.mark.parametrize("gaps", ["[2, 4]", "[[2, 4]]", "7", "[[2, 4, 0, 0, 0]]"])
+def test_gaps_by_hand_of_another_form_are_told_which_form_they_have(
+    opened: Any, orders: OrdersTable, gaps: str
+) -> None:
+    orders.execute("INSERT INTO orders (id) VALUES (1), (7)")
+    with pytest.raises(SourceError, match=r"no place in a table: each of 'gaps' is \[first, last, milliseconds"):
+        opened().check_offset(f'{{"n": 7, "gaps": {gaps}}}')
+
+
 def test_rows_of_numbers_that_a_position_by_hand_still_waits_for_do_not_count_as_passed_over(
     opened: Any, orders: OrdersTable
 ) -> None:
