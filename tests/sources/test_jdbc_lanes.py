@@ -98,6 +98,8 @@ def test_a_position_by_hand_in_a_table_that_was_made_again_doubles_no_interval(o
     orders.table.execute(f"INSERT INTO orders (id, updated_at) VALUES (9, {orders.at(7)})")
     assert lanes.open().has_new(lanes.logs[LIVE][-1].end)
     assert lanes.live() == [9]
+    source = lanes.open()
+    assert source.why_not_back(source.initial_offset(), lanes.logs[LIVE][-1].end) is None, "a user may say so"
 
 
 @pytest.mark.parametrize("has_batches", [False, True])

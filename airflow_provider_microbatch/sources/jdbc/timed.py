@@ -205,6 +205,17 @@ class OpenTimed(OpenTable, Generic[T]):
         newest = next(iter(self._committed(LIVE)), None)
         return newest is not None and not newest.is_read
 
+    def why_not_back(self, position: Offset | None, end: Offset | None) -> str | None:
+        """See :meth:`OpenSource.why_not_back`. A command that sets the lane to the first row has leave to read again
+        what intervals have read: no plan that follows it is refused for them."""
+        if self._place(position).time is not None:
+            return super().why_not_back(position, end)
+        try:
+            self.check()
+        except SourceError as error:
+            return str(error)
+        return None
+
     def _log(self) -> Log:
         """The live lane's committed batches."""
         committed = list(self._committed(LIVE))
