@@ -331,13 +331,11 @@ class OpenSource(ABC):
         """Raise SourceChangedError if the range changed while Spark read it, or if Spark read something other than the
         range. Called after Spark has read the range and before publish.
 
-        :param told: the reader's result, which describes the data that it has read; None if the reader returns none (an
-            older version).
+        :param told: the reader's result, which describes what it has read; None if it is of an older version.
         """
 
     def learned(self, facts: dict[str, Any]) -> None:  # noqa: B027
-        """Pin facts that the runtime's reader learned (such as an inferred schema) in the checkpoint. Called before
-        publish; idempotent."""
+        """Pin facts that the reader learned (an inferred schema) in the checkpoint. Before publish; idempotent."""
 
     def commit(self, end: Offset) -> None:  # noqa: B027
         """Note that the batch that ends at ``end`` is committed. Idempotent; called again if a call may have been
@@ -375,6 +373,10 @@ class OpenSource(ABC):
     def why_not_anew(self, start: Offset | None, end: Offset | None) -> str | None:
         """The same where the range is planned anew: what came into it since is no reason, what is gone is."""
         return self.why_not_again(start, end)
+
+    def doubt_anew(self, start: Offset | None, end: Offset | None) -> str | None:
+        """What may be gone there though the source cannot tell, in words; None if it can."""
+        return None
 
     def why_not_back(self, position: Offset | None, end: Offset | None) -> str | None:
         """The reason why plans cannot go on from an earlier position; None if they can.

@@ -101,8 +101,16 @@ MUTATIONS = [
         name="a late row of MariaDB makes up for one that a rewind loses",
         why="the only copy of a row that was deleted at its source is taken out, without a word",
         file="sources/jdbc/mariadb/by_time.py",
-        old="            if there == self._planned_rows(end) and isinstance(",
-        new="            if False and isinstance(",
+        old="            if there == self._planned_rows(end) and self._source",
+        new="            if False and self._source",
+        tests=(READ_AGAIN,),
+    ),
+    Mutation(
+        name="nobody says that a rewind may lose a row of MariaDB beside more late ones",
+        why="the only copy of a row that was deleted at its source is taken out, without a word",
+        file="sources/jdbc/mariadb/by_time.py",
+        old="        if isinstance(there, str) or there < planned or ",
+        new="        if isinstance(there, str) or there != planned or ",
         tests=(READ_AGAIN,),
     ),
     Mutation(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutation import Mutation
 
 LANES = "tests/sources/test_jdbc_intervals.py"
+COLUMNS = "tests/sources/test_jdbc_columns.py"
 KEPT = "tests/sources/test_jdbc_lanes.py"
 RUNS = "tests/execution/test_intervals_of_tables.py"
 INTERVALS = "tests/execution/test_interval_mode.py"
@@ -30,7 +31,7 @@ MUTATIONS = [
         name="an interval of a table has what the live lane has",
         why="a backfill doubles what live batches have read",
         file="sources/jdbc/intervals.py",
-        old="    had += [Had(after=one.after, end=_bare(one.end)) for one in live]\n",
+        old="    had += [Had(after=one.after, end=_bare(one.end)).within(spans) for one in live]\n",
         new="",
         tests=(LANES,),
     ),
@@ -126,8 +127,8 @@ MUTATIONS = [
         name="a table that is read by another key has nothing of what lanes took",
         why="behind the set-offset that the error names each interval is read again",
         file="sources/jdbc/taken.py",
-        old="then.time != now.time:\n",
-        new="then.by != now.by:\n",
+        old="    if then.is_by_other_time(now):\n",
+        new="    if then.is_by_others(now):\n",
         tests=(KEPT,),
     ),
     Mutation(
@@ -153,6 +154,38 @@ MUTATIONS = [
         old="        if last is None or (at is not None and (last < at or (last == at and begin.key is None))):\n",
         new="        if True:\n",
         tests=(KEPT,),
+    ),
+    Mutation(
+        name="a live lane that never had a row lies before no intervals of a table that was made again",
+        why="its first batch reads all that they read",
+        file="sources/jdbc/timed.py",
+        old="        if begin.time is None and self._is_set_to_first():\n",
+        new="        if begin.time is None:\n",
+        tests=(KEPT,),
+    ),
+    Mutation(
+        name="an interval is told by a key column that tells nothing of its times",
+        why="once the column is renamed or dropped, the live pipeline and all intervals stand still",
+        file="sources/jdbc/intervals.py",
+        old="end=_bare(one.end)).within(spans) for one in live]",
+        new="end=_bare(one.end)) for one in live]",
+        tests=(COLUMNS,),
+    ),
+    Mutation(
+        name="a column is known by its name alone",
+        why="one that takes over the name of another has its rows lost or doubled, in green",
+        file="sources/jdbc/identity.py",
+        old="self.by != now.by) or self.has_others(now)",
+        new="self.by != now.by)",
+        tests=(COLUMNS,),
+    ),
+    Mutation(
+        name="an interval of another column of timestamps overlaps none of before",
+        why="all that lanes have read is read again",
+        file="sources/jdbc/timed.py",
+        old=" if common(one.spans, spans) or _is_by_other_time(one, now)]",
+        new=" if common(one.spans, spans)]",
+        tests=(COLUMNS,),
     ),
     Mutation(
         name="a batch of a data interval is read by the key of now",
@@ -198,8 +231,8 @@ MUTATIONS = [
         name="a table that was written anew has its old transactions for intervals",
         why="all rows that a later interval looks back at are read twice",
         file="sources/jdbc/by_time.py",
-        old='            if table.any(f"{unseen} AND {asked}") and not table.any(seen):\n',
-        new="            if False:\n",
+        old="            if table.is_written_anew(",
+        new="            if False and table.is_written_anew(",
         tests=(LANES,),
     ),
     Mutation(

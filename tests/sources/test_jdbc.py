@@ -171,6 +171,30 @@ def test_what_cannot_be_asked_is_said(opened: Any, orders: OrdersTable) -> None:
         opened().check_offset(Place(number=7).text())
 
 
+@pytest.mark.parametrize("gaps", ["[2, 4]", "[[2, 4]]", "7", "[[2, 4, 0, 0, 0]]"])
+def test_gaps_by_hand_of_another_form_are_told_which_form_they_have(
+    opened: Any, orders: OrdersTable, gaps: str
+) -> None:
+    orders.execute("INSERT INTO orders (id) VALUES (1), (7)")
+    with pytest.raises(SourceError, match=r"no place in a table: each of 'gaps' is \[first, last, milliseconds"):
+        opened().check_offset(f'{{"n": 7, "gaps": {gaps}}}')
+
+
+def test_rows_of_numbers_that_a_position_by_hand_still_waits_for_do_not_count_as_passed_over(
+    opened: Any, orders: OrdersTable
+) -> None:
+    source = opened()
+    orders.execute("INSERT INTO orders (id) VALUES (1), (2), (5)")
+    end = source.latest_offset(None) or ""
+    orders.execute("INSERT INTO orders (id) VALUES (3), (4), (6), (7)")
+    place = Place.of(end)
+    assert [(gap.first, gap.last) for gap in place.gaps] == [(3, 4)]
+    part = replace(place.gaps[0], first=4)
+    for gaps, passed in ((place.gaps, 1), ((part,), 2), ((), 3)):
+        by_hand = Place(number=6, gaps=gaps, by_hand=True).text()
+        assert source.between_in_words(end, by_hand) == {"rows": passed}
+
+
 def test_a_planned_row_that_is_gone_is_an_error_and_none_that_is_left_out_in_silence(
     opened: Any, orders: OrdersTable, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -76,6 +76,37 @@ def test_of_a_table_with_one_partition_written_anew_its_rows_do_not_count_as_gon
             look(None, end)
 
 
+@pytest.mark.parametrize("has_gaps", [False, True])
+def test_a_table_with_one_partition_written_anew_is_not_gone_on_with(
+    opened: Any, orders: OrdersTable, has_gaps: bool
+) -> None:
+    """The rows of the other partition have the transactions that they had."""
+    in_two_partitions(orders, range(2, 20_000, 2) if has_gaps else range(1, 6), border=4)
+    source = opened(timestamp=None) if has_gaps else opened()
+    end = source.latest_offset(None)
+    write_anew(orders, "upper")
+    for look in (source.has_new, source.latest_offset, source.lag):
+        with pytest.raises(SourceError, match=r"orders, or a partition of it, was written anew.*set-offset"):
+            look(end)
+
+
+def test_a_row_that_comes_late_is_read_though_a_partition_was_added_and_vacuum_wrote_other_files(
+    opened: Any, orders: OrdersTable
+) -> None:
+    in_two_partitions(orders, [1, 2, 4, 5], border=4, to=100)
+    source = opened()
+    orders.execute("UPDATE orders SET updated_at = '2026-01-01' WHERE id >= 4")  # far before the window
+    with orders.connect() as slow:
+        slow.execute("INSERT INTO orders (id) VALUES (9)")
+        orders.execute("INSERT INTO orders (id) VALUES (3)")
+        end = source.latest_offset(None)
+    with orders.connect(autocommit=True) as session:
+        session.execute("VACUUM FULL orders")
+    orders.execute("CREATE TABLE added PARTITION OF orders FOR VALUES FROM (100) TO (200)")
+    orders.execute("INSERT INTO orders (id, updated_at) SELECT 100, max(updated_at) FROM orders")
+    assert ids(orders, source, end, source.latest_offset(end)) == [9, 100]
+
+
 def test_rows_that_are_deleted_are_skipped_though_vacuum_writes_other_files(opened: Any, orders: OrdersTable) -> None:
     in_two_partitions(orders, range(1, 6), border=4)
     skips = opened(on_missing="skip")
@@ -117,13 +148,18 @@ def test_another_cluster_and_the_server_of_before_a_failover_are_named_and_a_fai
     orders.execute(INSERT)
     source = opened()
     written = json.loads(source.latest_offset(None))
-    name, oid, file, system, timeline, database, by = written["of"]
+    name, oid, file, system, timeline, database, by, numbers = written["of"]
 
-    def of(*cluster: int | str) -> str:
+    def of(*cluster: object) -> str:
         return json.dumps({**written, "of": [name, oid, file, *cluster]})
 
-    older = (of(), of(system, timeline), of(by))  # of older versions, and where the role may not ask
-    for position in (*older, of(system, timeline - 1, database, by)):  # and of before the failover
+    older = (
+        of(),
+        of(system, timeline),
+        of(by),
+        of(system, timeline, database, by),
+    )  # of older versions, and where the role may not ask
+    for position in (*older, of(system, timeline - 1, database, by, numbers)):  # and of before the failover
         assert not source.has_new(position)
         assert source.latest_offset(position) == position
         assert source.not_replayable(None, position) is None
@@ -193,7 +229,7 @@ def test_a_role_that_may_not_ask_for_the_cluster_reads_all_the_same(opened: Any,
     connections.find_by(lambda _: replace(orders.connection, login=role))
     source = opened()
     end = source.latest_offset(None)
-    assert json.loads(end)["of"][3:] == ["updated_at, id"]
+    assert json.loads(end)["of"][3:] == ["updated_at, id", [3, 1]]
     assert ids(orders, source, None, end) == [1]
     assert not source.has_new(end)
 

@@ -24,7 +24,7 @@ from airflow_provider_microbatch.sources import ReadLimit
 from airflow_provider_microbatch.sources.intervals import HeldRange, Interval, Unread
 from airflow_provider_microbatch.sources.jdbc.moment import Moment
 from airflow_provider_microbatch.sources.jdbc.taken import Taken
-from tests.sources.jdbc_world import write_anew
+from tests.sources.jdbc_world import in_two_partitions, write_anew
 from tests.sources.lanes_of_a_table import HOUR_MS, T0, InMariaDb, InPostgres, Lanes, Orders, by_hand_at, hours, insert
 
 YEAR = 365 * 24
@@ -334,6 +334,9 @@ def test_a_table_that_was_made_again_is_no_longer_told_by_what_lanes_have_taken(
         with pytest.raises(SourceError, match=refused):
             ask("interval-b", hours(1, 3))
     assert lanes.interval("interval-c", hours(2, 3)) == [2], "of which nobody had anything"
+    with pytest.raises(SourceError, match=refused):
+        lanes.live()
+    lanes.hold(LIVE, None, lanes.open().initial_offset())  # a command has said that its rows are others
     assert lanes.live() == [1]
 
 
@@ -350,6 +353,18 @@ def test_a_table_that_was_written_anew_stops_intervals_where_lanes_had_rows(
     with pytest.raises(SourceError, match=r"written anew.*microbatch add-source"):
         lanes.interval("interval-c", hours(1, 2))
     assert lanes.interval("interval-d", hours(2, 3)) == [2]
+
+
+def test_a_table_with_one_partition_written_anew_stops_intervals_where_lanes_had_rows(
+    lanes_of: Callable[..., Lanes], in_postgres: InPostgres
+) -> None:
+    lanes = lanes_of(in_postgres)
+    in_two_partitions(in_postgres.table, range(1, 6), border=4)
+    in_postgres.table.execute(f"UPDATE orders SET updated_at = {in_postgres.at(1)}")
+    assert lanes.interval("interval-a", hours(1, 2)) == [1, 2, 3, 4, 5]
+    write_anew(in_postgres.table, "upper")
+    with pytest.raises(SourceError, match=r"written anew.*microbatch add-source"):
+        lanes.interval("interval-b", hours(1, 2))
 
 
 def test_a_live_pipeline_of_numbers_is_not_backfilled(lanes_of: Callable[..., Lanes], in_postgres: InPostgres) -> None:

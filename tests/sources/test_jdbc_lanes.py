@@ -3,7 +3,6 @@ hand, and tables that are other ones by now, on a real PostgreSQL and a real Mar
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +15,18 @@ from airflow_provider_microbatch.exceptions import IntervalError, SourceError
 from airflow_provider_microbatch.sources import ReadLimit
 from airflow_provider_microbatch.sources.intervals import Interval
 from airflow_provider_microbatch.sources.jdbc.moment import Moment, written
-from tests.sources.lanes_of_a_table import HOUR_MS, InMariaDb, InPostgres, Lanes, Orders, by_hand_at, hours, insert
+from tests.sources.lanes_of_a_table import (
+    HOUR_MS,
+    InMariaDb,
+    InPostgres,
+    Lanes,
+    Orders,
+    by_hand_at,
+    here,
+    hours,
+    insert,
+    made_again,
+)
 
 
 @pytest.mark.slow
@@ -47,14 +57,6 @@ def test_an_interval_of_mariadb_that_was_settled_is_not_cut_by_who_writes_behind
     assert lanes.interval("interval-a", interval) == ([2] if beside_live else [1])
 
 
-def here(lanes: Lanes) -> None:
-    """Go on as the error of a live plan says, where the rows are the same."""
-    with pytest.raises(SourceError) as said:
-        lanes.live()
-    offered = [Moment.of(offset) for offset in re.findall("--offset '([^']*)'", str(said.value))]
-    by_hand_at(lanes, next(place for place in offered if place.time is not None))
-
-
 @pytest.mark.parametrize("what", ["the key", "the name"])
 def test_what_lanes_took_stays_taken_where_the_table_has_another_key_or_name(
     orders: Orders, lanes_of: Callable[..., Lanes], what: str
@@ -82,17 +84,6 @@ def test_what_lanes_took_stays_taken_where_the_table_has_another_key_or_name(
     assert start == end, "which has rows that were taken"
 
 
-def made_again(orders: Orders) -> None:
-    """The same rows under another identity."""
-    if isinstance(orders, InMariaDb):
-        orders.table.execute("OPTIMIZE TABLE orders")
-        return
-    orders.table.execute("CREATE TABLE kept AS SELECT * FROM orders")
-    orders.table.execute("DROP TABLE orders CASCADE")
-    orders.table.execute("CREATE TABLE orders (id bigserial PRIMARY KEY, note text, updated_at timestamptz)")
-    orders.table.execute("INSERT INTO orders (id, note, updated_at) SELECT id, note, updated_at FROM kept")
-
-
 def test_a_position_by_hand_in_a_table_that_was_made_again_doubles_no_interval(orders: Orders, lanes: Lanes) -> None:
     insert(orders, 1)
     assert lanes.live() == [1]
@@ -107,6 +98,49 @@ def test_a_position_by_hand_in_a_table_that_was_made_again_doubles_no_interval(o
     orders.table.execute(f"INSERT INTO orders (id, updated_at) VALUES (9, {orders.at(7)})")
     assert lanes.open().has_new(lanes.logs[LIVE][-1].end)
     assert lanes.live() == [9]
+    source = lanes.open()
+    assert source.why_not_back(source.initial_offset(), lanes.logs[LIVE][-1].end) is None, "a user may say so"
+
+
+@pytest.mark.parametrize("has_batches", [False, True])
+def test_a_live_lane_that_never_had_a_row_doubles_no_interval_of_a_table_that_was_made_again(
+    orders: Orders, lanes: Lanes, has_batches: bool
+) -> None:
+    insert(orders, 5, 5.5)
+    assert lanes.interval("interval-a", hours(5, 6)) == [1, 2]
+    if has_batches:  # of the pipeline's other sources
+        begin = lanes.open().initial_offset()
+        lanes.hold(LIVE, begin, begin)
+    made_again(orders)
+    begin = lanes.open().initial_offset()
+    for ask in (lanes.live, lambda: lanes.open().has_new(begin)):
+        with pytest.raises(SourceError, match=r"up to 2026-09-21 19:30:00.*made again.* set-offset .*add-source"):
+            ask()
+    here(lanes)
+    orders.table.execute(f"INSERT INTO orders (id, updated_at) VALUES (9, {orders.at(7)})")
+    assert lanes.live() == [9]
+
+
+def test_a_live_lane_that_a_command_has_set_to_the_first_row_reads_from_there(orders: Orders, lanes: Lanes) -> None:
+    insert(orders, 5, 5.5)
+    assert lanes.interval("interval-a", hours(5, 6)) == [1, 2]
+    made_again(orders)
+    lanes.hold(LIVE, None, lanes.open().initial_offset())
+    assert lanes.open().has_new(lanes.logs[LIVE][-1].end)
+    assert lanes.live() == [1, 2]
+
+
+def test_a_live_lane_that_never_had_a_row_doubles_no_interval_of_another_timestamp(
+    orders: Orders, lanes_of: Callable[..., Lanes]
+) -> None:
+    kind = "datetime(6)" if isinstance(orders, InMariaDb) else "timestamptz"
+    orders.table.execute(f"ALTER TABLE orders ADD COLUMN created_at {kind}")
+    insert(orders, 5, 5.5)
+    orders.table.execute("UPDATE orders SET updated_at = updated_at, created_at = updated_at")
+    before, lanes = lanes_of(orders), lanes_of(orders, timestamp="created_at")
+    assert before.interval("interval-a", hours(5, 6)) == [1, 2]
+    with pytest.raises(SourceError, match=r"by updated_at, and it is read by created_at now.*add-source"):
+        lanes.live()
 
 
 @pytest.mark.parametrize("place", ["offered", "amid the interval", "its last moment"])

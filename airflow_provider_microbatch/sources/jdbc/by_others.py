@@ -15,12 +15,15 @@ def ways_by_others(place: Moment, now: Made, set_offset: Callable[..., str]) -> 
     :param set_offset: as :attr:`.SourceContext.set_offset` is.
     """
     here = replace(place, below=None)
-    if place.made is not None and place.made.time == now.time:
+    if place.made is not None and not place.made.is_by_other_time(now):
         here = replace(here, key=None)
         which = f"what lies at {place.time} or before was read"
         what = f", which passes over what was committed late, and rows of {place.time} itself that were not read"
     else:
-        which, what = "the columns were merely renamed", ", which passes over what was committed late"
+        which, what = (
+            "the columns were merely renamed, or have the values that those had",
+            ", which passes over what was committed late",
+        )
     begin, here_on = (
         set_offset(moment.text(), skip=True, reread=place.has_rows_of(now)) for moment in (Moment(), here)
     )

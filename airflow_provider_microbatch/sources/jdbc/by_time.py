@@ -15,6 +15,7 @@ from airflow_provider_microbatch.sources.jdbc.access import Access
 from airflow_provider_microbatch.sources.jdbc.by_others import ways_by_others
 from airflow_provider_microbatch.sources.jdbc.moment import FIRST, Had, Made, Moment, Running
 from airflow_provider_microbatch.sources.jdbc.opened import LAG_SECONDS, MOST_COUNTED
+from airflow_provider_microbatch.sources.jdbc.relation import WRITTEN_BY
 from airflow_provider_microbatch.sources.jdbc.session import access
 from airflow_provider_microbatch.sources.jdbc.taken import Found
 from airflow_provider_microbatch.sources.jdbc.timed import OpenTimed
@@ -152,9 +153,8 @@ class OpenTimedTable(OpenTimed[TimedTable]):
                 continue
             whole = f"isfinite({ranges.time}) AND {ranges.began(one)} AND {ranges.up_to(place)}"
             seen, unseen = (f"{whole} AND {word}({ranges.seen(place)})" for word in ("", "NOT "))
-            # As for the live lane: VACUUM FULL and CLUSTER keep the transaction of each row.
-            if table.any(f"{unseen} AND {asked}") and not table.any(seen):
-                return f"{self._source.table} was written anew (ALTER TABLE that changes a type, TRUNCATE)."
+            if table.is_written_anew(unseen=f"{unseen} AND {asked}", seen=seen, before=ranges.seen(place)):
+                return f"{self._source.table}, or a partition of it, was written anew ({WRITTEN_BY})."
         return None
 
     def _since(self, table: TimedTable, start: Moment) -> str | None:
@@ -198,12 +198,11 @@ class OpenTimedTable(OpenTimed[TimedTable]):
         ranges, since = table.ranges, self._since(table, place)
         bound = "true" if since is None else f"{ranges.time} >= '{since}'"
         seen = f"isfinite({ranges.time}) AND {ranges.up_to(place)} AND {ranges.seen(place)} AND {bound}"
-        # VACUUM FULL and CLUSTER keep the transaction of each row; ALTER TABLE replaces it by its own.
-        if not table.any(ranges.late(place, since)) or table.any(seen):
+        if not table.is_written_anew(unseen=ranges.late(place, since), seen=seen, before=ranges.seen(place)):
             return None
         return (
-            f"{self._source.table} was written anew (ALTER TABLE that changes a type, TRUNCATE): what was read of "
-            f"its last rows cannot be told from what was not. {self._ways(place, reread=True)}"
+            f"{self._source.table}, or a partition of it, was written anew ({WRITTEN_BY}): what was read of its last "
+            f"rows cannot be told from what was not. {self._ways(place, reread=True)}"
         )
 
     def _other(self, place: Moment, now: Made) -> str | None:

@@ -68,7 +68,7 @@ def free(spans: Sequence[Piece], *, seen: Moment, found: Found, live: Iterable[H
         if part:
             had.append(Had(after=Moment(), end=_bare(replace(one, time=None, spans=part))))
             left = without(left, part)
-    had += [Had(after=one.after, end=_bare(one.end)) for one in live]
+    had += [Had(after=one.after, end=_bare(one.end)).within(spans) for one in live]
     return replace(seen, spans=tuple(spans), had=tuple(had))
 
 

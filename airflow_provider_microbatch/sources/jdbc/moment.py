@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
@@ -58,6 +59,15 @@ class Made(Identity):
         """The column that orders rows of one time; None where there is none, or where an older version wrote the
         offset."""
         return (self.by or "").partition(_AND)[2] or None
+
+    @property
+    def key_number(self) -> int | None:
+        """The database's number of that column; None where it is not known."""
+        return None if self.numbers is None or self.key is None else self.numbers[-1]
+
+    def is_by_other_time(self, now: Made) -> bool:
+        """Whether the table is read by another column of timestamps now, as far as is known."""
+        return bool(self.time and now.time and self.time != now.time) or self.has_others(now, among=1)
 
 
 def columns_of(time: str, key: str | None) -> str:
@@ -122,6 +132,11 @@ class Moment:
         made = self.made if self.spans else None
         return present if made is None or made.by is None else made.key
 
+    @property
+    def has_keys(self) -> bool:
+        """Whether keys tell which rows the batch of a data interval has."""
+        return any(one.end.key is not None for one in self.had)
+
     def has_rows_of(self, now: Made) -> bool:
         """Whether the current table has rows that were read up to here, as far as is known."""
         return self.made is not None and self.made.is_same_table(now)
@@ -185,6 +200,8 @@ class Moment:
             return cls(time=time, key=key)
         if type(values["sum"]) is not str:
             raise TypeError("'sum' is no text")
+        spans = tuple(_span(*one) for one in values.get("in", ()))
+        had = (Had(after=cls.of_values(after), end=cls.of_values(end)) for after, end in values.get("not", ()))
         return cls(
             time=time,
             key=key,
@@ -195,8 +212,8 @@ class Moment:
             digest=values["sum"],
             behind=_number(values.get(_BEHIND, 0)),
             made=None if values["of"] is None else _made(*values["of"]),
-            spans=tuple(_span(*one) for one in values.get("in", ())),
-            had=tuple(Had(after=cls.of_values(after), end=cls.of_values(end)) for after, end in values.get("not", ())),
+            spans=spans,
+            had=tuple(one.within(spans) for one in had),
         )
 
 
@@ -217,6 +234,12 @@ class Had:
         other lane takes one. A batch of the lane has those that are committed late, whatever their key; and the key
         tells nothing once the table is read by another column."""
         return self.after.time if self.after.by_hand and self.after.key is not None else None
+
+    def within(self, spans: Sequence[Piece]) -> Had:
+        """What of it lies in these times. A key tells of rows of its very time alone: without it the column may go."""
+        at = micros(self.end.time)
+        is_told = at is None or any(first <= at < last for first, last in spans)
+        return self if is_told else replace(self, end=replace(self.end, key=None))
 
 
 def micros(time: str | None) -> int | None:
@@ -262,8 +285,7 @@ def _running(first: Any, last: Any, since: Any) -> Running:
 def _made(name: Any, oid: Any, file: Any, *cluster: Any) -> Made:
     if type(name) is not str:
         raise TypeError("'of' names no table")
-    found, by = told_behind(list(cluster))
-    return Made(name=name, oid=_number(oid), file=_number(file), cluster=found, by=by)
+    return Made(name=name, oid=_number(oid), file=_number(file), **told_behind(list(cluster)))
 
 
 def _span(start: Any, end: Any) -> Piece:

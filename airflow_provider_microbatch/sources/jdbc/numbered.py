@@ -13,6 +13,7 @@ from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources import UNLIMITED, Figures, ReadLimit, digest_of_range
 from airflow_provider_microbatch.sources.jdbc.offset import Gap, Place, Table
 from airflow_provider_microbatch.sources.jdbc.opened import LAG_SECONDS, MOST_COUNTED, OpenTable
+from airflow_provider_microbatch.sources.pieces import without
 
 MOST_GAPS = 5000
 """More gaps would make entries of the offset log too large."""
@@ -238,9 +239,9 @@ class OpenNumbered(OpenTable, Generic[N]):
         if then.is_by_others(now):
             # The number of one column is any number of another: behind it rows would be lost, and others doubled.
             return (
-                f"{what} ({made}): numbers of one column tell nothing of another. Where the column was merely renamed: "
-                f"`{here}`. Where its rows are to be read from the first, also those that were read: `{begin}`, or a "
-                "source of another name."
+                f"{what} ({made}): numbers of one column tell nothing of another. Where the column was merely renamed, "
+                f"or has the values that the other had: `{here}`. Where its rows are to be read from the first, also "
+                f"those that were read: `{begin}`, or a source of another name."
             )
         if what is None and differs is not None:
             what = f"{now.name} is not as it was: {differs}"
@@ -274,8 +275,9 @@ class OpenNumbered(OpenTable, Generic[N]):
             other = self._other(table, place)
             if other is not None:
                 return other
-            gaps = [(gap.first, gap.last) for gap in begin.gaps]
-            # Rows that came late lie behind ``start`` too, or in its gaps.
+            # Rows that came late lie behind ``start`` too, or in its gaps, but for those that ``end`` waits for.
+            waited, waits = ([(gap.first, gap.last + 1) for gap in one.gaps] for one in (begin, place))
+            gaps = [(first, behind - 1) for first, behind in without(waited, waits)]
             spans = [*gaps, *replace(place, late=()).spans(begin.number)]
             return self._late_rows(table, begin) + (table.count(spans) if spans else 0)
 

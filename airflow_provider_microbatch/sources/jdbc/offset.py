@@ -93,6 +93,12 @@ class Place:
                 raise TypeError("it has other fields than n, gaps, late, rows and of; by hand, n and gaps")
             table = _table(values["of"]) if "of" in values else None
             sparse = Sparse.of(values["sparse"]) if "sparse" in values else None
+            if type(values["gaps"]) is not list or any(
+                type(one) is not list or len(one) != 4 for one in values["gaps"]
+            ):
+                raise TypeError(
+                    "each of 'gaps' is [first, last, milliseconds when it was missed, first transaction behind]"
+                )
             gaps = tuple(Gap(first=a, last=b, seen_ms=c, xmax=d) for a, b, c, d in values["gaps"])
             late = tuple((a, b) for a, b in values["late"])
             numbers: list[Any] = [values["n"], values["rows"], *(n for span in values["late"] for n in span)]
@@ -152,8 +158,7 @@ def _table(values: Any) -> Table:
     name, oid, sequence, *cluster = values
     if type(name) is not str or type(oid) is not int or (sequence is not None and type(sequence) is not int):
         raise TypeError("'of' is not the name, the oid and the sequence's file of a table")
-    found, by = told_behind(cluster)
-    return Table(name=name, oid=oid, sequence=sequence, cluster=found, by=by)
+    return Table(name=name, oid=oid, sequence=sequence, **told_behind(cluster))
 
 
 def divided(spans: Sequence[tuple[int, int]], parts: int) -> list[list[tuple[int, int]]]:

@@ -15,6 +15,7 @@ from airflow_provider_microbatch.sources.jdbc.access import Access
 from airflow_provider_microbatch.sources.jdbc.numbered import MOST_GAPS, OpenNumbered
 from airflow_provider_microbatch.sources.jdbc.offset import Place, Table
 from airflow_provider_microbatch.sources.jdbc.opened import MOST_COUNTED
+from airflow_provider_microbatch.sources.jdbc.relation import WRITTEN_BY
 from airflow_provider_microbatch.sources.jdbc.session import access, quoted_column
 from airflow_provider_microbatch.sources.jdbc.sparse import Mark, Sparse, joined, spans_of
 from airflow_provider_microbatch.sources.jdbc.table import Snapshot, snapshot
@@ -99,8 +100,9 @@ class OpenJdbcSource(OpenNumbered[Snapshot]):
             )
         if sparse is not None and self._is_written_anew(table, place, sparse):
             return (
-                f"{self._source.table} was written anew (ALTER TABLE that changes a type): what was read of its last "
-                f"rows cannot be told from what was not. {self._ways(place, table.highest(self._source.first))}"
+                f"{self._source.table}, or a partition of it, was written anew ({WRITTEN_BY}): what was read of its "
+                "last rows cannot be told from what was not. "
+                f"{self._ways(place, table.highest(self._source.first))}"
             )
         return super()._untold(table, place)
 
@@ -108,7 +110,7 @@ class OpenJdbcSource(OpenNumbered[Snapshot]):
         """Whether the rows have other transactions than those by which they are known."""
         seen = f"{self._column} BETWEEN {sparse.waited_from} AND {place.number} AND {sparse.seen}"
         is_new = sparse.waited_from is not None and table.file() != sparse.file
-        return is_new and table.any(self._late(place)) and not table.any(seen)
+        return is_new and table.is_written_anew(unseen=self._late(place), seen=seen, before=sparse.seen)
 
     def _made_again(self, then: Table, now: Table) -> str:
         return f"oid {then.oid} and sequence file {then.sequence} then, {now.oid} and {now.sequence} now"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
+from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources.jdbc.moment import Had, Moment, may_have, written
 from airflow_provider_microbatch.sources.jdbc.session import quoted_column
 from airflow_provider_microbatch.sources.jdbc.taken import planned_before
@@ -15,10 +17,18 @@ class Ranges:
     :param key: the column that orders rows of one timestamp, as the user wrote it; None for none.
     :param intervals: the batches of data intervals in the order in which they were planned. No later range of the live
         lane has their rows.
+    :param untold: those of them whose rows cannot be told from others, each with the reason.
     """
 
-    def __init__(self, *, time: str, key: str | None, intervals: Sequence[Moment] = ()) -> None:
-        self.time, self.intervals, self.bare_key = time, intervals, key
+    def __init__(
+        self,
+        *,
+        time: str,
+        key: str | None,
+        intervals: Sequence[Moment] = (),
+        untold: Mapping[Moment, str] = MappingProxyType({}),
+    ) -> None:
+        self.time, self.intervals, self.bare_key, self._untold = time, intervals, key, untold
         self.key = None if key is None else quoted_column(key)
 
     @property
@@ -75,7 +85,10 @@ class Ranges:
 
         :param replayed: leave out rows that were not visible when the range was planned; False for the plan itself,
             which is made from the rows that are visible now.
+        :raises SourceError: if its rows cannot be told from others.
         """
+        if end in self._untold:
+            raise SourceError(self._untold[end])
         visible = f" AND {self.seen(end)}" if replayed else ""
         read = f" AND NOT ({self.up_to(start)} AND {self.seen(start)})" if start.time is not None else ""
         by = Ranges(time=self.time, key=end.key_column(self.bare_key))

@@ -12,8 +12,12 @@ from airflow_provider_microbatch.sources.jdbc.session import quoted
 from airflow_provider_microbatch.sources.jdbc.transactions import NEXT, TRANSACTION, check_told, unseen
 
 WHOLE = (20, 21, 23)  # oids of int8, int2, int4
+WRITTEN_BY = "ALTER TABLE that changes a type or makes it LOGGED, TRUNCATE"
+"""What gives the rows of a table other transactions."""
+
 _NUMERIC = (1700, 1231)  # oids of numeric and of its array
 _SPARK_DIGITS = 38
+_MOVED = "tableoid IN (SELECT oid FROM pg_catalog.pg_class WHERE relfilenode <> oid)"
 
 
 class Relation:
@@ -72,8 +76,45 @@ class Relation:
 
         :param since: the first transaction id that counts.
         """
-        moved = "tableoid IN (SELECT oid FROM pg_catalog.pg_class WHERE relfilenode <> oid)"
-        return self.any(f"({condition}) AND {TRANSACTION} >= {since} AND {moved}")
+        return self.any(f"({condition}) AND {TRANSACTION} >= {since} AND {_MOVED}")
+
+    def is_written_anew(self, *, unseen: str, seen: str, before: str) -> bool:
+        """Whether rows of a place have other transactions than those by which they were read: all of them, or all rows
+        of a partition that has another file than it was made with. VACUUM FULL and CLUSTER keep the transaction of each
+        row; ALTER TABLE, and a restore behind TRUNCATE, replace it.
+
+        :param unseen: rows of the place that were not visible when they were read.
+        :param seen: rows of it that were.
+        :param before: rows of any place that were.
+        """
+        parts = self._opened.execute(f"SELECT DISTINCT tableoid::bigint, {_MOVED} FROM {self._table} WHERE {unseen}")
+        found = parts.fetchall()
+        if not found or not self.any(seen):
+            return bool(found)
+        return any(moved and not self.any(f"tableoid = {oid} AND {before}") for oid, moved in found)
+
+    def has_column(self, name: str, number: int | None) -> bool:
+        """Whether the table has a column of this name.
+
+        :param number: the database's number of the column; None for any.
+        """
+        found = self._row(
+            "SELECT attnum FROM pg_catalog.pg_attribute WHERE attrelid = %s::regclass AND attname = %s::name "
+            "AND attnum > 0",
+            self._table,
+            name,
+        )
+        return found is not None and number in (None, found[0])
+
+    def _described(self, columns: Sequence[str]) -> tuple[list[int], tuple[int, ...]]:
+        """The oid of each column's type, and each column's number, as PostgreSQL itself has understood the names: from
+        then on the transaction has a lock, and they stay.
+
+        :param columns: as SQL has them.
+        """
+        result = self._opened.execute(f"SELECT {', '.join(columns)} FROM {self._table} LIMIT 0").pgresult
+        each = range(len(columns))
+        return [result.ftype(at) for at in each], tuple(result.ftablecol(at) for at in each)
 
     @cached_property
     def _cluster(self) -> Cluster:

@@ -13,6 +13,9 @@ from airflow_provider_microbatch.sources.jdbc.relation import WHOLE, Relation
 from airflow_provider_microbatch.sources.jdbc.session import connected, quoted_column
 from airflow_provider_microbatch.sources.jdbc.transactions import running_now
 
+_FIRST, _LAST = "microbatch_first", "microbatch_last"
+"""Beside the table's own columns, which may have any plainer name."""
+
 
 @contextmanager
 def snapshot(
@@ -41,12 +44,13 @@ class Snapshot(Relation):
 
     def check(self) -> None:
         """:raises SourceError: if the column does not have whole numbers."""
-        cursor = self._opened.execute(f"SELECT {self._column} FROM {self._table} LIMIT 0")
-        if cursor.description[0].type_code not in WHOLE:
+        (kind,), _ = self._described([self._column])
+        if kind not in WHOLE:
             raise SourceError(f"column {self._column} of {self._table} is not of whole numbers")
 
     def identity(self) -> Table:
         """The identity of the table. VACUUM FULL, CLUSTER, a plain TRUNCATE and ``setval`` do not change it."""
+        _, numbers = self._described([self._column])
         name, oid, sequence = self._made(
             "(SELECT max(s.relfilenode::bigint) "
             "FROM pg_catalog.pg_depend AS d JOIN pg_catalog.pg_class AS s ON s.oid = d.objid AND s.relkind = 'S' "
@@ -55,8 +59,8 @@ class Snapshot(Relation):
             "AND d.refobjid = c.oid AND d.deptype IN ('a', 'i') AND a.attname = %s)",
             self._bare_column,
         )
-        file = None if sequence is None else int(sequence)
-        return Table(name=name, oid=int(oid), sequence=file, cluster=self._cluster, by=self._bare_column)
+        file, by = None if sequence is None else int(sequence), self._bare_column
+        return Table(name=name, oid=int(oid), sequence=file, cluster=self._cluster, by=by, numbers=numbers)
 
     def moment(self) -> tuple[int, int, int]:
         """The time, milliseconds since the epoch; the lowest id of a running transaction; and the first id that was not
@@ -113,8 +117,8 @@ class Snapshot(Relation):
     def filled(self, spans: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
         """The spans that contain a row."""
         rows = self._opened.execute(
-            "SELECT one, other FROM unnest(%s::bigint[], %s::bigint[]) AS span(one, other) WHERE EXISTS ("
-            f"SELECT FROM {self._table} WHERE {self._column} BETWEEN one AND other)",
+            f"SELECT {_FIRST}, {_LAST} FROM unnest(%s::bigint[], %s::bigint[]) AS span({_FIRST}, {_LAST}) WHERE EXISTS "
+            f"(SELECT FROM {self._table} WHERE {self._column} BETWEEN {_FIRST} AND {_LAST})",
             ([one for one, _ in spans], [other for _, other in spans]),
         )
         return {(int(one), int(other)) for one, other in rows}
@@ -122,8 +126,8 @@ class Snapshot(Relation):
     def count(self, spans: Sequence[tuple[int, int]], *, most: int | None = None) -> int:
         """Number of rows in the spans, or ``most`` if there are more."""
         (found,) = self._row(
-            f"SELECT count(*) FROM (SELECT FROM {self._table} JOIN unnest(%s::bigint[], %s::bigint[]) "
-            f"AS span(one, other) ON {self._column} BETWEEN one AND other LIMIT %s) AS found",
+            f"SELECT count(*) FROM (SELECT FROM {self._table} JOIN unnest(%s::bigint[], %s::bigint[]) AS "
+            f"microbatch_span({_FIRST}, {_LAST}) ON {self._column} BETWEEN {_FIRST} AND {_LAST} LIMIT %s) AS found",
             [one for one, _ in spans],
             [other for _, other in spans],
             most,

@@ -152,8 +152,9 @@ def other_than(place: Moment, now: Made) -> str | None:
             f"lanes have read {then.name}, and {now.name} is read now: whether it is the same table, renamed, the "
             "database does not tell."
         )
-    if then.time and now.time and then.time != now.time:
-        return f"lanes have read {now.name} by {then.time}, and it is read by {now.time} now."
+    if then.is_by_other_time(now):
+        by = then.time if then.time != now.time else f"another column of the name {then.time}"
+        return f"lanes have read {now.name} by {by}, and it is read by {now.time} now."
     return None
 
 

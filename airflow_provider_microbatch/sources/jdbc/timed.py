@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from shlex import quote
@@ -39,9 +39,16 @@ class Times(Table, Protocol):
     def exact(self, place: Moment) -> Moment:
         """The same place, its times as the column's own clock shows them."""
 
-    def leave_out(self, intervals: Sequence[Moment]) -> None:
+    def leave_out(self, intervals: Sequence[Moment], *, untold: Mapping[Moment, str]) -> None:
         """Have no row of these batches of data intervals, in the order in which they were planned, in a later range of
-        the live lane."""
+        the live lane.
+
+        :param untold: those of them whose rows cannot be told from others, each with the reason: a range that needs
+            one is refused.
+        """
+
+    def has_column(self, name: str, number: int | None, /) -> bool:
+        """Whether the table has a column of this name, and of this number of the database's, where it has them."""
 
     def rows(self, condition: str) -> tuple[int, str]:
         """Number of rows for which the condition holds, and a digest of them that does not depend on their order."""
@@ -99,8 +106,29 @@ class OpenTimed(OpenTable, Generic[T]):
         with self._open_table(key=self._key(place), plans=plans, seconds=seconds) as table:
             if found.intervals:
                 now = table.identity()
-                table.leave_out([one if is_of(one, now) else Moment() for _, one in found.intervals])
+                why = ((one, self._without_key(table, lane, one, now)) for lane, one in found.intervals)
+                table.leave_out(
+                    [one if is_of(one, now) else Moment() for _, one in found.intervals],
+                    untold={one: text for one, text in why if text is not None},
+                )
             yield table
+
+    def _without_key(self, table: T, lane: str, interval: Moment, now: Made) -> str | None:
+        """The reason why the rows of a data interval cannot be told from those of the live lane, in whose last time it
+        has the ones behind a key; None if they can."""
+        then = interval.made
+        if then is None or then.key is None or not interval.has_keys:
+            return None
+        if not then.is_by_others(now) or table.has_column(then.key, then.key_number):
+            return None
+        return self._key_gone(f"lane {lane}", then.key, now)
+
+    def _key_gone(self, who: str, key: str, now: Made) -> str:
+        return (
+            f"{who} has rows that are told by column {key!r}, which {now.name} does not have any more, or it has "
+            "another one of that name. Give the column that name again (ALTER TABLE … RENAME COLUMN), or go on as "
+            f"another source. {self._new_name()}"
+        )
 
     def _key(self, place: Moment | None) -> str | None:
         """See :meth:`Moment.key_column`."""
@@ -143,26 +171,50 @@ class OpenTimed(OpenTable, Generic[T]):
                 return end.text()
 
     def _check_none_behind(self, begin: Moment, now: Made, found: Found) -> None:
-        """Check that no data interval of before the table was made again has read rows behind a position by hand: which
-        of the rows there these are is not known, and they would be read twice.
+        """Check that no data interval of before the table was made again has read rows behind a place that tells
+        nothing of that table, one by hand or the first of all: which of the rows there these are is not known, and they
+        would be read twice.
 
         :param begin: where the live lane goes on. Of a position without a key all rows of its time count as read.
         :raises SourceError: if one has.
         """
-        others = [one for _, one in found.intervals if begin.by_hand and not is_of(one, now)]
+        if not begin.by_hand and begin.time is not None:
+            return
+        others = [one for _, one in found.intervals if not is_of(one, now)]
         last, at = max((_latest(one) for one in others), default=None), micros(begin.time)
         if last is None or (at is not None and (last < at or (last == at and begin.key is None))):
+            return
+        if begin.time is None and self._is_set_to_first():
             return
         why = next(one for one in (other_than(other, now) for other in others) if one is not None)
         anew, behind = (
             self._set_offset(place.text(), skip=True, reread=True) for place in (Moment(), Moment(time=written(last)))
         )
+        where = f"the position by hand, {begin.time}" if begin.by_hand else "the first row, where the live lane begins"
+        # A lane that is at the first row cannot be set there.
+        first = f"; where its rows are to be read from the first: `{anew}`" if begin.by_hand else ""
         raise SourceError(
-            f"source {self._name!r}: data intervals were read up to {written(last)}, behind the position by hand, "
-            f"{begin.time}, and would be read twice: {why} Where they are the same rows: `{behind}`, which passes over "
-            f"what no interval has read up to there; where its rows are to be read from the first: `{anew}`. "
-            f"{self._new_name()}"
+            f"source {self._name!r}: data intervals were read up to {written(last)}, behind {where}, and would be read "
+            f"twice: {why} Where they are the same rows: `{behind}`, which passes over what no interval has read up to "
+            f"there{first}. {self._new_name()}"
         )
+
+    def _is_set_to_first(self) -> bool:
+        """Whether a command has set the live lane to the table's first row, and whoever gave it has allowed that rows
+        are read again. The newest range that the lane has moved by tells it: no plan ends there."""
+        newest = next(iter(self._committed(LIVE)), None)
+        return newest is not None and not newest.is_read
+
+    def why_not_back(self, position: Offset | None, end: Offset | None) -> str | None:
+        """See :meth:`OpenSource.why_not_back`. A command that sets the lane to the first row has leave to read again
+        what intervals have read: no plan that follows it is refused for them."""
+        if self._place(position).time is not None:
+            return super().why_not_back(position, end)
+        try:
+            self.check()
+        except SourceError as error:
+            return str(error)
+        return None
 
     def _log(self) -> Log:
         """The live lane's committed batches."""
@@ -282,7 +334,8 @@ class OpenTimed(OpenTable, Generic[T]):
         # Where a user has said from where on a table that was made again is to be read, the live lane has what lies
         # behind. Which rows before that place lanes had, as the same rows of before, is not known.
         if not _began_before(of_now.live, spans):
-            others = [one.end for one in found.live] + [one for _, one in found.intervals if common(one.spans, spans)]
+            times = [one for _, one in found.intervals if common(one.spans, spans) or _is_by_other_time(one, now)]
+            others = [*(one.end for one in found.live), *times]
             other = next((why for why in (other_than(one, now) for one in others) if why is not None), None)
             if other is not None:
                 raise SourceError(f"{other} {self._new_name()}")
@@ -294,7 +347,9 @@ class OpenTimed(OpenTable, Generic[T]):
 
     def _other_than(self, place: Moment, now: Made) -> str | None:
         """The reason why the batch of a data interval does not belong to the current table; None if it does."""
-        why = other_than(place, now)
+        why, then = other_than(place, now), place.made
+        if why is None and then is not None and then.key is not None and place.has_keys and then.has_others(now):
+            return self._key_gone("the batch", then.key, now)
         return None if why is None else f"{why} {self._new_name()}"
 
     def _new_name(self) -> str:
@@ -373,6 +428,11 @@ def _began_before(live: Sequence[Had], spans: Sequence[Piece]) -> bool:
     """Whether the live lane has begun before these times."""
     begun = (micros(one.after.time) for one in live)
     return any(at is None or at < spans[0][0] for at in begun)
+
+
+def _is_by_other_time(interval: Moment, now: Made) -> bool:
+    """Whether an interval's times are of another column: they tell nothing of which rows it had."""
+    return interval.made is not None and interval.made.is_by_other_time(now)
 
 
 def _latest(interval: Moment) -> int:

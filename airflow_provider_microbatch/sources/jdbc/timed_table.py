@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -61,19 +61,19 @@ class TimedTable(Relation):
         super().__init__(opened, table=table, ran=ran)
         self._zone = zone
         self.ranges = Ranges(time=quoted_column(time), key=key)
-        columns = ", ".join(self.ranges.order)
-        kinds = opened.execute(f"SELECT {columns} FROM {self._table} LIMIT 0").description
-        self._type = _TYPES.get(kinds[0].type_code, "")
+        kinds, self._numbers = self._described(self.ranges.order)
+        self._type = _TYPES.get(kinds[0], "")
         if not self._type:
             raise SourceError(f"column {self.ranges.time} of {self._table} is not of timestamps")
-        if key is not None and kinds[1].type_code not in WHOLE:
+        if key is not None and kinds[1] not in WHOLE:
             raise SourceError(f"column {self.ranges.key} of {self._table} is not of whole numbers; column=None does")
         self._bare_key, self._by = key, columns_of(time, key)
 
-    def leave_out(self, intervals: Sequence[Moment]) -> None:
-        """Have no row of these batches of data intervals, in the order in which they were planned, in a later range of
-        the live lane."""
-        self.ranges = Ranges(time=self.ranges.time, key=self.ranges.bare_key, intervals=intervals)
+    def leave_out(self, intervals: Sequence[Moment], *, untold: Mapping[Moment, str]) -> None:
+        """Have no row of these batches of data intervals in a later range of the live lane, as :class:`Ranges` has
+        them."""
+        ranges = self.ranges
+        self.ranges = Ranges(time=ranges.time, key=ranges.bare_key, intervals=intervals, untold=untold)
 
     @property
     def now(self) -> str:
@@ -148,7 +148,8 @@ class TimedTable(Relation):
             "(SELECT sum(p.relfilenode::bigint) FROM pg_catalog.pg_class AS p WHERE p.oid = c.oid OR p.oid IN "
             "(SELECT relid FROM pg_partition_tree(c.oid)))::bigint"
         )
-        return Made(name=name, oid=int(oid), file=int(file), cluster=self._cluster, by=self._by)
+        by, numbers = self._by, self._numbers
+        return Made(name=name, oid=int(oid), file=int(file), cluster=self._cluster, by=by, numbers=numbers)
 
     def rows(self, condition: str) -> tuple[int, str]:
         """Number of rows for which the condition holds, and a digest of them that does not depend on their order."""

@@ -369,8 +369,8 @@ class _Rewind:
                         f"batch {key} read what source {name!r} would read less of now, and those rows would be lost: "
                         f"{gone}. Nothing was done. Put it back; or go on without it: --allow-skip."
                     )
-                if gone is not None:
-                    self._drafting.note(f"of what batch {key} read in source {name!r}, {gone}.")
+                for told in filter(None, (gone, source.doubt_anew(start, end))):
+                    self._drafting.note(f"of what batch {key} read in source {name!r}, {told}.")
 
     def _kept_end(self, name: str) -> Offset | None:
         """The position of the source, once the lane has been rewound."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from typing import Any
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources import Figures, ReadLimit
+from airflow_provider_microbatch.sources.jdbc import FAIL
 from airflow_provider_microbatch.sources.jdbc.by_others import ways_by_others
 from airflow_provider_microbatch.sources.jdbc.mariadb.opened import OpenMariaDbTable
 from airflow_provider_microbatch.sources.jdbc.mariadb.timed_table import TimedTable, timed
@@ -149,14 +151,46 @@ class OpenTimedMariaDb(OpenMariaDbTable, OpenTimed[TimedTable]):
             return None
         try:
             there = self._between(start, end)
-            if there == self._planned_rows(end) and isinstance(self._there(start, end), str):
-                return (
-                    f"as many rows of {self._source.table} are there as were planned ({there:,}), and other ones: one "
-                    "that was planned is gone, or has changed, and what is published of it may be the only copy."
-                )
+            if there == self._planned_rows(end) and self._source.on_missing == FAIL:
+                others = self._others(start, end)
+                return None if others is None else f"{others}."
             return self._lacks(there, end)
         except SourceError as error:
             return str(error)
+
+    def doubt_anew(self, start: Offset | None, end: Offset | None) -> str | None:
+        """See :meth:`OpenSource.doubt_anew`. Where rows may be left out :meth:`left_out` tells it."""
+        if self._source.on_missing != FAIL:
+            return None
+        with suppress(SourceError):  # why_not_anew has told it
+            return self._others(start, end)
+        return None
+
+    def left_out(
+        self, start: Offset | None, end: Offset | None, *, told: Mapping[str, Any] | None = None
+    ) -> str | None:
+        """See :meth:`OpenSource.left_out`. A range with other rows than were planned, which no read takes, may have
+        lost some where it is planned anew."""
+        others = self._others(start, end) if told is None and self._source.on_missing != FAIL else None
+        return super().left_out(start, end, told=told) if others is None else others
+
+    def _others(self, start: Offset | None, end: Offset | None) -> str | None:
+        """That a range has as many rows as were planned, or more, and other ones; None if it has not. Its digest does
+        not tell which of more rows are the planned ones."""
+        if end is None or end == start:
+            return None
+        there, planned, table = self._between(start, end), self._planned_rows(end), self._source.table
+        if isinstance(there, str) or there < planned or not isinstance(self._there(start, end), str):
+            return None
+        if there == planned:
+            return (
+                f"as many rows of {table} are there as were planned ({planned:,}), and other ones: one that was "
+                "planned is gone, or has changed, and what is published of it may be the only copy"
+            )
+        return (
+            f"{there:,} rows of {table} are there where {planned:,} were planned: if one of these is gone, or has "
+            "changed, what is published of it is the only copy"
+        )
 
     def _between(self, start: Offset | None, end: Offset | None) -> int | str:
         with self._timed() as table:

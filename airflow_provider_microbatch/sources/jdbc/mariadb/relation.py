@@ -78,6 +78,11 @@ class Relation:
             raise SourceError(f"{self._table} is being made again at this moment: look again")
         return name, int(found[0][0])
 
+    def has_column(self, name: str, _number: int | None) -> bool:
+        """Whether the table has a column of this name. InnoDB has no numbers that columns keep."""
+        asked = f"SELECT 1 FROM information_schema.columns WHERE {self._of} AND column_name = %s"
+        return bool(self._session.rows(asked, *self._named, name))
+
     def kind(self, column: str) -> tuple[str, int, bool]:
         """A column's type, the number of its digits of a second, and whether it may be null.
 

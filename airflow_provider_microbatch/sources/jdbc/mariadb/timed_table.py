@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -67,11 +67,15 @@ class TimedTable(Relation):
             raise SourceError(f"time_zone {zone!r:.100} is none that this process knows") from error
         self._bare_key, self._by = key, columns_of(time, key).lower()
         self.intervals: Sequence[Moment] = ()
+        self._untold: Mapping[Moment, str] = {}
 
-    def leave_out(self, intervals: Sequence[Moment]) -> None:
+    def leave_out(self, intervals: Sequence[Moment], *, untold: Mapping[Moment, str]) -> None:
         """Have no row of these batches of data intervals, in the order in which they were planned, in a later range of
-        the live lane."""
-        self.intervals = intervals
+        the live lane.
+
+        :param untold: those of them whose rows cannot be told from others, each with the reason.
+        """
+        self.intervals, self._untold = intervals, untold
 
     def spans(self, spans_ms: Iterable[Piece]) -> tuple[Piece, ...]:
         """The times that the column's own clock shows in spans of time, as :attr:`Moment.spans` has them.
@@ -157,7 +161,10 @@ class TimedTable(Relation):
         """Rows of the range.
 
         :param replayed: changes nothing: no row comes into a range that could be planned.
+        :raises SourceError: if its rows cannot be told from others.
         """
+        if end in self._untold:
+            raise SourceError(self._untold[end])
         column = end.key_column(self._bare_key)
         key = None if column is None else quoted_column(column)
         others = "".join(f" AND NOT ({self._had(one, key=key)})" for one in end.had)
