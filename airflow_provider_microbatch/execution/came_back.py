@@ -23,6 +23,7 @@ from airflow_provider_microbatch.exceptions import CorruptEntryError, Definition
 from airflow_provider_microbatch.execution.ran_last import newest_pipeline
 from airflow_provider_microbatch.execution.recorded_sinks import places_of, tables_in
 from airflow_provider_microbatch.sinks import OpenSink
+from airflow_provider_microbatch.sinks.taken_away import TellsTakenAway
 
 _NAMED = 20
 """How many batches are named at most."""
@@ -137,13 +138,16 @@ def told_of(checkpoint: Checkpoint, table: OpenSink, lane: str, back: Back) -> s
         )
     what += " What they are of is read again, or was. So nothing is planned and no clear accepted: "
     logs, to = checkpoint.lane(lane), goes_back_to(checkpoint, lane, back)
+    undo = table.undoing(lane, back, checkpoint.tables.following_moves) if isinstance(table, TellsTakenAway) else None
     if to is not None:
         rewind = command(logs, f"rewind --to {to} --drop-output")
         since = f"came after batch {to}" if to >= 0 else "the lane has made"
-        return f"{what}first {rewind} takes them out, with all that {since}, and has it read again."
+        instead = "" if undo is None else f" Nothing has to be read again if that is undone instead: {undo}"
+        return f"{what}first {rewind} takes them out, with all that {since}, and has it read again.{instead}"
     oldest = next(iter(logs.offset_log.ids()), 0)
     return (
-        f"{what}from where it has to be read again is not on record any more (retention). {kept}. Or take them out by "
+        f"{what}from where it has to be read again is not on record any more (retention). "
+        f"{'' if undo is None else f'Undo that, and nothing is lost: {undo} Else: '}{kept}. Or take them out by "
         f"DELETE … {those}; then `microbatch check {quote(checkpoint.location)} --table` names the batches of which "
         f"rows are missing, but none before batch {oldest}: what those had read, and went with the RESTORE, is named "
         "by nobody."

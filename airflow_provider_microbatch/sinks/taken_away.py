@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
@@ -33,5 +33,14 @@ class TellsTakenAway(OpenSink):
         another state, as far as the table's log goes back. For ``microbatch check --table``: may be slow.
 
         :param below: batches with lower numbers are looked at.
+        :raises SinkError: if the table is away.
+        """
+
+    @abstractmethod
+    def undoing(self, lane: str, ids: Collection[int], tables: KnownTables) -> str | None:
+        """The command that undoes the table's newest commit, by which somebody has put the whole table back; None if
+        another commit is the newest, or the version before has rows of these batches that came back, too.
+
+        :param ids: batches of the lane that came back.
         :raises SinkError: if the table is away.
         """

@@ -25,6 +25,7 @@ from airflow_provider_microbatch.sinks.delta.home import Home
 from airflow_provider_microbatch.sinks.delta.intake import intake_of, rules_of
 from airflow_provider_microbatch.sinks.delta.log import PATIENCE_SECONDS, WITHDRAWN, DeltaLog, Snapshot
 from airflow_provider_microbatch.sinks.delta.lost_rows import LooksForRows
+from airflow_provider_microbatch.sinks.delta.put_back import is_of_whole, restoring
 from airflow_provider_microbatch.sinks.delta.removing import Removal, files_of, removal_of, those_in
 from airflow_provider_microbatch.sinks.placed.logged import Published, check_tells_batches
 
@@ -179,6 +180,17 @@ class OpenDeltaTable(LooksForRows):
             snapshot, keys = self._ever_in(tables, lane, asked)
             back = [] if snapshot is None else self._back(snapshot, keys, are_known=ids is not None)
             return {} if snapshot is None else {key.id: self._plans_back(snapshot, key) for key in back}
+
+    def undoing(self, lane: str, ids: Collection[int], tables: KnownTables) -> str | None:
+        with self._telling("look for batches that were taken out"):
+            snapshot, keys = self._ever_in(tables, lane, ids)
+            newest = None if snapshot is None else next(iter(snapshot.table.history(1)), None)
+            if snapshot is None or newest is None or not is_of_whole(newest):
+                return None  # what was committed since would go with it
+            before = self._log.at(snapshot.version - 1)
+            if before is None or self._back(before, keys, are_known=True):
+                return None
+            return restoring(self._home, before.version)
 
     def _ever_in(self, tables: KnownTables, lane: str, ids: Iterable[int]) -> tuple[Snapshot | None, list[BatchKey]]:
         """The table as it is now, and batches that it may never have had; no table where there are none."""
