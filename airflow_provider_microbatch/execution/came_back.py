@@ -77,7 +77,7 @@ def _are_adopted(checkpoint: Checkpoint, key: BatchKey, digests: Collection[str]
 def taken_by(taken: Sequence[TakenOut], id: int, digests: Collection[str]) -> list[int]:
     """Which of the commands, by their places, have taken out what came back of a batch: the newest that has each of the
     plans, since one before may have been given up; of rows whose plan nobody can tell, or that is of an older version,
-    each that has the number. None if that is not on record.
+    each that has the number. Empty if none is on record.
 
     :param digests: of the plans that the rows are of, if they are known.
     """
