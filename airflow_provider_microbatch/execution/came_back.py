@@ -149,8 +149,7 @@ def told_of(checkpoint: Checkpoint, table: OpenSink, lane: str, back: Back) -> s
         f"{what}from where it has to be read again is not on record any more (retention). "
         f"{'' if undo is None else f'Undo that, and nothing is lost: {undo} Else: '}{kept}. Or take them out by "
         f"DELETE … {those}; then `microbatch check {quote(checkpoint.location)} --table` names the batches of which "
-        f"rows are missing, but none before batch {oldest}: what those had read, and went with the RESTORE, is named "
-        "by nobody."
+        f"rows are missing, those before batch {oldest} only as long as the table's own log tells what it had."
     )
 
 

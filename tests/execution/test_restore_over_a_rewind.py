@@ -327,7 +327,7 @@ def test_where_retention_has_removed_what_to_go_back_to_somebody_takes_them_out_
             (world.root / "checkpoint" / log / str(number)).unlink()
     told = is_refused(world, lambda: world.run(50))
     assert told.index("UPDATE …") < told.index("DELETE … WHERE lane = 'live' AND batch_id IN (2)")
-    assert "but none before batch 2" in told
+    assert "those before batch 2 only as long as" in told
     lake(world).delete("lane = 'live' AND batch_id IN (2)")
     messages = [one.message for one in check_table(world.checkpoint, everything=True).findings]
     assert any("batch live/3 in" in one and "none of its 1 rows" in one for one in messages), messages
