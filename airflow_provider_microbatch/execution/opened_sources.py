@@ -210,6 +210,11 @@ class OpenedSources:
         removed = {name: offset for name, offset in committed.items() if name not in ends}
         return Ranges({**starts, **removed}, {**ends, **removed}, frozenset(late), frozenset(begun))
 
+    def why_not_anew(self, ranges: Ranges) -> list[str]:
+        """The reasons why sources cannot read these ranges again."""
+        told = (source.why_not_anew(*ranges.of(name)) for name, source in self._each() if len({*ranges.of(name)}) > 1)
+        return [why for why in told if why is not None]
+
     def survey_interval(self, interval: Interval, held: Callable[[str], HeldRanges]) -> list[IntervalSurvey]:
         """The data of each source in a data interval. Writes nothing.
 

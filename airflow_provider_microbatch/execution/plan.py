@@ -28,6 +28,7 @@ from airflow_provider_microbatch.exceptions import (
 from airflow_provider_microbatch.execution.came_back import check_none_came_back
 from airflow_provider_microbatch.execution.decide import should_construct_next_batch
 from airflow_provider_microbatch.execution.identity import expected_next, found_in, is_of_one_attempt
+from airflow_provider_microbatch.execution.made_before import made_before
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources, Ranges
 from airflow_provider_microbatch.execution.own_batches import OwnBatches, ms_of
 from airflow_provider_microbatch.execution.pace import limits
@@ -353,9 +354,16 @@ class Planner:
         return planned
 
     def _plan_next(self, position: Position, run: RunIdentity) -> PlannedBatch | None:
-        target = self.pipeline.target_seconds
-        paced = {} if target is None else limits(self.lane, splits=self.sources.splits(), target_seconds=target)
-        ranges = self.sources.next_ranges(position.committed, paced)
+        before = None
+        if self.pipeline.stateful:
+            before = made_before(
+                self.checkpoint,
+                self.sources,
+                position,
+                lane=self.lane.name,
+                no_data_batches=self.pipeline.no_data_batches,
+            )
+        ranges = self._new_ranges(position) if before is None else before
         if not should_construct_next_batch(
             is_new_data_available=not ranges.are_empty,
             last_commit=position.last_commit,
@@ -365,6 +373,11 @@ class Planner:
                 log.info("Pipeline %s is %s", self.pipeline.name, complete)
             return None
         return self.write_entry(position, run, ranges)
+
+    def _new_ranges(self, position: Position) -> Ranges:
+        target = self.pipeline.target_seconds
+        paced = {} if target is None else limits(self.lane, splits=self.sources.splits(), target_seconds=target)
+        return self.sources.next_ranges(position.committed, paced)
 
     def write_entry(self, position: Position, run: RunIdentity, ranges: Ranges) -> PlannedBatch:
         """Make the ranges the lane's next batch, durable in the offset log. Callers have called :meth:`begin` before.

@@ -9,6 +9,30 @@ LOST = "tests/state/test_lost_state.py"
 
 MUTATIONS = [
     Mutation(
+        name="behind a rewind batches with state read whatever there is",
+        why="rows of two streams that met before are late now, and green runs lose them",
+        file="execution/plan.py",
+        old="        if self.pipeline.stateful:\n            before = made_before(",
+        new="        if False:\n            before = made_before(",
+        tests=("tests/state/test_rewound.py",),
+    ),
+    Mutation(
+        name="behind a rewind a batch reads what it had, wherever it goes on from",
+        why="what lies between is read by nobody, or twice",
+        file="execution/made_before.py",
+        old="    if any(starts[name] != committed[name] for name in starts if name not in first):\n",
+        new="    if False:\n",
+        tests=("tests/execution/test_made_before.py",),
+    ),
+    Mutation(
+        name="behind a rewind a batch without data comes though nobody asks for it",
+        why="none is made, and the pipeline stands still before its data",
+        file="execution/made_before.py",
+        old="            if ranges.are_empty and not may_be_empty:\n",
+        new="            if False:\n",
+        tests=("tests/execution/test_made_before.py",),
+    ),
+    Mutation(
         name="state is removed of batches that the logs keep",
         why="a rewind to one of them leads to batches that find no state",
         file="execution/stateful.py",

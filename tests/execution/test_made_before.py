@@ -1,0 +1,113 @@
+"""Behind a rewind, batches of a pipeline that keeps state read what they had read, as far as that can be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEntry
+from airflow_provider_microbatch.checkpoint.key import LIVE
+from airflow_provider_microbatch.execution.made_before import made_before
+from airflow_provider_microbatch.execution.opened_sources import Ranges
+from airflow_provider_microbatch.sources.file import FileSource
+from tests.execution.maintaining import applied, expire_all, rewind
+from tests.execution.world import World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Two sources in three batches; the second one has only payments."""
+    world = World(tmp_path, sources=("orders", "payments"))
+    world.land(1)
+    world.land(11, source="payments")
+    world.run(1)
+    world.land(12, source="payments")
+    world.run(2)
+    world.land(2)
+    world.land(13, source="payments")
+    world.run(3)
+    return world
+
+
+def rewound(world: World, to: int) -> None:
+    expire_all(world.root)
+    applied(world, rewind(to))
+
+
+def found(world: World, **position: Any) -> Ranges | None:
+    planner = world.execution.planner
+    planner.claim()
+    at = replace(planner.position(), **position)
+    return made_before(world.checkpoint, planner.sources, at, lane=LIVE, no_data_batches=True)
+
+
+def had(world: World, number: int) -> Ranges:
+    entry = world.checkpoint.offset_log.get(number)
+    assert entry is not None
+    return Ranges(entry.starts, entry.ends)
+
+
+@pytest.mark.parametrize("to", [-1, 0, 1])
+def test_the_next_batch_has_the_ranges_that_it_had(world: World, to: int) -> None:
+    before = had(world, to + 1)
+    rewound(world, to)
+    ranges = found(world)
+    assert ranges is not None
+    assert (ranges.starts, ranges.ends) == (before.starts, before.ends)
+    assert not ranges.are_empty
+
+
+def test_a_batch_without_data_is_made_where_the_one_before_asks_for_it(world: World) -> None:
+    entry = had(world, 2)
+    no_data = OffsetEntry(ends=entry.ends, starts=entry.ends, batch_timestamp_ms=world._tick())
+    world.checkpoint.offset_log.add(3, no_data)
+    world.checkpoint.commit_log.add(3, CommitEntry())
+    rewound(world, 2)
+    assert found(world) is None, "nobody asks for one: what is new comes next"
+    ranges = found(world, last_commit=CommitEntry(requires_another_batch=True))
+    assert ranges is not None
+    assert ranges.are_empty
+
+
+def test_a_batch_that_no_rewind_has_taken_back_has_none(world: World) -> None:
+    assert found(world) is None
+
+
+def test_of_two_rewinds_the_newest_that_had_the_batch_counts(world: World) -> None:
+    rewound(world, 0)
+    world.run(4)  # planned anew: both sources
+    before = had(world, 1)
+    rewound(world, 0)
+    ranges = found(world)
+    assert ranges is not None
+    assert ranges.ends == before.ends
+
+
+def test_what_goes_on_from_elsewhere_is_planned_anew(world: World) -> None:
+    rewound(world, 0)
+    world.run(4)  # of both sources: batch 2 of before goes on from payments alone
+    assert found(world) is None
+
+
+def test_other_sources_are_planned_anew(world: World) -> None:
+    rewound(world, 0)
+    world.sources["more"] = FileSource(str(world.landing("more")), format="json", schema="id long")
+    assert found(world) is None
+
+
+def test_what_cannot_be_read_again_is_planned_anew(world: World) -> None:
+    rewound(world, 0)
+    (world.landing("payments") / "000012.json").unlink()
+    assert found(world) is None
+
+
+def test_a_plan_that_is_torn_or_gone_is_made_anew(world: World) -> None:
+    rewound(world, 0)
+    (path,) = (world.root / "checkpoint" / "repaired").rglob("offsets/1")
+    path.write_text("torn")
+    assert found(world) is None
+    path.unlink()
+    assert found(world) is None
