@@ -64,6 +64,8 @@ def state_of(result: Mapping[str, Any], *, where: str) -> Mapping[str, Any] | No
         isinstance(state, Mapping)
         and isinstance(state.get("conf"), Mapping)
         and type(state.get("nextWatermarkMs")) is int
+        and _are_watermarks(state.get("watermarks", {}))
+        and isinstance(state.get("sides", []), list)
         and _are_ids(state.get("ids"))
         and (state.get("base") is None or _are_ids(state["base"]))
         and type(state.get("since", 0)) is int
@@ -74,6 +76,10 @@ def state_of(result: Mapping[str, Any], *, where: str) -> Mapping[str, Any] | No
     check_state_conf(state["conf"], where=where)
     found: Mapping[str, Any] = state
     return found
+
+
+def _are_watermarks(value: object) -> bool:
+    return isinstance(value, Mapping) and all(type(at) is int for at in value.values())
 
 
 def _are_ids(value: object) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from airflow_provider_microbatch.runtime.failure import BatchFailure
@@ -65,6 +65,23 @@ def refuse_first_operator(nodes: Iterable[Any]) -> None:
             raise _refusal(
                 f"the batches before have kept none, and the transform has an operator that keeps it ({kind}) now: it "
                 "would not know their rows"
+            )
+
+
+def refuse_other_sides(before: Sequence[Any], now: Sequence[Any]) -> None:
+    """Refuse a transform whose joins have other streams on their sides. Spark knows the rows of each side by its place,
+    and compares nothing but types: those of one stream would be taken for those of the other, and meet nothing.
+
+    :param before: as :func:`.query_plan.sides_of` told them of the batch before.
+    :raises BatchFailure: naming the streams, and the way on.
+    """
+    for then, here in zip(before, now, strict=False):
+        # Of other names nobody knows here which is which: a source may have been renamed.
+        if then != here and {*then[0], *then[1]} == {*here[0], *here[1]}:
+            was, is_now = (" with ".join("+".join(side) for side in sides) for sides in (then, here))
+            raise _refusal(
+                f"the transform joins {is_now} where the batches before have joined {was}: the rows that are kept of "
+                "each side would be taken for those of the other"
             )
 
 

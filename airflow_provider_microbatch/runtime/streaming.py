@@ -23,9 +23,11 @@ from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.runtime.other_state import (
     PROCESSOR,
     refuse_first_operator,
+    refuse_other_sides,
     refuse_other_spark,
     refuse_other_state,
 )
+from airflow_provider_microbatch.runtime.query_plan import SOURCE, nodes_of, sides_of, source_of
 from airflow_provider_microbatch.runtime.streaming_folder import (
     ROWS,
     TOLD,
@@ -37,14 +39,12 @@ from airflow_provider_microbatch.runtime.streaming_folder import (
     write_folder,
 )
 from airflow_provider_microbatch.runtime.streaming_job import Stream, Streaming
+from airflow_provider_microbatch.runtime.watermarks import POLICY, moved_on, names_of, of_query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger("microbatch")
-
-SOURCE = "microbatchsource"
-"""Option of a stream that names its source in the query's plan."""
 
 SNAPSHOT_EVERY = 10
 """Batches between two full uploads of RocksDB; the batches between them upload their changes."""
@@ -161,7 +161,10 @@ def run_query(
     if before is not None:
         refuse_other_spark(str(before.get("sparkVersion", spark.version)), spark.version)
     if before is not None and not before["ids"]:
-        refuse_first_operator(_nodes(result))
+        refuse_first_operator(nodes_of(result))
+    sides = sides_of(nodes_of(result))
+    if before is not None:
+        refuse_other_sides(before.get("sides", sides), sides)
     with failing_as("runtime"):
         # The first batch changes all state anyway; a state taken over from a streaming query has its snapshots at other
         # batches.
@@ -179,12 +182,16 @@ def run_query(
             timestamp_ms=job.batch_timestamp_ms,
             conf=conf,
         )
-    ends = streaming.bounded and _has_watermark(result)
+        named = names_of(nodes_of(result))
+    ends = streaming.bounded and bool(named)
     told = Path(streaming.folder) / TOLD
     query = _run(streaming, job.batch_id, result, partial(_keep, told) if ends else write)
     with failing_as("runtime"):
         commit = read_commit(streaming.folder, job.batch_id)
-        another = not streaming.bounded and _asks_for_another(query, commit, job)
+        last = query._jsq.streamingQuery().lastExecution()
+        watermarks = moved_on((before or {}).get("watermarks", {}), named, last.executedPlan())
+        at_ms = of_query(commit["nextBatchWatermarkMs"], watermarks, named, policy=conf.get(POLICY, "min"))
+        another = not streaming.bounded and _asks_for_another(last, at_ms, job)
         progress = query.lastProgress
     figures = _figures(progress, uses, names)
     if ends:
@@ -206,7 +213,9 @@ def run_query(
         "ids": commit["stateUniqueIds"] or {},
         "base": before["ids"] if before is not None else None,
         "conf": conf,
-        "nextWatermarkMs": commit["nextBatchWatermarkMs"],
+        "nextWatermarkMs": at_ms,
+        "watermarks": watermarks,
+        "sides": sides,
         "outputMode": streaming.output_mode,
         "sparkVersion": spark.version,
         **({"since": before["since"]} if before is not None and "since" in before else {}),
@@ -324,7 +333,7 @@ def _check_clock(result: DataFrame) -> None:
 
     :raises BatchFailure: naming the operator.
     """
-    for node in _nodes(result):
+    for node in nodes_of(result):
         kind = node.getClass().getSimpleName()
         if kind.startswith(PROCESSOR) and node.timeMode().toString() == "ProcessingTime":
             raise BatchFailure(
@@ -335,21 +344,6 @@ def _check_clock(result: DataFrame) -> None:
             )
 
 
-def _has_watermark(result: DataFrame) -> bool:
-    """Whether rows may wait for a watermark."""
-    return any(node.getClass().getSimpleName() == "EventTimeWatermark" for node in _nodes(result))
-
-
-def _nodes(result: DataFrame) -> Iterator[Any]:
-    """The nodes of Spark's plan, in its JVM."""
-    left = [result._jdf.queryExecution().analyzed()]
-    while left:
-        node = left.pop()
-        yield node
-        children = node.children()
-        left += [children.apply(number) for number in range(children.size())]
-
-
 def _in_order(result: DataFrame, streams: Mapping[str, Stream]) -> tuple[list[str], list[str]]:
     """Names of sources by their position in the query, from left to right: first each use, as an entry of the offset
     log has them; second each relation once, in the order by which Spark numbers the sources' own logs."""
@@ -358,14 +352,10 @@ def _in_order(result: DataFrame, streams: Mapping[str, Stream]) -> tuple[list[st
     uses, once = [], []
     for number in range(leaves.size()):
         leaf = leaves.apply(number)
-        kind = leaf.getClass().getSimpleName()
-        if not kind.startswith("StreamingRelation"):
+        if not leaf.getClass().getSimpleName().startswith("StreamingRelation"):
             continue
-        options = leaf.dataSource().options() if kind == "StreamingRelation" else leaf.extraOptions()
-        name = options.get(SOURCE)
-        if hasattr(name, "getOrElse"):  # an option of Scala's map
-            name = name.get() if name.isDefined() else None
-        if name not in streams:
+        name = source_of(leaf)
+        if name is None or name not in streams:
             raise BatchFailure(
                 "transform",
                 "the transform opened a stream of its own; a batch reads what was planned, so make the result of "
@@ -378,12 +368,13 @@ def _in_order(result: DataFrame, streams: Mapping[str, Stream]) -> tuple[list[st
     return uses, once
 
 
-def _asks_for_another(query: Any, commit: Mapping[str, Any], job: Job) -> bool:
+def _asks_for_another(last: Any, watermark: int, job: Job) -> bool:
     """Whether Spark's own rule asks for another batch: an operator has rows to emit or remove, or a timeout, at the
-    watermark of the commit."""
-    watermark = commit["nextBatchWatermarkMs"]
+    watermark of the next batch.
+
+    :param last: Spark's execution of this one.
+    """
     try:
-        last = query._jsq.streamingQuery().lastExecution()
         metadata = last.offsetSeqMetadata()
         newer = metadata.copy(watermark, metadata.batchTimestampMs(), metadata.conf())
         return bool(last.shouldRunAnotherBatch(newer))

@@ -9,6 +9,30 @@ LOST = "tests/state/test_lost_state.py"
 
 MUTATIONS = [
     Mutation(
+        name="a join goes on with its sides exchanged",
+        why="the kept rows of one stream are taken for the other's, and meet nothing",
+        file="runtime/other_state.py",
+        old="        if then != here and {*then[0], *then[1]} == {*here[0], *here[1]}:\n",
+        new="        if False:\n",
+        tests=("tests/state/test_two_streams.py",),
+    ),
+    Mutation(
+        name="a stream without rows in a batch is one that never had any",
+        why="the watermark stands still: what waits for it comes into no table, and state grows for ever",
+        file="runtime/watermarks.py",
+        old="    found = {name: before[name] for name in names.values() if name in before}\n",
+        new="    found: dict[str, int] = {}\n",
+        tests=("tests/state/test_two_streams.py",),
+    ),
+    Mutation(
+        name="a stream that never had a row holds no watermark up",
+        why="its first rows are late, and gone",
+        file="runtime/watermarks.py",
+        old="    return own if len(values) < len({*names.values()}) or not values else max(own, min(values))\n",
+        new="    return max(own, min(values)) if values else own\n",
+        tests=("tests/state/test_two_streams.py",),
+    ),
+    Mutation(
         name="behind a rewind batches with state read whatever there is",
         why="rows of two streams that met before are late now, and green runs lose them",
         file="execution/plan.py",

@@ -110,6 +110,26 @@ def paid(batch: Batch) -> DataFrame:
     return orders.join(payments, within, "leftOuter").select("o.id", F.expr("p.id IS NOT NULL").alias("paid"))
 
 
+def paid_turned_round(batch: Batch) -> DataFrame:
+    """The same orders that were paid, with the sides of the join exchanged."""
+    from pyspark.sql import functions as F
+
+    orders = batch.sources["orders"].withWatermark("at", "30 seconds").alias("o")
+    payments = batch.sources["payments"].withWatermark("at", "30 seconds").alias("p")
+    within = F.expr("o.id = p.id AND p.at BETWEEN o.at AND o.at + INTERVAL 1 MINUTE")
+    return payments.join(orders, within).select("o.id", F.lit(True).alias("paid"))
+
+
+def paid_at_all(batch: Batch) -> DataFrame:
+    """Orders that were paid in their next minute."""
+    from pyspark.sql import functions as F
+
+    orders = batch.sources["orders"].withWatermark("at", "30 seconds").alias("o")
+    payments = batch.sources["payments"].withWatermark("at", "30 seconds").alias("p")
+    within = F.expr("o.id = p.id AND p.at BETWEEN o.at AND o.at + INTERVAL 1 MINUTE")
+    return orders.join(payments, within).select("o.id", F.lit(True).alias("paid"))
+
+
 def paid_in_sessions(batch: Batch) -> DataFrame:
     """Different orders that were paid once in their next minute, by id and session: four kinds of operators, one behind
     the other."""

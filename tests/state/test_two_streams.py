@@ -1,0 +1,89 @@
+"""Two streams across batches, as in one query that goes on: their watermarks, and the sides of their join."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_microbatch.exceptions import TransformError
+from tests.execution.maintaining import expire_all
+from tests.execution.typed_commands import said
+from tests.state.stateful import SessionEngine, StatefulWorld
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+class InTurn(StatefulWorld):
+    """Each source has its rows in batches of its own."""
+
+    def __init__(self, root: Path, engine: SessionEngine, transform: str) -> None:
+        super().__init__(root, transform, schema="id long, at timestamp", engine=engine, mode="append")
+        self.sources = ("orders", "payments")
+        self.number = 0
+
+    def rests(self) -> None:
+        while self.run(self.number) is not None:
+            self.number += 1
+        self.number += 1
+
+    def lands(self, source: str, *rows: tuple[int, str]) -> None:
+        values = ({"id": id, "at": f"2026-01-01T00:{at}Z"} for id, at in rows)
+        self.land(str(self.number), *values, source=source)
+        self.rests()
+
+    @property
+    def rows(self) -> list[object]:
+        return [row for rows in self.table().values() for row in rows]
+
+
+def test_what_waits_for_both_is_told_once_both_have_passed_it(tmp_path: Path, engine: SessionEngine) -> None:
+    world = InTurn(tmp_path, engine, "tests.state.transforms:paid")
+    world.lands("orders", (1, "00:00"), (2, "20:00"))
+    assert world.rows == []
+    world.lands("payments", (9, "20:00"))
+    assert world.rows == [{"id": 1, "paid": False}]
+    world.lands("payments", (2, "20:30"), (9, "40:00"))
+    world.lands("orders", (3, "40:00"))
+    before = world.rows
+    assert before == [{"id": 1, "paid": False}, {"id": 2, "paid": True}]
+
+    expire_all(tmp_path)
+    status, text = said(["rewind", world.pipeline.checkpoint, "--to", "1", "--drop-output"])
+    assert status == 0, text
+    world.rests()
+    assert world.rows == before
+
+
+def test_a_stream_that_never_had_a_row_holds_all_up(tmp_path: Path, engine: SessionEngine) -> None:
+    world = InTurn(tmp_path, engine, "tests.state.transforms:paid")
+    world.lands("orders", (1, "00:00"), (2, "20:00"))
+    world.lands("orders", (3, "40:00"))
+    assert world.rows == []
+
+
+def test_a_replay_goes_on_from_those_of_before_its_batch(tmp_path: Path, engine: SessionEngine) -> None:
+    world = InTurn(tmp_path, engine, "tests.state.transforms:paid")
+    world.options["no_data_batches"] = False
+    world.lands("orders", (1, "00:00"), (2, "20:00"))
+    world.lands("payments", (9, "20:00"))
+    told = world.checkpoint.commit_log.get(1)
+    assert told is not None
+    assert set(told.progress["state"]["watermarks"]) == {"orders.at", "payments.at"}
+    assert world.run(2, clear_number=1) is not None
+    world.lands("payments", (9, "20:10"))
+    assert world.rows == [{"id": 1, "paid": False}]
+
+
+def test_a_join_whose_sides_are_exchanged_is_refused_and_goes_on_as_it_was(
+    tmp_path: Path, engine: SessionEngine
+) -> None:
+    """The kept rows of each side are of the same types, which is all that Spark compares."""
+    world = InTurn(tmp_path, engine, "tests.state.transforms:paid_at_all")
+    world.lands("orders", (1, "00:00"))
+    world.transform = "tests.state.transforms:paid_turned_round"
+    with pytest.raises(TransformError, match=r"joins payments with orders .* have joined orders with payments"):
+        world.lands("payments", (1, "00:30"))
+    world.transform = "tests.state.transforms:paid_at_all"
+    world.rests()
+    assert world.rows == [{"id": 1, "paid": True}]
