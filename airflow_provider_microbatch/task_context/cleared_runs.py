@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import RunIdentity
 from airflow_provider_microbatch.checkpoint.key import LIVE, span_of
-from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.exceptions import CheckpointError, CorruptEntryError
 from airflow_provider_microbatch.execution.own_batches import runs_of
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.task_context.run_context import BACKFILL, open_checkpoint
@@ -65,8 +65,10 @@ class ClearedRuns:
         newest = lane.commit_log.latest_id()
         for number in lane.commit_log.ids() if newest is not None else ():
             if number > self._seen:
-                with suppress(CheckpointError):  # torn: it keeps no other run from being found
+                with suppress(CorruptEntryError):  # torn: it keeps no other run from being found
                     self._live += _ids(list(runs_of(lane, number)), dag_id)
+                # After each: where the store is away for a moment, the next look goes on from here.
+                self._seen = number
         self._seen = -1 if newest is None else newest
         return self._live
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,10 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import TaskSkippedEvent, TriggerEvent
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.entries import RunIdentity
 from airflow_provider_microbatch.checkpoint.key import LIVE
+from airflow_provider_microbatch.checkpoint.lane import Lane
+from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.execution.intervals import lane_of
 from airflow_provider_microbatch.sensors import new_data as sensors
 from airflow_provider_microbatch.sensors.new_data import NewDataSensor
@@ -181,6 +184,27 @@ def test_a_torn_entry_of_what_is_new_keeps_no_other_run_from_being_found_and_no_
     runs.queued = {"run-1"}
     assert clears.waiting(asking) == "run-1"
     assert len(clears._live) <= 4
+
+
+def test_a_store_that_is_away_for_a_moment_keeps_no_run_from_being_found_at_the_next_look(
+    world: World, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = cleared_runs.runs_of
+
+    def away(lane: Lane, number: int) -> Iterator[RunIdentity]:
+        if number == 1:
+            raise CheckpointError("the store does not answer")
+        return real(lane, number)
+
+    runs.queued = {"run-2"}
+    clears, asking = ClearedRuns(world.pipeline), identity_of(context(world.root, number=4))
+    with monkeypatch.context() as outage:
+        outage.setattr(cleared_runs, "runs_of", away)
+        for _ in range(2):
+            with pytest.raises(CheckpointError):
+                clears.waiting(asking)
+    assert clears.waiting(asking) == "run-2"
+    assert len(clears._live) == len({*clears._live}) * 2, "of each run the plan and the commit, once"
 
 
 def test_the_lanes_of_intervals_are_read_where_the_live_log_has_no_run_that_waits(

@@ -278,7 +278,7 @@ MUTATIONS = [
         name="a torn entry of what is new keeps a sensor from giving way",
         why="a run that was cleared is queued for ever, and the sensor reads the whole log again at each look",
         file="task_context/cleared_runs.py",
-        old="                with suppress(CheckpointError):  # torn:",
+        old="                with suppress(CorruptEntryError):  # torn:",
         new="                with suppress(KeyError):  # torn:",
         tests=(CLEARED,),
     ),
