@@ -260,6 +260,11 @@ class Checkpoint:
         entry = self._decode_offsets(data, where=f"{self.location}/{path}")
         return self._resolved(key.lane, key.id, entry, data)
 
+    def put_away_commit(self, path: str) -> CommitEntry | None:
+        """The same of a commit entry; see :meth:`put_away`."""
+        data = self._store.get(path)
+        return None if data is None else decode_commit(data, where=f"{self.location}/{path}")
+
     def lane(self, name: str) -> Lane:
         """The lane of that name; ``live`` is Spark's own folders. Constructing a lane touches nothing. A checkpoint has
         one object for each lane, so all callers share what the lane has seen of its logs."""

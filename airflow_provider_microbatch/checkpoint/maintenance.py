@@ -28,7 +28,7 @@ OUTPUT_DROPPED = "drop output"
 """The kind of a step that takes a batch out of a table."""
 FILE_PUT_AWAY = "put away"
 """The kind of a step that takes a file out of the checkpoint."""
-_PLAN = re.compile(r"(?:lanes/([^/]+)/)?offsets/(\d+)")
+_LOGGED = re.compile(r"(?:lanes/([^/]+)/)?(offsets|commits)/(\d+)")
 _END = ".end"
 APPLIED = "applied"
 """The outcome of a command that has done all its steps."""
@@ -64,12 +64,14 @@ class TakenOut:
     :param to: the newest batch that it has left as it was; -1 for none.
     :param ids: numbers of the batches whose output it has taken out of a table.
     :param plans: by number, where the offset entries are that it has put away.
+    :param commits: the same of commit entries.
     :param digests: by which their output is known: numbers, each with the digest of an identity.
     """
 
     to: int
     ids: frozenset[int]
     plans: Mapping[int, str] = field(default_factory=dict)
+    commits: Mapping[int, str] = field(default_factory=dict)
     digests: frozenset[tuple[int, str]] = frozenset()
 
 
@@ -382,9 +384,11 @@ def _taken_out(steps: Sequence[Mapping[str, Any]]) -> Mapping[str, TakenOut]:
     rebuilt = {step.get("path") for step in steps if step.get("step") == "write"}
     found = dict[str, _Steps]()
     for step in steps:
-        plan = _PLAN.fullmatch(str(step.get("path"))) if step.get("step") == FILE_PUT_AWAY else None
-        if plan is not None and plan[0] not in rebuilt:
-            of, id = found.setdefault(plan[1] or LIVE, _Steps()), int(plan[2])
+        entry = _LOGGED.fullmatch(str(step.get("path"))) if step.get("step") == FILE_PUT_AWAY else None
+        if entry is not None and entry[2] == "commits":
+            found.setdefault(entry[1] or LIVE, _Steps()).commits[int(entry[3])] = str(step.get("target"))
+        elif entry is not None and entry[0] not in rebuilt:
+            of, id = found.setdefault(entry[1] or LIVE, _Steps()), int(entry[3])
             of.tos.append(id - 1)
             of.plans[id] = str(step.get("target"))
             of.digests.add((id, str(step.get("sha256"))))
@@ -396,7 +400,7 @@ def _taken_out(steps: Sequence[Mapping[str, Any]]) -> Mapping[str, TakenOut]:
             of.ids.add(key.id)
             if isinstance(identity, Mapping):  # of an entry that was written again, or adopted, it is another's digest
                 of.digests.add((key.id, str(identity.get("digest"))))
-    return {lane: of.taken_out() for lane, of in found.items()}
+    return {lane: of.taken_out() for lane, of in found.items() if of.tos}
 
 
 @dataclass(frozen=True)
@@ -406,12 +410,17 @@ class _Steps:
     tos: list[int] = field(default_factory=list)
     ids: set[int] = field(default_factory=set)
     plans: dict[int, str] = field(default_factory=dict)
+    commits: dict[int, str] = field(default_factory=dict)
     digests: set[tuple[int, str]] = field(default_factory=set)
 
     def taken_out(self) -> TakenOut:
         return TakenOut(
-            to=min(self.tos), ids=frozenset(self.ids), plans=self.plans, digests=frozenset(self.digests)
-        )  # fmt: skip
+            to=min(self.tos),
+            ids=frozenset(self.ids),
+            plans=self.plans,
+            commits=self.commits,
+            digests=frozenset(self.digests),
+        )
 
 
 def _digest(entry: bytes) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import OffsetEntry
@@ -42,15 +43,16 @@ def made_before(
 
 
 def _taken_back(checkpoint: Checkpoint, key: BatchKey) -> Iterator[OffsetEntry]:
-    """The plans of the batch that commands have put away, the newest first."""
+    """The plans of the batch that commands have put away, the newest first. Only of one that was made: who takes back
+    one that always fails, as it is too large, wants another one."""
     for one in reversed(checkpoint.maintenance.taken_out().get(key.lane, [])):
-        path = one.plans.get(key.id)
-        try:
-            entry = None if path is None else checkpoint.put_away(key, path)
-        except CorruptEntryError:
+        plan, commit = one.plans.get(key.id), one.commits.get(key.id)
+        if plan is None or commit is None:
             continue
-        if entry is not None:
-            yield entry
+        with suppress(CorruptEntryError):
+            entry, made = checkpoint.put_away(key, plan), checkpoint.put_away_commit(commit)
+            if entry is not None and made is not None and not made.set_aside:
+                yield entry
 
 
 def _going_on(entry: OffsetEntry, committed: Offsets, *, names: list[str]) -> Ranges | None:

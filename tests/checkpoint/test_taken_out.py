@@ -24,7 +24,7 @@ def test_each_command_tells_of_each_lane_what_it_took_out_and_how_far_it_went_ba
     typed(log, [{**drop, "key": "live/1", "to": 0}], done=False)
     typed(log, [{**drop, "key": "live/3"}, {**drop, "key": "no batch", "to": 1}])
     put = {"step": "put away", "path": "offsets/2", "target": "repaired/1/offsets/2", "sha256": "aa"}
-    typed(log, [put, {"step": "put away", "path": "commits/1"}])
+    typed(log, [put, {**put, "path": "commits/2", "target": "repaired/1/commits/2"}])
     typed(log, [{**drop, "key": "live/4", "identity": {"digest": "bb"}}])
     away = {**put, "path": "lanes/interval-1/offsets/0", "target": "repaired/2/lanes/interval-1/offsets/0"}
     typed(log, [{**drop, "key": "interval-1/0", "to": -1}, away, {**drop, "key": "live/4"}])
@@ -32,7 +32,13 @@ def test_each_command_tells_of_each_lane_what_it_took_out_and_how_far_it_went_ba
     assert log.taken_out() == {
         "live": [
             TakenOut(to=1, ids=frozenset({2, 3})),
-            TakenOut(to=1, ids=frozenset(), plans={2: "repaired/1/offsets/2"}, digests=frozenset({(2, "aa")})),
+            TakenOut(
+                to=1,
+                ids=frozenset(),
+                plans={2: "repaired/1/offsets/2"},
+                commits={2: "repaired/1/commits/2"},
+                digests=frozenset({(2, "aa")}),
+            ),
             TakenOut(to=3, ids=frozenset({4}), digests=frozenset({(4, "bb")})),
             TakenOut(to=3, ids=frozenset({4})),
         ],

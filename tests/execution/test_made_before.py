@@ -10,11 +10,13 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEntry
 from airflow_provider_microbatch.checkpoint.key import LIVE
+from airflow_provider_microbatch.exceptions import BatchSetAsideError
 from airflow_provider_microbatch.execution.made_before import made_before
 from airflow_provider_microbatch.execution.opened_sources import Ranges
 from airflow_provider_microbatch.sources.file import FileSource
 from tests.execution.maintaining import applied, expire_all, rewind
 from tests.execution.world import World
+from tests.support.inline_engine import InlineEngine
 
 
 @pytest.fixture
@@ -101,6 +103,25 @@ def test_other_sources_are_planned_anew(world: World) -> None:
 def test_what_cannot_be_read_again_is_planned_anew(world: World) -> None:
     rewound(world, 0)
     (world.landing("payments") / "000012.json").unlink()
+    assert found(world) is None
+
+
+def test_a_batch_that_was_never_made_is_planned_anew(world: World) -> None:
+    """It may be too large, and the source has another limit by now."""
+    world.land(3)
+    with pytest.raises(ZeroDivisionError):
+        world.run(4, InlineEngine(before_stage=lambda job: 1 / 0))  # type: ignore[arg-type, return-value]
+    assert world.checkpoint.offset_log.latest_id() == 3
+    rewound(world, 2)
+    assert found(world) is None
+
+
+def test_nor_is_one_that_was_set_aside_made_again_of_the_same(world: World) -> None:
+    world.options |= {"on_failure": "set_aside", "set_aside_after": 1}
+    world.land(3)
+    with pytest.raises(BatchSetAsideError):
+        world.run(4, InlineEngine(transform=lambda _: 1 / 0))  # type: ignore[arg-type, return-value]
+    rewound(world, 2)
     assert found(world) is None
 
 

@@ -49,6 +49,14 @@ MUTATIONS = [
         tests=("tests/execution/test_made_before.py",),
     ),
     Mutation(
+        name="behind a rewind a batch that was set aside is made of the same once more",
+        why="it fails again, and the alarm goes off again, whatever limits its source has by then",
+        file="execution/made_before.py",
+        old=" and made is not None and not made.set_aside:\n",
+        new=" and made is not None:\n",
+        tests=("tests/execution/test_made_before.py",),
+    ),
+    Mutation(
         name="behind a rewind a batch without data comes though nobody asks for it",
         why="none is made, and the pipeline stands still before its data",
         file="execution/made_before.py",
