@@ -9,7 +9,7 @@ from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.forgotten import Forgetting
-from airflow_provider_microbatch.checkpoint.key import LETTERS, BatchKey
+from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
 from airflow_provider_microbatch.cli.maintaining import whoami
 from airflow_provider_microbatch.cli.opening import open_checkpoint, open_checkpoint_store
 from airflow_provider_microbatch.cli.table import show_run, show_time, text_table
@@ -76,6 +76,14 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"Nothing is to be forgotten in {checkpoint.location}.")
         return 0
     print("\n".join(_as_text(active, batches, location=checkpoint.location, show=arguments.show)))
+    live = [batch.key.id for batch in batches if batch.key.lane == LIVE]
+    if live and Recorded(checkpoint).arguments().get("stateful"):
+        print(
+            "The pipeline keeps state: of what is new only its newest batch can be cleared. "
+            f"`microbatch rewind {quote(checkpoint.location)} --to {min(live) - 1} --drop-output` takes the others "
+            "out, too, and the next runs make them again, without these rows. The state itself keeps what it has of "
+            "them."
+        )
     for first in begins_late(checkpoint):
         print(
             f"The log of lane {first.lane!r} begins with batch {first.id}: the batches before it, which retention has "

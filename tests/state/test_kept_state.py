@@ -18,6 +18,7 @@ import pytest
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import JOB
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import (
     CheckpointError,
     EngineError,
@@ -108,6 +109,16 @@ def test_a_rewind_to_a_batch_whose_state_is_gone_is_refused(tmp_path: Path, monk
     applied(world, rewind(20))
     world.run(30, world.engine())
     assert world.table()[21] == [22], "as it had been"
+
+
+def test_who_asks_for_rows_to_be_erased_is_told_that_only_the_newest_batch_can_be_cleared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = with_few_states(tmp_path, monkeypatch)
+    assert main(["forget", world.pipeline.checkpoint, "--where", "id = 3"]) == 0
+    out = capsys.readouterr().out
+    assert "only its newest batch can be cleared" in out
+    assert f"`microbatch rewind {world.pipeline.checkpoint} --to -1 --drop-output`" in out
 
 
 def test_the_newest_batch_before_it_that_has_state_is_named_too(
