@@ -8,8 +8,6 @@ after a rewind read what those before it have read, each the same.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import suppress
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import OffsetEntry
@@ -30,37 +28,42 @@ def made_before(
     :param position: nothing is planned there.
     :param no_data_batches: whether batches without data are wanted at all.
     """
-    commit = position.last_commit
-    may_be_empty = no_data_batches and commit is not None and commit.requires_another_batch
-    for entry in _taken_back(checkpoint, BatchKey(lane, position.batch_id)):
-        ranges = _going_on(entry, position.committed, names=sources.names)
-        if ranges is not None and not sources.why_not_anew(ranges):
-            if ranges.are_empty and not may_be_empty:
-                return None  # none would be made, though there is data behind it
-            log.info("Batch %s/%s reads what it had read before it was rewound", lane, position.batch_id)
-            return ranges
-    return None
+    key, commit = BatchKey(lane, position.batch_id), position.last_commit
+    entry = _taken_back(checkpoint, key)
+    ranges = None if entry is None else _going_on(entry, position.committed, names=sources.names)
+    if ranges is None or (ranges.are_empty and not (no_data_batches and commit and commit.requires_another_batch)):
+        return None  # an empty one would not be made, though there is data behind it
+    why = sources.why_not_as_before(ranges)
+    if why is not None:
+        log.warning("Batch %s does not read what it had read before it was rewound, but what there is: %s", key, why)
+        return None
+    log.info("Batch %s reads what it had read before it was rewound", key)
+    return ranges
 
 
-def _taken_back(checkpoint: Checkpoint, key: BatchKey) -> Iterator[OffsetEntry]:
-    """The plans of the batch that commands have put away, the newest first. Only of one that was made: who takes back
-    one that always fails, as it is too large, wants another one."""
-    for one in reversed(checkpoint.maintenance.taken_out().get(key.lane, [])):
-        plan, commit = one.plans.get(key.id), one.commits.get(key.id)
-        if plan is None or commit is None:
-            continue
-        with suppress(CorruptEntryError):
-            entry, made = checkpoint.put_away(key, plan), checkpoint.put_away_commit(commit)
-            if entry is not None and made is not None and not made.set_aside:
-                yield entry
+def _taken_back(checkpoint: Checkpoint, key: BatchKey) -> OffsetEntry | None:
+    """The plan of the batch that a command has put away, the last one that did. Only of one that was made: who takes
+    back one that always fails, as it is too large, wants another one, whatever an older command has put away."""
+    taken = reversed(checkpoint.maintenance.taken_out().get(key.lane, []))
+    newest = next((one for one in taken if key.id in one.plans), None)
+    commit = None if newest is None else newest.commits.get(key.id)
+    if newest is None or commit is None:
+        return None
+    try:
+        entry, made = checkpoint.put_away(key, newest.plans[key.id]), checkpoint.put_away_commit(commit)
+    except CorruptEntryError:
+        return None
+    return None if made is None or made.set_aside else entry
 
 
 def _going_on(entry: OffsetEntry, committed: Offsets, *, names: list[str]) -> Ranges | None:
-    """The entry's ranges, if it begins where the lane stands, in the sources that the pipeline has; an entry of Spark's
-    does not tell where it begins, and of a late end nobody knows that it comes again."""
+    """The entry's ranges, if it begins where the lane stands, and has data of sources alone that the pipeline has; an
+    entry of Spark's does not tell where it begins, and of a late end nobody knows that it comes again."""
     if not entry.starts or entry.late or entry.unresolved or {*entry.ends} != {*names, *committed}:
         return None
     starts = {name: entry.starts.get(name) for name in entry.ends}
+    if any(starts[name] != entry.ends[name] for name in starts if name not in names):
+        return None
     first = {name for name in starts if committed.get(name) is None}
     if any(starts[name] != committed[name] for name in starts if name not in first):
         return None

@@ -11,7 +11,7 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.codec import check_offset
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE
-from airflow_provider_microbatch.exceptions import MicroBatchError, SourceError
+from airflow_provider_microbatch.exceptions import CorruptEntryError, MicroBatchError, SourceChangedError, SourceError
 from airflow_provider_microbatch.execution.being_read import being_read
 from airflow_provider_microbatch.execution.committed import committed
 from airflow_provider_microbatch.execution.position import Offsets
@@ -210,10 +210,27 @@ class OpenedSources:
         removed = {name: offset for name, offset in committed.items() if name not in ends}
         return Ranges({**starts, **removed}, {**ends, **removed}, frozenset(late), frozenset(begun))
 
-    def why_not_anew(self, ranges: Ranges) -> list[str]:
-        """The reasons why sources cannot read these ranges again."""
-        told = (source.why_not_anew(*ranges.of(name)) for name, source in self._each() if len({*ranges.of(name)}) > 1)
-        return [why for why in told if why is not None]
+    def why_not_as_before(self, ranges: Ranges) -> str | None:
+        """The reason why these ranges, which were read once, cannot be planned again just so; None if they can.
+
+        :raises SourceError: if a source is away: asked again, it may tell.
+        """
+        for name, source in self._each():
+            start, end = ranges.of(name)
+            begin = source.initial_offset() if name in ranges.begun else start
+            if begin != start:
+                return f"source {name!r} begins elsewhere now"
+            if start == end:
+                continue
+            try:
+                why = source.not_replayable(start, end)
+                if why is None:
+                    source.read(start, end)
+            except (SourceChangedError, CorruptEntryError) as changed:
+                why = str(changed)
+            if why is not None:
+                return why
+        return None
 
     def survey_interval(self, interval: Interval, held: Callable[[str], HeldRanges]) -> list[IntervalSurvey]:
         """The data of each source in a data interval. Writes nothing.

@@ -10,10 +10,11 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEntry
 from airflow_provider_microbatch.checkpoint.key import LIVE
-from airflow_provider_microbatch.exceptions import BatchSetAsideError
+from airflow_provider_microbatch.exceptions import BatchSetAsideError, SourceError
 from airflow_provider_microbatch.execution.made_before import made_before
 from airflow_provider_microbatch.execution.opened_sources import Ranges
 from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.sources.file.open import OpenFileSource
 from tests.execution.maintaining import applied, expire_all, rewind
 from tests.execution.world import World
 from tests.support.inline_engine import InlineEngine
@@ -100,6 +101,32 @@ def test_other_sources_are_planned_anew(world: World) -> None:
     assert found(world) is None
 
 
+def test_without_a_source_that_it_had_rows_of_it_is_planned_anew(world: World) -> None:
+    rewound(world, 0)
+    del world.sources["payments"]
+    assert found(world) is None
+
+
+def test_while_a_source_is_away_nothing_is_planned(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planned anew, other rows might be late for good."""
+    rewound(world, 0)
+
+    def away(*_: object) -> None:
+        raise SourceError("no answer")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(OpenFileSource, "read", away)
+        with pytest.raises(SourceError, match="no answer"):
+            found(world)
+    assert found(world) is not None
+
+
+def test_where_the_log_of_a_source_was_cut_it_is_planned_anew(world: World) -> None:
+    rewound(world, 0)
+    (world.root / "checkpoint" / "sources" / "payments" / "1").unlink()
+    assert found(world) is None
+
+
 def test_what_cannot_be_read_again_is_planned_anew(world: World) -> None:
     rewound(world, 0)
     (world.landing("payments") / "000012.json").unlink()
@@ -113,6 +140,15 @@ def test_a_batch_that_was_never_made_is_planned_anew(world: World) -> None:
         world.run(4, InlineEngine(before_stage=lambda job: 1 / 0))  # type: ignore[arg-type, return-value]
     assert world.checkpoint.offset_log.latest_id() == 3
     rewound(world, 2)
+    assert found(world) is None
+
+
+def test_nor_does_an_older_rewind_tell_of_it(world: World) -> None:
+    rewound(world, 0)
+    assert found(world) is not None
+    with pytest.raises(ZeroDivisionError):
+        world.run(4, InlineEngine(before_stage=lambda job: 1 / 0))  # type: ignore[arg-type, return-value]
+    rewound(world, 0)
     assert found(world) is None
 
 
