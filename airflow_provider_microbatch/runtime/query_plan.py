@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -33,17 +33,34 @@ def source_of(leaf: Any) -> str | None:
     return None if name is None else str(name)
 
 
-def sources_below(node: Any) -> list[str]:
-    """The sources that a node's rows are made of, in the order of their names."""
-    leaves = node.collectLeaves()
-    return sorted({name for number in range(leaves.size()) if (name := source_of(leaves.apply(number))) is not None})
+class SourcesBelow:
+    """The sources that rows of a node are made of, also where the transform names a part of it (``WITH``).
+
+    :param nodes: of the analyzed plan.
+    """
+
+    def __init__(self, nodes: Iterable[Any]) -> None:
+        self._named = {node.id(): node for node in nodes if node.getClass().getSimpleName() == "CTERelationDef"}
+
+    def of(self, node: Any) -> list[str]:
+        """In the order of their names."""
+        return sorted(set(self._of(node)))
+
+    def _of(self, node: Any) -> Iterator[str]:
+        leaves = node.collectLeaves()
+        for leaf in (leaves.apply(number) for number in range(leaves.size())):
+            if leaf.getClass().getSimpleName() == "CTERelationRef":
+                yield from self._of(self._named[leaf.cteId()])
+            elif (name := source_of(leaf)) is not None:
+                yield name
 
 
-def sides_of(nodes: Iterable[Any]) -> list[list[list[str]]]:
+def sides_of(nodes: Sequence[Any]) -> list[list[list[str]]]:
     """The sources on the left and on the right of each join of two streams."""
+    below = SourcesBelow(nodes)
     joins = (node for node in nodes if node.getClass().getSimpleName() == "Join")
     return [
-        [sources_below(node.left()), sources_below(node.right())]
+        [below.of(node.left()), below.of(node.right())]
         for node in joins
         if node.left().isStreaming() and node.right().isStreaming()
     ]

@@ -162,7 +162,8 @@ def run_query(
         refuse_other_spark(str(before.get("sparkVersion", spark.version)), spark.version)
     if before is not None and not before["ids"]:
         refuse_first_operator(nodes_of(result))
-    sides = sides_of(nodes_of(result))
+    nodes = list(nodes_of(result))
+    sides = sides_of(nodes)
     if before is not None:
         refuse_other_sides(before.get("sides", sides), sides)
     with failing_as("runtime"):
@@ -182,7 +183,7 @@ def run_query(
             timestamp_ms=job.batch_timestamp_ms,
             conf=conf,
         )
-        named = names_of(nodes_of(result))
+        named = names_of(nodes)
     ends = streaming.bounded and bool(named)
     told = Path(streaming.folder) / TOLD
     query = _run(streaming, job.batch_id, result, partial(_keep, told) if ends else write)

@@ -8,24 +8,25 @@ its state, and the next one goes on from there, by the rule of Spark's ``Waterma
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from airflow_provider_microbatch.runtime.query_plan import sources_below
+from airflow_provider_microbatch.runtime.query_plan import SourcesBelow
 
 POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 
 
-def names_of(nodes: Iterable[Any]) -> dict[str, str]:
+def names_of(nodes: Sequence[Any]) -> dict[str, str]:
     """Names of the watermarks of a plan, by Spark's ids of them, which are others in each query: the sources that lie
-    below, and the column, whatever the order in which the transform names them.
+    below, the column and the delay, whatever the order in which the transform names them. With another delay it is
+    another watermark: by the one of before, rows would be late that the new delay waits for.
 
     :param nodes: of Spark's analyzed plan.
     """
-    found = dict[str, str]()
+    found, sources = dict[str, str](), SourcesBelow(nodes)
     for node in nodes:
         if node.getClass().getSimpleName() == "EventTimeWatermark":
-            name = f"{'+'.join(sources_below(node))}.{node.eventTime().name()}"
+            name = f"{'+'.join(sources.of(node))}.{node.eventTime().name()} - {node.delay().toString()}"
             found.setdefault(node.nodeId().toString(), name)
     return {id: _distinct(name, at, list(found.values())) for at, (id, name) in enumerate(found.items())}
 

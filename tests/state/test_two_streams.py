@@ -62,6 +62,16 @@ def test_a_stream_that_never_had_a_row_holds_all_up(tmp_path: Path, engine: Sess
     assert world.rows == []
 
 
+def test_with_a_longer_delay_nothing_is_late_by_the_one_of_before(tmp_path: Path, engine: SessionEngine) -> None:
+    world = InTurn(tmp_path, engine, "tests.state.transforms:paid")
+    world.lands("orders", (1, "00:00"), (2, "50:00"))
+    world.transform = "tests.state.transforms:paid_half_an_hour_late"
+    world.lands("payments", (9, "59:59"))
+    world.lands("orders", (3, "25:00"))
+    world.lands("payments", (3, "25:20"))
+    assert world.rows == [{"id": 3, "paid": True}]
+
+
 def test_a_replay_goes_on_from_those_of_before_its_batch(tmp_path: Path, engine: SessionEngine) -> None:
     world = InTurn(tmp_path, engine, "tests.state.transforms:paid")
     world.options["no_data_batches"] = False
@@ -69,21 +79,24 @@ def test_a_replay_goes_on_from_those_of_before_its_batch(tmp_path: Path, engine:
     world.lands("payments", (9, "20:00"))
     told = world.checkpoint.commit_log.get(1)
     assert told is not None
-    assert set(told.progress["state"]["watermarks"]) == {"orders.at", "payments.at"}
+    assert set(told.progress["state"]["watermarks"]) == {"orders.at - 30 seconds", "payments.at - 30 seconds"}
     assert world.run(2, clear_number=1) is not None
     world.lands("payments", (9, "20:10"))
     assert world.rows == [{"id": 1, "paid": False}]
 
 
+@pytest.mark.parametrize(
+    ("transform", "exchanged"), [("paid_at_all", "paid_turned_round"), ("paid_in_sql", "paid_in_sql_turned_round")]
+)
 def test_a_join_whose_sides_are_exchanged_is_refused_and_goes_on_as_it_was(
-    tmp_path: Path, engine: SessionEngine
+    tmp_path: Path, engine: SessionEngine, transform: str, exchanged: str
 ) -> None:
     """The kept rows of each side are of the same types, which is all that Spark compares."""
-    world = InTurn(tmp_path, engine, "tests.state.transforms:paid_at_all")
+    world = InTurn(tmp_path, engine, f"tests.state.transforms:{transform}")
     world.lands("orders", (1, "00:00"))
-    world.transform = "tests.state.transforms:paid_turned_round"
+    world.transform = f"tests.state.transforms:{exchanged}"
     with pytest.raises(TransformError, match=r"joins payments with orders .* have joined orders with payments"):
         world.lands("payments", (1, "00:30"))
-    world.transform = "tests.state.transforms:paid_at_all"
+    world.transform = f"tests.state.transforms:{transform}"
     world.rests()
     assert world.rows == [{"id": 1, "paid": True}]

@@ -130,6 +130,32 @@ def paid_at_all(batch: Batch) -> DataFrame:
     return orders.join(payments, within).select("o.id", F.lit(True).alias("paid"))
 
 
+def paid_half_an_hour_late(batch: Batch) -> DataFrame:
+    """As :func:`paid`, with a longer delay."""
+    from pyspark.sql import functions as F
+
+    orders = batch.sources["orders"].withWatermark("at", "30 minutes").alias("o")
+    payments = batch.sources["payments"].withWatermark("at", "30 minutes").alias("p")
+    within = F.expr("o.id = p.id AND p.at BETWEEN o.at AND o.at + INTERVAL 1 MINUTE")
+    return orders.join(payments, within, "leftOuter").select("o.id", F.expr("p.id IS NOT NULL").alias("paid"))
+
+
+def paid_in_sql(batch: Batch, order: tuple[str, str] = ("o", "p")) -> DataFrame:
+    """As :func:`paid_at_all`, in SQL that names its parts."""
+    for name in ("orders", "payments"):
+        batch.sources[name].withWatermark("at", "30 seconds").createOrReplaceTempView(name)
+    first, second = order
+    return batch.spark.sql(
+        f"WITH o AS (SELECT * FROM orders), p AS (SELECT * FROM payments) SELECT o.id, true AS paid FROM {first} JOIN "
+        f"{second} ON o.id = p.id AND p.at BETWEEN o.at AND o.at + INTERVAL 1 MINUTE"
+    )
+
+
+def paid_in_sql_turned_round(batch: Batch) -> DataFrame:
+    """The same, with the sides of the join exchanged."""
+    return paid_in_sql(batch, ("p", "o"))
+
+
 def paid_in_sessions(batch: Batch) -> DataFrame:
     """Different orders that were paid once in their next minute, by id and session: four kinds of operators, one behind
     the other."""
