@@ -178,6 +178,14 @@ MUTATIONS = [
         tests=(GONE,),
     ),
     Mutation(
+        name="a rewind of before tells what rows of after a backup had read",
+        why="they are taken out, what they had read is asked for nowhere, and they are lost without a word",
+        file="upkeep/commands/back_again.py",
+        old="if at == 0 or key.id in dict(command.digests)]",
+        new="if at == 0]",
+        tests=(GONE,),
+    ),
+    Mutation(
         name="what a source would leave out of rows that came back is no loss",
         why="they are taken out, and are lost without a word",
         file="upkeep/commands/back_again.py",

@@ -136,17 +136,18 @@ def _why_not_again(drafting: Drafting, recorded: Recorded, one: BackAgain, *, la
 
 
 def _entries(checkpoint: Checkpoint, one: BackAgain, key: BatchKey) -> list[OffsetEntry | None]:
-    """The plans that the rows may be of, as commands have put them away, with None for one that is not there any more;
-    empty if nobody can tell."""
+    """The plans that the rows may be of, as commands have put them away, with None for one that is on no record; empty
+    if nobody can tell."""
     taken = checkpoint.maintenance.taken_out().get(key.lane, [])
     by = [taken[at] for at in taken_by(taken, key.id, one.digests)]
     known = {digest for command in by for id, digest in command.digests if id == key.id}
-    paths = [command.plans.get(key.id) for command in by]
-    # The first has taken out a plan, unless that was of after a backup; one that only took its rows out again has none.
-    if not paths or paths[0] is None or not known.issuperset(one.digests):
+    # A command without the plan has taken out a batch of after a backup. One that only took rows of before out again
+    # has no digest of them either, and comes after another.
+    paths = [command.plans.get(key.id) for at, command in enumerate(by) if at == 0 or key.id in dict(command.digests)]
+    if not known.issuperset(one.digests):
         return []
     try:
-        return [checkpoint.put_away(key, path) for path in paths if path is not None]
+        return [None if path is None else checkpoint.put_away(key, path) for path in paths]
     except CorruptEntryError:
         return []
 
