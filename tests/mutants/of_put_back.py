@@ -186,6 +186,14 @@ MUTATIONS = [
         tests=(GONE,),
     ),
     Mutation(
+        name="a batch that retention has removed is planned anew, since an old rewind had its number",
+        why="rows of its letters are taken out, and nothing makes them any more",
+        file="upkeep/commands/letters_out.py",
+        old="    if newest is not None and key.id <= newest:\n",
+        new="    if newest is None:\n",
+        tests=(GONE,),
+    ),
+    Mutation(
         name="what a source would leave out of rows that came back is no loss",
         why="they are taken out, and are lost without a word",
         file="upkeep/commands/back_again.py",
