@@ -159,8 +159,8 @@ def keeps(where: str, lane: str, ids: Collection[int]) -> str:
     :param where: the tables that have them.
     """
     return (
-        f"Keep them in {where}, as nobody's, by UPDATE … SET lane = NULL, batch_id = NULL {_those(lane, ids)}; what is "
-        "read again, as by a clear that `check --table` names then, comes beside them"
+        f"Keep them in {where}, as nobody's, by UPDATE … SET lane = NULL, batch_id = NULL {_those(lane, ids)}; what of "
+        "them is read again, as by a run, or by a clear that `check --table` names then, is in the table twice then"
     )
 
 

@@ -205,7 +205,7 @@ MUTATIONS = [
         name="a rewind that is refused names no other way",
         why="no run plans, no clear is accepted, and nobody says how to go on",
         file="upkeep/commands/back_again.py",
-        old="        if not found:\n            raise\n",
+        old="        if not (found and drop_output):\n            raise\n",
         new="        raise\n",
         tests=(GONE,),
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import OffsetEntry
@@ -57,10 +58,18 @@ def back_again(checkpoint: Checkpoint, recorded: Recorded, *, lane: str, to: int
 
 @contextmanager
 def taking_out(
-    drafting: Drafting, recorded: Recorded, found: Collection[BackAgain], *, lane: str, to: int, allow_skip: bool
+    drafting: Drafting,
+    recorded: Recorded,
+    found: Collection[BackAgain],
+    *,
+    lane: str,
+    to: int,
+    drop_output: bool,
+    allow_skip: bool,
 ) -> Iterator[None]:
     """Around the plan of a rewind that takes these out.
 
+    :param drop_output: it is to take rows out. Else that is what it lacks, and no other way is told.
     :param allow_skip: take out also what cannot be read again; a note tells of it.
     :raises MaintenanceError: if what these are of may not be read again, or as the plan does; with the way on without a
         rewind, for no error of a rewind leads to another one while they are there.
@@ -69,7 +78,7 @@ def taking_out(
     try:
         yield
     except MaintenanceError as error:
-        if not found:
+        if not (found and drop_output):
             raise
         raise MaintenanceError(
             f"{error} Or leave out this rewind: rows that came back are in the way of runs and clears. "
@@ -94,12 +103,14 @@ def _check_not_the_only_copy(
             lost[one.id] = why
     if not lost:
         return
+    # Typed again by who has kept the rows, the rewind would read them once more: no log tells that they are kept.
     named, reasons = ", ".join(str(BatchKey(lane, id)) for id in lost), " ".join(dict.fromkeys(lost.values()))
     if not allow_skip:
         raise MaintenanceError(
             f"rows that came back, of batch {named}, may be the only copy of what they are of: {reasons} Nothing was "
-            f"done. {_keeps([one for one in found if one.id in lost], lane)}. Then type this again. Or go on without "
-            "what cannot be read again: --allow-skip."
+            f"done. {_keeps([one for one in found if one.id in lost], lane)}. Do not type this again then: `microbatch "
+            f"check {quote(drafting.checkpoint.location)} --table` tells whether a rewind is still needed, and how far "
+            "back. Or go on without what cannot be read again: --allow-skip."
         )
     drafting.note(f"lost to the table: what cannot be read again of what batch {named} had read: {reasons}")
 
