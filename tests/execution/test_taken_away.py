@@ -15,9 +15,10 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from airflow_provider_microbatch.exceptions import ForeignBatchError
+from airflow_provider_microbatch.exceptions import ForeignBatchError, SinkError
 from airflow_provider_microbatch.sinks import SinkContext
 from airflow_provider_microbatch.sinks.compaction import Compaction
+from airflow_provider_microbatch.sinks.delta.log import DeltaLog
 from airflow_provider_microbatch.upkeep.table_check import check_table
 from tests.execution.maintaining import expire_all
 from tests.execution.test_restore_over_a_rewind import Counted, ids, lake, rewound
@@ -190,3 +191,31 @@ def test_what_the_log_of_the_table_does_not_have_any_more_nobody_can_tell(world:
     for entry in sorted((world.lake / "_delta_log").glob("*.json"))[:-1]:
         entry.unlink()
     assert told(world) == []
+
+
+def test_an_older_restore_before_which_nobody_can_rebuild_the_table_hides_no_other(tmp_path: Path) -> None:
+    world = Counted(tmp_path, min_batches_to_retain=2)
+    for head in (1, 2, 3):
+        world.batch(head)
+    lake(world).delete("id = 2")
+    lake(world).restore(2)
+    for head in range(4, 8):
+        world.batch(head)
+    lake(world).create_checkpoint()
+    compacted(world)
+    tidied(world)
+    lake(world).restore(5)
+    world.batch(8)
+    for version in range(3):
+        (world.lake / "_delta_log" / f"{version:020}.json").unlink()
+    assert told(world) == ["batches 4 to 5"]
+
+
+def test_that_nobody_can_tell_is_told(world: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise SinkError("the store is out of reach")
+
+    restored(world)
+    monkeypatch.setattr(DeltaLog, "at", refused)
+    (found,) = (one for one in check_table(world.checkpoint, everything=True).findings if "out of reach" in one.message)
+    assert "nobody can tell which batches of before the log" in found.message
