@@ -11,7 +11,7 @@ from airflow_provider_microbatch.checkpoint.verify import Finding
 from airflow_provider_microbatch.exceptions import CheckpointError, SinkError
 from airflow_provider_microbatch.execution.table_gap import TableGap, numbers
 from airflow_provider_microbatch.sinks import OpenSink
-from airflow_provider_microbatch.sinks.taken_away import TellsTakenAway
+from airflow_provider_microbatch.sinks.taken_away import TellsTakenAway, together
 
 
 def taken_away(checkpoint: Checkpoint, table: OpenSink) -> Iterator[Finding]:
@@ -35,8 +35,7 @@ def taken_away(checkpoint: Checkpoint, table: OpenSink) -> Iterator[Finding]:
                 message=f"{_named(one.ids)} of lane {lane}: {table.location()} has no row of them any more, since "
                 f"somebody has put the table back ({one.by}), and this checkpoint's log begins behind them: no "
                 "clear and no rewind brings them back.",
-                repair=f"Before any clear: {one.back} Else: {gone.ways_on()} If they are to be gone, nothing is to "
-                "be done.",
+                repair=f"{one.back} Else: {gone.ways_on()} If they are to be gone, nothing is to be done.",
             )
 
 
@@ -58,6 +57,4 @@ def _begin(lane: Lane) -> int:
 
 def _named(ids: Sequence[int]) -> str:
     """Numbers of batches in words, those that follow on one another together."""
-    firsts = [id for id in ids if id - 1 not in ids]
-    lasts = [id for id in ids if id + 1 not in ids]
-    return ", ".join(numbers(first, last) for first, last in zip(firsts, lasts, strict=True))
+    return ", ".join(numbers(first, last) for first, last in together(ids))

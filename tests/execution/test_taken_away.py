@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import Field, write_deltalake
 
 from airflow_provider_microbatch.exceptions import ForeignBatchError, SinkError
 from airflow_provider_microbatch.sinks import SinkContext
@@ -115,19 +115,51 @@ def by_hand(world: Counted, *numbers: int) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=like.schema)
 
 
-def test_the_version_of_before_is_brought_back_and_what_came_since_is_cleared(world: Counted) -> None:
-    restored(world)
-    world.batch(8)
+def typed(world: Counted) -> None:
+    """The command that copies the rows back."""
     (found,) = [one for one in check_table(world.checkpoint, everything=True).findings if NAMED.match(one.message)]
-    assert re.search(r"version 7: RESTORE by delta-rs\S* at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", found.message)
-    code = re.search(r"Bring version 6 back, which has them: (python -c .*?) \(as long", found.repair)
+    assert re.search(r"version \d+: RESTORE by delta-rs\S* at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", found.message)
+    code = re.search(r"from version 6 to where it is now: (python -c .*?) \(once", found.repair)
     assert code is not None
     subprocess.run([sys.executable, *shlex.split(code[1])[1:]], check=True)
-    assert ids(world) == list(range(1, 8))
+
+
+@pytest.mark.parametrize("joined", [nothing, compacted, optimized])
+def test_what_went_is_copied_from_the_version_of_before(world: Counted, joined: Callable[[Counted], None]) -> None:
+    restored(world)
+    world.batch(8)
+    joined(world)
+    typed(world)
+    assert ids(world) == [1, 2, 3, 4, 5, 6, 8]
     assert told(world) == []
-    cleared(world, 7)
+    cleared(world, 6)
     assert ids(world) == list(range(1, 9))
     assert is_clean(world)
+
+
+def test_what_was_made_since_stays_though_no_log_has_it_any_more(world: Counted) -> None:
+    """Nor do others lose the rows that they have appended since."""
+    restored(world)
+    for head in range(8, 14):
+        world.batch(head)
+    write_deltalake(str(world.lake), pa.table({"id": pa.array([99], pa.int64())}), mode="append", schema_mode="merge")
+    tidied(world)
+    assert world.checkpoint.offset_log.ids() == [11, 12]
+    typed(world)
+    assert ids(world) == [*range(1, 14), 99]
+    assert is_clean(world)
+
+
+def test_rows_are_copied_of_these_batches_alone(world: Counted) -> None:
+    """Also where the table has got a column since."""
+    restored(world)
+    world.batch(8)
+    write_deltalake(str(world.lake), by_hand(world, 4), mode="append")
+    lake(world).alter.add_columns([Field("more", "string")])
+    assert told(world) == ["batch 3, batch 5"]
+    typed(world)
+    assert ids(world) == [1, 2, 3, 4, 5, 6, 8]
+    assert told(world) == []
 
 
 def test_of_two_such_commits_each_tells_what_it_has_taken(world: Counted) -> None:

@@ -354,6 +354,14 @@ MUTATIONS = [
         tests=(TAKEN_AWAY,),
     ),
     Mutation(
+        name="the command for what a RESTORE has taken leaves nothing else",
+        why="all that was committed since goes, and check names a command for that which takes the rest again",
+        file="sinks/delta/taken_away.py",
+        old="mode='append'",
+        new="mode='overwrite'",
+        tests=(TAKEN_AWAY,),
+    ),
+    Mutation(
         name="a file that others share has what lies between them",
         why="once batches before and after are joined, nobody misses those that a RESTORE took",
         file="sinks/delta/taken_away.py",
