@@ -44,8 +44,11 @@ def check_none_came_back(checkpoint: Checkpoint, sink: OpenSink, lane: str) -> N
     for one in dict.fromkeys((lane, LETTERS)):
         ids = ids_of(taken.get(one, ()))
         for table in sink.tables if ids else ():
-            if table.came_back(one, ids, checkpoint.tables):
-                raise SinkError(told_of(checkpoint, table, one, all_back(checkpoint, table, one, checkpoint.tables)))
+            if not table.came_back(one, ids, checkpoint.tables):
+                continue
+            back = all_back(checkpoint, table, one, checkpoint.tables)
+            if back:  # else somebody has undone it meanwhile
+                raise SinkError(told_of(checkpoint, table, one, back))
 
 
 def ids_of(taken: Iterable[TakenOut]) -> set[int]:
