@@ -44,8 +44,11 @@ def check_none_came_back(checkpoint: Checkpoint, sink: OpenSink, lane: str) -> N
     for one in dict.fromkeys((lane, LETTERS)):
         ids = ids_of(taken.get(one, ()))
         for table in sink.tables if ids else ():
-            if table.came_back(one, ids, checkpoint.tables):
-                raise SinkError(told_of(checkpoint, table, one, all_back(checkpoint, table, one, checkpoint.tables)))
+            if not table.came_back(one, ids, checkpoint.tables):
+                continue
+            back = all_back(checkpoint, table, one, checkpoint.tables)
+            if back:  # else somebody has undone it meanwhile
+                raise SinkError(told_of(checkpoint, table, one, back))
 
 
 def ids_of(taken: Iterable[TakenOut]) -> set[int]:
@@ -159,8 +162,8 @@ def keeps(where: str, lane: str, ids: Collection[int]) -> str:
     :param where: the tables that have them.
     """
     return (
-        f"Keep them in {where}, as nobody's, by UPDATE … SET lane = NULL, batch_id = NULL {_those(lane, ids)}; what is "
-        "read again, as by a clear that `check --table` names then, comes beside them"
+        f"Keep them in {where}, as nobody's, by UPDATE … SET lane = NULL, batch_id = NULL {_those(lane, ids)}; what of "
+        "them is read again, as by a run, or by a clear that `check --table` names then, is in the table twice then"
     )
 
 

@@ -4,7 +4,6 @@ overwrite). The table counts them as in, so runs go on; no look at a batch of th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.lane import Lane
@@ -12,7 +11,7 @@ from airflow_provider_microbatch.checkpoint.verify import Finding
 from airflow_provider_microbatch.exceptions import CheckpointError, SinkError
 from airflow_provider_microbatch.execution.table_gap import TableGap, numbers
 from airflow_provider_microbatch.sinks import OpenSink
-from airflow_provider_microbatch.sinks.taken_away import TellsTakenAway
+from airflow_provider_microbatch.sinks.taken_away import TellsTakenAway, together
 
 
 def taken_away(checkpoint: Checkpoint, table: OpenSink) -> Iterator[Finding]:
@@ -20,18 +19,33 @@ def taken_away(checkpoint: Checkpoint, table: OpenSink) -> Iterator[Finding]:
     if not isinstance(table, TellsTakenAway):
         return
     for lane in checkpoint.lanes():
-        with suppress(SinkError, CheckpointError):  # other findings report the error
-            for one in table.taken_away(lane, _begin(checkpoint.lane(lane)), checkpoint.tables):
-                gone = TableGap(first=one.ids[0], last=one.ids[-1], were_here=True)
-                yield Finding(
-                    kind="table",
-                    where=table.location(),
-                    message=f"{_named(one.ids)} of lane {lane}: {table.location()} has no row of them any more, since "
-                    f"somebody has put the table back ({one.by}), and this checkpoint's log begins behind them: no "
-                    "clear and no rewind brings them back.",
-                    repair=f"Before any clear: {one.back} Else: {gone.ways_on()} If they are to be gone, nothing is to "
-                    "be done.",
-                )
+        try:
+            found = table.taken_away(lane, _begin(checkpoint.lane(lane)), checkpoint.tables)
+        except CheckpointError:
+            continue  # other findings report the error
+        except SinkError as error:
+            if table.seems_away(checkpoint.tables) is None:  # of one that is away other findings tell
+                yield _unknown(table, lane, error)
+            continue
+        for one in found:
+            gone = TableGap(first=one.ids[0], last=one.ids[-1], were_here=True)
+            yield Finding(
+                kind="table",
+                where=table.location(),
+                message=f"{_named(one.ids)} of lane {lane}: {table.location()} has no row of them any more, since "
+                f"somebody has put the table back ({one.by}), and this checkpoint's log begins behind them: no "
+                "clear and no rewind brings them back.",
+                repair=f"{one.back} Else: {gone.ways_on()} If they are to be gone, nothing is to be done.",
+            )
+
+
+def _unknown(table: OpenSink, lane: str, error: SinkError) -> Finding:
+    return Finding(
+        kind="table",
+        where=table.location(),
+        message=f"nobody can tell which batches of before the log of lane {lane} {table.location()} has lost: {error}",
+        repair="Mend that, then check again.",
+    )
 
 
 def _begin(lane: Lane) -> int:
@@ -43,6 +57,4 @@ def _begin(lane: Lane) -> int:
 
 def _named(ids: Sequence[int]) -> str:
     """Numbers of batches in words, those that follow on one another together."""
-    firsts = [id for id in ids if id - 1 not in ids]
-    lasts = [id for id in ids if id + 1 not in ids]
-    return ", ".join(numbers(first, last) for first, last in zip(firsts, lasts, strict=True))
+    return ", ".join(numbers(first, last) for first, last in together(ids))

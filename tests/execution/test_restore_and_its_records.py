@@ -13,6 +13,7 @@ from airflow_provider_microbatch.upkeep.commands.steps import DropOutput
 from airflow_provider_microbatch.upkeep.table_check import check_table
 from tests.execution.maintaining import Killed, applied, expire_all, rewind
 from tests.execution.test_dead_letters import typed
+from tests.execution.test_restore_of_what_is_gone import NOBODYS
 from tests.execution.test_restore_over_a_rewind import Counted, ids, is_refused, lake, many, rewound, three_batches
 from tests.execution.test_restore_over_a_rewind import world as world
 from tests.execution.two_tables import is_clean
@@ -57,6 +58,34 @@ def test_where_one_that_came_back_is_on_no_record_all_is_read_again(world: Count
     world.rests()
     assert ids(world) == list(range(1, 11))
     assert is_clean(world)
+
+
+def test_who_keeps_the_rows_has_no_rewind_to_type_any_more(world: Counted) -> None:
+    """It would read all of them again, beside those that are kept, and no check would find that."""
+    half_on_record(world)
+    (words,) = advised(is_refused(world, lambda: world.run(50)), world)
+    expire_all(world.root)
+    text = said(words)[1]
+    assert "is in the table twice then" in text
+    assert "Do not type this again then" in text
+    assert f"`microbatch check {world.pipeline.checkpoint} --table` tells whether a rewind is still needed" in text
+    lake(world).update(predicate="lane = 'live' AND batch_id IN (1, 2, 3)", updates=NOBODYS)
+    told = " ".join(f"{one.message} {one.repair}" for one in check_table(world.checkpoint, everything=True).findings)
+    assert "has rows again" not in told
+    assert "--to -1" not in told
+
+
+def test_nothing_is_said_of_keeping_rows_where_a_rewind_lacks_a_word(world: Counted) -> None:
+    three_batches(world)
+    before = lake(world).version()
+    rewound(world, 0)
+    lake(world).restore(before)
+    (words,) = advised(is_refused(world, lambda: world.run(50)), world)
+    expire_all(world.root)
+    status, text = said([word for word in words if word != "--drop-output"])
+    assert status == 2
+    assert "With --drop-output it is taken out first" in text
+    assert "UPDATE" not in text
 
 
 @pytest.mark.parametrize("is_any_on_record", [True, False])

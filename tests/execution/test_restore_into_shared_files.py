@@ -3,6 +3,7 @@ file that tells of no attempt: whatever others commit then, nothing comes on top
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -12,7 +13,9 @@ import pytest
 from deltalake import write_deltalake
 
 from airflow_provider_microbatch.upkeep.table_check import check_table
+from tests.execution.maintaining import expire_all
 from tests.execution.test_restore_over_a_rewind import Counted, an_hour_ago, ids, is_refused, lake, rewound, undone
+from tests.execution.test_taken_away import compacted
 from tests.execution.two_tables import is_clean
 from tests.execution.typed_commands import advised, said
 from tests.support.inline_engine import InlineEngine, Rows
@@ -134,3 +137,49 @@ def test_a_restore_to_a_moment_that_undoes_what_others_did_stops_nobody(world: C
     world.batch(5)
     assert ids(world) == [1, 2, 3, 4, 5]
     assert is_clean(world)
+
+
+def cut_below(world: Counted, version: int) -> None:
+    """The log is cleaned up to its newest checkpoint. Versions above this one and before that are listed, and nobody
+    can rebuild them."""
+    for entry in sorted((world.lake / "_delta_log").glob("*.json")):
+        if int(entry.stem) < version:
+            entry.unlink()
+
+
+def in_a_joined_file(world: Counted) -> tuple[dt.datetime, int]:
+    """Two batches were made anew since a moment at which one file had both; the version that has them anew."""
+    for head in (2, 4, 6):
+        world.batch(head)
+    compacted(world)
+    moment = an_hour_ago(world)
+    rewound(world, 0)
+    world.batch(6)
+    world.batch(7)
+    return moment, lake(world).version()
+
+
+def test_rows_that_came_back_lead_on_where_the_log_cannot_rebuild_a_version_of_before(world: Counted) -> None:
+    moment, newest = in_a_joined_file(world)
+    lake(world).create_checkpoint()
+    lake(world).restore(moment)
+    cut_below(world, newest - 1)
+    (world.root / "head").write_text("9")
+    (words,) = advised(is_refused(world, lambda: world.run(50)), world)
+    expire_all(world.root)
+    assert said(words)[0] == 0
+    world.rests()
+    assert ids(world) == list(range(1, 10))
+    assert is_clean(world)
+
+
+def test_a_restore_that_was_undone_stops_nobody_whatever_the_log_can_rebuild(world: Counted) -> None:
+    moment, _ = in_a_joined_file(world)
+    compacted(world)
+    newest = lake(world).version()
+    lake(world).create_checkpoint()
+    lake(world).restore(moment)
+    lake(world).restore(newest)
+    cut_below(world, newest - 2)
+    world.batch(9)
+    assert ids(world) == list(range(1, 10))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,10 @@ import pytest
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.delta.table import OpenDeltaTable
+from airflow_provider_microbatch.sources.file import FileSource
 from tests.execution.maintaining import expire_all
+from tests.execution.test_dead_letters import Checked
+from tests.execution.test_letters_once import live, replay
 from tests.execution.test_restore_over_a_rewind import ids, is_refused, lake, rewound
 from tests.execution.typed_commands import advised, said
 from tests.execution.world import World
@@ -95,6 +99,55 @@ def test_where_no_rewind_goes_the_rows_are_kept_as_nobodys(tmp_path: Path) -> No
     world.land(4)
     assert world.run(13) is not None
     assert ids(world) == [1, 2, 3, 4]
+
+
+def test_a_rewind_of_before_does_not_tell_what_a_batch_of_after_a_backup_had_read(tmp_path: Path) -> None:
+    """It has put a plan of that number away, and in a file of others nobody can tell whose the rows are."""
+    world = Landed(tmp_path)
+    rewound(world, 1)
+    backup = shutil.copytree(tmp_path / "checkpoint", tmp_path / "backup")
+    world.sources["refunds"] = FileSource(str(world.landing("refunds")), format="json", schema="id long")
+    world.land(40, source="refunds")
+    world.run(10)
+    lake(world).optimize.compact()
+    before = lake(world).version()
+    shutil.rmtree(tmp_path / "checkpoint")
+    shutil.copytree(backup, tmp_path / "checkpoint")
+    rewound(world, 1)
+    lake(world).restore(before)
+    (world.landing("refunds") / "000040.json").unlink()
+    (words,) = advised(is_refused(world, lambda: world.run(11)), world)
+    version = lake(world).version()
+    status, text = world.typed(words)
+    assert (status, lake(world).version(), ids(world)) == (2, version, [1, 2, 3, 40])
+    assert "what they had read is on no record" in text
+
+
+def test_letters_of_a_batch_that_was_made_anew_and_that_retention_has_removed_stay(tmp_path: Path) -> None:
+    """An old rewind has put a batch of that number away, and the one that was made since is no longer in the log."""
+    world = Checked(tmp_path, sink=DeltaSink(str(tmp_path / "lake")))
+    world.land(1, 2, 3)
+    live(world, 0, 2)
+    rewound(world, -1)
+    for number in range(1, 5):
+        world.land(number + 3)
+        live(world, number, 2)
+    replay(world, 10)
+    before = lake(world).version()
+    rewound(world, -1, lane="dead-letters")
+    world.options["min_batches_to_retain"] = 2
+    world.land(9)
+    live(world, 9)
+    lake(world).restore(before)
+    expire_all(world.root)
+    world.janitor()
+    assert 0 not in world.checkpoint.offset_log.ids()
+    world.land(10)
+    (words,) = advised(is_refused(world, lambda: live(world, 20)), world)
+    expire_all(world.root)
+    status, text = said(words)
+    assert (status, "may be the only copy" in text) == (2, True), text
+    assert 2 in ids(world)
 
 
 def test_a_table_that_cannot_tell_what_came_back_is_no_table_where_nothing_did(

@@ -6,9 +6,11 @@ import re
 import shlex
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
+from airflow_provider_microbatch.sinks.delta.table import OpenDeltaTable
 from airflow_provider_microbatch.upkeep.table_check import check_table
 from tests.execution.test_restore_over_a_rewind import Counted, ids, is_refused, lake, rewound, three_batches
 from tests.execution.test_restore_over_a_rewind import world as world
@@ -65,3 +67,19 @@ def test_nor_is_a_version_named_that_has_such_rows_too(world: Counted) -> None:
     told = [finding.message for finding in check_table(world.checkpoint, everything=True).findings]
     assert told
     assert _COMMAND.search(" ".join(told)) is None
+
+
+def test_who_undoes_it_while_a_plan_is_made_lets_that_go_on(world: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two looks at the table."""
+    put_back(world)
+    asked = OpenDeltaTable.came_back
+
+    def undone(table: OpenDeltaTable, *args: Any) -> Any:
+        found = asked(table, *args)
+        if found:
+            lake(world).restore(lake(world).version() - 1)
+        return found
+
+    monkeypatch.setattr(OpenDeltaTable, "came_back", undone)
+    world.batch(9)
+    assert ids(world) == list(range(1, 10))

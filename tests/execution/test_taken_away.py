@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import Field, write_deltalake
 
-from airflow_provider_microbatch.exceptions import ForeignBatchError
+from airflow_provider_microbatch.exceptions import ForeignBatchError, SinkError
 from airflow_provider_microbatch.sinks import SinkContext
 from airflow_provider_microbatch.sinks.compaction import Compaction
+from airflow_provider_microbatch.sinks.delta.log import DeltaLog
 from airflow_provider_microbatch.upkeep.table_check import check_table
 from tests.execution.maintaining import expire_all
 from tests.execution.test_restore_over_a_rewind import Counted, ids, lake, rewound
@@ -114,19 +115,51 @@ def by_hand(world: Counted, *numbers: int) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=like.schema)
 
 
-def test_the_version_of_before_is_brought_back_and_what_came_since_is_cleared(world: Counted) -> None:
-    restored(world)
-    world.batch(8)
+def typed(world: Counted) -> None:
+    """The command that copies the rows back."""
     (found,) = [one for one in check_table(world.checkpoint, everything=True).findings if NAMED.match(one.message)]
-    assert re.search(r"version 7: RESTORE by delta-rs\S* at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", found.message)
-    code = re.search(r"Bring version 6 back, which has them: (python -c .*?) \(as long", found.repair)
+    assert re.search(r"version \d+: RESTORE by delta-rs\S* at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", found.message)
+    code = re.search(r"from version 6 to where it is now: (python -c .*?) \(once", found.repair)
     assert code is not None
     subprocess.run([sys.executable, *shlex.split(code[1])[1:]], check=True)
-    assert ids(world) == list(range(1, 8))
+
+
+@pytest.mark.parametrize("joined", [nothing, compacted, optimized])
+def test_what_went_is_copied_from_the_version_of_before(world: Counted, joined: Callable[[Counted], None]) -> None:
+    restored(world)
+    world.batch(8)
+    joined(world)
+    typed(world)
+    assert ids(world) == [1, 2, 3, 4, 5, 6, 8]
     assert told(world) == []
-    cleared(world, 7)
+    cleared(world, 6)
     assert ids(world) == list(range(1, 9))
     assert is_clean(world)
+
+
+def test_what_was_made_since_stays_though_no_log_has_it_any_more(world: Counted) -> None:
+    """Nor do others lose the rows that they have appended since."""
+    restored(world)
+    for head in range(8, 14):
+        world.batch(head)
+    write_deltalake(str(world.lake), pa.table({"id": pa.array([99], pa.int64())}), mode="append", schema_mode="merge")
+    tidied(world)
+    assert world.checkpoint.offset_log.ids() == [11, 12]
+    typed(world)
+    assert ids(world) == [*range(1, 14), 99]
+    assert is_clean(world)
+
+
+def test_rows_are_copied_of_these_batches_alone(world: Counted) -> None:
+    """Also where the table has got a column since."""
+    restored(world)
+    world.batch(8)
+    write_deltalake(str(world.lake), by_hand(world, 4), mode="append")
+    lake(world).alter.add_columns([Field("more", "string")])
+    assert told(world) == ["batch 3, batch 5"]
+    typed(world)
+    assert ids(world) == [1, 2, 3, 4, 5, 6, 8]
+    assert told(world) == []
 
 
 def test_of_two_such_commits_each_tells_what_it_has_taken(world: Counted) -> None:
@@ -190,3 +223,31 @@ def test_what_the_log_of_the_table_does_not_have_any_more_nobody_can_tell(world:
     for entry in sorted((world.lake / "_delta_log").glob("*.json"))[:-1]:
         entry.unlink()
     assert told(world) == []
+
+
+def test_an_older_restore_before_which_nobody_can_rebuild_the_table_hides_no_other(tmp_path: Path) -> None:
+    world = Counted(tmp_path, min_batches_to_retain=2)
+    for head in (1, 2, 3):
+        world.batch(head)
+    lake(world).delete("id = 2")
+    lake(world).restore(2)
+    for head in range(4, 8):
+        world.batch(head)
+    lake(world).create_checkpoint()
+    compacted(world)
+    tidied(world)
+    lake(world).restore(5)
+    world.batch(8)
+    for version in range(3):
+        (world.lake / "_delta_log" / f"{version:020}.json").unlink()
+    assert told(world) == ["batches 4 to 5"]
+
+
+def test_that_nobody_can_tell_is_told(world: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise SinkError("the store is out of reach")
+
+    restored(world)
+    monkeypatch.setattr(DeltaLog, "at", refused)
+    (found,) = (one for one in check_table(world.checkpoint, everything=True).findings if "out of reach" in one.message)
+    assert "nobody can tell which batches of before the log" in found.message

@@ -119,8 +119,8 @@ MUTATIONS = [
         name="a RESTORE to before the newest changes counts as one that took nothing of them back",
         why="keys keep rows of before, and changes of them are dropped, in green",
         file="sinks/delta/put_back.py",
-        old="        if target is None or not since <= target < last:\n",
-        new="        if target is None or target >= last:\n",
+        old="target is None or not since <= target < version else",
+        new="target is None or target >= version else",
         tests=PUT_BACK,
     ),
     Mutation(
@@ -159,8 +159,8 @@ MUTATIONS = [
         name="a RESTORE that leads to its own version is followed",
         why="each plan, publish and check hangs for ever",
         file="sinks/delta/put_back.py",
-        old="not since <= target < last:",
-        new="not since <= target:",
+        old="not since <= target < version else",
+        new="not since <= target else",
         tests=PUT_BACK,
     ),
     Mutation(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,6 +36,9 @@ PATIENCE_SECONDS = 60.0
 """How long a commit is tried again while other writers commit."""
 
 _LONGEST_PAUSE = 0.5
+
+_CUT = re.compile("No (table metadata or protocol|table metadata|protocol) found in delta log")
+"""What delta-rs says of a version whose commit the log has, and of which it has no older checkpoint any more."""
 
 
 def in_words(info: Mapping[str, Any]) -> str:
@@ -141,12 +145,12 @@ class DeltaLog:
                 return None  # its maker has not committed yet
 
     def at(self, version: int) -> Snapshot | None:
-        """The table as of a version; None if the log does not have that any more.
+        """The table as of a version; None if the log does not have that any more, or lists it and cannot rebuild it.
 
         :raises SinkError: if the table cannot be read.
         """
         from deltalake import DeltaTable
-        from deltalake.exceptions import TableNotFoundError
+        from deltalake.exceptions import DeltaError, TableNotFoundError
 
         with reporting("read", self.home):
             try:
@@ -154,6 +158,10 @@ class DeltaLog:
                 return Snapshot(table, self)
             except TableNotFoundError:
                 return None
+            except DeltaError as error:
+                if _CUT.search(str(error)):
+                    return None
+                raise
 
     def snapshots(self) -> Iterator[Snapshot | None]:
         """The table as it is now, read again and again as long as another try of a commit is worthwhile."""

@@ -55,15 +55,19 @@ class Present:
         found = [in_words(info) for info in infos if not (is_ours(info) or _appends(info) or _moves_no_row(info))]
         return "; ".join(found[:_NAMED]) + ("; …" if len(found) > _NAMED else "")
 
-    def put_back_by(self, key: BatchKey, number: str, *, for_sure: bool) -> str | None:
+    def put_back_by(self, key: BatchKey, number: str, *, for_sure: bool, was_there: bool = False) -> str | None:
         """The commits of others that have put the table back to before the batch was published, or taken out, in words:
         what it has of the batch is of an attempt before. None if there are none, or if the log does not tell any more.
 
         :param number: as for :meth:`taken_out_by`.
         :param for_sure: None too if others may have brought the rows since.
+        :param was_there: whether the log had that commit; then it is older than all that it still has.
         """
         infos, since = self._newest.since(key, number)
-        away = None if since is None else self._newest.put_back(since)
+        if since is None:
+            away = self._newest.put_back_to_before() if was_there else None
+        else:
+            away = self._newest.put_back(since)
         if away is None or not for_sure:
             return None if away is None else away.by
         later = (info for info in infos if info["version"] > away.last)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from airflow_provider_microbatch.sinks.delta.home import Home
@@ -49,15 +50,20 @@ def put_back(
     :param since: the version that has what is asked for.
     :param led_to: tells where a commit has put the table, as :func:`target_of` does.
     """
-    # By version: where the table was put; None: into a state of its own, or one that nobody can tell.
-    targets = {info["version"]: led_to(info) for info in infos if is_of_whole(info)}
-    newest = max(targets, default=at)
-    while (last := max((version for version in targets if version <= at), default=None)) is not None:
-        target = targets[last]
+    whole = {info["version"]: info for info in infos if is_of_whole(info)}
+
+    @cache  # a RESTORE that another has undone is not asked: it may take an opening of each version
+    def back_to(version: int) -> int | None:
+        """None: into a state of its own, or one that nobody can tell."""
+        target = led_to(whole[version])
         # Anybody may write an info: one that leads no further back than its own version would be followed for ever.
-        if target is None or not since <= target < last:
-            away = {one for one, to in targets.items() if to is None or not since <= to < one}
-            return _told(infos, away, last=newest)
+        return None if target is None or not since <= target < version else target
+
+    newest = max(whole, default=at)
+    while (last := max((version for version in whole if version <= at), default=None)) is not None:
+        target = back_to(last)
+        if target is None:
+            return _told(infos, {one for one in whole if back_to(one) is None}, last=newest)
         at = target
     return None
 

@@ -220,7 +220,8 @@ class OpenDeltaTable(LooksForRows):
         paths = present.own_of(key)
         if not paths:  # a file that others share does not tell of which attempt its rows are
             return all(
-                present.put_back_by(key, f"{one:016x}", for_sure=False) is not None for one in (number, WITHDRAWN)
+                present.put_back_by(key, f"{one:016x}", for_sure=False, was_there=was_there) is not None
+                for one, was_there in ((number, False), (WITHDRAWN, is_known))
             )
         others = {other for path in paths if (other := self._number_of(path, maybe=number)) != number}
         now = self._plan(key, number) if others else None

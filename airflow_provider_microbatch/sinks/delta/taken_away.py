@@ -7,6 +7,7 @@ names it.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -16,11 +17,12 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.sinks.delta.home import Home
 from airflow_provider_microbatch.sinks.delta.log import Snapshot, in_words
 from airflow_provider_microbatch.sinks.delta.present import Present
-from airflow_provider_microbatch.sinks.delta.put_back import is_of_whole, restoring
+from airflow_provider_microbatch.sinks.delta.put_back import is_of_whole
 from airflow_provider_microbatch.sinks.delta.removing import those_in
+from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.placed.logged import rows_written
 from airflow_provider_microbatch.sinks.placed.records import Records
-from airflow_provider_microbatch.sinks.taken_away import TakenAway
+from airflow_provider_microbatch.sinks.taken_away import TakenAway, together
 
 _YEAR_10000_MS = 253_402_300_800_000
 
@@ -72,6 +74,22 @@ def _told(home: Home, info: Mapping[str, Any], gone: Sequence[BatchKey]) -> Take
     return TakenAway(
         ids=[key.id for key in gone],
         by=f"{in_words(info)}{at}",
-        back=f"Bring version {good} back, which has them: {restoring(home, good)} (as long as VACUUM has left its "
-        "files). What was committed since is missing after that: check again, and clear what that names.",
+        back=f"Copy their rows from version {good} to where it is now: {_copying(home, good, gone)} (once, and as long "
+        "as VACUUM has left its files), unless they are there as nobody's (lane is NULL): they would be there twice.",
     )
+
+
+def _copying(home: Home, version: int, gone: Sequence[BatchKey]) -> str:
+    """The command that appends the rows that a version has of these batches. Bringing the version back would take out
+    all that was committed since, also what no log knows any more, and what others have written."""
+    lane, id = RESERVED_COLUMNS
+    rows = [
+        [(lane, "=", gone[0].lane), (id, ">=", first), (id, "<=", last)]
+        for first, last in together([key.id for key in gone])
+    ]
+    code = (
+        f"from deltalake import DeltaTable, write_deltalake; had = {home.in_python()}; had.load_as_version({version}); "
+        f"write_deltalake({home.in_python()}, had.to_pyarrow_table(filters={rows!r}), mode='append', "
+        "schema_mode='merge')"
+    )
+    return f"python -c {shlex.quote(code)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import OffsetEntry
@@ -57,10 +58,18 @@ def back_again(checkpoint: Checkpoint, recorded: Recorded, *, lane: str, to: int
 
 @contextmanager
 def taking_out(
-    drafting: Drafting, recorded: Recorded, found: Collection[BackAgain], *, lane: str, to: int, allow_skip: bool
+    drafting: Drafting,
+    recorded: Recorded,
+    found: Collection[BackAgain],
+    *,
+    lane: str,
+    to: int,
+    drop_output: bool,
+    allow_skip: bool,
 ) -> Iterator[None]:
     """Around the plan of a rewind that takes these out.
 
+    :param drop_output: it is to take rows out. Else that is what it lacks, and no other way is told.
     :param allow_skip: take out also what cannot be read again; a note tells of it.
     :raises MaintenanceError: if what these are of may not be read again, or as the plan does; with the way on without a
         rewind, for no error of a rewind leads to another one while they are there.
@@ -69,7 +78,7 @@ def taking_out(
     try:
         yield
     except MaintenanceError as error:
-        if not found:
+        if not (found and drop_output):
             raise
         raise MaintenanceError(
             f"{error} Or leave out this rewind: rows that came back are in the way of runs and clears. "
@@ -94,12 +103,14 @@ def _check_not_the_only_copy(
             lost[one.id] = why
     if not lost:
         return
+    # Typed again by who has kept the rows, the rewind would read them once more: no log tells that they are kept.
     named, reasons = ", ".join(str(BatchKey(lane, id)) for id in lost), " ".join(dict.fromkeys(lost.values()))
     if not allow_skip:
         raise MaintenanceError(
             f"rows that came back, of batch {named}, may be the only copy of what they are of: {reasons} Nothing was "
-            f"done. {_keeps([one for one in found if one.id in lost], lane)}. Then type this again. Or go on without "
-            "what cannot be read again: --allow-skip."
+            f"done. {_keeps([one for one in found if one.id in lost], lane)}. Do not type this again then: `microbatch "
+            f"check {quote(drafting.checkpoint.location)} --table` tells whether a rewind is still needed, and how far "
+            "back. Or go on without what cannot be read again: --allow-skip."
         )
     drafting.note(f"lost to the table: what cannot be read again of what batch {named} had read: {reasons}")
 
@@ -136,17 +147,18 @@ def _why_not_again(drafting: Drafting, recorded: Recorded, one: BackAgain, *, la
 
 
 def _entries(checkpoint: Checkpoint, one: BackAgain, key: BatchKey) -> list[OffsetEntry | None]:
-    """The plans that the rows may be of, as commands have put them away, with None for one that is not there any more;
-    empty if nobody can tell."""
+    """The plans that the rows may be of, as commands have put them away, with None for one that is on no record; empty
+    if nobody can tell."""
     taken = checkpoint.maintenance.taken_out().get(key.lane, [])
     by = [taken[at] for at in taken_by(taken, key.id, one.digests)]
     known = {digest for command in by for id, digest in command.digests if id == key.id}
-    paths = [command.plans.get(key.id) for command in by]
-    # The first has taken out a plan, unless that was of after a backup; one that only took its rows out again has none.
-    if not paths or paths[0] is None or not known.issuperset(one.digests):
+    # A command without the plan has taken out a batch of after a backup. One that only took rows of before out again
+    # has no digest of them either, and comes after another.
+    paths = [command.plans.get(key.id) for at, command in enumerate(by) if at == 0 or key.id in dict(command.digests)]
+    if not known.issuperset(one.digests):
         return []
     try:
-        return [checkpoint.put_away(key, path) for path in paths if path is not None]
+        return [None if path is None else checkpoint.put_away(key, path) for path in paths]
     except CorruptEntryError:
         return []
 

@@ -76,9 +76,11 @@ def made_anew(
 
 def _is_planned_anew(checkpoint: Checkpoint, key: BatchKey) -> bool:
     """Whether a rewind has put the batch away, and what it had read is in no batch yet, or in one with letters of its
-    own."""
-    taken = checkpoint.maintenance.taken_out().get(key.lane, ())
-    return not checkpoint.lane(key.lane).offset_log.has(key.id) and any(key.id in one.plans for one in taken)
+    own. One that was made since under that number is behind none: retention may have removed it."""
+    newest = checkpoint.lane(key.lane).offset_log.latest_id()
+    if newest is not None and key.id <= newest:
+        return False
+    return any(key.id in one.plans for one in checkpoint.maintenance.taken_out().get(key.lane, ()))
 
 
 def _can_be_read(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) -> bool:

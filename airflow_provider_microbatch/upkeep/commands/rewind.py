@@ -82,8 +82,15 @@ class _Rewind:
         self._damaged: dict[str, OpenSource] = {}
 
     def plan(self) -> Plan:
-        back, lane, to = self._back, self._name, self._to
-        with taking_out(self._drafting, self._recorded, back, lane=lane, to=to, allow_skip=self._allow_skip):
+        with taking_out(
+            self._drafting,
+            self._recorded,
+            self._back,
+            lane=self._name,
+            to=self._to,
+            drop_output=self._drop_output,
+            allow_skip=self._allow_skip,
+        ):
             return self._planned()
 
     def _planned(self) -> Plan:
