@@ -55,6 +55,16 @@ def test_so_has_that_of_one_behind_which_no_rewind_goes(world: Counted, monkeypa
     assert is_clean(world)
 
 
+def test_what_is_pasted_late_undoes_nothing_that_was_committed_meanwhile(world: Counted) -> None:
+    put_back(world)
+    told = is_refused(world, lambda: world.run(50))
+    lake(world).alter.set_table_properties({"delta.logRetentionDuration": "interval 60 days"})
+    version = lake(world).version()
+    with pytest.raises(subprocess.CalledProcessError):
+        undone_as_told(told)
+    assert lake(world).version() == version
+
+
 def test_nothing_is_undone_over_what_was_committed_since(world: Counted) -> None:
     put_back(world)
     lake(world).alter.set_table_properties({"delta.logRetentionDuration": "interval 60 days"})

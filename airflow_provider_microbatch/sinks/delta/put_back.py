@@ -68,9 +68,17 @@ def put_back(
     return None
 
 
-def restoring(home: Home, version: int) -> str:
-    """The command that brings a version of the table back."""
+def restoring(home: Home, version: int, *, at: int | None = None) -> str:
+    """The command that brings a version of the table back.
+
+    :param at: do nothing if the table has another version by then: what was committed meanwhile would go.
+    """
     code = f"from deltalake import DeltaTable; {home.in_python()}.restore({version})"
+    if at is not None:
+        code = (
+            f"from deltalake import DeltaTable; table = {home.in_python()}; assert table.version() == {at}, 'somebody "
+            f"has committed since then: look again'; table.restore({version})"
+        )
     return f"python -c {shlex.quote(code)}"
 
 

@@ -187,7 +187,7 @@ class OpenDeltaTable(LooksForRows):
             before = None if snapshot is None or snapshot.version == 0 else self._log.at(snapshot.version - 1)
             if before is None or self._back(before, keys, are_known=True):
                 return None  # what was committed since would go with it
-            return restoring(self._home, before.version)
+            return restoring(self._home, before.version, at=before.version + 1)
 
     def _ever_in(self, tables: KnownTables, lane: str, ids: Iterable[int]) -> tuple[Snapshot | None, list[BatchKey]]:
         """The table as it is now, and batches that it may never have had; no table where there are none."""
