@@ -165,7 +165,7 @@ MUTATIONS = [
         name="a torn plan that was written again in its place was taken out",
         why="a rewind is demanded that goes too far",
         file="checkpoint/maintenance.py",
-        old="plan[0] not in rebuilt:",
+        old="entry[0] not in rebuilt:",
         new="True:",
         tests=(TAKEN_OUT,),
     ),
