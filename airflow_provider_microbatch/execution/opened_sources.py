@@ -217,13 +217,13 @@ class OpenedSources:
         """
         for name, source in self._each():
             start, end = ranges.of(name)
-            begin = source.initial_offset() if name in ranges.begun else start
-            if begin != start:
-                return f"source {name!r} begins elsewhere now"
             if start == end:
                 continue
             try:
                 why = source.not_replayable(start, end)
+                if why is not None:
+                    source.check()  # some tell a table that is away so, too
+                    why = source.not_replayable(start, end)
                 if why is None:
                     source.read(start, end)
             except (SourceChangedError, CorruptEntryError) as changed:

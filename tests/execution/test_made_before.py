@@ -6,13 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from acme_microbatch.polled_queue import PolledQueue
+from deltalake import write_deltalake
 
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEntry
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.exceptions import BatchSetAsideError, SourceError
 from airflow_provider_microbatch.execution.made_before import made_before
 from airflow_provider_microbatch.execution.opened_sources import Ranges
+from airflow_provider_microbatch.sources.delta import DeltaSource
+from airflow_provider_microbatch.sources.delta import open as delta_source
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.open import OpenFileSource
 from tests.execution.maintaining import applied, expire_all, rewind
@@ -105,6 +110,37 @@ def test_without_a_source_that_it_had_rows_of_it_is_planned_anew(world: World) -
     rewound(world, 0)
     del world.sources["payments"]
     assert found(world) is None
+
+
+def test_a_source_that_chooses_where_it_begins_begins_where_it_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first range is on record, and by now it would begin behind that."""
+    world, queue = World(tmp_path), tmp_path / "queue"
+    queue.write_text("[]\n" * 2)
+    world.sources = {"orders": PolledQueue(str(queue))}  # type: ignore[dict-item]
+    world.run(1)
+    before = had(world, 0)
+    rewound(world, -1)
+    monkeypatch.setattr(PolledQueue, "initial_offset", lambda _: {"n": 2})
+    ranges = found(world)
+    assert ranges is not None
+    assert (ranges.starts, ranges.ends) == (before.starts, before.ends)
+
+
+def test_a_table_that_does_not_answer_once_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says that it cannot be read again, as of one whose versions are gone."""
+    table, world = str(tmp_path / "table"), World(tmp_path)
+    world.sources = {"orders": DeltaSource(table)}  # type: ignore[dict-item]
+    sources = world.execution.planner.sources
+    ranges = Ranges({}, {})
+    for number in range(2):
+        write_deltalake(table, pa.table({"id": [number]}), mode="append")
+        ranges = sources.next_ranges(ranges.ends, {})
+    real, looks = delta_source.snapshot_of, [f"{table}, not mounted"]
+    monkeypatch.setattr(delta_source, "snapshot_of", lambda root, *more: real(looks.pop() if looks else root, *more))
+    assert sources.why_not_as_before(ranges) is None
+    assert looks == []
 
 
 def test_while_a_source_is_away_nothing_is_planned(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
