@@ -45,8 +45,8 @@ class TellsTakenAway(OpenSink):
 
     @abstractmethod
     def undoing(self, lane: str, ids: Collection[int], tables: KnownTables) -> str | None:
-        """The command that undoes the table's newest commit, if that has brought back rows of these batches; None if
-        the version before has such rows, too, or is not there any more.
+        """The command that undoes the table's newest commit, if that has put the whole table into another state, and
+        has brought back rows of these batches; None if the version before has such rows, too, or is not there any more.
 
         :param ids: batches of the lane that came back.
         :raises SinkError: if the table is away.

@@ -409,4 +409,12 @@ MUTATIONS = [
         new="            if before is None:\n",
         tests=("tests/execution/test_restore_undone.py",),
     ),
+    Mutation(
+        name="rows that somebody has copied back count as brought by the RESTORE before",
+        why="the pipeline stands still, and what it is told takes them out again",
+        file="sinks/delta/present.py",
+        old="        if away is None or not self._had(key, away.last):\n",
+        new="        if away is None:\n",
+        tests=("tests/execution/test_taken_away.py",),
+    ),
 ]

@@ -37,11 +37,11 @@ class History:
         return put_back(restored, at=self._now.version, since=since, led_to=partial(self._led_to, since))
 
     def put_back_to_before(self) -> PutBack | None:
-        """What has put the table back to before the oldest commit of the history, or to a moment, of which nothing
-        tells that it is later; None if nothing has, or if there was nothing before."""
+        """What has put the table back to before the oldest commit of the history; None if nothing has, or if there was
+        nothing before."""
         oldest = self._infos[-1]["version"] if self._infos else 0
         restored = [info for info in self._infos if oldest > 0 and is_restore(info)]
-        return put_back(restored, at=self._now.version, since=oldest, led_to=target_of)
+        return put_back(restored, at=self._now.version, since=oldest, led_to=partial(self._led_to, oldest))
 
     def _led_to(self, since: int, info: Mapping[str, Any]) -> int | None:
         """The version that a RESTORE has gone back to. For one to a moment, the newest version with the files that it

@@ -68,10 +68,18 @@ class Present:
             away = self._newest.put_back_to_before() if was_there else None
         else:
             away = self._newest.put_back(since)
-        if away is None or not for_sure:
-            return None if away is None else away.by
+        if away is None or not self._had(key, away.last):
+            return None
+        if not for_sure:
+            return away.by
         later = (info for info in infos if info["version"] > away.last)
         return None if any(not (is_ours(info) or _brings_no_row(info)) for info in later) else away.by
+
+    def _had(self, key: BatchKey, version: int) -> bool:
+        """Whether a version may have had rows of the batch, or the log does not have it any more: a RESTORE brings no
+        rows back that its own version lacks, as where somebody has copied them there since."""
+        then = None if version == self.version else self.snapshot.log.at(version)
+        return then is None or Present(then).may_have(key)
 
     def own_of(self, key: BatchKey) -> Collection[str]:
         """A file of each attempt at the batch that the version has in the batch's own folder."""

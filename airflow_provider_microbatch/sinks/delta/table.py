@@ -25,7 +25,7 @@ from airflow_provider_microbatch.sinks.delta.home import Home
 from airflow_provider_microbatch.sinks.delta.intake import intake_of, rules_of
 from airflow_provider_microbatch.sinks.delta.log import PATIENCE_SECONDS, WITHDRAWN, DeltaLog, Snapshot
 from airflow_provider_microbatch.sinks.delta.lost_rows import LooksForRows
-from airflow_provider_microbatch.sinks.delta.put_back import restoring
+from airflow_provider_microbatch.sinks.delta.put_back import is_of_whole, restoring
 from airflow_provider_microbatch.sinks.delta.removing import Removal, files_of, removal_of, those_in
 from airflow_provider_microbatch.sinks.placed.logged import Published, check_tells_batches
 
@@ -184,7 +184,10 @@ class OpenDeltaTable(LooksForRows):
     def undoing(self, lane: str, ids: Collection[int], tables: KnownTables) -> str | None:
         with self._telling("look for batches that were taken out"):
             snapshot, keys = self._ever_in(tables, lane, ids)
-            before = None if snapshot is None or snapshot.version == 0 else self._log.at(snapshot.version - 1)
+            newest = None if snapshot is None else next(iter(snapshot.table.history(1)), None)
+            if snapshot is None or newest is None or not is_of_whole(newest):
+                return None  # what somebody has copied there may be the only copy
+            before = self._log.at(snapshot.version - 1)
             if before is None or self._back(before, keys, are_known=True):
                 return None  # what was committed since would go with it
             return restoring(self._home, before.version, at=before.version + 1)
