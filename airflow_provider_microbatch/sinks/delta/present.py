@@ -36,6 +36,7 @@ class Present:
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         self.version = snapshot.version
+        self._versions: dict[int, Present | None] = {self.version: self}
 
     def may_have(self, key: BatchKey) -> bool:
         """Whether a file of the version may have rows of the batch."""
@@ -78,8 +79,11 @@ class Present:
     def _had(self, key: BatchKey, version: int) -> bool:
         """Whether a version may have had rows of the batch, or the log does not have it any more: a RESTORE brings no
         rows back that its own version lacks, as where somebody has copied them there since."""
-        then = None if version == self.version else self.snapshot.log.at(version)
-        return then is None or Present(then).may_have(key)
+        if version not in self._versions:
+            then = self.snapshot.log.at(version)
+            self._versions[version] = None if then is None else Present(then)
+        had = self._versions[version]
+        return had is None or had.may_have(key)
 
     def own_of(self, key: BatchKey) -> Collection[str]:
         """A file of each attempt at the batch that the version has in the batch's own folder."""
