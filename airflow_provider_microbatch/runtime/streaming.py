@@ -155,14 +155,14 @@ def run_query(
             "of a pipeline with stateful=True the transform returned a frame that is no stream; make it of "
             "batch.sources, or leave out stateful=True",
         )
+    nodes = list(nodes_of(result))
     if streaming.bounded:
-        _check_clock(result)
+        _check_clock(nodes)
     before = streaming.before
     if before is not None:
         refuse_other_spark(str(before.get("sparkVersion", spark.version)), spark.version)
     if before is not None and not before["ids"]:
-        refuse_first_operator(nodes_of(result))
-    nodes = list(nodes_of(result))
+        refuse_first_operator(nodes)
     sides = sides_of(nodes)
     if before is not None:
         refuse_other_sides(before.get("sides", sides), sides)
@@ -329,12 +329,12 @@ def _pinned_by_spark(spark: SparkSession) -> dict[str, str]:
     raise RuntimeError(f"Spark {spark.version} has no OffsetSeqMetadata that this package knows")
 
 
-def _check_clock(result: DataFrame) -> None:
+def _check_clock(nodes: Sequence[Any]) -> None:
     """Check that nothing of a bounded batch waits for a time of day, which never comes in it.
 
     :raises BatchFailure: naming the operator.
     """
-    for node in nodes_of(result):
+    for node in nodes:
         kind = node.getClass().getSimpleName()
         if kind.startswith(PROCESSOR) and node.timeMode().toString() == "ProcessingTime":
             raise BatchFailure(
