@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import math
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count, pairwise, takewhile
 from typing import Generic, Protocol, TypeVar
@@ -408,3 +408,14 @@ class MetadataLog(Generic[E]):
 def numbers(names: list[str]) -> list[int]:
     """The names that are numbers as a log writes them, without a leading zero or digits of other alphabets."""
     return [int(name) for name in names if name.isascii() and name.isdecimal() and str(int(name)) == name]
+
+
+def spans_of(numbers: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """First and last of each run of consecutive numbers."""
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        if found and found[-1][1] == number - 1:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return tuple(found)

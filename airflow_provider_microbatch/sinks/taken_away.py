@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
@@ -22,13 +22,6 @@ class TakenAway:
     ids: Sequence[int]
     by: str
     back: str
-
-
-def together(ids: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The first and the last of numbers that follow on one another, ascending as they are."""
-    firsts = (id for id in ids if id - 1 not in ids)
-    lasts = (id for id in ids if id + 1 not in ids)
-    return zip(firsts, lasts, strict=True)
 
 
 class TellsTakenAway(OpenSink):

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.lane import Lane
+from airflow_provider_microbatch.checkpoint.log import spans_of
 from airflow_provider_microbatch.checkpoint.verify import Finding
 from airflow_provider_microbatch.exceptions import CheckpointError, SinkError
 from airflow_provider_microbatch.execution.table_gap import TableGap, numbers
 from airflow_provider_microbatch.sinks import OpenSink
-from airflow_provider_microbatch.sinks.taken_away import TellsTakenAway, together
+from airflow_provider_microbatch.sinks.taken_away import TellsTakenAway
 
 
 def taken_away(checkpoint: Checkpoint, table: OpenSink) -> Iterator[Finding]:
@@ -57,4 +58,4 @@ def _begin(lane: Lane) -> int:
 
 def _named(ids: Sequence[int]) -> str:
     """Numbers of batches in words, those that follow on one another together."""
-    return ", ".join(numbers(first, last) for first, last in together(ids))
+    return ", ".join(numbers(first, last) for first, last in spans_of(ids))

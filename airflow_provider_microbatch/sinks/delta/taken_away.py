@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.log import spans_of
 from airflow_provider_microbatch.sinks.delta.home import Home
 from airflow_provider_microbatch.sinks.delta.log import Snapshot, in_words
 from airflow_provider_microbatch.sinks.delta.present import Present
@@ -22,7 +23,7 @@ from airflow_provider_microbatch.sinks.delta.removing import those_in
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.placed.logged import rows_written
 from airflow_provider_microbatch.sinks.placed.records import Records
-from airflow_provider_microbatch.sinks.taken_away import TakenAway, together
+from airflow_provider_microbatch.sinks.taken_away import TakenAway
 
 _YEAR_10000_MS = 253_402_300_800_000
 
@@ -85,7 +86,7 @@ def _copying(home: Home, version: int, gone: Sequence[BatchKey]) -> str:
     lane, id = RESERVED_COLUMNS
     rows = [
         [(lane, "=", gone[0].lane), (id, ">=", first), (id, "<=", last)]
-        for first, last in together([key.id for key in gone])
+        for first, last in spans_of([key.id for key in gone])
     ]
     code = (
         f"from deltalake import DeltaTable, write_deltalake; had = {home.in_python()}; had.load_as_version({version}); "

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
+from airflow_provider_microbatch.checkpoint.log import spans_of
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources import digest_of_range
@@ -17,7 +18,7 @@ from airflow_provider_microbatch.sources.jdbc.offset import Place, Table
 from airflow_provider_microbatch.sources.jdbc.opened import MOST_COUNTED
 from airflow_provider_microbatch.sources.jdbc.relation import WRITTEN_BY
 from airflow_provider_microbatch.sources.jdbc.session import access, quoted_column
-from airflow_provider_microbatch.sources.jdbc.sparse import Mark, Sparse, joined, spans_of
+from airflow_provider_microbatch.sources.jdbc.sparse import Mark, Sparse, joined
 from airflow_provider_microbatch.sources.jdbc.table import Snapshot, snapshot
 
 

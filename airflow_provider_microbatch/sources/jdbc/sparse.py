@@ -91,14 +91,3 @@ def joined(marks: Sequence[Mark]) -> tuple[Mark, ...]:
         pairs = [found[at : at + 2] for at in range(0, len(found), 2)]
         found = [Mark(first=pair[0].first, seen_ms=pair[-1].seen_ms, xmax=pair[-1].xmax) for pair in pairs]
     return tuple(found)
-
-
-def spans_of(numbers: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """First and last of each run of consecutive numbers."""
-    found: list[tuple[int, int]] = []
-    for number in numbers:
-        if found and found[-1][1] == number - 1:
-            found[-1] = (found[-1][0], number)
-        else:
-            found.append((number, number))
-    return tuple(found)
