@@ -9,9 +9,17 @@ from deltalake import DeltaTable
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.upkeep.table_check import check_table
 from tests.execution.maintaining import expire_all
-from tests.execution.test_dead_letters import Checked, typed
-from tests.execution.test_letters_once import live, replay
-from tests.execution.test_restore_over_a_rewind import Counted, ids, is_refused, lake, rewound, three_batches
+from tests.execution.test_dead_letters import typed
+from tests.execution.test_letters_once import live
+from tests.execution.test_restore_over_a_rewind import (
+    Counted,
+    ids,
+    is_refused,
+    lake,
+    letters_rewound,
+    rewound,
+    three_batches,
+)
 from tests.execution.test_restore_over_a_rewind import world as world
 from tests.execution.typed_commands import advised, said
 
@@ -78,12 +86,7 @@ def test_a_table_that_the_pipeline_names_again_is_left_no_more(world: Counted) -
 def test_letters_in_a_table_that_the_newest_attempt_has_left_are_taken_out_once_it_is_named_again(
     tmp_path: Path,
 ) -> None:
-    world = Checked(tmp_path, sink=DeltaSink(str(tmp_path / "lake")))
-    world.land(1, 2, 3)
-    live(world, 0, 2)
-    replay(world, 10)
-    before = lake(world).version()
-    rewound(world, -1, lane="dead-letters")
+    world, before = letters_rewound(tmp_path)
     world.land(4)
     world.options["sink"] = DeltaSink(str(tmp_path / "other"))
     live(world, 1)

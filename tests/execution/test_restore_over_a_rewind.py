@@ -389,14 +389,20 @@ def test_pipelines_of_which_no_rewind_is_on_record_ask_no_table(world: Counted, 
     world.run(2, clear_number=1)
 
 
-def of_letters(root: Path) -> Checked:
-    """A world whose letters were run again, and that was taken back, but for the table."""
+def letters_rewound(root: Path) -> tuple[Checked, int]:
+    """A world whose letters were run again, and that was taken back; and the table's version of before that."""
     world = Checked(root, sink=DeltaSink(str(root / "lake")))
     world.land(1, 2, 3)
     live(world, 0, 2)
     replay(world, 10)
     before = lake(world).version()
     rewound(world, -1, lane="dead-letters")
+    return world, before
+
+
+def of_letters(root: Path) -> Checked:
+    """Such a world, whose table has them again."""
+    world, before = letters_rewound(root)
     lake(world).restore(before)
     return world
 
@@ -423,12 +429,7 @@ def test_letters_that_are_there_again_are_taken_out_first(tmp_path: Path, what: 
 
 def test_rows_that_a_clear_has_made_of_letters_come_back_by_another_clear(tmp_path: Path) -> None:
     """They went with the RESTORE that brought the letters' back."""
-    world = Checked(tmp_path, sink=DeltaSink(str(tmp_path / "lake")))
-    world.land(1, 2, 3)
-    live(world, 0, 2)
-    replay(world, 10)
-    before = lake(world).version()
-    rewound(world, -1, lane="dead-letters")
+    world, before = letters_rewound(tmp_path)
     live(world, 0, clear_number=1)
     assert ids(world) == [1, 2, 3]
     lake(world).restore(before)
@@ -460,12 +461,7 @@ def test_an_interval_that_is_there_again_is_taken_out_first(tmp_path: Path) -> N
 
 def test_both_of_two_lanes_lead_on(tmp_path: Path) -> None:
     """The live lane was rewound over letters that were run again, of which both are there again."""
-    world = Checked(tmp_path, sink=DeltaSink(str(tmp_path / "lake")))
-    world.land(1, 2, 3)
-    live(world, 0, 2)
-    replay(world, 10)
-    before = lake(world).version()
-    rewound(world, -1, lane="dead-letters")
+    world, before = letters_rewound(tmp_path)
     rewound(world, -1)
     lake(world).restore(before)
     for _ in range(2):
