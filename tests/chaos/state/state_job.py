@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,9 @@ BESIDE = "task beside"
 NAP_POINTS = ("in foreachBatch", "after the stage", "after Spark's commit")
 NAP_SECONDS = 300.0
 """As long as such a driver waits for the next one, at most."""
+
+WATCH_SECONDS = 30.0
+"""As long as the driver of a batch waits for files of its state, at most: a batch without any has none."""
 
 POINTS = (
     "before the query",
@@ -85,11 +88,15 @@ def _arm() -> None:
 
     def query(spark: Any, job: Any, result: Any, write: Callable[[Any], None]) -> Any:
         fault["folder"] = job.streaming.folder
-        _watch(Path(job.streaming.state), die)
+        # That of a first batch lies in the attempt's own folder until the stage is whole.
+        seen = _watch([Path(job.streaming.state), Path(job.streaming.folder, "state")], die)
 
         def write_stage(frame: Any) -> None:
             die("in foreachBatch")
             write(frame)
+            if fault["point"] == POINTS[2]:
+                # On a busy machine the watch comes late, and a driver that goes on would end without having died.
+                seen.wait(WATCH_SECONDS)
             die("after the stage")
 
         return run_query(spark, job, result, write_stage)
@@ -106,18 +113,21 @@ def _arm() -> None:
     app.run_query, streaming.read_commit, report.write_manifest = query, commit, manifest  # type: ignore[attr-defined]
 
 
-def _watch(state: Path, die: Callable[[str], None]) -> None:
-    """Die when the first files of the attempt's state are there, while others are missing."""
+def _watch(folders: Sequence[Path], die: Callable[[str], None]) -> threading.Event:
+    """Die when the first files of the attempt's state are there, while others are missing. Set when they are."""
+    seen = threading.Event()
 
-    def files() -> int:
-        return sum(1 for path in state.rglob("*") if path.suffix in (".changelog", ".zip"))
+    def files() -> set[Path]:
+        return {path for one in folders for path in one.rglob("*") if path.suffix in (".changelog", ".zip")}
 
-    def watch(before: int) -> None:
-        while files() <= before:
+    def watch(before: set[Path]) -> None:
+        while not files() - before:
             time.sleep(0.002)
-        die("a half of the state")
+        die(POINTS[2])
+        seen.set()
 
     threading.Thread(target=watch, args=(files(),), daemon=True).start()
+    return seen
 
 
 def _nap(own: Path) -> None:
