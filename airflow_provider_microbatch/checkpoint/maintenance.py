@@ -381,7 +381,7 @@ def _last(names: Collection[str]) -> tuple[int, bool]:
 
 def _taken_out(steps: Sequence[Mapping[str, Any]]) -> Mapping[str, TakenOut]:
     # A torn entry that a command writes again in its place is none that is read again.
-    rebuilt = {step.get("path") for step in steps if step.get("step") == "write"}
+    rebuilt = {str(step.get("path")) for step in steps if step.get("step") == "write"}
     found = dict[str, _Steps]()
     for step in steps:
         entry = _LOGGED.fullmatch(str(step.get("path"))) if step.get("step") == FILE_PUT_AWAY else None
