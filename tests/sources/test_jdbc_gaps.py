@@ -15,12 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_microbatch.checkpoint.log import spans_of
 from airflow_provider_microbatch.exceptions import SourceChangedError
 from airflow_provider_microbatch.sources.jdbc import numbered
 from airflow_provider_microbatch.sources.jdbc import open as opened_module
 from airflow_provider_microbatch.sources.jdbc import sparse as sparse_module
 from airflow_provider_microbatch.sources.jdbc.offset import Place
-from airflow_provider_microbatch.sources.jdbc.sparse import Mark, Sparse, joined, spans_of
+from airflow_provider_microbatch.sources.jdbc.sparse import Mark, Sparse, joined
 from tests.sources.jdbc_world import INSERT, ids, in_two_partitions, opener, without, write_anew
 from tests.support.orders_table import OrdersTable, orders_table
 
