@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from configparser import ConfigParser
+from functools import lru_cache
 from pathlib import Path
 
 from airflow_provider_microbatch import settings
@@ -93,7 +95,18 @@ def _get(option: str) -> str:
     given = os.environ.get(f"AIRFLOW__{SECTION.upper()}__{option.upper()}")
     if given is not None:
         return given
-    home = Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser()
+    home = os.environ.get("AIRFLOW_HOME") or "~/airflow"
+    path = Path(os.environ.get("AIRFLOW_CONFIG") or f"{home}/airflow.cfg").expanduser()
+    try:
+        found = path.stat()
+    except OSError:
+        return ""
+    return _section(path, (found.st_ino, found.st_size, found.st_mtime_ns)).get(option, "")
+
+
+@lru_cache(maxsize=1)
+def _section(path: Path, _stamp: tuple[int, int, int]) -> Mapping[str, str]:
+    """Our section of the file, which is read again once it has another stamp: a command asks thousands of times."""
     parser = ConfigParser(interpolation=None, strict=False)
-    parser.read(Path(os.environ.get("AIRFLOW_CONFIG") or home / "airflow.cfg").expanduser(), encoding="utf-8")
-    return parser.get(SECTION, option, fallback="")
+    parser.read(path, encoding="utf-8")
+    return dict(parser[SECTION]) if SECTION in parser else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from airflow_provider_microbatch.definition import is_read_back
@@ -100,6 +101,11 @@ def local_path(path: object, *, where: str = "") -> Path:
     where = where or f"FileSink({path!r})"
     if not isinstance(path, str) or not path:
         raise DefinitionError(f"{where}: path must be a path or 'file:' URL, not {path!r}.")
+    return _local_path(path, where)
+
+
+@lru_cache(maxsize=256)
+def _local_path(path: str, where: str) -> Path:
     scheme, colon, rest = path.partition(":")
     if not colon or "/" in scheme:
         return Path(os.path.normpath("/" + path.lstrip("/") if path.startswith("/") else path))

@@ -7,6 +7,7 @@ import errno
 import stat
 import uuid
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -39,12 +40,12 @@ class PosixStore(Store):
     """
 
     def __init__(self, top: str | Path, *, above: Sequence[str] = ()) -> None:
-        self._top = Path(top)
+        self._top = top if isinstance(top, Path) else Path(top)
         self._above = tuple(above)
         if not self._top.is_absolute():
             raise CheckpointError(f"checkpoint path {str(top)!r} is relative; give an absolute one.")
 
-    @property
+    @cached_property
     def _root(self) -> Path:
         return self._top.joinpath(*self._above)
 
@@ -67,7 +68,7 @@ class PosixStore(Store):
             )
         return cls(path)
 
-    @property
+    @cached_property
     def location(self) -> str:
         """The folder's path."""
         return str(self._root)

@@ -26,14 +26,14 @@ def type_of(path: Path, *, mounts: Iterable[str] | None = None) -> str | None:
             mounts = MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
         except OSError:
             return None
-    resolved = path.resolve()
+    resolved = f"{path.resolve()}/"
     found, depth = None, -1
     for line in mounts:
         fields, _, rest = line.partition(" - ")
-        point = Path(_ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields.split(" ")[4]))
+        point = _ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields.split(" ")[4]).rstrip("/") + "/"
         # Of two mounts at one place, the later one hides the earlier.
-        if resolved.is_relative_to(point) and len(point.parts) >= depth:
-            found, depth = rest.split(" ")[0], len(point.parts)
+        if resolved.startswith(point) and len(point) >= depth:
+            found, depth = rest.split(" ")[0], len(point)
     return found
 
 
