@@ -16,6 +16,7 @@ from airflow_provider_microbatch.exceptions import CorruptEntryError, UnknownVer
 from airflow_provider_microbatch.runtime.masking import mask
 
 VERSION = "v1"
+_OF_A_RUN = frozenset(field.name for field in fields(RunIdentity))
 _TOLD = ("error", "reason", "outcome")
 """Fields of our entries that hold error texts, in the words of other systems."""
 _FIGURES = {
@@ -128,9 +129,8 @@ def run_from_dict(values: Any, *, where: str) -> RunIdentity | None:
     """
     if values is None:
         return None
-    known = {field.name for field in fields(RunIdentity)}
     try:
-        run = RunIdentity(**{name: value for name, value in values.items() if name in known})
+        run = RunIdentity(**{name: value for name, value in values.items() if name in _OF_A_RUN})
     except (AttributeError, TypeError) as error:
         corrupt(where, f"not what it should be: its run is no run ({error})")
     check_types(RunIdentity, values, where=where, what="run.")

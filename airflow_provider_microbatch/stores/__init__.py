@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Protocol, Self
 
@@ -16,6 +17,7 @@ _PAGES = 3
 """The number of pages that are listed in search of a few names, before the names are looked up one by one."""
 
 
+@lru_cache(maxsize=4096)  # each look at an entry asks, and the same entries are looked at
 def check_path(path: str) -> str:
     """Return ``path`` if it is relative and stays below its store.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
+from functools import lru_cache
 from urllib.parse import unquote
 
 from airflow_provider_microbatch.exceptions import DefinitionError, SourceError
@@ -145,6 +146,7 @@ def is_glob(text: str) -> bool:
     return not _GLOB_CHARACTERS.isdisjoint(text)
 
 
+@lru_cache(maxsize=256)  # all sources are held against each other, at each plan
 def literal_prefix(path: str) -> str:
     """The longest leading part of a path whose components hold no wildcard and no brace, with escapes removed."""
     kept: list[str] = []

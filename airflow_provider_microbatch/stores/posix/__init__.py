@@ -45,9 +45,9 @@ class PosixStore(Store):
         if not self._top.is_absolute():
             raise CheckpointError(f"checkpoint path {str(top)!r} is relative; give an absolute one.")
 
-    @cached_property
+    @property
     def _root(self) -> Path:
-        return self._top.joinpath(*self._above)
+        return Path(self.location)
 
     @classmethod
     def at(cls, location: str) -> Self:
@@ -71,7 +71,7 @@ class PosixStore(Store):
     @cached_property
     def location(self) -> str:
         """The folder's path."""
-        return str(self._root)
+        return "/".join([str(self._top).rstrip("/"), *self._above]) or "/"
 
     @property
     def for_spark(self) -> str:
