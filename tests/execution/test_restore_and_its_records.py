@@ -19,6 +19,8 @@ from tests.execution.test_restore_over_a_rewind import world as world
 from tests.execution.two_tables import is_clean
 from tests.execution.typed_commands import advised, said
 
+pytestmark = pytest.mark.slow  # tables, services or worlds that live long
+
 
 def records_left_behind(world: Counted) -> None:
     """As an export of the checkpoint does."""

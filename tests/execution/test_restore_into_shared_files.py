@@ -20,6 +20,8 @@ from tests.execution.two_tables import is_clean
 from tests.execution.typed_commands import advised, said
 from tests.support.inline_engine import InlineEngine, Rows
 
+pytestmark = pytest.mark.slow  # tables, services or worlds that live long
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> Counted:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from deltalake import DeltaTable
 
 from airflow_provider_microbatch.sinks.delta import DeltaSink
@@ -22,6 +23,8 @@ from tests.execution.test_restore_over_a_rewind import (
 )
 from tests.execution.test_restore_over_a_rewind import world as world
 from tests.execution.typed_commands import advised, said
+
+pytestmark = pytest.mark.slow  # tables, services or worlds that live long
 
 
 def test_rows_in_a_table_that_the_pipeline_has_left_are_in_no_rewinds_way(world: Counted) -> None:

@@ -20,6 +20,8 @@ from tests.execution.test_restore_over_a_rewind import ids, is_refused, lake, re
 from tests.execution.typed_commands import advised, said
 from tests.execution.world import World
 
+pytestmark = pytest.mark.slow  # tables, services or worlds that live long
+
 NOBODYS = {"lane": "cast(null as string)", "batch_id": "cast(null as bigint)"}
 
 

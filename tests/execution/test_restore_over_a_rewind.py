@@ -34,6 +34,8 @@ from tests.execution.typed_commands import advised, said
 from tests.execution.world import World
 from tests.support.inline_engine import InlineEngine
 
+pytestmark = pytest.mark.slow  # tables, services or worlds that live long
+
 
 def lake(world: World) -> DeltaTable:
     return DeltaTable(str(world.lake))

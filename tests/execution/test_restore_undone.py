@@ -16,6 +16,8 @@ from tests.execution.test_restore_over_a_rewind import Counted, ids, is_refused,
 from tests.execution.test_restore_over_a_rewind import world as world
 from tests.execution.two_tables import is_clean
 
+pytestmark = pytest.mark.slow  # tables, services or worlds that live long
+
 _COMMAND = re.compile(r"python -c '(?:[^']|'\"'\"')*'")
 
 

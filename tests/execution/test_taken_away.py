@@ -26,6 +26,8 @@ from tests.execution.two_tables import is_clean
 from tests.execution.typed_commands import said
 from tests.support.inline_engine import InlineEngine
 
+pytestmark = pytest.mark.slow  # tables, services or worlds that live long
+
 NAMED = re.compile(r"(batch.*?) of lane (\S+): .* has no row of them any more, since somebody has put the table back")
 
 

@@ -19,6 +19,8 @@ from tests.simulator.play import Played, happens_in, play, shrink
 from tests.simulator.systems import STATE, TOPICS
 from tests.support.systems import DEFAULT
 
+pytestmark = pytest.mark.slow  # tables, services or worlds that live long
+
 TOP = Path(__file__).resolve().parents[2]
 WORLDS = 24
 

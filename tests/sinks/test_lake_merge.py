@@ -37,6 +37,8 @@ from tests.sinks.merged_lakes import LAKES, anywhere
 from tests.sinks.merged_table import COLUMNS, MergedInFiles, row_of
 from tests.sinks.stages import CHECKPOINT, batch_of, expect
 
+pytestmark = pytest.mark.slow  # tables, services or worlds that live long
+
 worlds = itertools.count()
 
 

@@ -23,6 +23,8 @@ from tests.sources.support import World
 from tests.support.faulty_proxy import error
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow  # tables, services or worlds that live long
+
 HOUR_MS = 3_600_000
 
 

@@ -37,6 +37,8 @@ from tests.support.hooks import Diary, lines
 from tests.support.inline_engine import InlineEngine
 from tests.tables.stages import write_stage_table
 
+pytestmark = pytest.mark.slow  # tables, services or worlds that live long
+
 KEY = BatchKey("live", 0)
 BATCH = batch_of(KEY)
 EXPECTED = expect(KEY)

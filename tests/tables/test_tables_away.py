@@ -28,6 +28,8 @@ from tests.tables.metastore_in_memory import InMemory
 from tests.tables.partition_lives import Killed, sink_in
 from tests.tables.stages import write_partitions, write_stage_table
 
+pytestmark = pytest.mark.slow  # tables, services or worlds that live long
+
 NAME, AWAY = "`orders`", "`orders_away`"
 NEXT = batch_of(BatchKey("live", 8))
 HOUR = 3600.0
