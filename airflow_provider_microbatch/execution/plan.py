@@ -43,6 +43,7 @@ from airflow_provider_microbatch.execution.position import (
     take_back_late_commit,
 )
 from airflow_provider_microbatch.execution.refused_plan import record_refused
+from airflow_provider_microbatch.execution.rewind_named import rewind_named
 from airflow_provider_microbatch.execution.source_names import check_names, check_no_half_rename
 from airflow_provider_microbatch.execution.standing_state import check_no_replay_waits
 from airflow_provider_microbatch.execution.stateful import check_goes_on
@@ -348,7 +349,9 @@ class Planner:
         planned = self.load(batch_id)
         missing = self.sources.missing(planned.ranges)
         if missing is not None:
-            raise SourceError(f"batch {batch_id} of {self.checkpoint.location} was planned with {missing}")
+            back = rewind_named(self.checkpoint, self.sink, self.lane.name, batch_id - 1)
+            way = f" Or take the batch back, whose rows are planned anew then: {back}." if back else ""
+            raise SourceError(f"batch {batch_id} of {self.checkpoint.location} was planned with {missing}{way}")
         # Before an attempt is opened, which would be on record as made for the present tables.
         self._check_read_once(planned.ranges)
         return planned

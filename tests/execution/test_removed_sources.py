@@ -10,6 +10,8 @@ import pytest
 from airflow_provider_microbatch.exceptions import BatchSetAsideError, SourceError
 from airflow_provider_microbatch.execution.backfill import IntervalWork
 from airflow_provider_microbatch.sources.intervals import Interval
+from tests.execution.maintaining import expire_all
+from tests.execution.typed_commands import advised, said
 from tests.execution.world import CODE, World, run_identity
 from tests.support.inline_engine import InlineEngine
 
@@ -40,6 +42,21 @@ def test_a_batch_that_is_planned_with_its_rows_is_not_made_without_them(world: W
     world.sources = both  # type: ignore[assignment]
     world.run(0)
     assert world.table() == BOTH
+
+
+def test_or_it_is_taken_back_as_the_error_says_and_planned_without_them(world: World) -> None:
+    world.run(0)
+    world.land(2, source="a")
+    world.land(12, source="b")
+    world.execution.plan(run_identity(1))
+    without_b(world)
+    with pytest.raises(SourceError, match="Put it back") as refused:
+        world.run(1)
+    (rewind,) = advised(str(refused.value), world)
+    expire_all(world.root)
+    assert said(rewind)[0] == 0
+    world.run(2)
+    assert world.table() == {**BOTH, 1: [2]}
 
 
 def test_nor_is_it_published_by_the_steps_once_it_is_staged(world: World) -> None:
