@@ -24,6 +24,7 @@ from airflow_provider_microbatch.execution.told_state import (
     folder_of,
     has_left_state,
     local_folder,
+    named_as_now,
     published_result,
     state_of,
 )
@@ -74,7 +75,7 @@ def streaming_of(
         query_id=identity.query_id,
         output_mode=pipeline.output_mode,
         sources=sources.streams(planned.ranges),
-        before=before,
+        before=None if before is None else named_as_now(before, checkpoint.names),
         late_ms=0 if before is None else load_batch(checkpoint, _before(planned.key)).entry.watermark_ms,
         bounded=bounded,
     )

@@ -11,6 +11,7 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.codec import STATE_IDS
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry
 from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.source_names import SourceNames
 from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.execution.identity import expected
 from airflow_provider_microbatch.execution.planned import load_batch
@@ -18,6 +19,7 @@ from airflow_provider_microbatch.execution.query_state import state_of_query
 from airflow_provider_microbatch.execution.state_conf import check_state_conf
 from airflow_provider_microbatch.execution.state_files import flat
 from airflow_provider_microbatch.runtime.operator_schemas import are_schemas
+from airflow_provider_microbatch.runtime.watermarks import renamed
 from airflow_provider_microbatch.sinks import OpenSink
 
 _ID = re.compile(r"[0-9a-fA-F-]{36}")
@@ -65,7 +67,7 @@ def state_of(result: Mapping[str, Any], *, where: str) -> Mapping[str, Any] | No
         and isinstance(state.get("conf"), Mapping)
         and type(state.get("nextWatermarkMs")) is int
         and _are_watermarks(state.get("watermarks", {}))
-        and isinstance(state.get("sides", []), list)
+        and _are_places(state.get("places", []))
         and _are_ids(state.get("ids"))
         and (state.get("base") is None or _are_ids(state["base"]))
         and type(state.get("since", 0)) is int
@@ -78,8 +80,31 @@ def state_of(result: Mapping[str, Any], *, where: str) -> Mapping[str, Any] | No
     return found
 
 
+def named_as_now(state: Mapping[str, Any], names: SourceNames) -> Mapping[str, Any]:
+    """The state of a batch, with the names that its sources have now: what goes on from it knows them by these."""
+    if not names.renames():
+        return state
+    places = [[[sorted(map(names.of, sources)), made] for sources, made in place] for place in state.get("places", ())]
+    return {
+        **state,
+        "watermarks": renamed(state.get("watermarks", {}), names.of),
+        **({"places": places} if "places" in state else {}),
+    }
+
+
 def _are_watermarks(value: object) -> bool:
     return isinstance(value, Mapping) and all(type(at) is int for at in value.values())
+
+
+def _are_places(value: object) -> bool:
+    """Whether it is what :func:`.query_plan.places_of` tells."""
+    return isinstance(value, list) and all(isinstance(place, list) and all(map(_is_part, place)) for place in value)
+
+
+def _is_part(value: object) -> bool:
+    if not isinstance(value, list) or len(value) != 2 or not isinstance(value[0], list):
+        return False
+    return all(isinstance(one, str) for one in (*value[0], value[1]))
 
 
 def _are_ids(value: object) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from airflow_provider_microbatch.runtime.failure import BatchFailure
+from airflow_provider_microbatch.runtime.query_plan import keeps_state
 
 _CODES = (
     "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE",
@@ -21,22 +22,6 @@ _CODES = (
 )
 # Behind what differs Spark names a setting that reads the state all the same, as what it is not.
 _TOLD = re.compile(rf"\[(?:{'|'.join(_CODES)})[A-Z_.]*\] (.+?)\s*(?:If you want to force|SQLSTATE|$)", re.DOTALL)
-
-_KEEPING = (
-    "Aggregate",
-    "Distinct",
-    "Deduplicate",
-    "DeduplicateWithinWatermark",
-    "Join",
-    "FlatMapGroupsWithState",
-    "FlatMapGroupsInPandasWithState",
-    "GlobalLimit",
-)
-"""Nodes of Spark's plan that keep state, where all that they are made of is streams."""
-
-
-PROCESSOR = "TransformWithState"
-"""What the names of nodes of ``transformWithState`` begin with, in each of its forms."""
 
 
 def refuse_other_state(error: str) -> None:
@@ -57,32 +42,43 @@ def refuse_first_operator(nodes: Iterable[Any]) -> None:
     :param nodes: the nodes of Spark's plan, in its JVM.
     :raises BatchFailure: naming the operator, and the way on.
     """
-    for node in nodes:
-        kind, children = node.getClass().getSimpleName(), node.children()
-        streams = [children.apply(number).isStreaming() for number in range(children.size())]
-        # Beside the stream of a processor there is its initial state, which is none.
-        if (kind in _KEEPING and all(streams)) or (kind.startswith(PROCESSOR) and any(streams)):
-            raise _refusal(
-                f"the batches before have kept none, and the transform has an operator that keeps it ({kind}) now: it "
-                "would not know their rows"
-            )
+    for node in filter(keeps_state, nodes):
+        raise _refusal(
+            "the batches before have kept none, and the transform has an operator that keeps it "
+            f"({node.getClass().getSimpleName()}) now: it would not know their rows"
+        )
 
 
-def refuse_other_sides(before: Sequence[Any], now: Sequence[Any]) -> None:
-    """Refuse a transform whose joins have other streams on their sides. Spark knows the rows of each side by its place,
-    and compares nothing but types: those of one stream would be taken for those of the other, and meet nothing.
+def refuse_moved_state(before: Sequence[Any], now: Sequence[Any]) -> None:
+    """Refuse a transform whose operators, or the sides of a join, have changed places. Spark knows the rows of each by
+    its place, and compares nothing but types: those of one would be taken for those of the other.
 
-    :param before: as :func:`.query_plan.sides_of` told them of the batch before.
-    :raises BatchFailure: naming the streams, and the way on.
+    :param before: as :func:`.query_plan.places_of` told them of the batch before, with the sources' names of now.
+    :raises BatchFailure: naming the sources, and the way on.
     """
-    for then, here in zip(before, now, strict=False):
-        # Of other names nobody knows here which is which: a source may have been renamed.
-        if then != here and {*then[0], *then[1]} == {*here[0], *here[1]}:
-            was, is_now = (" with ".join("+".join(side) for side in sides) for sides in (then, here))
-            raise _refusal(
-                f"the transform joins {is_now} where the batches before have joined {was}: the rows that are kept of "
-                "each side would be taken for those of the other"
-            )
+    # By the sources alone too: whoever moves an operator may change it as well.
+    for then, here in ((_sources(before), _sources(now)), (before, now)):
+        for was, is_now in zip(then, here, strict=False):
+            if was != is_now and (is_now in then or _is_turned_round(was, is_now)):
+                raise _refusal(
+                    f"the transform {_told(is_now)} where the batches before had one that {_told(was)}, and what is "
+                    "kept of one would be taken for the other's: operators that keep state, or the sides of a join, "
+                    "have changed places"
+                )
+
+
+def _sources(places: Sequence[Any]) -> Sequence[Any]:
+    return [[[sources] for sources, _ in place] for place in places]
+
+
+def _is_turned_round(was: Sequence[Any], is_now: Sequence[Any]) -> bool:
+    is_join = len(was) == len(is_now) == 2
+    return is_join and was[0] != was[1] and (is_now[0] == was[1] or is_now[1] == was[0])
+
+
+def _told(place: Sequence[Any]) -> str:
+    sides = ["+".join(part[0]) for part in place]
+    return f"joins {sides[0]} with {sides[1]}" if len(sides) == 2 else f"keeps state of {sides[0]}"
 
 
 def refuse_other_first_attempt(what: str) -> NoReturn:

@@ -1,8 +1,11 @@
-"""Spark's plan of a streaming query, in the driver's own JVM: which of the batch's sources lie where in it."""
+"""Spark's plan of a streaming query, in the driver's own JVM: which of its operators keep state, and which of the
+batch's sources lie where in it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,6 +13,27 @@ if TYPE_CHECKING:
 
 SOURCE = "microbatchsource"
 """Option of a stream that names its source in the query's plan."""
+
+PROCESSOR = "TransformWithState"
+"""What the names of nodes of ``transformWithState`` begin with, in each of its forms."""
+
+_KEEPING = (
+    "Aggregate",
+    "Distinct",
+    "Deduplicate",
+    "DeduplicateWithinWatermark",
+    "Join",
+    "FlatMapGroupsWithState",
+    "FlatMapGroupsInPandasWithState",
+    "GlobalLimit",
+)
+"""Nodes that keep state, where all that they are made of is streams."""
+
+_OF_ONE_QUERY = re.compile(
+    r"#\d+L?|@[0-9a-f]+|/0x[0-9a-f]+|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?<=CTERelationRef )\d+"
+)
+"""Ids that are others in each query: of expressions, of objects in memory, of watermarks and of parts by name."""
+_LEAF = re.compile(r"^(\W*)Streaming(?:Execution)?Relation.*$", re.MULTILINE)
 
 
 def nodes_of(result: DataFrame) -> Iterator[Any]:
@@ -55,12 +79,26 @@ class SourcesBelow:
                 yield name
 
 
-def sides_of(nodes: Sequence[Any]) -> list[list[list[str]]]:
-    """The sources on the left and on the right of each join of two streams."""
+def keeps_state(node: Any) -> bool:
+    """Whether Spark keeps state of what has come so far, for the node."""
+    kind, children = node.getClass().getSimpleName(), node.children()
+    streams = [children.apply(number).isStreaming() for number in range(children.size())]
+    # Beside the stream of a processor there is its initial state, which is none.
+    return (kind in _KEEPING and all(streams)) or (kind.startswith(PROCESSOR) and any(streams))
+
+
+def places_of(nodes: Sequence[Any]) -> list[list[list[Any]]]:
+    """The operators that keep state, in an order of the plan: Spark knows each by its turn. Of each the sources of its
+    rows and a digest of how they are made; of a join those of each side."""
     below = SourcesBelow(nodes)
-    joins = (node for node in nodes if node.getClass().getSimpleName() == "Join")
-    return [
-        [below.of(node.left()), below.of(node.right())]
-        for node in joins
-        if node.left().isStreaming() and node.right().isStreaming()
-    ]
+    found = []
+    for node in filter(keeps_state, nodes):
+        parts = [node.left(), node.right()] if node.getClass().getSimpleName() == "Join" else [node]
+        found.append([[below.of(part), digest_of(part)] for part in parts])
+    return found
+
+
+def digest_of(part: Any) -> str:
+    """A digest of how rows of a part of the plan are made of its sources, without what one query alone has."""
+    text = _LEAF.sub(r"\1source", part.treeString())
+    return sha256(_OF_ONE_QUERY.sub("", text).encode()).hexdigest()[:16]

@@ -21,13 +21,12 @@ from airflow_provider_microbatch.runtime.failure import BatchFailure, failing_as
 from airflow_provider_microbatch.runtime.files import literally
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.runtime.other_state import (
-    PROCESSOR,
     refuse_first_operator,
-    refuse_other_sides,
+    refuse_moved_state,
     refuse_other_spark,
     refuse_other_state,
 )
-from airflow_provider_microbatch.runtime.query_plan import SOURCE, nodes_of, sides_of, source_of
+from airflow_provider_microbatch.runtime.query_plan import PROCESSOR, SOURCE, nodes_of, places_of, source_of
 from airflow_provider_microbatch.runtime.streaming_folder import (
     ROWS,
     TOLD,
@@ -163,9 +162,9 @@ def run_query(
         refuse_other_spark(str(before.get("sparkVersion", spark.version)), spark.version)
     if before is not None and not before["ids"]:
         refuse_first_operator(nodes)
-    sides = sides_of(nodes)
+    places = places_of(nodes)
     if before is not None:
-        refuse_other_sides(before.get("sides", sides), sides)
+        refuse_moved_state(before.get("places", places), places)
     with failing_as("runtime"):
         # The first batch changes all state anyway; a state taken over from a streaming query has its snapshots at other
         # batches.
@@ -216,7 +215,7 @@ def run_query(
         "conf": conf,
         "nextWatermarkMs": at_ms,
         "watermarks": watermarks,
-        "sides": sides,
+        "places": places,
         "outputMode": streaming.output_mode,
         "sparkVersion": spark.version,
         **({"since": before["since"]} if before is not None and "since" in before else {}),

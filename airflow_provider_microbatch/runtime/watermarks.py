@@ -8,27 +8,46 @@ its state, and the next one goes on from there, by the rule of Spark's ``Waterma
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from airflow_provider_microbatch.runtime.query_plan import SourcesBelow
+from airflow_provider_microbatch.runtime.query_plan import SourcesBelow, digest_of
 
 POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 
 
 def names_of(nodes: Sequence[Any]) -> dict[str, str]:
     """Names of the watermarks of a plan, by Spark's ids of them, which are others in each query: the sources that lie
-    below, the column and the delay, whatever the order in which the transform names them. With another delay it is
-    another watermark: by the one of before, rows would be late that the new delay waits for.
+    below, the column and the delay, and, where several have these, how their rows are made. So the order in which the
+    transform names them does not count. With another delay it is another watermark: by the one of before, rows would be
+    late that the new delay waits for.
 
     :param nodes: of Spark's analyzed plan.
     """
-    found, sources = dict[str, str](), SourcesBelow(nodes)
+    found, made, sources = dict[str, str](), dict[str, str](), SourcesBelow(nodes)
     for node in nodes:
         if node.getClass().getSimpleName() == "EventTimeWatermark":
-            name = f"{'+'.join(sources.of(node))}.{node.eventTime().name()} - {node.delay().toString()}"
+            name = f"{_together(sources.of(node))}: {node.eventTime().name()} - {node.delay().toString()}"
             found.setdefault(node.nodeId().toString(), name)
-    return {id: _distinct(name, at, list(found.values())) for at, (id, name) in enumerate(found.items())}
+            made.setdefault(node.nodeId().toString(), digest_of(node))
+    alike = Counter(found.values())
+    # Streams that are made alike too have each other's rows: whichever is which is all one.
+    told = {id: f"{name} ({made[id]})" if alike[name] > 1 else name for id, name in found.items()}
+    return {id: _distinct(name, at, list(told.values())) for at, (id, name) in enumerate(told.items())}
+
+
+def renamed(before: Mapping[str, int], of: Callable[[str], str]) -> dict[str, int]:
+    """The watermarks of before, with their sources' names of now.
+
+    :param of: tells the name of now of a source that had another.
+    """
+    parts = ((name.partition(": "), at) for name, at in before.items())
+    return {_together(sorted(map(of, names.split("+")))) + colon + rest: at for (names, colon, rest), at in parts}
+
+
+def _together(sources: Iterable[str]) -> str:
+    return "+".join(sources)
 
 
 def _distinct(name: str, at: int, names: list[str]) -> str:

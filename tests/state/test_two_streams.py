@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import TransformError
 from tests.execution.maintaining import expire_all
 from tests.execution.typed_commands import said
@@ -33,7 +34,7 @@ class InTurn(StatefulWorld):
         self.rests()
 
     @property
-    def rows(self) -> list[object]:
+    def rows(self) -> list[dict[str, object]]:
         return [row for rows in self.table().values() for row in rows]
 
 
@@ -79,7 +80,7 @@ def test_a_replay_goes_on_from_those_of_before_its_batch(tmp_path: Path, engine:
     world.lands("payments", (9, "20:00"))
     told = world.checkpoint.commit_log.get(1)
     assert told is not None
-    assert set(told.progress["state"]["watermarks"]) == {"orders.at - 30 seconds", "payments.at - 30 seconds"}
+    assert set(told.progress["state"]["watermarks"]) == {"orders: at - 30 seconds", "payments: at - 30 seconds"}
     assert world.run(2, clear_number=1) is not None
     world.lands("payments", (9, "20:10"))
     assert world.rows == [{"id": 1, "paid": False}]
@@ -95,8 +96,50 @@ def test_a_join_whose_sides_are_exchanged_is_refused_and_goes_on_as_it_was(
     world = InTurn(tmp_path, engine, f"tests.state.transforms:{transform}")
     world.lands("orders", (1, "00:00"))
     world.transform = f"tests.state.transforms:{exchanged}"
-    with pytest.raises(TransformError, match=r"joins payments with orders .* have joined orders with payments"):
+    with pytest.raises(TransformError, match=r"joins payments with orders .* had one that joins orders with payments"):
         world.lands("payments", (1, "00:30"))
     world.transform = f"tests.state.transforms:{transform}"
     world.rests()
     assert world.rows == [{"id": 1, "paid": True}]
+
+
+def test_also_where_both_sides_are_of_one_source(tmp_path: Path, engine: SessionEngine) -> None:
+    world = InTurn(tmp_path, engine, "tests.state.transforms:met")
+    world.sources = ("orders",)
+    world.lands("orders", (1, "00:00"))
+    world.transform = "tests.state.transforms:met_turned_round"
+    with pytest.raises(TransformError, match=r"joins orders with orders .* sides of a join, have changed places"):
+        world.lands("orders", (11, "00:30"))
+    world.transform = "tests.state.transforms:met"
+    world.rests()
+    assert world.rows == [{"id": 1}]
+
+
+def test_operators_that_change_places_with_the_names_of_their_sources_are_refused(
+    tmp_path: Path, engine: SessionEngine
+) -> None:
+    world = InTurn(tmp_path, engine, "tests.state.transforms:each_once")
+    world.lands("orders", (1, "00:00"))
+    world.lands("payments", (2, "00:00"))
+    assert main(["rename-source", str(tmp_path / "checkpoint"), "orders", "sales"]) == 0
+    world.sources = ("sales", "payments")
+    with pytest.raises(TransformError, match=r"keeps state of sales .* had one that keeps state of payments"):
+        world.lands("sales", (1, "00:10"), (2, "00:10"))
+    world.transform = "tests.state.transforms:each_once_last_first"
+    world.rests()
+    world.lands("payments", (1, "00:10"), (2, "00:10"))
+    assert [(row["id"], row["of"]) for row in world.rows] == [
+        (1, "orders"),
+        (2, "payments"),
+        (2, "sales"),
+        (1, "payments"),
+    ]
+
+
+def test_a_renamed_stream_goes_on_from_its_watermark(tmp_path: Path, engine: SessionEngine) -> None:
+    world = InTurn(tmp_path, engine, "tests.state.transforms:paid")
+    world.lands("orders", (1, "00:00"), (2, "20:00"))
+    assert main(["rename-source", str(tmp_path / "checkpoint"), "orders", "sales"]) == 0
+    world.sources, world.transform = ("sales", "payments"), "tests.state.transforms:sales_paid"
+    world.lands("payments", (9, "20:00"))
+    assert world.rows == [{"id": 1, "paid": False}]

@@ -100,11 +100,11 @@ def unpaid_by_minute(batch: Batch) -> DataFrame:
     return by.select(F.col("window.start").alias("minute"), F.col("count").alias("rows"))
 
 
-def paid(batch: Batch) -> DataFrame:
+def paid(batch: Batch, of: str = "orders") -> DataFrame:
     """Orders, and whether each was paid in its next minute."""
     from pyspark.sql import functions as F
 
-    orders = batch.sources["orders"].withWatermark("at", "30 seconds").alias("o")
+    orders = batch.sources[of].withWatermark("at", "30 seconds").alias("o")
     payments = batch.sources["payments"].withWatermark("at", "30 seconds").alias("p")
     within = F.expr("o.id = p.id AND p.at BETWEEN o.at AND o.at + INTERVAL 1 MINUTE")
     return orders.join(payments, within, "leftOuter").select("o.id", F.expr("p.id IS NOT NULL").alias("paid"))
@@ -154,6 +154,40 @@ def paid_in_sql(batch: Batch, order: tuple[str, str] = ("o", "p")) -> DataFrame:
 def paid_in_sql_turned_round(batch: Batch) -> DataFrame:
     """The same, with the sides of the join exchanged."""
     return paid_in_sql(batch, ("p", "o"))
+
+
+def met(batch: Batch, order: tuple[str, str] = ("small", "large")) -> DataFrame:
+    """Small ids whose large one, ten more, came in the next minute: both are in one source."""
+    from pyspark.sql import functions as F
+
+    orders = batch.sources["orders"].withWatermark("at", "30 seconds")
+    sides = {"small": orders.where("id < 10").alias("small"), "large": orders.where("id >= 10").alias("large")}
+    within = F.expr("small.id + 10 = large.id AND large.at BETWEEN small.at AND small.at + INTERVAL 1 MINUTE")
+    return sides[order[0]].join(sides[order[1]], within).select("small.id")
+
+
+def met_turned_round(batch: Batch) -> DataFrame:
+    """The same, with the sides of the join exchanged."""
+    return met(batch, ("large", "small"))
+
+
+def each_once(batch: Batch, *, last: bool = False) -> DataFrame:
+    """Rows of each source once, the sources in the order of their names."""
+    from pyspark.sql import functions as F
+
+    names = sorted(batch.sources, reverse=last)
+    first, second = (batch.sources[name].dropDuplicates(["id"]).withColumn("of", F.lit(name)) for name in names)
+    return first.union(second)
+
+
+def each_once_last_first(batch: Batch) -> DataFrame:
+    """The same, in the opposite order."""
+    return each_once(batch, last=True)
+
+
+def sales_paid(batch: Batch) -> DataFrame:
+    """As :func:`paid`, of orders that have another name."""
+    return paid(batch, "sales")
 
 
 def paid_in_sessions(batch: Batch) -> DataFrame:
