@@ -10,8 +10,7 @@ from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
-from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
-from airflow_provider_microbatch.checkpoint.lane import command
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.verify import Finding
 from airflow_provider_microbatch.exceptions import (
     CheckpointError,
@@ -31,7 +30,6 @@ from airflow_provider_microbatch.execution.identity import (
     planned_identity,
     seen_in,
 )
-from airflow_provider_microbatch.execution.letters_taken import replay_command
 from airflow_provider_microbatch.execution.liveness import Held, held_as
 from airflow_provider_microbatch.execution.other_lives import another_life, first_of_another_life
 from airflow_provider_microbatch.execution.published_to import was_published_to
@@ -40,9 +38,8 @@ from airflow_provider_microbatch.execution.table_gap import gap_below
 from airflow_provider_microbatch.execution.table_place import unrecorded
 from airflow_provider_microbatch.execution.unknown_batches import check_letters_known, check_none_unknown
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
-from airflow_provider_microbatch.upkeep.commands.for_good import InForce
+from airflow_provider_microbatch.upkeep.batch_back import batch_back
 from airflow_provider_microbatch.upkeep.commands.site import Recorded, is_among, tables_of
-from airflow_provider_microbatch.upkeep.commands.state_behind import goes_on_behind
 from airflow_provider_microbatch.upkeep.taken_away import taken_away
 
 SAMPLE = 20
@@ -212,7 +209,7 @@ def _look(checkpoint: Checkpoint, recorded: Recorded, batch: BatchIdentity, *, i
     is_partly = any(seen_in(table, asked) is not None for table in missing)
     there = "readers find only a part of its rows there" if is_partly else "its rows are missing"
     message = str(told) if told else f"batch {key} is committed and not in {tables}: {there}."
-    repair = _back(checkpoint, recorded, key)
+    repair = batch_back(checkpoint, recorded, key)
     if missing and any(len(sink.tables) > 1 for sink in wrote):
         repair += f" A clear writes to what the pipeline names by then: see that {tables} is among it."
     away = next(filter(None, (sink.seems_away(asked.tables) for sink in wrote)), None)
@@ -332,7 +329,7 @@ def _of_two_attempts(checkpoint: Checkpoint, recorded: Recorded, sink: OpenSink,
         message=f"batch {key} is to be of one attempt in all tables, and {told}: a replay was cut off between "
         "them, or one of them was not named then.",
         repair=f"{_finished_by(checkpoint, key, max(one.epoch for _, one in parts))} Else: "
-        f"{_back(checkpoint, recorded, key)}",
+        f"{batch_back(checkpoint, recorded, key)}",
     )
 
 
@@ -371,7 +368,7 @@ def _look_inside(
             kind="table",
             where=checkpoint.lane(key.lane).commit_log.where(key.id),
             message=message,
-            repair=_back(checkpoint, recorded, key),
+            repair=batch_back(checkpoint, recorded, key),
         )
 
 
@@ -440,54 +437,6 @@ def _ask_planned(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> None:
     batch = planned_identity(checkpoint, key)
     if batch is not None:
         sink.contains(expected(checkpoint, batch))
-
-
-def _back(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) -> str:
-    lane = checkpoint.lane(key.lane)
-    entry = lane.offset_log.get(key.id)
-    run = entry.run if entry is not None else None
-    can_be_rewound = lane.can_be_rewound_to(key.id - 1) and not _is_in_the_way(checkpoint, recorded, key)
-    rewind = command(lane, f"rewind --to {key.id - 1} --drop-output")
-    restored = "bring the table, or this batch of it, back from a backup that has it."
-    if key.lane == LETTERS:  # whom no task of Airflow's has run
-        if not can_be_rewound:
-            return restored.capitalize()
-        return (
-            f"{rewind}, then {replay_command(checkpoint)}: that runs the dead letters of it, and of what came after "
-            f"it, again. Or {restored}"
-        )
-    clear = f"Clear task {run.task_id!r} of run {run.run_id!r} of DAG {run.dag_id!r}" if run else "Clear its task"
-    commit = lane.commit_log.get(key.id)
-    if run is not None and commit is not None and commit.run is not None and commit.run.task_id != run.task_id:
-        clear += ' with all that comes after it ("Downstream")'  # of the steps only the first has planned it
-    again = (
-        f"If its run is gone, or the clear is refused, {rewind} runs it and all after it again. If"
-        if can_be_rewound
-        else "If its run is gone, or the clear is refused, or"
-    )
-    return (
-        f"{clear}: that reads its recorded range again and puts the batch back, whatever came after it. {again} a "
-        f"source cannot be read again, {restored}"
-    )
-
-
-def _is_in_the_way(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) -> bool:
-    """Whether a rewind over the batch is refused: it stays in a table, or went to a table of the pipeline's and to one
-    that it names no more, or nobody can tell what the pipeline names, or the state of the batch before is gone. A later
-    batch that is in the way tells so itself, since a look at all of them by each finding is dear."""
-    try:
-        in_force = InForce(checkpoint, recorded, key.lane)
-    except CheckpointError:
-        return True
-    with suppress(CheckpointError):
-        if in_force.beside(key):
-            return True
-    with suppress(CheckpointError):
-        if not goes_on_behind(checkpoint, recorded, lane=key.lane, to=key.id - 1):
-            return True
-    with suppress(SinkError, CheckpointError):
-        return any(not one.sink.definition.can_withdraw for one in recorded.everywhere(key))
-    return False
 
 
 def _unasked(checkpoint: Checkpoint, error: Exception) -> Finding:

@@ -301,7 +301,7 @@ MUTATIONS = [
     Mutation(
         name="check names a way that is refused, and the other one for runs alone that are gone",
         why="who reads it finds no way on where a clear is refused",
-        file="upkeep/table_check.py",
+        file="upkeep/batch_back.py",
         old="If its run is gone, or the clear is refused, {rewind}",
         new="If its run is gone, {rewind}",
         tests=(LOST,),

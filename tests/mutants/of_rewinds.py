@@ -296,7 +296,7 @@ MUTATIONS = [
     Mutation(
         name="check names a rewind over a batch that is in a table that is named no more",
         why="it is refused, where the run's error has named another way",
-        file="upkeep/table_check.py",
+        file="upkeep/batch_back.py",
         old="        if in_force.beside(key):\n",
         new="        if False:\n",
         tests=(NAMED,),

@@ -73,7 +73,7 @@ MUTATIONS = [
     Mutation(
         name="of the steps check names the first alone",
         why="its clear is green, the others stay as they are, and the batch is missing",
-        file="upkeep/table_check.py",
+        file="upkeep/batch_back.py",
         old=" and commit.run.task_id != run.task_id:\n",
         new=" and False:\n",
         tests=("tests/airflow_face/test_steps.py",),
