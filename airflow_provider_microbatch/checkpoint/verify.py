@@ -27,7 +27,7 @@ class Finding:
 
     :param kind: ``metadata``, ``identity``, ``gap``, ``contradiction``, ``unreadable``, ``chain``, ``attempt``,
         ``source``, ``source log``, ``rename``, ``replay``, ``clear``, ``left``, ``standing``, ``unread``, ``hook``,
-        ``set aside``, ``file system``, ``lane``, ``table``, ``refused plan``, ``in force``, ``subtask`` or
+        ``set aside``, ``file system``, ``lane``, ``table``, ``refused plan``, ``in force``, ``state``, ``subtask`` or
         ``maintenance``.
     :param where: the file or folder.
     :param message: what is wrong.

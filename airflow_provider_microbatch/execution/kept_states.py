@@ -18,7 +18,7 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import CheckpointError, SinkError
-from airflow_provider_microbatch.execution.state_files import flat, versions_in
+from airflow_provider_microbatch.execution.state_files import flat, unreadable_snapshot, versions_in
 from airflow_provider_microbatch.execution.told_state import has_left_state, local_folder, published_result, state_of
 from airflow_provider_microbatch.runtime.operator_schemas import ADDRESSES, SCHEMAS, names_in
 from airflow_provider_microbatch.runtime.streaming_folder import STATE
@@ -67,8 +67,13 @@ class KeptStates:
                 if (batch_id + 1, id) not in self._files:
                     return f"{batch_id + 1}_{id}"
             if all(self._files[batch_id + 1, id] == "zip" for id in ids):
-                return None  # a snapshot is read by itself
+                return self._unreadable(batch_id, ids)  # a snapshot is read by itself
         return None
+
+    def _unreadable(self, batch_id: int, ids: Sequence[str]) -> str | None:
+        if batch_id not in self._snapshots:  # those of later batches are read from it too
+            self._snapshots[batch_id] = unreadable_snapshot(self._folder, batch_id + 1, frozenset(ids))
+        return self._snapshots[batch_id]
 
     def newest(self, *, before: int) -> int | None:
         """The newest batch before this one that a rewind can go back to; None if there is none."""
@@ -77,6 +82,11 @@ class KeptStates:
     def oldest(self, *, after: int) -> int | None:
         """The oldest batch after this one that a rewind can go back to; None if there is none."""
         return next((number for number in self._candidates if number > after and self.has(number)), None)
+
+    @cached_property
+    def _snapshots(self) -> dict[int, str | None]:
+        """What :func:`unreadable_snapshot` says, by batch."""
+        return {}
 
     @cached_property
     def _candidates(self) -> Sequence[int]:

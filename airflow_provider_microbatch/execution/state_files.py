@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,6 +80,26 @@ def versions_in(state: Path) -> Iterator[tuple[int, str, str]]:
         for found in filter(None, map(_VERSIONED.fullmatch, names)):
             if not found["sum"] and not found.string.startswith("."):
                 yield int(found["version"]), found["id"], found["kind"]
+
+
+def unreadable_snapshot(state: Path, version: int, ids: Collection[str]) -> str | None:
+    """What is missing of one of these snapshots, as a path below the folder: a part that is not there, or all of it
+    where it is none of Spark's, as an empty file. None if they are whole, as far as names tell."""
+    for folder, where, names in state_folders(state):
+        for name in filter(_SNAPSHOT.fullmatch, names):
+            number, _, id = name.removesuffix(".zip").partition("_")
+            if int(number) != version or id not in ids:
+                continue
+            try:
+                parts = parts_of(folder, name)
+            except Exception:  # any, as the archive's reader does
+                return str((where / name).relative_to(state))
+            for kind in ("SSTs", "logs"):
+                with opened_below(folder, kind) as inner:
+                    parts -= set() if inner is None else {part.name for part in entries_of(inner)}
+            if parts:
+                return f"{where.relative_to(state)}/…/{min(parts)}"
+    return None
 
 
 def _remove_versions(folder: int, names: Sequence[str], needed: Needed) -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.key import LETTERS, BatchKey
+from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import CheckpointError, SinkError
 from airflow_provider_microbatch.execution.letters_taken import replay_command
+from airflow_provider_microbatch.execution.told_state import has_left_state
 from airflow_provider_microbatch.upkeep.commands.for_good import InForce
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
 from airflow_provider_microbatch.upkeep.commands.state_behind import goes_on_behind
@@ -17,7 +18,7 @@ from airflow_provider_microbatch.upkeep.commands.state_behind import goes_on_beh
 def batch_back(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) -> str:
     lane = checkpoint.lane(key.lane)
     entry = lane.offset_log.get(key.id)
-    run = entry.run if entry is not None else None
+    run, commit = entry.run if entry is not None else None, lane.commit_log.get(key.id)
     can_be_rewound = lane.can_be_rewound_to(key.id - 1) and not _is_in_the_way(checkpoint, recorded, key)
     rewind = command(lane, f"rewind --to {key.id - 1} --drop-output")
     restored = "bring the table, or this batch of it, back from a backup that has it."
@@ -28,8 +29,12 @@ def batch_back(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) -> str
             f"{rewind}, then {replay_command(checkpoint)}: that runs the dead letters of it, and of what came after "
             f"it, again. Or {restored}"
         )
+    if commit is not None and key.lane == LIVE and has_left_state(commit) and key.id != lane.commit_log.latest_id():
+        # Later batches have gone on from its state, so that no clear of it is accepted.
+        if not can_be_rewound:
+            return restored.capitalize()
+        return f"{rewind} runs it and all after it again. If a source cannot be read again, {restored}"
     clear = f"Clear task {run.task_id!r} of run {run.run_id!r} of DAG {run.dag_id!r}" if run else "Clear its task"
-    commit = lane.commit_log.get(key.id)
     if run is not None and commit is not None and commit.run is not None and commit.run.task_id != run.task_id:
         clear += ' with all that comes after it ("Downstream")'  # of the steps only the first has planned it
     again = (

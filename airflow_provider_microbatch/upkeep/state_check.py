@@ -1,0 +1,36 @@
+"""Looks whether the state that the next batch goes on from is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
+from airflow_provider_microbatch.checkpoint.verify import Finding
+from airflow_provider_microbatch.exceptions import CheckpointError, SinkError
+from airflow_provider_microbatch.execution.kept_states import KeptStates
+from airflow_provider_microbatch.execution.lost_state import gone, way_on
+from airflow_provider_microbatch.runtime.streaming_folder import STATE
+from airflow_provider_microbatch.upkeep.commands.site import Recorded
+
+
+def check_state(checkpoint: Checkpoint, recorded: Recorded) -> Iterator[Finding]:
+    """A finding if files are gone, by their names, of the state that the newest committed batch of the live lane has
+    left. Of what a query has left nobody can tell before the first attempt of this package has looked."""
+    number = checkpoint.commit_log.latest_id()
+    commit = None if number is None else checkpoint.commit_log.get(number)
+    if number is None or commit is None or commit.progress.get("state") is None:
+        return
+    with suppress(CheckpointError, SinkError):  # the looks at the logs and the table report it
+        sinks = [sink for sink in recorded.today(LIVE) if not recorded.is_gone(sink)]
+        kept = KeptStates(checkpoint=checkpoint, sinks=sinks)
+        key, what = BatchKey(LIVE, number), gone(kept, number)
+        if what is not None and sinks:
+            way = way_on(kept, sinks[0], number=number, is_gone=True)
+            yield Finding(
+                kind="state",
+                where=f"{checkpoint.location}/{STATE}",
+                message=f"files of the state that batch {key} has left, and that the next batch goes on from, {what}.",
+                repair=f"Bring the files back. If nobody has them: {way}.",
+            )
