@@ -185,3 +185,20 @@ def test_a_restore_that_was_undone_stops_nobody_whatever_the_log_can_rebuild(wor
     cut_below(world, newest - 2)
     world.batch(9)
     assert ids(world) == list(range(1, 10))
+
+
+def test_a_batch_that_was_made_again_since_counts_as_itself_once_its_file_is_joined(world: Counted) -> None:
+    """The table is at an attempt of the plan that is in, as behind a RESTORE to before a clear; and another RESTORE has
+    put it, before that, to before the rewind that took an older batch of that number out."""
+    world.batch(2)
+    before = lake(world).version()
+    world.batch(4)
+    rewound(world, 0)
+    lake(world).restore(before)
+    world.batch(4)
+    first = lake(world).version()
+    world.run(world.runs, clear_number=1)
+    lake(world).restore(first)
+    lake(world).optimize.compact()
+    world.batch(6)
+    assert ids(world) == [1, 2, 3, 4, 5, 6]

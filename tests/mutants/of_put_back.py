@@ -417,4 +417,12 @@ MUTATIONS = [
         new="        if away is None:\n",
         tests=("tests/execution/test_taken_away.py",),
     ),
+    Mutation(
+        name="rows in a file that others share count as taken out, whatever the history tells",
+        why="behind OPTIMIZE all is refused, and no way leads on",
+        file="sinks/delta/table.py",
+        old="        if not paths and last in (None, WITHDRAWN):\n",
+        new="        if not paths:\n",
+        tests=("tests/execution/test_restore_into_shared_files.py",),
+    ),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.sinks.delta.log import Snapshot
 from airflow_provider_microbatch.sinks.delta.put_back import PutBack, is_restore, put_back, target_of
+
+_NUMBER = re.compile(r"[0-9a-f]{16}")
 
 
 class History:
@@ -42,6 +45,21 @@ class History:
         oldest = self._infos[-1]["version"] if self._infos else 0
         restored = [info for info in self._infos if oldest > 0 and is_restore(info)]
         return put_back(restored, at=self._now.version, since=oldest, led_to=partial(self._led_to, oldest))
+
+    def last_of(self, key: BatchKey) -> int | None:
+        """Number of the manifest that the table's rows of the batch were published by, through each RESTORE to what was
+        there at its version; None if the history does not tell."""
+        at, told = self._now.version, {info["version"]: info for info in self._infos}
+        while (info := told.get(at)) is not None:
+            ours = info.get("microbatch")
+            if isinstance(ours, Mapping) and str(ours.get("batch")) == str(key):
+                told_as = str(ours.get("manifest"))
+                return int(told_as, 16) if _NUMBER.fullmatch(told_as) else None
+            back = self._led_to(min(told), info) if is_restore(info) else at - 1
+            if back is None or back >= at:  # anybody may write an info
+                return None
+            at = back
+        return None
 
     def _led_to(self, since: int, info: Mapping[str, Any]) -> int | None:
         """The version that a RESTORE has gone back to. For one to a moment, the newest version with the files that it

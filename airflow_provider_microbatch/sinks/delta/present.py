@@ -76,6 +76,10 @@ class Present:
         later = (info for info in infos if info["version"] > away.last)
         return None if any(not (is_ours(info) or _brings_no_row(info)) for info in later) else away.by
 
+    def last_of(self, key: BatchKey) -> int | None:
+        """See :meth:`History.last_of`."""
+        return self._newest.last_of(key)
+
     def _had(self, key: BatchKey, version: int) -> bool:
         """Whether a version may have had rows of the batch, or the log does not have it any more: a RESTORE brings no
         rows back that its own version lacks, as where somebody has copied them there since."""

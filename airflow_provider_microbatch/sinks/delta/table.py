@@ -221,12 +221,15 @@ class OpenDeltaTable(LooksForRows):
         if number is None:
             return False
         paths = present.own_of(key)
-        if not paths:  # a file that others share does not tell of which attempt its rows are
+        last = None if paths else present.last_of(key)
+        if not paths and last in (None, WITHDRAWN):
+            # A file that others share does not tell of which attempt its rows are, nor does the history any more.
             return all(
                 present.put_back_by(key, f"{one:016x}", for_sure=False, was_there=was_there) is not None
                 for one, was_there in ((number, False), (WITHDRAWN, is_known))
             )
-        others = {other for path in paths if (other := self._number_of(path, maybe=number)) != number}
+        own = {self._number_of(path, maybe=number) for path in paths} if last is None else {last}
+        others = own - {number}
         now = self._plan(key, number) if others else None
         return any(
             plan != now and (is_known or (plan and now and plan.checkpoint == now.checkpoint))
