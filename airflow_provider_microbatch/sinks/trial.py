@@ -76,10 +76,19 @@ class Trial:
         # The checkpoint has no table's id on record.
         return ExpectedBatch(identity=whose, tables=KnownTables(PosixStore(str(self.sink.files.root / "_none"))))
 
-    def told(self, batch: ExpectedBatch, epoch: int, *, is_replay: bool = False) -> ForeachBatch:
-        """The batch as the sink's function is given it; it is noted for :meth:`tidy_up`."""
+    def told(
+        self, batch: ExpectedBatch, epoch: int, *, is_replay: bool = False, checkpoint: str | None = None
+    ) -> ForeachBatch:
+        """The batch as the sink's function is given it; it is noted for :meth:`tidy_up`.
+
+        :param checkpoint: id of another checkpoint, whose batch of that key it is.
+        """
         found = ForeachBatch(
-            key=batch.key, checkpoint=self.checkpoint, pipeline="check_sink", epoch=epoch, is_replay=is_replay
+            key=batch.key,
+            checkpoint=checkpoint or self.checkpoint,
+            pipeline="check_sink",
+            epoch=epoch,
+            is_replay=is_replay,
         )
         self._written.append(found)
         return found
@@ -122,7 +131,7 @@ class Trial:
     def tidy_up(self) -> None:
         """Take the trial's batches out of the target, if the sink can do so, and remove all stages."""
         if self.sink.can_withdraw:
-            for batch in {one.key: one for one in self._written}.values():
+            for batch in {one.name: one for one in self._written}.values():
                 self.sink.take_out(batch)
         for folder in (self.sink.files.root / f"lane={LANE}", self.sink.files.root / "_staging" / self.checkpoint):
             shutil.rmtree(folder, ignore_errors=True)
@@ -154,6 +163,13 @@ def batches_do_not_meet(trial: Trial) -> None:
     one, other = trial.published(trial.rows), trial.published(trial.rows[:1])
     trial.check(one, trial.rows, "after another batch was published")
     trial.check(other, trial.rows[:1], "beside another batch")
+
+
+def those_of_two_checkpoints_do_not_meet(trial: Trial) -> None:
+    batch = trial.published(trial.rows)
+    rows = trial.stage(trial.batch(), 1, trial.rows[:1])
+    trial.sink.write(trial.told(batch, 1, checkpoint=str(uuid.uuid4())), rows)
+    trial.check(batch, trial.rows, "after another checkpoint's batch of that key was written (batch.name differs)")
 
 
 def a_write_that_nobody_heard_of_is_said_again_and_changes_nothing(trial: Trial) -> None:
@@ -209,6 +225,7 @@ CASES: Sequence[Callable[[Trial], None]] = (
     rows_are_there_as_they_were_given,
     a_batch_without_rows_is_taken,
     batches_do_not_meet,
+    those_of_two_checkpoints_do_not_meet,
     a_write_that_nobody_heard_of_is_said_again_and_changes_nothing,
     a_write_that_was_cut_off_is_made_good_by_the_next,
     a_replay_leaves_only_its_own_rows,

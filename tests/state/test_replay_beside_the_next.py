@@ -271,7 +271,10 @@ def test_the_next_batch_waits_for_a_replay_whose_function_is_being_called(
     replay(world)
     next_batch(world, try_number=2)
 
-    told = [ForeachBatch(key=BatchKey("live", n), checkpoint="", pipeline="", epoch=0, is_replay=False) for n in (0, 1)]
+    ours = world.checkpoint.batch(BatchKey("live", 0)).checkpoint
+    told = [
+        ForeachBatch(key=BatchKey("live", n), checkpoint=ours, pipeline="", epoch=0, is_replay=False) for n in (0, 1)
+    ]
     assert [target.held(batch) for batch in told] == [[{"id": 2}], [{"id": 3}]]
 
 

@@ -6,7 +6,7 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_provider_microbatch.sinks.foreach import ForeachBatch, ForeachSink, StagedRows
@@ -29,15 +29,15 @@ class RowsInSqlite(ForeachSink):
 
     def held(self, batch: ForeachBatch) -> list[Mapping[str, Any]]:
         with self._transaction() as database:
-            found = database.execute("SELECT row FROM rows WHERE batch = ?", [str(batch.key)])
+            found = database.execute("SELECT row FROM rows WHERE batch = ?", [batch.name])
             return [json.loads(row) for (row,) in found]
 
     def delete(self, database: sqlite3.Connection, batch: ForeachBatch) -> None:
-        database.execute("DELETE FROM rows WHERE batch = ?", [str(batch.key)])
+        database.execute("DELETE FROM rows WHERE batch = ?", [batch.name])
 
     def insert(self, database: sqlite3.Connection, batch: ForeachBatch, rows: Iterable[Mapping[str, Any]]) -> None:
         for row in rows:
-            database.execute("INSERT INTO rows VALUES (?, ?)", [str(batch.key), json.dumps(row)])
+            database.execute("INSERT INTO rows VALUES (?, ?)", [batch.name, json.dumps(row)])
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -93,3 +93,17 @@ class TakesNothingOut(RowsInSqlite):
 
     def take_out(self, batch: ForeachBatch) -> None:
         pass
+
+
+@dataclass(frozen=True)
+class KnowsNoCheckpoints(RowsInSqlite):
+    """The batch of another checkpoint goes with the one of its number."""
+
+    def write(self, batch: ForeachBatch, rows: StagedRows) -> None:
+        super().write(replace(batch, checkpoint=""), rows)
+
+    def take_out(self, batch: ForeachBatch) -> None:
+        super().take_out(replace(batch, checkpoint=""))
+
+    def held(self, batch: ForeachBatch) -> list[Mapping[str, Any]]:
+        return super().held(replace(batch, checkpoint=""))

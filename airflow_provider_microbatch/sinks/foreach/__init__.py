@@ -29,8 +29,9 @@ __all__ = ["ForeachBatch", "ForeachSink", "StagedRows"]
 class ForeachBatch:
     """The batch for which a function is called.
 
-    :param key: its lane and id; text of both: ``str(key)``, such as ``live/7``.
-    :param checkpoint: id of the checkpoint whose batch it is. With ``key`` it names the batch for ever.
+    :param key: its lane and id, such as ``live/7``. Each checkpoint has a batch of that key: :attr:`name` tells them
+        apart.
+    :param checkpoint: id of the checkpoint whose batch it is.
     :param pipeline: name of the pipeline.
     :param epoch: the attempt. Another attempt at the batch has the same rows.
     :param is_replay: whether the target may have other rows of the batch, from an earlier attempt, which must go.
@@ -41,6 +42,11 @@ class ForeachBatch:
     pipeline: str
     epoch: int
     is_replay: bool
+
+    @property
+    def name(self) -> str:
+        """What the batch is known by for ever, and no batch of another checkpoint: checkpoint, lane and id."""
+        return f"{self.checkpoint}/{self.key}"
 
 
 @dataclass(frozen=True)
@@ -97,12 +103,12 @@ class ForeachSink(Sink):
 
             def write(self, batch, rows):
                 with connect(self.url) as transaction:
-                    transaction.execute("DELETE FROM orders WHERE batch = %s", [str(batch.key)])
-                    transaction.insert("orders", [{**row, "batch": str(batch.key)} for row in rows])
+                    transaction.execute("DELETE FROM orders WHERE batch = %s", [batch.name])
+                    transaction.insert("orders", [{**row, "batch": batch.name} for row in rows])
 
     **What it must promise**: calling ``write`` again for a batch, with whichever attempt, has the same effect as
     calling it once, because a process may die after the call, before its return is on record. So ``write`` has to find
-    the batch's rows again, by ``batch.key`` or by a key of their own. And it is one transaction: readers see all of a
+    the batch's rows again, by ``batch.name`` or by a key of their own. And it is one transaction: readers see all of a
     batch or none of it, and a call that raises has changed nothing.
 
     ``microbatch check-sink module:Warehouse --set stages=… --set url=…`` tests the class. Fields are stored in the
