@@ -48,6 +48,8 @@ from tests.state.test_replay_beside_the_next import an_hour_passes
 from tests.support.inline_engine import InlineEngine
 from tests.tables.metastore_in_memory import InMemory
 
+pytestmark = pytest.mark.slow  # a metastore, or processes, of their own
+
 URL = "sc://127.0.0.1:1"
 NAME = Metastore.add_partitions
 

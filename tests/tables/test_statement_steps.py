@@ -28,6 +28,8 @@ from airflow_provider_microbatch.sinks.table.statements import (
 )
 from tests.sinks.stages import BATCH, EXPECTED
 
+pytestmark = pytest.mark.slow  # a metastore, or processes, of their own
+
 
 class Killed(BaseException):
     """The process is gone."""
