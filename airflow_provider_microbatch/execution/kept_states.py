@@ -7,8 +7,8 @@ files of it may be gone, as behind a restore of their folder.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -72,7 +72,8 @@ class KeptStates:
 
     def _unreadable(self, batch_id: int, ids: Sequence[str]) -> str | None:
         if batch_id not in self._snapshots:  # those of later batches are read from it too
-            self._snapshots[batch_id] = unreadable_snapshot(self._folder, batch_id + 1, frozenset(ids))
+            with _telling():
+                self._snapshots[batch_id] = unreadable_snapshot(self._folder, batch_id + 1, frozenset(ids))
         return self._snapshots[batch_id]
 
     def newest(self, *, before: int) -> int | None:
@@ -104,10 +105,8 @@ class KeptStates:
     @cached_property
     def _files(self) -> Mapping[tuple[int, str], str]:
         """By version and id, the kind of the files that are there: ``zip`` is a snapshot."""
-        try:
+        with _telling():
             return {(version, id): kind for version, id, kind in versions_in(self._folder)}
-        except OSError as error:
-            raise CheckpointError(f"which state is there cannot be told: {error}") from error
 
     def _ids(self, number: int) -> list[str] | None:
         state = self._state(number)
@@ -118,6 +117,14 @@ class KeptStates:
             return None
         key = BatchKey(LIVE, number)
         return state_of(published_result(self.checkpoint, key, self.sinks), where=f"batch {key}")
+
+
+@contextmanager
+def _telling() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"which state is there cannot be told: {error}") from error
 
 
 def kept_states(checkpoint: Checkpoint, sinks: Sequence[OpenSink]) -> KeptStates | None:

@@ -87,5 +87,6 @@ def _made_again(kept: KeptStates, sink: OpenSink, *, number: int) -> str:
     run = entry.run
     return (
         f"{rewind} takes back what was planned after batch {LIVE}/{number}; then clear task {run.task_id!r} of run "
-        f"{run.run_id!r} of DAG {run.dag_id!r}, which makes that batch and its state again"
+        f"{run.run_id!r} of DAG {run.dag_id!r}, which makes that batch and its state again. That serves if its own "
+        f"files alone are damaged; else {ANEW}"
     )

@@ -350,8 +350,13 @@ class Planner:
         missing = self.sources.missing(planned.ranges)
         if missing is not None:
             back = rewind_named(self.checkpoint, self.sink, self.lane.name, batch_id - 1)
-            way = f" Or take the batch back, whose rows are planned anew then: {back}." if back else ""
-            raise SourceError(f"batch {batch_id} of {self.checkpoint.location} was planned with {missing}{way}")
+            way = (
+                f" Or take the batch back: {back}; it is planned anew then, without these rows, which nothing reads "
+                "until the source is put back."
+            )
+            raise SourceError(
+                f"batch {batch_id} of {self.checkpoint.location} was planned with {missing}{way if back else ''}"
+            )
         # Before an attempt is opened, which would be on record as made for the present tables.
         self._check_read_once(planned.ranges)
         return planned

@@ -84,7 +84,10 @@ def versions_in(state: Path) -> Iterator[tuple[int, str, str]]:
 
 def unreadable_snapshot(state: Path, version: int, ids: Collection[str]) -> str | None:
     """What is missing of one of these snapshots, as a path below the folder: a part that is not there, or all of it
-    where it is none of Spark's, as an empty file. None if they are whole, as far as names tell."""
+    where it is none of Spark's, as an empty file. None if they are whole, as far as names tell.
+
+    :raises OSError: if one cannot be read.
+    """
     for folder, where, names in state_folders(state):
         for name in filter(_SNAPSHOT.fullmatch, names):
             number, _, id = name.removesuffix(".zip").partition("_")
@@ -92,11 +95,15 @@ def unreadable_snapshot(state: Path, version: int, ids: Collection[str]) -> str 
                 continue
             try:
                 parts = parts_of(folder, name)
+            except OSError:
+                raise  # whether it is one of Spark's, nobody can tell
             except Exception:  # any, as the archive's reader does
                 return str((where / name).relative_to(state))
-            for kind in ("SSTs", "logs"):
+            for kind in {"SSTs", "logs"}.intersection(names):
                 with opened_below(folder, kind) as inner:
-                    parts -= set() if inner is None else {part.name for part in entries_of(inner)}
+                    if inner is None:
+                        raise OSError(f"{where / kind} cannot be opened")
+                    parts -= {part.name for part in entries_of(inner)}
             if parts:
                 return f"{where.relative_to(state)}/…/{min(parts)}"
     return None

@@ -67,6 +67,7 @@ def state_of(result: Mapping[str, Any], *, where: str) -> Mapping[str, Any] | No
         and isinstance(state.get("conf"), Mapping)
         and type(state.get("nextWatermarkMs")) is int
         and _are_watermarks(state.get("watermarks", {}))
+        and _are_texts(state.get("streams", {}))
         and _are_places(state.get("places", []))
         and _are_ids(state.get("ids"))
         and (state.get("base") is None or _are_ids(state["base"]))
@@ -84,10 +85,12 @@ def named_as_now(state: Mapping[str, Any], names: SourceNames) -> Mapping[str, A
     """The state of a batch, with the names that its sources have now: what goes on from it knows them by these."""
     if not names.renames():
         return state
-    places = [[[sorted(map(names.of, sources)), made] for sources, made in place] for place in state.get("places", ())]
+    places = [
+        [[sorted(map(names.of, sources)), *made] for sources, *made in place] for place in state.get("places", ())
+    ]
     return {
         **state,
-        "watermarks": renamed(state.get("watermarks", {}), names.of),
+        **{name: renamed(state[name], names.of) for name in ("watermarks", "streams") if name in state},
         **({"places": places} if "places" in state else {}),
     }
 
@@ -96,15 +99,19 @@ def _are_watermarks(value: object) -> bool:
     return isinstance(value, Mapping) and all(type(at) is int for at in value.values())
 
 
+def _are_texts(value: object) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(one, str) for one in value.values())
+
+
 def _are_places(value: object) -> bool:
-    """Whether it is what :func:`.query_plan.places_of` tells."""
+    """Whether it is what :meth:`.query_plan.Query.places` tells."""
     return isinstance(value, list) and all(isinstance(place, list) and all(map(_is_part, place)) for place in value)
 
 
 def _is_part(value: object) -> bool:
-    if not isinstance(value, list) or len(value) != 2 or not isinstance(value[0], list):
+    if not isinstance(value, list) or len(value) != 3 or not isinstance(value[0], list):
         return False
-    return all(isinstance(one, str) for one in (*value[0], value[1]))
+    return all(isinstance(one, str) for one in (*value[0], *value[1:]))
 
 
 def _are_ids(value: object) -> bool:

@@ -53,27 +53,50 @@ def refuse_moved_state(before: Sequence[Any], now: Sequence[Any]) -> None:
     """Refuse a transform whose operators, or the sides of a join, have changed places. Spark knows the rows of each by
     its place, and compares nothing but types: those of one would be taken for those of the other.
 
-    :param before: as :func:`.query_plan.places_of` told them of the batch before, with the sources' names of now.
+    :param before: as :meth:`.query_plan.Query.places` told them of the batch before, with the sources' names of now.
     :raises BatchFailure: naming the sources, and the way on.
     """
-    # By the sources alone too: whoever moves an operator may change it as well.
-    for then, here in ((_sources(before), _sources(now)), (before, now)):
-        for was, is_now in zip(then, here, strict=False):
-            if was != is_now and (is_now in then or _is_turned_round(was, is_now)):
-                raise _refusal(
-                    f"the transform {_told(is_now)} where the batches before had one that {_told(was)}, and what is "
-                    "kept of one would be taken for the other's: operators that keep state, or the sides of a join, "
-                    "have changed places"
-                )
+    both = _all_sources(before) & _all_sources(now)
+    moved = [
+        (was, is_now)
+        for was, is_now in zip(before, now, strict=False)
+        if any(_reads_another(one, other, both) for one, other in zip(was, is_now, strict=False))
+    ]
+    # Operators of one source, and those of which one reads what the other reads and more, are told by how they are
+    # made; also without its numbers, of which some may be the batch's own.
+    for digest in (1, 2):
+        then, here = (_by(places, digest) for places in (before, now))
+        for at, (was, is_now) in enumerate(zip(then, here, strict=False)):
+            was_elsewhere = any(one == is_now != other for one, other in zip(then, here, strict=False))
+            if was != is_now and (was_elsewhere or _is_turned_round(was, is_now)):
+                moved.append((before[at], now[at]))
+    if moved:
+        was, is_now = moved[0]
+        raise _refusal(
+            f"the transform {_told(is_now)} where the batches before had one that {_told(was)}, and what is kept of "
+            "one would be taken for the other's: operators that keep state, or the sides of a join, have changed places"
+        )
 
 
-def _sources(places: Sequence[Any]) -> Sequence[Any]:
-    return [[[sources] for sources, _ in place] for place in places]
+def _all_sources(places: Sequence[Any]) -> frozenset[str]:
+    return frozenset(source for place in places for sources, *_ in place for source in sources)
+
+
+def _reads_another(was: Sequence[Any], is_now: Sequence[Any], both: frozenset[str]) -> bool:
+    """Whether a part reads one source in the place of another, of those that the plans have in common: it may lose one
+    that is removed, or gain one."""
+    then, here = both & frozenset(was[0]), both & frozenset(is_now[0])
+    return not (then <= here or here <= then)
+
+
+def _by(places: Sequence[Any], digest: int) -> Sequence[Any]:
+    return [[[part[0], part[digest]] for part in place] for place in places]
 
 
 def _is_turned_round(was: Sequence[Any], is_now: Sequence[Any]) -> bool:
-    is_join = len(was) == len(is_now) == 2
-    return is_join and was[0] != was[1] and (is_now[0] == was[1] or is_now[1] == was[0])
+    if len(was) != 2 or len(is_now) != 2 or was[0] == is_now[0] or was[1] == is_now[1]:
+        return False
+    return bool(is_now[0] == was[1] or is_now[1] == was[0])
 
 
 def _told(place: Sequence[Any]) -> str:

@@ -4,7 +4,7 @@ batch's sources lie where in it."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +31,10 @@ _KEEPING = (
 
 _OF_ONE_QUERY = re.compile(
     r"#\d+L?|@[0-9a-f]+|/0x[0-9a-f]+|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?<=CTERelationRef )\d+"
+    r"|(?<=CTERelationDef )\d+"
 )
 """Ids that are others in each query: of expressions, of objects in memory, of watermarks and of parts by name."""
+_NUMBER = re.compile(r"-?\d+")
 _LEAF = re.compile(r"^(\W*)Streaming(?:Execution)?Relation.*$", re.MULTILINE)
 
 
@@ -57,26 +59,62 @@ def source_of(leaf: Any) -> str | None:
     return None if name is None else str(name)
 
 
-class SourcesBelow:
-    """The sources that rows of a node are made of, also where the transform names a part of it (``WITH``).
+class Query:
+    """A query, with the parts that its transform names (``WITH``) in the places where it names them, as Spark runs it.
 
-    :param nodes: of the analyzed plan.
+    :param nodes: of the analyzed plan, the whole first.
     """
 
-    def __init__(self, nodes: Iterable[Any]) -> None:
-        self._named = {node.id(): node for node in nodes if node.getClass().getSimpleName() == "CTERelationDef"}
+    def __init__(self, nodes: Sequence[Any]) -> None:
+        self._whole = nodes[0]
+        parts = (node for node in nodes if node.getClass().getSimpleName() == "CTERelationDef")
+        self._named = {part.id(): part.child() for part in parts}
 
-    def of(self, node: Any) -> list[str]:
-        """In the order of their names."""
-        return sorted(set(self._of(node)))
+    def places(self) -> list[list[list[Any]]]:
+        """The operators that keep state, in an order of the plan: Spark knows each by its turn. Of each operator, or of
+        each side of a join: the sources of its rows, a digest of how they are made, and one in which no number counts,
+        since a transform may name the batch's own."""
+        found = []
+        for node in filter(keeps_state, self._walk(self._whole)):
+            parts = [node.left(), node.right()] if node.getClass().getSimpleName() == "Join" else [node]
+            texts = ((part, self._text(part)) for part in parts)
+            found.append([[self.sources(part), _digest(text), _digest(_NUMBER.sub("", text))] for part, text in texts])
+        return found
 
-    def _of(self, node: Any) -> Iterator[str]:
+    def sources(self, node: Any) -> list[str]:
+        """The sources that rows of a node are made of, in the order of their names."""
+        return sorted(set(filter(None, map(source_of, self._leaves(node)))))
+
+    def digest(self, node: Any) -> str:
+        """A digest of how rows of a node are made of its sources, without what one query alone has."""
+        return _digest(self._text(node))
+
+    def _walk(self, node: Any) -> Iterator[Any]:
+        kind = node.getClass().getSimpleName()
+        if kind == "WithCTE":
+            yield from self._walk(node.plan())
+        elif kind == "CTERelationRef":
+            yield from self._walk(self._named[node.cteId()])
+        else:
+            yield node
+            children = node.children()
+            for number in range(children.size()):
+                yield from self._walk(children.apply(number))
+
+    def _leaves(self, node: Any) -> Iterator[Any]:
         leaves = node.collectLeaves()
         for leaf in (leaves.apply(number) for number in range(leaves.size())):
             if leaf.getClass().getSimpleName() == "CTERelationRef":
-                yield from self._of(self._named[leaf.cteId()])
-            elif (name := source_of(leaf)) is not None:
-                yield name
+                yield from self._leaves(self._named[leaf.cteId()])
+            else:
+                yield leaf
+
+    def _text(self, node: Any) -> str:
+        text = _OF_ONE_QUERY.sub("", _LEAF.sub(r"\1source", node.treeString()))
+        leaves = node.collectLeaves()
+        refs = (leaf for leaf in (leaves.apply(number) for number in range(leaves.size())))
+        named = [self._named[one.cteId()] for one in refs if one.getClass().getSimpleName() == "CTERelationRef"]
+        return "\n".join([text, *map(self._text, named)])
 
 
 def keeps_state(node: Any) -> bool:
@@ -87,18 +125,5 @@ def keeps_state(node: Any) -> bool:
     return (kind in _KEEPING and all(streams)) or (kind.startswith(PROCESSOR) and any(streams))
 
 
-def places_of(nodes: Sequence[Any]) -> list[list[list[Any]]]:
-    """The operators that keep state, in an order of the plan: Spark knows each by its turn. Of each the sources of its
-    rows and a digest of how they are made; of a join those of each side."""
-    below = SourcesBelow(nodes)
-    found = []
-    for node in filter(keeps_state, nodes):
-        parts = [node.left(), node.right()] if node.getClass().getSimpleName() == "Join" else [node]
-        found.append([[below.of(part), digest_of(part)] for part in parts])
-    return found
-
-
-def digest_of(part: Any) -> str:
-    """A digest of how rows of a part of the plan are made of its sources, without what one query alone has."""
-    text = _LEAF.sub(r"\1source", part.treeString())
-    return sha256(_OF_ONE_QUERY.sub("", text).encode()).hexdigest()[:16]
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()[:16]

@@ -26,7 +26,7 @@ from airflow_provider_microbatch.runtime.other_state import (
     refuse_other_spark,
     refuse_other_state,
 )
-from airflow_provider_microbatch.runtime.query_plan import PROCESSOR, SOURCE, nodes_of, places_of, source_of
+from airflow_provider_microbatch.runtime.query_plan import PROCESSOR, SOURCE, Query, nodes_of, source_of
 from airflow_provider_microbatch.runtime.streaming_folder import (
     ROWS,
     TOLD,
@@ -38,7 +38,7 @@ from airflow_provider_microbatch.runtime.streaming_folder import (
     write_folder,
 )
 from airflow_provider_microbatch.runtime.streaming_job import Stream, Streaming
-from airflow_provider_microbatch.runtime.watermarks import POLICY, moved_on, names_of, of_query
+from airflow_provider_microbatch.runtime.watermarks import POLICY, moved_on, of_query, streams_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -162,7 +162,7 @@ def run_query(
         refuse_other_spark(str(before.get("sparkVersion", spark.version)), spark.version)
     if before is not None and not before["ids"]:
         refuse_first_operator(nodes)
-    places = places_of(nodes)
+    places = Query(nodes).places()
     if before is not None:
         refuse_moved_state(before.get("places", places), places)
     with failing_as("runtime"):
@@ -182,7 +182,8 @@ def run_query(
             timestamp_ms=job.batch_timestamp_ms,
             conf=conf,
         )
-        named = names_of(nodes)
+        streams = streams_of(nodes, (before or {}).get("streams", {}))
+        named = streams.names
     ends = streaming.bounded and bool(named)
     told = Path(streaming.folder) / TOLD
     query = _run(streaming, job.batch_id, result, partial(_keep, told) if ends else write)
@@ -215,6 +216,7 @@ def run_query(
         "conf": conf,
         "nextWatermarkMs": at_ms,
         "watermarks": watermarks,
+        "streams": dict(streams.made),
         "places": places,
         "outputMode": streaming.output_mode,
         "sparkVersion": spark.version,

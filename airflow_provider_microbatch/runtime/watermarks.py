@@ -8,51 +8,65 @@ its state, and the next one goes on from there, by the rule of Spark's ``Waterma
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from airflow_provider_microbatch.runtime.query_plan import SourcesBelow, digest_of
+from airflow_provider_microbatch.runtime.query_plan import Query
+
+V = TypeVar("V")
 
 POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 
 
-def names_of(nodes: Sequence[Any]) -> dict[str, str]:
-    """Names of the watermarks of a plan, by Spark's ids of them, which are others in each query: the sources that lie
-    below, the column and the delay, and, where several have these, how their rows are made. So the order in which the
-    transform names them does not count. With another delay it is another watermark: by the one of before, rows would be
-    late that the new delay waits for.
+@dataclass(frozen=True)
+class Streams:
+    """The streams of a plan that have a watermark.
+
+    :param names: by Spark's ids of the watermarks, which are others in each query. With another delay it is another
+        watermark: by the one of before, rows would be late that the new delay waits for.
+    :param made: by name, a digest of how the stream's rows are made.
+    """
+
+    names: Mapping[str, str]
+    made: Mapping[str, str]
+
+
+def streams_of(nodes: Sequence[Any], before: Mapping[str, str]) -> Streams:
+    """The streams, by names that stay the same from batch to batch: the sources that lie below, the column and the
+    delay; where several have these, their turn, or if they have changed places, the turn of before.
 
     :param nodes: of Spark's analyzed plan.
+    :param before: what :attr:`Streams.made` was in the batch before.
     """
-    found, made, sources = dict[str, str](), dict[str, str](), SourcesBelow(nodes)
+    alike, query = dict[str, dict[str, str]](), Query(nodes)
     for node in nodes:
         if node.getClass().getSimpleName() == "EventTimeWatermark":
-            name = f"{_together(sources.of(node))}: {node.eventTime().name()} - {node.delay().toString()}"
-            found.setdefault(node.nodeId().toString(), name)
-            made.setdefault(node.nodeId().toString(), digest_of(node))
-    alike = Counter(found.values())
-    # Streams that are made alike too have each other's rows: whichever is which is all one.
-    told = {id: f"{name} ({made[id]})" if alike[name] > 1 else name for id, name in found.items()}
-    return {id: _distinct(name, at, list(told.values())) for at, (id, name) in enumerate(told.items())}
+            name = f"{_together(query.sources(node))}: {node.eventTime().name()} - {node.delay().toString()}"
+            alike.setdefault(name, {}).setdefault(node.nodeId().toString(), query.digest(node))
+    names, made = dict[str, str](), dict[str, str]()
+    for name, ids in alike.items():
+        turns = [f"{name}#{turn}" if turn > 1 else name for turn in range(1, len(ids) + 1)]
+        then = [before.get(turn) for turn in turns]
+        if sorted(map(str, then)) == sorted(ids.values()):
+            left = list(zip(turns, then, strict=True))
+            turns = [left.pop([was for _, was in left].index(digest))[0] for digest in ids.values()]
+        names |= zip(ids, turns, strict=True)
+        made |= zip(turns, ids.values(), strict=True)
+    return Streams(names=names, made=made)
 
 
-def renamed(before: Mapping[str, int], of: Callable[[str], str]) -> dict[str, int]:
-    """The watermarks of before, with their sources' names of now.
+def renamed(before: Mapping[str, V], of: Callable[[str], str]) -> dict[str, V]:
+    """Values by the names of streams, with their sources' names of now.
 
     :param of: tells the name of now of a source that had another.
     """
-    parts = ((name.partition(": "), at) for name, at in before.items())
-    return {_together(sorted(map(of, names.split("+")))) + colon + rest: at for (names, colon, rest), at in parts}
+    parts = ((name.partition(": "), value) for name, value in before.items())
+    return {_together(sorted(map(of, names.split("+")))) + colon + rest: value for (names, colon, rest), value in parts}
 
 
 def _together(sources: Iterable[str]) -> str:
     return "+".join(sources)
-
-
-def _distinct(name: str, at: int, names: list[str]) -> str:
-    before = names[:at].count(name)
-    return f"{name}#{before + 1}" if before else name
 
 
 def moved_on(before: Mapping[str, int], names: Mapping[str, str], executed: Any) -> dict[str, int]:

@@ -13,9 +13,11 @@ import pytest
 from airflow_provider_microbatch.checkpoint.verify import Finding
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.execution import state_files
 from airflow_provider_microbatch.runtime.streaming import SNAPSHOT_EVERY
 from airflow_provider_microbatch.upkeep.table_check import check_table
 from tests.execution.maintaining import expire_all
+from tests.execution.typed_commands import said
 from tests.state.counting import CountingWorld
 from tests.state.test_kept_state import lose, make, tell
 
@@ -99,3 +101,26 @@ def test_behind_a_short_retention_the_newest_batch_is_made_again_alone(tmp_path:
     world.run(3, world.engine(), clear_number=1)
     world.run(5, world.engine())
     assert world.table() == {0: [1], 1: [2], 2: [3], 3: [4], 4: [5]}
+
+
+def test_a_torn_commit_hides_no_finding(tmp_path: Path) -> None:
+    world = CountingWorld(tmp_path)
+    make(world, 0)
+    (tmp_path / "checkpoint" / "commits" / "0").write_text("v1\n{")
+    status, text = said(["check", str(tmp_path / "checkpoint"), "--table"])
+    assert status == 1
+    assert "commits/0" in text
+    assert "repair" in text
+
+
+def test_state_that_cannot_be_read_is_not_said_to_be_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by another user."""
+    world = CountingWorld(tmp_path)
+    for number in range(SNAPSHOT_EVERY + 1):
+        make(world, number)
+
+    def refused(folder: int, name: str) -> set[str]:
+        raise PermissionError(13, "Permission denied", name)
+
+    monkeypatch.setattr(state_files, "parts_of", refused)
+    assert found(world) == []

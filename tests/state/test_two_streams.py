@@ -143,3 +143,25 @@ def test_a_renamed_stream_goes_on_from_its_watermark(tmp_path: Path, engine: Ses
     world.sources, world.transform = ("sales", "payments"), "tests.state.transforms:sales_paid"
     world.lands("payments", (9, "20:00"))
     assert world.rows == [{"id": 1, "paid": False}]
+
+
+def test_parts_that_are_named_in_another_order_are_refused(tmp_path: Path, engine: SessionEngine) -> None:
+    """Spark puts them where they are named, not where they are defined."""
+    world = InTurn(tmp_path, engine, "tests.state.transforms:each_once_in_sql")
+    world.lands("orders", (1, "00:00"))
+    world.transform = "tests.state.transforms:each_once_in_sql_turned_round"
+    with pytest.raises(TransformError, match="have changed places"):
+        world.lands("payments", (1, "00:30"))
+    world.transform = "tests.state.transforms:each_once_in_sql"
+    world.rests()
+    assert [(row["id"], row["of"]) for row in world.rows] == [(1, "orders"), (1, "payments")]
+
+
+def test_streams_of_one_source_go_on_though_each_batch_writes_its_number_into_them(
+    tmp_path: Path, engine: SessionEngine
+) -> None:
+    world = InTurn(tmp_path, engine, "tests.state.transforms:met_or_not")
+    world.sources = ("orders",)
+    world.lands("orders", (1, "00:00"), (2, "20:00"))
+    world.lands("orders", (19, "20:00"))
+    assert world.rows == [{"id": 1, "met": False}]

@@ -185,6 +185,33 @@ def each_once_last_first(batch: Batch) -> DataFrame:
     return each_once(batch, last=True)
 
 
+def each_once_in_sql(batch: Batch, order: tuple[str, str] = ("o", "p")) -> DataFrame:
+    """As :func:`each_once`, in SQL that names its parts."""
+    for name in ("orders", "payments"):
+        batch.sources[name].dropDuplicates(["id"]).createOrReplaceTempView(name)
+    first, second = order
+    return batch.spark.sql(
+        "WITH o AS (SELECT id, 'orders' AS of FROM orders), p AS (SELECT id, 'payments' AS of FROM payments) "
+        f"SELECT * FROM {first} UNION ALL SELECT * FROM {second}"
+    )
+
+
+def each_once_in_sql_turned_round(batch: Batch) -> DataFrame:
+    """The same, with its parts named in the opposite order."""
+    return each_once_in_sql(batch, ("p", "o"))
+
+
+def met_or_not(batch: Batch) -> DataFrame:
+    """Small ids, and whether their large one came, both streams of one source, which say with which batch they came."""
+    from pyspark.sql import functions as F
+
+    orders = batch.sources["orders"].withColumn("loaded", F.lit(batch.id))
+    small = orders.where("id < 10").withWatermark("at", "30 seconds").alias("small")
+    large = orders.where("id >= 10").withWatermark("at", "30 seconds").alias("large")
+    within = F.expr("small.id + 10 = large.id AND large.at BETWEEN small.at AND small.at + INTERVAL 1 MINUTE")
+    return small.join(large, within, "leftOuter").select("small.id", F.expr("large.id IS NOT NULL").alias("met"))
+
+
 def sales_paid(batch: Batch) -> DataFrame:
     """As :func:`paid`, of orders that have another name."""
     return paid(batch, "sales")

@@ -49,17 +49,22 @@ class History:
     def last_of(self, key: BatchKey) -> int | None:
         """Number of the manifest that the table's rows of the batch were published by, through each RESTORE to what was
         there at its version; None if the history does not tell."""
-        at, told = self._now.version, {info["version"]: info for info in self._infos}
+        told = self._last.get(str(key), "")
+        return int(told, 16) if _NUMBER.fullmatch(told) else None
+
+    @cached_property
+    def _last(self) -> dict[str, str]:
+        """By batch, the number of the manifest of the last commit of it that has led to the table as it is now."""
+        at, told, found = self._now.version, {info["version"]: info for info in self._infos}, dict[str, str]()
         while (info := told.get(at)) is not None:
             ours = info.get("microbatch")
-            if isinstance(ours, Mapping) and str(ours.get("batch")) == str(key):
-                told_as = str(ours.get("manifest"))
-                return int(told_as, 16) if _NUMBER.fullmatch(told_as) else None
+            if isinstance(ours, Mapping):
+                found.setdefault(str(ours.get("batch")), str(ours.get("manifest")))
             back = self._led_to(min(told), info) if is_restore(info) else at - 1
             if back is None or back >= at:  # anybody may write an info
-                return None
+                break
             at = back
-        return None
+        return found
 
     def _led_to(self, since: int, info: Mapping[str, Any]) -> int | None:
         """The version that a RESTORE has gone back to. For one to a moment, the newest version with the files that it

@@ -1,0 +1,55 @@
+"""Operators that keep state, and sides of joins, by what a batch has told of them: which changes are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_microbatch.runtime.failure import BatchFailure
+from airflow_provider_microbatch.runtime.other_state import refuse_moved_state
+
+Places = list[list[list[object]]]
+
+
+def part(sources: str, made: str = "m") -> list[object]:
+    """A part of the plan: sources, each a letter; how it is made; and that without its numbers."""
+    return [list(sources), made, made.rstrip("0123456789")]
+
+
+A, B, C = part("a"), part("b"), part("c")
+
+MOVED: dict[str, tuple[Places, Places]] = {
+    "two operators": ([[A], [B]], [[B], [A]]),
+    "the sides of a join": ([[A, B]], [[B, A]]),
+    "one of them was changed as well": ([[A], [B]], [[part("b", "n")], [A]]),
+    "the second and the third of three streams": ([[part("ab"), C], [A, B]], [[part("ac"), B], [A, C]]),
+    "the first and the third": ([[part("ab"), C], [A, B]], [[part("bc"), A], [C, B]]),
+    "two operators of one source": ([[part("a", "x")], [part("a", "y")]], [[part("a", "y")], [part("a", "x")]]),
+    "sides of one source": ([[part("a", "x"), part("a", "y")]], [[part("a", "y"), part("a", "x")]]),
+    "one of which was changed": ([[part("a", "x"), part("a", "y")]], [[part("a", "y"), part("a", "z")]]),
+    "beside a number of the batch": ([[part("a", "x1"), part("a", "y1")]], [[part("a", "y2"), part("a", "x2")]]),
+    "of which one reads more": ([[part("ab", "x")], [part("a", "y")]], [[part("a", "y")], [part("ab", "x")]]),
+}
+
+STAYING: dict[str, tuple[Places, Places]] = {
+    "nothing": ([[A, B], [C]], [[A, B], [C]]),
+    "another filter": ([[part("a", "x")], [part("a", "y")]], [[part("a", "z")], [part("a", "y")]]),
+    "a number of the batch": ([[part("a", "x1"), part("a", "y1")]], [[part("a", "x2"), part("a", "y2")]]),
+    "a source is removed from one": ([[part("ab", "u")], [A]], [[part("a", "v")], [A]]),
+    "a source is removed from one that is as the other by then": ([[part("ab", "u")], [A]], [[A], [A]]),
+    "a source is removed from a side": ([[A, part("ab", "u")]], [[A, A]]),
+    "a source is added to one": ([[A], [part("ab", "u")]], [[part("ab", "v")], [part("ab", "u")]]),
+    "a source in the place of another": ([[A], [B]], [[C], [B]]),
+    "two sides alike": ([[A, A]], [[A, A]]),
+    "nothing is known of the batch before": ([], [[A], [B]]),
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_what_has_changed_places_is_refused(name: str) -> None:
+    with pytest.raises(BatchFailure, match="have changed places"):
+        refuse_moved_state(*MOVED[name])
+
+
+@pytest.mark.parametrize("name", STAYING)
+def test_what_stays_in_its_place_goes_on(name: str) -> None:
+    refuse_moved_state(*STAYING[name])
