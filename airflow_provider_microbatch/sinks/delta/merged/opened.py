@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
 
+from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.intake import Intake
 from airflow_provider_microbatch.runtime.job import Stage
@@ -72,6 +73,9 @@ class OpenMerged(OpenDeltaTable):
             snapshot = self._log.open()
             number = None if snapshot is None else snapshot.number(batch.key)
             return None if number is None else self._history.damage(batch.key, number)
+
+    def _unrecorded(self, snapshot: Snapshot, key: BatchKey) -> str | None:
+        return None  # made again, its changes take the place of the rows that their keys have there
 
     def intake(self) -> Intake | None:
         return None  # a change that deletes its key has no values: which rows the table takes, a change does not tell
