@@ -91,7 +91,7 @@ class Present:
 
     @cached_property
     def _newest(self) -> History:
-        return History(self.snapshot.table.history(_COMMITS), now=self.snapshot)
+        return History(self.snapshot.history(_COMMITS), now=self.snapshot)
 
     @cached_property
     def _files(self) -> tuple[dict[str, dict[str, str]], set[tuple[_Bounds, _Bounds]]]:

@@ -56,6 +56,7 @@ def check(snapshot: Snapshot, *, partition_by: Sequence[str], where: str, held: 
     :raises SinkError: naming what cannot be written, and the way on.
     """
     check_memory(snapshot, where=where)
+    check_no_clone(snapshot, where=where)
     found = list(_unwritable(snapshot, held))
     if found:
         raise SinkError(
@@ -82,6 +83,21 @@ def check_memory(snapshot: Snapshot, *, where: str) -> None:
             f"{snapshot.properties[FORGETS]!r}), by which it is known which batches are in. Unset it: ALTER TABLE … "
             f"UNSET TBLPROPERTIES ('{FORGETS}'). Nothing was written."
         )
+
+
+def check_no_clone(snapshot: Snapshot, *, where: str) -> None:
+    """:raises SinkError: if the table has files of another one, which removes them without asking."""
+    if (path := snapshot.of_another) is not None:
+        raise of_another(path, where=where)
+
+
+def of_another(path: str, *, where: str) -> SinkError:
+    """A file is another table's."""
+    return SinkError(
+        f"the Delta table {where} has the file {path!r}, which lies in another table's folder: it is a clone (SHALLOW "
+        "CLONE), and loses its rows with that one's VACUUM. Nothing was changed. Lead the sink to that table; or to a "
+        "copy of its whole folder, its log included."
+    )
 
 
 def check_not_merged(snapshot: Snapshot, *, where: str) -> None:

@@ -20,9 +20,9 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.delta.adding import add_of
 from airflow_provider_microbatch.sinks.delta.home import Home
-from airflow_provider_microbatch.sinks.delta.log import Snapshot
+from airflow_provider_microbatch.sinks.delta.log import OF_ANOTHER, Snapshot
 from airflow_provider_microbatch.sinks.delta.present import has_none_of_ours
-from airflow_provider_microbatch.sinks.delta.protocol import has_change_feed
+from airflow_provider_microbatch.sinks.delta.protocol import has_change_feed, of_another
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.placed.arrow_types import plain
 from airflow_provider_microbatch.sinks.placed.data_files import is_of
@@ -172,11 +172,8 @@ def _may_be(file: Mapping[str, Any], name: str, value: Any) -> bool:
 
 def check_no_clone(path: str, *, where: str) -> None:
     """:raises SinkError: if the file is another table's."""
-    if ":/" in path or path.startswith("/"):
-        raise SinkError(
-            f"the Delta table {where} has the file {path!r}, which lies in another folder: it is a clone. "
-            "Nothing was changed; copy the table (a deep clone)."
-        )
+    if re.match(OF_ANOTHER, path):
+        raise of_another(path, where=where)
 
 
 def check_name(path: str, *, where: str) -> None:

@@ -163,6 +163,7 @@ class OpenDeltaTable(LooksForRows):
         with self._telling("look at"):
             snapshot = self._log.open()
             if snapshot is not None:
+                protocol.check_no_clone(snapshot, where=self._where)
                 self._check_kept(snapshot)
 
     def batches(self, lane: str, tables: KnownTables) -> list[int]:
@@ -185,7 +186,7 @@ class OpenDeltaTable(LooksForRows):
     def undoing(self, lane: str, ids: Collection[int], tables: KnownTables) -> str | None:
         with self._telling("look for batches that were taken out"):
             snapshot, keys = self._ever_in(tables, lane, ids)
-            newest = None if snapshot is None else next(iter(snapshot.table.history(1)), None)
+            newest = None if snapshot is None else next(iter(snapshot.history(1)), None)
             if snapshot is None or newest is None or not is_of_whole(newest):
                 return None  # what somebody has copied there may be the only copy
             before = self._log.at(snapshot.version - 1)
