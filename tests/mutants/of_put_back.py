@@ -464,8 +464,16 @@ MUTATIONS = [
         name="a shallow clone is written to",
         why="the VACUUM of the table that it was made of takes its rows, and no batch can be taken out",
         file="sinks/delta/protocol.py",
-        old="    check_no_clone(snapshot, where=where)\n",
-        new="",
+        old="    if (path := snapshot.of_another) is not None:\n",
+        new="    if (path := None) is not None:\n",
         tests=("tests/sinks/test_delta_clone.py",),
+    ),
+    Mutation(
+        name="check and a rewind do not see that a Delta table was partitioned anew",
+        why="a rewind begins, and stops half way for good",
+        file="sinks/delta/table.py",
+        old="                protocol.check_whole(snapshot, partition_by=self._sink.partition_by, where=self._where)\n",
+        new="",
+        tests=(COLUMNS,),
     ),
 ]

@@ -163,7 +163,7 @@ class OpenDeltaTable(LooksForRows):
         with self._telling("look at"):
             snapshot = self._log.open()
             if snapshot is not None:
-                protocol.check_no_clone(snapshot, where=self._where)
+                protocol.check_whole(snapshot, partition_by=self._sink.partition_by, where=self._where)
                 self._check_kept(snapshot)
 
     def batches(self, lane: str, tables: KnownTables) -> list[int]:

@@ -93,7 +93,7 @@ class OpenMerged(OpenDeltaTable):
         with self._telling("check the rows"):
             snapshot = self._log.open()
             if snapshot is not None:
-                protocol.check_no_clone(snapshot, where=self._where)
+                protocol.check_whole(snapshot, partition_by=(), where=self._where)
                 self._check_kept(snapshot, files=True)
 
     def _check_kept(self, snapshot: Snapshot, *, files: bool = False) -> None:
