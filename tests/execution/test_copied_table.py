@@ -1,5 +1,5 @@
-"""A Delta table with the rows of batches, and no record of them: somebody has copied one of the pipeline's. Whatever
-makes such a batch again there is refused until its rows are gone."""
+"""A table with the rows of batches, and no record of them: somebody has copied one of the pipeline's. Whatever makes
+such a batch again there is refused until its rows are gone."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from airflow_provider_microbatch import connections
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.upkeep.table_check import check_table
@@ -19,6 +20,8 @@ from tests.execution.test_restore_over_a_rewind import Counted, lake, rewound, t
 from tests.execution.test_restore_over_a_rewind import world as world
 from tests.execution.two_tables import is_clean
 from tests.execution.typed_commands import said
+from tests.execution.world import World
+from tests.support.iceberg_table import connection_of, opened_in, sink_in
 
 pytestmark = pytest.mark.slow  # tables, services or worlds that live long
 
@@ -98,4 +101,35 @@ def test_nor_are_those_that_are_cleared_since_the_copy_was_put_in_place_of_the_t
         world.run(number + 1, clear_number=1)
     world.run(4, clear_number=1)
     assert ids(world.lake) == list(range(1, 9))
+    assert is_clean(world)
+
+
+def test_nor_are_those_of_an_iceberg_table_that_was_made_anew_of_its_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As its errors say: its folder _microbatch goes, and the tasks are cleared."""
+    folder = tmp_path / "lake"
+    monkeypatch.setattr(connections, "_found_by", [lambda _: connection_of(folder)])
+    world, log = World(tmp_path, sink=sink_in(folder)), opened_in(folder)._log
+    for number in range(2):
+        world.land(number)
+        world.run(number)
+    catalog, name = log.catalog.get(), log.catalog.table
+    had = catalog.load_table(name).scan().to_arrow()
+    catalog.drop_table(name)
+    catalog.create_table(name, had.schema, location=f"file://{log.root}").append(had)
+    shutil.rmtree(log.hidden)
+    told = "rows of batch live/{}, and its properties have no record of it"
+    world.land(2)
+    with pytest.raises(SinkError, match=told.format(1)):
+        world.run(2)
+    found = [one.message for one in check_table(world.checkpoint, everything=True).findings]
+    for number in range(2):
+        assert any(told.format(number) in one for one in found), found
+        with pytest.raises(SinkError, match=told.format(number)):
+            world.run(number, clear_number=1)
+        catalog.load_table(name).delete(f"lane = 'live' AND batch_id = {number}")
+        world.run(number, clear_number=1)
+    world.run(2)
+    assert sorted(catalog.load_table(name).scan().to_arrow()["id"].to_pylist()) == [0, 1, 2]
     assert is_clean(world)
