@@ -1,7 +1,9 @@
-"""A table whose columns that say which batch a row is of are gone: no row of it is doubled, and it is said."""
+"""A table whose columns that say which batch a row is of are gone, or that was written anew by other partitions: no row
+of it is doubled, and it is said."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -62,6 +64,29 @@ def test_behind_a_restore_it_goes_on(world: World) -> None:
     world.land(3)
     world.run(3)
     assert main(["check", world.pipeline.checkpoint, "--table"]) == 0
+    assert ids(world) == [0, 1, 2, 3]
+
+
+def test_by_other_partitions_nothing_begins_that_would_stop_half_way(world: World) -> None:
+    found = DeltaTable(world.lake)
+    good = found.version() - 1
+    found.restore(good)
+    rows = DeltaTable(world.lake).to_pyarrow_table()
+    write_deltalake(world.lake, rows, mode="overwrite", schema_mode="overwrite", partition_by=["batch_id"])
+    told = r"is partitioned by \['batch_id'\] since version"
+    world.land(3)
+    for run in ((1, {"clear_number": 1}), (3, {})):
+        with pytest.raises(SinkError, match=told):
+            world.run(run[0], **run[1])
+    checkpoint = world.pipeline.checkpoint
+    for words in (["check", checkpoint, "--table"], ["rewind", checkpoint, "--to", "1", "--drop-output"]):
+        status, text = said(words)
+        assert status != 0
+        assert re.search(told, text), text
+    DeltaTable(world.lake).restore(good)
+    world.run(1, clear_number=1)
+    world.run(3)
+    assert main(["check", checkpoint, "--table"]) == 0
     assert ids(world) == [0, 1, 2, 3]
 
 

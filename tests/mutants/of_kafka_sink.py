@@ -258,8 +258,8 @@ MUTATIONS = [
         name="a rewind does not look for batches whose mark a topic has lost",
         why="they are planned anew, and published there once more",
         file="upkeep/commands/rewind.py",
-        old="for told in without_record(self._recorded, self._checkpoint, keys):",
-        new="for told in without_record(self._recorded, self._checkpoint, keys[:0]):",
+        old="check_none_unrecorded(self._drafting, self._recorded, in_force, keys,",
+        new="check_none_unrecorded(self._drafting, self._recorded, in_force, keys[:0],",
         tests=(AGED,),
     ),
     Mutation(

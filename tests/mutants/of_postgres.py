@@ -306,4 +306,20 @@ MUTATIONS = [
         new="If its run is gone, {rewind}",
         tests=(LOST,),
     ),
+    Mutation(
+        name="a pipeline publishes into a part of another one's table",
+        why="a replay of either takes out the rows of both",
+        file="sinks/postgres/open.py",
+        old="            if found is None:\n                records.check_alone(batch.identity)\n",
+        new="",
+        tests=("tests/postgres/test_parts.py",),
+    ),
+    Mutation(
+        name="a replay does not look for another pipeline's batch in a part of the table",
+        why="it takes out the rows of both",
+        file="sinks/postgres/open.py",
+        old="        records.check_alone(batch.identity)\n        had, out",
+        new="        had, out",
+        tests=("tests/postgres/test_parts.py",),
+    ),
 ]

@@ -441,7 +441,7 @@ MUTATIONS = [
         name="rows that others append to a Delta table may be of any batch",
         why="beside one of them a batch that a RESTORE took out is not found",
         file="sinks/delta/present.py",
-        old="            elif not _has_none_of_ours(file):\n",
+        old="            elif not has_none_of_ours(file):\n",
         new="            else:\n",
         tests=("tests/sinks/test_delta_sink.py",),
     ),

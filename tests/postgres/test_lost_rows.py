@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_microbatch import connections
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.exceptions import MaintenanceError, SinkError
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink, SinkContext
 from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.postgres import PostgresSink
@@ -219,6 +219,30 @@ def test_what_a_restored_table_lacks_and_no_log_knows_any_more_is_hidden_by_no_c
     gap, *_ = check_table(world.checkpoint, everything=True).findings
     assert gap.message.startswith(f"batch 2 is not in postgres:{database.CONN_ID}/")
     assert len(database.rows(table)) == 2
+
+
+def test_a_rewind_takes_no_batch_out_beside_rows_of_it_in_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was read again in a batch of another number, which came in beside what the copy had of the next ones."""
+    monkeypatch.setattr(connections, "_found_by", [database.connection_of])
+    table, copy = database.table_in(tmp_path), database.table_in(tmp_path, "copy")
+    world = World(tmp_path, sink=PostgresSink(database.CONN_ID, table, stages=str(tmp_path / "stages")))
+    for number in range(3):
+        world.land(number)
+        world.run(number, coded())
+    run(f"CREATE TABLE {copy} AS SELECT * FROM {table}")
+    world.options["sink"] = PostgresSink(database.CONN_ID, copy, stages=str(tmp_path / "stages"))
+    world.land(3)
+    world.run(3, coded())
+    with pytest.raises(MaintenanceError, match=r"has 1 rows of batch live/1, .* So it is with batch live/2\. Nothing"):
+        applied(world, rewind(0))
+    assert [len(database.rows(one)) for one in (table, copy)] == [3, 4]
+    run(f"DELETE FROM {copy} WHERE _batch_id IN (1, 2)")
+    applied(world, rewind(0))
+    for number in (4, 5, 6):
+        world.run(number, coded())
+    assert database.rows(copy, "id") == [(0,), (1,), (2,), (3,)]
 
 
 def test_where_the_clear_of_lost_changes_is_refused_check_names_what_brings_them_back(

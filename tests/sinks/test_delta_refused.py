@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +89,32 @@ def test_a_table_of_other_partitions_is_refused_with_what_to_say(sink: OpenSink,
     DeltaTable.create(root.as_uri(), SCHEMA, partition_by=["epoch"])
     with pytest.raises(SinkError, match=r"partition_by=\['epoch'\]"):
         sink.check()
+
+
+def test_a_table_that_somebody_has_partitioned_anew_is_brought_back_by_what_is_told(sink: OpenSink, root: Path) -> None:
+    """What the sink would have to say then is not what its batches have on record: nobody could go on so."""
+    for number in (6, 7):
+        publish(sink, number)
+    sink.check_whole()
+    before, had = table(root).version(), table(root).to_pyarrow_table()
+    write_deltalake(str(root), had, mode="overwrite", partition_by=["id"], schema_mode="overwrite")
+    for ask in (sink.check, sink.check_whole, lambda: publish(sink, 8)):
+        with pytest.raises(SinkError, match=r"is partitioned by \['id'\] since version 2: WRITE by .* back") as told:
+            ask()
+    (command,) = re.findall(r"python -c '.*restore\(\d+\)'|python -c \".*restore\(\d+\)\"", str(told.value))
+    subprocess.run([sys.executable, *shlex.split(command)[1:]], check=True)
+    assert table(root).version() == before + 2
+    sink.check_whole()
+    publish(sink, 9)
+    assert sink.withdraw(expect(BatchKey("live", 7)), 1)
+    assert rows(root) == {(6, 1): 3, (9, 1): 3}
+
+
+def test_one_that_never_had_the_sinks_partitions_is_none_of_those(sink: OpenSink, root: Path) -> None:
+    """A plan that was refused has named it so, once, and the pipeline goes on with what it was told to say."""
+    DeltaTable.create(root.as_uri(), SCHEMA, partition_by=["epoch"])
+    write_deltalake(str(root), table(root).to_pyarrow_table(), mode="overwrite")
+    sink.check_whole()
 
 
 def test_an_append_only_table_takes_batches_and_gives_none_back(sink: OpenSink, root: Path) -> None:

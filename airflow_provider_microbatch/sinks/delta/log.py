@@ -35,6 +35,9 @@ WITHDRAWN = 0
 PATIENCE_SECONDS = 60.0
 """How long a commit is tried again while other writers commit."""
 
+OF_ANOTHER = r"^(/|[A-Za-z][A-Za-z0-9+.-]*:/)"
+"""Begins the path of a file that lies in another table's folder."""
+
 _LONGEST_PAUSE = 0.5
 
 _CUT = re.compile("No (table metadata or protocol|table metadata|protocol) found in delta log")
@@ -113,13 +116,31 @@ class Snapshot:
         for batch in table.select(names).to_batches(max_chunksize=1000):
             yield from batch.to_pylist()
 
+    @property
+    def of_another(self) -> str | None:
+        """The path of a file that lies in another table's folder; None if there is none."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        paths = pa.table(self.table.get_add_actions(flatten=False)).column("path")
+        found = paths.filter(pc.match_substring_regex(paths, OF_ANOTHER))  # of 100,000 in some 10 ms
+        return found[0].as_py() if len(found) else None
+
+    def history(self, newest: int) -> list[dict[str, Any]]:
+        """The infos of so many commits, as far as the log still has them, newest first.
+
+        :raises SinkError: if delta-rs cannot read one, as it cannot that of Spark's CLONE.
+        """
+        with reporting("read the commits of", self.log.home):
+            return self.table.history(newest)
+
     def commits_after(self, version: int) -> str:
         """The commits of other writers since ``version``, newest first, in words."""
-        return "; ".join(map(in_words, self.table.history(max(self.version - version, 1))))
+        return "; ".join(map(in_words, self.history(max(self.version - version, 1))))
 
     def history_after(self, version: int) -> list[dict[str, Any]]:
         """The infos of the commits after ``version`` that the log still has, newest first."""
-        return self.table.history(self.version - version) if self.version > version else []
+        return self.history(self.version - version) if self.version > version else []
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ class Present:
 
     @cached_property
     def _newest(self) -> History:
-        return History(self.snapshot.table.history(_COMMITS), now=self.snapshot)
+        return History(self.snapshot.history(_COMMITS), now=self.snapshot)
 
     @cached_property
     def _files(self) -> tuple[dict[str, dict[str, str]], set[tuple[_Bounds, _Bounds]]]:
@@ -110,7 +110,7 @@ class Present:
                 own.setdefault("/".join(attempt[:3]) + "/", {})[attempt[-1]] = path
             elif (joined := shared_by(path)) is not None:
                 shared.add(((joined.lane, joined.lane), (joined.low, joined.high)))
-            elif not _has_none_of_ours(file):
+            elif not has_none_of_ours(file):
                 shared.add((_bounds(file, lane), _bounds(file, number)))
         return own, shared
 
@@ -128,7 +128,7 @@ def _moves_no_row(info: Mapping[str, Any]) -> bool:
     return info.get("operation") in _MOVES_NO_ROW
 
 
-def _has_none_of_ours(file: Mapping[str, Any]) -> bool:
+def has_none_of_ours(file: Mapping[str, Any]) -> bool:
     """Whether no row of the file names a lane, as rows that others append."""
     rows, nulls = file.get("num_records"), (file.get("null_count") or {}).get(RESERVED_COLUMNS[0])
     return rows is not None and rows == nulls

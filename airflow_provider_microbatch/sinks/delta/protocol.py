@@ -12,7 +12,8 @@ from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.intake import constrains, needs
 from airflow_provider_microbatch.sinks.delta.columns import nullable_type
 from airflow_provider_microbatch.sinks.delta.intake import constraints_of
-from airflow_provider_microbatch.sinks.delta.log import Snapshot
+from airflow_provider_microbatch.sinks.delta.log import Snapshot, in_words
+from airflow_provider_microbatch.sinks.delta.put_back import is_of_whole, restoring
 
 _HARMLESS = {
     "appendOnly",  # checked when output is to be replaced
@@ -56,6 +57,7 @@ def check(snapshot: Snapshot, *, partition_by: Sequence[str], where: str, held: 
     :raises SinkError: naming what cannot be written, and the way on.
     """
     check_memory(snapshot, where=where)
+    check_whole(snapshot, partition_by=partition_by, where=where)
     found = list(_unwritable(snapshot, held))
     if found:
         raise SinkError(
@@ -82,6 +84,39 @@ def check_memory(snapshot: Snapshot, *, where: str) -> None:
             f"{snapshot.properties[FORGETS]!r}), by which it is known which batches are in. Unset it: ALTER TABLE … "
             f"UNSET TBLPROPERTIES ('{FORGETS}'). Nothing was written."
         )
+
+
+def check_whole(snapshot: Snapshot, *, partition_by: Sequence[str], where: str) -> None:
+    """Check that nobody has made another table of it.
+
+    :param partition_by: the partition columns in the sink's definition.
+    :raises SinkError: if it has files of another one, which removes them without asking; or if somebody has partitioned
+        it anew, so that the sink can neither bring a batch in nor take one out.
+    """
+    if (path := snapshot.of_another) is not None:
+        raise of_another(path, where=where)
+    if snapshot.partition_columns == tuple(partition_by):
+        return
+    for info in filter(is_of_whole, snapshot.history_after(0)):
+        before = snapshot.log.at(info["version"] - 1)
+        if before is not None and before.partition_columns == tuple(partition_by):
+            raise SinkError(
+                f"the Delta table {where} is partitioned by {list(snapshot.partition_columns)} since {in_words(info)}, "
+                f"and was by {list(partition_by)} before, as the sink says: no batch can come in or go out, and with "
+                f"another partition_by none could either. Bring version {before.version} back: "
+                f"{restoring(snapshot.log.home, before.version, at=snapshot.version)} (where VACUUM has removed its "
+                "files, give the pipeline another table and another checkpoint). That takes out what others have "
+                "committed since. Nothing was written."
+            )
+
+
+def of_another(path: str, *, where: str) -> SinkError:
+    """A file is another table's."""
+    return SinkError(
+        f"the Delta table {where} has the file {path!r}, which lies in another table's folder: it is a clone (SHALLOW "
+        "CLONE), and loses its rows with that one's VACUUM. Nothing was changed. Lead the sink to that table; or to a "
+        "copy of its whole folder, its log included."
+    )
 
 
 def check_not_merged(snapshot: Snapshot, *, where: str) -> None:

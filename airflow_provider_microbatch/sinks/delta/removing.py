@@ -20,8 +20,9 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.delta.adding import add_of
 from airflow_provider_microbatch.sinks.delta.home import Home
-from airflow_provider_microbatch.sinks.delta.log import Snapshot
-from airflow_provider_microbatch.sinks.delta.protocol import has_change_feed
+from airflow_provider_microbatch.sinks.delta.log import OF_ANOTHER, Snapshot
+from airflow_provider_microbatch.sinks.delta.present import has_none_of_ours
+from airflow_provider_microbatch.sinks.delta.protocol import has_change_feed, of_another
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.placed.arrow_types import plain
 from airflow_provider_microbatch.sinks.placed.data_files import is_of
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 NAMEABLE = re.compile(r"[A-Za-z0-9/_.=% -]+")
 """Paths that delta-rs writes into the log unchanged. If a removal spelled a path differently, it would remove nothing,
 and the batch's rows would be in the table twice."""
+_TELLING = ("num_records", "null_count", "min", "max")
+"""The figures of a file that tell whether it may have rows of a batch."""
 _ROWS = 65_536
 
 
@@ -96,6 +99,18 @@ def removal_of(snapshot: Snapshot, home: Home, key: BatchKey) -> Removal:
     return found
 
 
+def rows_of(snapshot: Snapshot, home: Home, key: BatchKey) -> int:
+    """How many rows the snapshot has of the batch.
+
+    :raises SinkError: if a file that may have some is another table's.
+    """
+    rows = 0
+    for path in files_of(snapshot, key):
+        check_no_clone(path, where=home.where)
+        rows += _count(home.source(path), key, all_of_it=path.startswith(folder_of_batch(key)))[1]
+    return rows
+
+
 def files_of(snapshot: Snapshot, key: BatchKey) -> list[str]:
     """Paths below the table's folder of files that may have rows of the batch."""
     return sorted(unquote(file["path"]) for file in _candidates(snapshot, key))
@@ -107,7 +122,7 @@ def those_in(snapshot: Snapshot, home: Home, keys: Collection[BatchKey]) -> list
     :raises SinkError: if a file that may have some is another table's.
     """
     found = set[BatchKey]()
-    for file in snapshot.files("path", "min", "max") if keys else ():
+    for file in snapshot.files("path", *_TELLING) if keys else ():
         path = unquote(file["path"])
         asked = [key for key in keys if key not in found and _may_have(file, path, key)]
         if asked:
@@ -130,14 +145,16 @@ def _those_with_rows(source: Any, path: str, keys: Sequence[BatchKey]) -> set[Ba
 
 def _candidates(snapshot: Snapshot, key: BatchKey) -> Iterator[Mapping[str, Any]]:
     """Files that may have rows of the batch, according to the log's statistics."""
-    for file in snapshot.files("path", "size_bytes", "partition", "min", "max"):
+    for file in snapshot.files("path", "size_bytes", "partition", *_TELLING):
         if _may_have(file, unquote(file["path"]), key):
             yield {"partition": {}, **{name: value for name, value in file.items() if value is not None}}
 
 
 def _may_have(file: Mapping[str, Any], path: str, key: BatchKey) -> bool:
+    if _is_of_another(path, key) or has_none_of_ours(file):
+        return False
     told = zip(RESERVED_COLUMNS, (key.lane, key.id), strict=True)
-    return not _is_of_another(path, key) and all(_may_be(file, name, value) for name, value in told)
+    return all(_may_be(file, name, value) for name, value in told)
 
 
 def _is_of_another(path: str, key: BatchKey) -> bool:
@@ -155,11 +172,8 @@ def _may_be(file: Mapping[str, Any], name: str, value: Any) -> bool:
 
 def check_no_clone(path: str, *, where: str) -> None:
     """:raises SinkError: if the file is another table's."""
-    if ":/" in path or path.startswith("/"):
-        raise SinkError(
-            f"the Delta table {where} has the file {path!r}, which lies in another folder: it is a clone. "
-            "Nothing was changed; copy the table (a deep clone)."
-        )
+    if re.match(OF_ANOTHER, path):
+        raise of_another(path, where=where)
 
 
 def check_name(path: str, *, where: str) -> None:

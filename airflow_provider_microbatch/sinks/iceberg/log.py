@@ -60,6 +60,11 @@ class IcebergLog:
         return f"the Iceberg table {self.catalog.table}"
 
     @property
+    def in_sql(self) -> str:
+        """The branch, in a statement of SQL."""
+        return self.catalog.table if self.branch == MAIN else f"{self.catalog.table}.`branch_{self.branch}`"
+
+    @property
     def ledger(self) -> Ledger:
         """The record of which batches of the branch are in."""
         return Ledger(self.root, self.hidden / "ledger", self.branch)

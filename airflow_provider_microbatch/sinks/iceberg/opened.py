@@ -26,10 +26,10 @@ from airflow_provider_microbatch.sinks.iceberg.intake import intake_of
 from airflow_provider_microbatch.sinks.iceberg.log import PATIENCE_SECONDS, IcebergLog
 from airflow_provider_microbatch.sinks.iceberg.look import Look
 from airflow_provider_microbatch.sinks.iceberg.partitions import spec_of
-from airflow_provider_microbatch.sinks.iceberg.removing import Removal, batches_with_rows, removal_of
+from airflow_provider_microbatch.sinks.iceberg.removing import Removal, batches_with_rows, removal_of, rows_of
 from airflow_provider_microbatch.sinks.iceberg.rolled_away import rolled_away
 from airflow_provider_microbatch.sinks.placed import HIDDEN, OpenPlaced, Placed
-from airflow_provider_microbatch.sinks.placed.logged import Published, check_tells_batches, rows_written
+from airflow_provider_microbatch.sinks.placed.logged import Published, check_tells_batches, rows_written, without_record
 from airflow_provider_microbatch.sinks.placed.places import DATA, IsIn, Place, in_place
 from airflow_provider_microbatch.sinks.table_folder import check_file_system, check_writable
 
@@ -169,6 +169,18 @@ class OpenIceberg(OpenPlaced):
         with reporting("look for", batch.key):
             return self._log.unmerged(wrote.branch)
 
+    def unrecorded(self, batch: ExpectedBatch, wrote: Sequence[Sink]) -> str | None:
+        with reporting("look for", batch.key):
+            look = self._log.look() if self._folder.is_here(batch.tables) else None
+            return None if look is None else self._unrecorded(look, batch.key)
+
+    def _unrecorded(self, look: Look, key: BatchKey) -> str | None:
+        """See :meth:`unrecorded`."""
+        if look.head is None or self._number(look, key) is not None:
+            return None
+        rows, table = rows_of(look.table, look.head.snapshot_id, key, where=self._where), self._log.in_sql
+        return without_record(key, rows, where=self._where, log="its properties have", table=table) if rows else None
+
     def batches(self, lane: str, tables: KnownTables) -> list[int]:
         with reporting("list", self._root):
             look = self._log.look() if self._folder.is_here(tables) else None
@@ -267,6 +279,8 @@ class OpenIceberg(OpenPlaced):
                     self._settle(found)
                 if self._widen(look, columns, held=placed.manifest.held_to):
                     continue
+                if found is None:
+                    self._check_none_unrecorded(look, key, placed.manifest.epoch)
                 change = self._change(look, batch, out=found, placed=placed, before=before)
                 if change is None:
                     continue
@@ -287,6 +301,19 @@ class OpenIceberg(OpenPlaced):
                     f"and would be in branch {look.branch!r} too. Nothing was published. Name branch={branch!r} again "
                     "for this batch."
                 )
+
+    def _check_none_unrecorded(self, look: Look, key: BatchKey, epoch: int) -> None:
+        """Check that the branch has no rows of a batch that is about to come in, of which there is no record.
+
+        :raises SinkError: if it has: the batch would be there twice.
+        """
+        # What no attempt was at before has no rows in a table of ours, also in a copy. To ask of each new batch, all
+        # manifests would be read.
+        if epoch == 1 and self._last(look) is not None:
+            return
+        left = self._unrecorded(look, key)
+        if left is not None:
+            raise SinkError(f"{left} Nothing was published.")
 
     def _create(self, batch: ExpectedBatch, placed: Placed, columns: Columns) -> None:
         """Make the table, without a row, for its first batch."""

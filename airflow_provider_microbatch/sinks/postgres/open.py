@@ -163,6 +163,8 @@ class OpenPostgres(StagedInFiles):
         def look(connection: Connection) -> Manifest | None:
             records = self._records(connection)
             found = records.find(batch.key) if records.are_there() else None
+            if found is None:
+                records.check_alone(batch.identity)
             return None if found is None else batch.check(found, where=self.location())
 
         return self._database.run(f"look for batch {batch.key}", look)
@@ -342,6 +344,7 @@ class OpenPostgres(StagedInFiles):
     def _put_out(
         self, records: Records, rows: Rows, batch: ExpectedBatch, found: Manifest, *, withdrawn: bool
     ) -> TableName | None:
+        records.check_alone(batch.identity)
         had, out = records.rows(batch.key), rows.take_out(batch.key)
         kept, moved = (None, 0) if out is None else out
         if moved < had and not withdrawn:

@@ -30,11 +30,11 @@ from airflow_provider_microbatch.upkeep.commands.repair_epochs import (
 from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded
 from airflow_provider_microbatch.upkeep.commands.state_behind import check_state_behind, put_state_away
 from airflow_provider_microbatch.upkeep.commands.staying import (
+    check_none_unrecorded,
     drop_stages,
     kept_in,
     taken_out,
     told_of,
-    without_record,
 )
 from airflow_provider_microbatch.upkeep.commands.steps import DropOutput, Keep
 from airflow_provider_microbatch.upkeep.commands.told import Told
@@ -457,10 +457,7 @@ class _Rewind:
                 "--drop-output it is taken out first, the newest first, one by one."
             )
         keys = [BatchKey(self._name, number) for number in later]  # another table may have what one has lost
-        for told in without_record(self._recorded, self._checkpoint, keys):
-            if self._drop_output:
-                raise MaintenanceError(f"{told} Nothing was done.")
-            self._drafting.note(told)
+        check_none_unrecorded(self._drafting, self._recorded, in_force, keys, drop_output=self._drop_output)
         for key in () if self._allow_skip else keys:
             in_force.check_put_back(key, published[key.id])
         taken = [(number, found) for number in reversed(present) for found in reversed(published[number])]

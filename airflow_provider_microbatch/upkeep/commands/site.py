@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt
@@ -30,8 +30,7 @@ from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink,
 from airflow_provider_microbatch.sources import OpenSource, Source
 from airflow_provider_microbatch.upkeep.commands.told import Told, told_by
 
-Question = Callable[[OpenSink, ExpectedBatch], Manifest | None]
-"""What is asked of a table: whether a batch is in, or what readers see of it."""
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +73,7 @@ class Recorded:
         unknown: SinkError | CorruptEntryError | None = None
         for sink in self.usable():
             try:
-                manifest = self._asked(found_in, sink, batch, of=sink)
+                manifest = self.asked(found_in, sink, batch, of=sink)
             except (SinkError, CorruptEntryError) as error:
                 unknown = error  # another sink may have the batch
                 continue
@@ -117,13 +116,20 @@ class Recorded:
                 continue
             for table in sink.tables:
                 is_known = is_among(table, [one.sink for one in found])
-                manifest = None if is_known else self._asked(seen_in, table, batch, of=sink)
+                manifest = None if is_known else self.asked(seen_in, table, batch, of=sink)
                 if manifest is not None:
                     found.append(Published(manifest=manifest, sink=table))
         return found
 
-    def _asked(self, question: Question, table: OpenSink, batch: ExpectedBatch, *, of: OpenSink) -> Manifest | None:
-        """The batch in a table of a sink; None, too, if a table that was named by mistake cannot tell."""
+    def asked(
+        self,
+        question: Callable[[OpenSink, ExpectedBatch], Answer | None],
+        table: OpenSink,
+        batch: ExpectedBatch,
+        *,
+        of: OpenSink,
+    ) -> Answer | None:
+        """What a table of a sink tells of the batch; None, too, if a table that was named by mistake cannot tell."""
         try:
             return question(table, batch)
         except (SinkError, CorruptEntryError):

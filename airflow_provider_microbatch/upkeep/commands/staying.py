@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt
@@ -13,6 +14,7 @@ from airflow_provider_microbatch.execution.table_place import unrecorded
 from airflow_provider_microbatch.sinks import OpenSink
 from airflow_provider_microbatch.sinks.manifest import counted_over
 from airflow_provider_microbatch.sinks.several import for_good_first
+from airflow_provider_microbatch.upkeep.commands.for_good import InForce
 from airflow_provider_microbatch.upkeep.commands.not_in import NotIn
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting
 from airflow_provider_microbatch.upkeep.commands.site import Published, Recorded
@@ -74,17 +76,38 @@ def told_of(checkpoint: Checkpoint, staying: Mapping[int, Sequence[OpenSink]], *
     return f"{told}. No run of that interval makes a batch before the pipeline writes to another table."
 
 
-def without_record(recorded: Recorded, checkpoint: Checkpoint, keys: Iterable[BatchKey]) -> Iterator[str]:
-    """What there is to say of committed batches whose record a table has lost that no batch can be taken out of: read
-    again, their rows would be there twice, and nobody finds them there to take them out.
+def check_none_unrecorded(
+    drafting: Drafting, recorded: Recorded, in_force: InForce, keys: Iterable[BatchKey], *, drop_output: bool
+) -> None:
+    """Check that no table that is written to, nor one that no batch can be taken out of, has rows of batches that are
+    to be read again and of which it has lost the record: they would be there twice, since nobody finds them there to
+    take them out, and maybe in batches of other numbers, so that no publish meets them.
 
+    :param drop_output: whether what is in a table is taken out; else a note tells of what none can be taken out of.
+    :raises MaintenanceError: if one has.
     :raises SinkError: if a table cannot tell.
     """
-    for key in keys:
-        batch = expected_on_record(checkpoint, key, tables=checkpoint.tables)
-        tables = [table for sink in recorded.sinks_of(key) for table in sink.tables]
-        kept = (table for table in tables if table.definition.keeps_for_good and not recorded.is_gone(table))
-        yield from filter(None, (unrecorded(checkpoint, table, batch) for table in kept))
+    found = [one for key in keys for one in _without_record(drafting.checkpoint, recorded, in_force, key)]
+    if any(drop_output or not table.definition.keeps_for_good for _, table, _ in found):
+        (first, _, told), others = found[0], dict.fromkeys(key for key, _, _ in found)
+        so = ", ".join(str(key) for key in others if key != first)
+        raise MaintenanceError(f"{told}{f' So it is with batch {so}.' if so else ''} Nothing was done.")
+    for _, _, told in found:
+        drafting.note(told)
+
+
+def _without_record(
+    checkpoint: Checkpoint, recorded: Recorded, in_force: InForce, key: BatchKey
+) -> Iterator[tuple[BatchKey, OpenSink, str]]:
+    batch = expected_on_record(checkpoint, key, tables=checkpoint.tables)
+    wrote = recorded.sinks_of(key)
+    for sink in recorded.usable():
+        for table in sink.tables:
+            stays = table.definition.keeps_for_good and sink in wrote
+            if (stays or in_force.has(table)) and not recorded.is_gone(table):
+                told = recorded.asked(partial(unrecorded, checkpoint), table, batch, of=sink)
+                if told is not None:
+                    yield key, table, told
 
 
 def not_in(attempt: Attempt, table: OpenSink) -> NotIn | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
 
+from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.intake import Intake
 from airflow_provider_microbatch.runtime.job import Stage
@@ -12,7 +13,7 @@ from airflow_provider_microbatch.sinks import Compacted, Compaction, ExpectedBat
 from airflow_provider_microbatch.sinks.delta import protocol
 from airflow_provider_microbatch.sinks.delta.change import Change, Ready
 from airflow_provider_microbatch.sinks.delta.columns import OURS, Columns
-from airflow_provider_microbatch.sinks.delta.log import MERGED, Snapshot, reporting
+from airflow_provider_microbatch.sinks.delta.log import MERGED, Snapshot
 from airflow_provider_microbatch.sinks.delta.merged.merging import Merging
 from airflow_provider_microbatch.sinks.delta.put_back import put_back, restoring, target_of
 from airflow_provider_microbatch.sinks.delta.table import OpenDeltaTable
@@ -73,6 +74,9 @@ class OpenMerged(OpenDeltaTable):
             number = None if snapshot is None else snapshot.number(batch.key)
             return None if number is None else self._history.damage(batch.key, number)
 
+    def _unrecorded(self, snapshot: Snapshot, key: BatchKey) -> str | None:
+        return None  # made again, its changes take the place of the rows that their keys have there
+
     def intake(self) -> Intake | None:
         return None  # a change that deletes its key has no values: which rows the table takes, a change does not tell
 
@@ -89,6 +93,7 @@ class OpenMerged(OpenDeltaTable):
         with self._telling("check the rows"):
             snapshot = self._log.open()
             if snapshot is not None:
+                protocol.check_whole(snapshot, partition_by=(), where=self._where)
                 self._check_kept(snapshot, files=True)
 
     def _check_kept(self, snapshot: Snapshot, *, files: bool = False) -> None:
@@ -105,9 +110,8 @@ class OpenMerged(OpenDeltaTable):
                 return  # the publish that has replaced it was checked
             raise lacking(error, log="the log", where=self._named) from error
         check_like_before(before, self._merge, where=self._named)
-        with reporting("read the commits of", self._home):
-            infos = snapshot.history_after(since)
-            away = put_back(infos, at=snapshot.version, since=since, led_to=target_of)
+        infos = snapshot.history_after(since)
+        away = put_back(infos, at=snapshot.version, since=since, led_to=target_of)
         if away is not None:
             beside = f" That takes out what others have committed since ({away.beside})." if away.beside else ""
             raise SinkError(
