@@ -57,7 +57,8 @@ in_memory = room=$$(df -kP /dev/shm 2>/dev/null | awk 'NR == 2 { print $$4 }' ||
 KEPT := -o tmp_path_retention_policy=failed
 
 test: setup environments imports ## Hold the layers (import-linter) and run the whole test suite.
-	$(call in_memory,10000000); $(BIN)/python -m pytest -n $(WORKERS) $(KEPT) $(PYTEST_ARGS)
+	# One worker more than compute: for minutes one of them waits for what Airflow's scheduler does.
+	$(call in_memory,10000000); $(BIN)/python -m pytest -n $$(( $(WORKERS) + 1 )) $(KEPT) $(PYTEST_ARGS)
 
 # What runs in this process alone: no JVM, no migrated database, no scheduler. For the inner loop; `make test` is the whole.
 FAST := -m "not spark and not airflow and not exchange and not slow and not asked_for" --ignore=tests/scheduler --ignore=tests/demo
