@@ -60,9 +60,9 @@ test: setup environments imports ## Hold the layers (import-linter) and run the 
 	# One worker more than compute: for minutes one of them waits for what Airflow's scheduler does.
 	$(call in_memory,10000000); $(BIN)/python -m pytest -n $$(( $(WORKERS) + 1 )) $(KEPT) $(PYTEST_ARGS)
 
-# What runs in this process alone: no JVM, no migrated database, no scheduler. For the inner loop; `make test` is the whole.
+# What runs in this process alone: no JVM, no database, no scheduler. For the inner loop; `make test` is the whole.
 FAST := -m "not spark and not airflow and not exchange and not slow and not asked_for" --ignore=tests/scheduler --ignore=tests/demo
-test-fast: $(INSTALLED) ## Run the tests without Spark and Airflow: under two minutes.
+test-fast: $(INSTALLED) ## Run the tests without Spark, Airflow and databases: under two minutes.
 	$(call in_memory,1000000); $(BIN)/python -m pytest -q -n $(WORKERS) $(KEPT) $(FAST) $(PYTEST_ARGS)
 
 contract: $(INSTALLED) ## Run the contract suites and print which system passes which case (SYSTEM=posix for one).

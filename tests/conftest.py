@@ -107,7 +107,10 @@ LONGEST_FIRST = (AIRFLOW_SCOPE, METASTORE_SCOPE)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest scopes begin first."""
+    """The longest scopes begin first; and what a database is started for is none of the inner loop's."""
+    for item in items:
+        if "postgres_server" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
     turns = {scope: turn for turn, scope in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: turns.get(scope_of(item.nodeid), len(turns)))
 

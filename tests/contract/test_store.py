@@ -38,7 +38,7 @@ SPAWN = multiprocessing.get_context("spawn")
 WHOLE = 200_000
 
 
-system_name = registered(SYSTEMS, slow=["azure"])
+system_name = registered(SYSTEMS, slow=["azure", "s3", "sql-postgres"])
 
 
 @pytest.fixture

@@ -24,6 +24,8 @@ from tests.sources.beside_writers import read_beside
 from tests.sources.jdbc_world import INSERT, check_lag_waits_for_nobody, ids, opener
 from tests.support.orders_table import OrdersTable, orders_table
 
+pytestmark = pytest.mark.slow  # a database is started
+
 
 @pytest.fixture
 def orders() -> Iterator[OrdersTable]:

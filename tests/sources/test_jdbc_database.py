@@ -36,6 +36,8 @@ from tests.support.inline_engine import InlineEngine
 from tests.support.orders_table import OrdersTable
 from tests.support.postgres import postgres
 
+pytestmark = pytest.mark.slow  # a database is started
+
 
 @pytest.fixture
 def orders() -> Iterator[OrdersTable]:

@@ -25,6 +25,8 @@ from airflow_provider_microbatch.sources.jdbc.sparse import Mark, Sparse, joined
 from tests.sources.jdbc_world import INSERT, ids, in_two_partitions, opener, without, write_anew
 from tests.support.orders_table import OrdersTable, orders_table
 
+pytestmark = pytest.mark.slow  # a database is started
+
 
 @pytest.fixture
 def orders() -> Iterator[OrdersTable]:

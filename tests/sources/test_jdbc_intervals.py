@@ -27,6 +27,8 @@ from airflow_provider_microbatch.sources.jdbc.taken import Taken
 from tests.sources.jdbc_world import in_two_partitions, write_anew
 from tests.sources.lanes_of_a_table import HOUR_MS, T0, InMariaDb, InPostgres, Lanes, Orders, by_hand_at, hours, insert
 
+pytestmark = pytest.mark.slow  # a database is started
+
 YEAR = 365 * 24
 DAY_SECONDS = 86_400
 

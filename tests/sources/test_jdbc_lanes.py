@@ -28,6 +28,8 @@ from tests.sources.lanes_of_a_table import (
     made_again,
 )
 
+pytestmark = pytest.mark.slow  # a database is started
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ends", ["before it wrote", "amid the interval"])
