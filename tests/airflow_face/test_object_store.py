@@ -21,6 +21,8 @@ from tests.execution.world import CODE, World, run_identity
 from tests.support import object_store
 from tests.support.inline_engine import InlineEngine
 
+pytestmark = pytest.mark.slow  # a bucket is served
+
 CONNECTION = {"conn_type": "aws", "login": "AKIALAKE", "password": "the-secret-of-lake"}
 
 

@@ -34,6 +34,8 @@ from tests.support import sql
 from tests.support.cutting_proxy import CuttingProxy, cutting_proxy
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow  # a database is started
+
 MOST_STATEMENTS = 200
 """Of a whole batch, as it was measured: plan, attempt, publish, commit."""
 

@@ -25,6 +25,8 @@ from tests.support import object_store
 from tests.support.faulty_proxy import Answer, Asked, FaultyProxy, Forward, busy, error, truncated
 from tests.support.object_store_server import BUCKET
 
+pytestmark = pytest.mark.slow  # a bucket is served
+
 CHECKPOINT = "0f" * 16
 KEY, SECRET = "AKIALANDING", "the-secret-of-the-landing"
 

@@ -40,6 +40,8 @@ from tests.support.kafka import running
 from tests.support.orders_table import OrdersTable
 from tests.support.slot_table import PUBLICATION, slot_table
 
+pytestmark = pytest.mark.slow  # a database is started
+
 INTERVAL = "interval-20260101T000000Z-20260102T000000Z"
 
 
