@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any, NoReturn
 
 from airflow_provider_microbatch.runtime.failure import BatchFailure
@@ -62,14 +63,13 @@ def refuse_moved_state(before: Sequence[Any], now: Sequence[Any]) -> None:
         for was, is_now in zip(before, now, strict=False)
         if any(_reads_another(one, other, both) for one, other in zip(was, is_now, strict=False))
     ]
-    # Operators of one source, and those of which one reads what the other reads and more, are told by how they are
-    # made; also without its numbers, of which some may be the batch's own.
-    for digest in (1, 2):
-        then, here = (_by(places, digest) for places in (before, now))
-        for at, (was, is_now) in enumerate(zip(then, here, strict=False)):
-            was_elsewhere = any(one == is_now != other for one, other in zip(then, here, strict=False))
-            if was != is_now and (was_elsewhere or _is_turned_round(was, is_now)):
-                moved.append((before[at], now[at]))
+    # By the sources, by how rows are made of them, and by that without its numbers, of which some may be the batch's
+    # own: what was moved was there before, elsewhere. Parts of which one is new have been changed, not moved.
+    for digest in (None, 1, 2):
+        then, here = _by(before, digest), _by(now, digest)
+        if then != here and sorted(chain(*then)) == sorted(chain(*here)):
+            at = next(at for at, (was, is_now) in enumerate(zip(then, here, strict=False)) if was != is_now)
+            moved.append((before[at], now[at]))
     if moved:
         was, is_now = moved[0]
         raise _refusal(
@@ -89,14 +89,9 @@ def _reads_another(was: Sequence[Any], is_now: Sequence[Any], both: frozenset[st
     return not (then <= here or here <= then)
 
 
-def _by(places: Sequence[Any], digest: int) -> Sequence[Any]:
-    return [[[part[0], part[digest]] for part in place] for place in places]
-
-
-def _is_turned_round(was: Sequence[Any], is_now: Sequence[Any]) -> bool:
-    if len(was) != 2 or len(is_now) != 2 or was[0] == is_now[0] or was[1] == is_now[1]:
-        return False
-    return bool(is_now[0] == was[1] or is_now[1] == was[0])
+def _by(places: Sequence[Any], digest: int | None) -> list[list[str]]:
+    """By place, the parts by their sources, and by one of their digests."""
+    return [[str(part[0] if digest is None else [part[0], part[digest]]) for part in place] for place in places]
 
 
 def _told(place: Sequence[Any]) -> str:

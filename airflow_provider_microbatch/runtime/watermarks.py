@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, TypeVar
 
 from airflow_provider_microbatch.runtime.query_plan import Query
@@ -34,7 +35,7 @@ class Streams:
 
 def streams_of(nodes: Sequence[Any], before: Mapping[str, str]) -> Streams:
     """The streams, by names that stay the same from batch to batch: the sources that lie below, the column and the
-    delay; where several have these, their turn, or if they have changed places, the turn of before.
+    delay; where several have these, a turn, which is that of before of the one whose rows are made alike.
 
     :param nodes: of Spark's analyzed plan.
     :param before: what :attr:`Streams.made` was in the batch before.
@@ -46,14 +47,25 @@ def streams_of(nodes: Sequence[Any], before: Mapping[str, str]) -> Streams:
             alike.setdefault(name, {}).setdefault(node.nodeId().toString(), query.digest(node))
     names, made = dict[str, str](), dict[str, str]()
     for name, ids in alike.items():
-        turns = [f"{name}#{turn}" if turn > 1 else name for turn in range(1, len(ids) + 1)]
-        then = [before.get(turn) for turn in turns]
-        if sorted(map(str, then)) == sorted(ids.values()):
-            left = list(zip(turns, then, strict=True))
-            turns = [left.pop([was for _, was in left].index(digest))[0] for digest in ids.values()]
-        names |= zip(ids, turns, strict=True)
-        made |= zip(turns, ids.values(), strict=True)
+        left = {turn: was for turn, was in before.items() if turn == name or turn.startswith(f"{name}#")}
+        new = (turn for turn in _turns(name) if turn not in before)
+        turns = dict[str, str]()
+        for id, digest in ids.items():
+            known = next((turn for turn, was in left.items() if was == digest), None)
+            if known is not None:
+                turns[id] = known
+                del left[known]
+        rest = [id for id in ids if id not in turns]
+        # One that nobody knows goes on from no other's watermark: its rows would be late by it.
+        turns |= zip(rest, list(left) if len(left) == len(rest) else new, strict=False)
+        names |= turns
+        made |= {turns[id]: digest for id, digest in ids.items()}
     return Streams(names=names, made=made)
+
+
+def _turns(name: str) -> Iterator[str]:
+    yield name
+    yield from (f"{name}#{turn}" for turn in count(2))
 
 
 def renamed(before: Mapping[str, V], of: Callable[[str], str]) -> dict[str, V]:

@@ -18,7 +18,7 @@ from airflow_provider_microbatch.upkeep.commands.site import Recorded
 def check_state(checkpoint: Checkpoint, recorded: Recorded) -> Iterator[Finding]:
     """A finding if files are gone, by their names, of the state that the newest committed batch of the live lane has
     left. Of what a query has left nobody can tell before the first attempt of this package has looked."""
-    with suppress(CheckpointError, SinkError):  # the looks at the logs and the table report it
+    with suppress(CheckpointError, SinkError, OSError):  # of what cannot be read nobody says that it is gone
         number = checkpoint.commit_log.latest_id()
         commit = None if number is None else checkpoint.commit_log.get(number)
         if number is None or commit is None or commit.progress.get("state") is None:

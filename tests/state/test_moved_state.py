@@ -25,9 +25,16 @@ MOVED: dict[str, tuple[Places, Places]] = {
     "the first and the third": ([[part("ab"), C], [A, B]], [[part("bc"), A], [C, B]]),
     "two operators of one source": ([[part("a", "x")], [part("a", "y")]], [[part("a", "y")], [part("a", "x")]]),
     "sides of one source": ([[part("a", "x"), part("a", "y")]], [[part("a", "y"), part("a", "x")]]),
-    "one of which was changed": ([[part("a", "x"), part("a", "y")]], [[part("a", "y"), part("a", "z")]]),
     "beside a number of the batch": ([[part("a", "x1"), part("a", "y1")]], [[part("a", "y2"), part("a", "x2")]]),
     "of which one reads more": ([[part("ab", "x")], [part("a", "y")]], [[part("a", "y")], [part("ab", "x")]]),
+}
+
+MOVED |= {
+    "of which one reads more, and whose text is another in each batch": (
+        [[part("a", "p")], [part("ab", "q")]],
+        [[part("ab", "r")], [part("a", "s")]],
+    ),
+    "so are sides": ([[part("a", "p"), part("ab", "q")]], [[part("ab", "r"), part("a", "s")]]),
 }
 
 STAYING: dict[str, tuple[Places, Places]] = {
@@ -39,6 +46,10 @@ STAYING: dict[str, tuple[Places, Places]] = {
     "a source is removed from a side": ([[A, part("ab", "u")]], [[A, A]]),
     "a source is added to one": ([[A], [part("ab", "u")]], [[part("ab", "v")], [part("ab", "u")]]),
     "a source in the place of another": ([[A], [B]], [[C], [B]]),
+    "each is what the next one was in the batch before": (
+        [[part("a", "d5")], [part("a", "d4")]],
+        [[part("a", "d6")], [part("a", "d5")]],
+    ),
     "two sides alike": ([[A, A]], [[A, A]]),
     "nothing is known of the batch before": ([], [[A], [B]]),
 }

@@ -165,3 +165,15 @@ def test_streams_of_one_source_go_on_though_each_batch_writes_its_number_into_th
     world.lands("orders", (1, "00:00"), (2, "20:00"))
     world.lands("orders", (19, "20:00"))
     assert world.rows == [{"id": 1, "met": False}]
+
+
+def test_a_stream_does_not_go_on_from_the_watermark_of_one_that_is_gone(tmp_path: Path, engine: SessionEngine) -> None:
+    """Its rows would be late by it."""
+    world = InTurn(tmp_path, engine, "tests.state.transforms:minutes")
+    world.sources = ("orders",)
+    world.lands("orders", (1, "00:00"), (11, "20:00"))
+    world.transform = "tests.state.transforms:minutes_of_small"
+    world.lands("orders", (2, "10:00"))
+    world.lands("orders", (3, "10:30"))
+    world.lands("orders", (4, "21:30"))
+    assert [(row["minute"], row["count"]) for row in world.rows] == [("00:00", 1), ("00:10", 2), ("00:20", 1)]

@@ -212,6 +212,22 @@ def met_or_not(batch: Batch) -> DataFrame:
     return small.join(large, within, "leftOuter").select("small.id", F.expr("large.id IS NOT NULL").alias("met"))
 
 
+def minutes(batch: Batch, *, large: bool = True) -> DataFrame:
+    """Orders by minute; those of small and of large ids are streams of their own."""
+    from pyspark.sql import functions as F
+
+    orders = batch.sources["orders"]
+    small = orders.where("id < 10").withWatermark("at", "30 seconds")
+    both = small.union(orders.where("id >= 10").withWatermark("at", "30 seconds")) if large else small
+    by = both.groupBy(F.window("at", "1 minute")).count()
+    return by.select(F.date_format("window.start", "HH:mm").alias("minute"), "count")
+
+
+def minutes_of_small(batch: Batch) -> DataFrame:
+    """The same, without the large ids."""
+    return minutes(batch, large=False)
+
+
 def sales_paid(batch: Batch) -> DataFrame:
     """As :func:`paid`, of orders that have another name."""
     return paid(batch, "sales")
