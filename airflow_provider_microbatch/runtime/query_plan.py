@@ -44,8 +44,12 @@ def nodes_of(result: DataFrame) -> Iterator[Any]:
     while left:
         node = left.pop()
         yield node
-        children = node.children()
-        left += [children.apply(number) for number in range(children.size())]
+        left += each(node.children())
+
+
+def each(found: Any) -> Iterator[Any]:
+    """The elements of a sequence of Scala's."""
+    return map(found.apply, range(found.size()))
 
 
 def source_of(leaf: Any) -> str | None:
@@ -66,7 +70,7 @@ class Query:
     """
 
     def __init__(self, nodes: Sequence[Any]) -> None:
-        self._whole = nodes[0]
+        self.nodes = nodes
         parts = (node for node in nodes if node.getClass().getSimpleName() == "CTERelationDef")
         self._named = {part.id(): part.child() for part in parts}
 
@@ -75,7 +79,7 @@ class Query:
         each side of a join: the sources of its rows, a digest of how they are made, and one in which no number counts,
         since a transform may name the batch's own."""
         found = []
-        for node in filter(keeps_state, self._walk(self._whole)):
+        for node in filter(keeps_state, self._walk(self.nodes[0])):
             parts = [node.left(), node.right()] if node.getClass().getSimpleName() == "Join" else [node]
             texts = ((part, self._text(part)) for part in parts)
             found.append([[self.sources(part), _digest(text), _digest(_NUMBER.sub("", text))] for part, text in texts])
@@ -90,37 +94,32 @@ class Query:
         return _digest(self._text(node))
 
     def _walk(self, node: Any) -> Iterator[Any]:
-        kind = node.getClass().getSimpleName()
-        if kind == "WithCTE":
-            yield from self._walk(node.plan())
-        elif kind == "CTERelationRef":
-            yield from self._walk(self._named[node.cteId()])
+        part = node.plan() if node.getClass().getSimpleName() == "WithCTE" else self._part(node)
+        if part is not None:
+            yield from self._walk(part)
         else:
             yield node
-            children = node.children()
-            for number in range(children.size()):
-                yield from self._walk(children.apply(number))
+            for child in each(node.children()):
+                yield from self._walk(child)
 
     def _leaves(self, node: Any) -> Iterator[Any]:
-        leaves = node.collectLeaves()
-        for leaf in (leaves.apply(number) for number in range(leaves.size())):
-            if leaf.getClass().getSimpleName() == "CTERelationRef":
-                yield from self._leaves(self._named[leaf.cteId()])
-            else:
-                yield leaf
+        for leaf in each(node.collectLeaves()):
+            part = self._part(leaf)
+            yield from (leaf,) if part is None else self._leaves(part)
 
     def _text(self, node: Any) -> str:
         text = _OF_ONE_QUERY.sub("", _LEAF.sub(r"\1source", node.treeString()))
-        leaves = node.collectLeaves()
-        refs = (leaf for leaf in (leaves.apply(number) for number in range(leaves.size())))
-        named = [self._named[one.cteId()] for one in refs if one.getClass().getSimpleName() == "CTERelationRef"]
+        named = (part for part in map(self._part, each(node.collectLeaves())) if part is not None)
         return "\n".join([text, *map(self._text, named)])
+
+    def _part(self, node: Any) -> Any:
+        """The part of the query that a node stands for by its name; None if it stands for itself."""
+        return self._named[node.cteId()] if node.getClass().getSimpleName() == "CTERelationRef" else None
 
 
 def keeps_state(node: Any) -> bool:
     """Whether Spark keeps state of what has come so far, for the node."""
-    kind, children = node.getClass().getSimpleName(), node.children()
-    streams = [children.apply(number).isStreaming() for number in range(children.size())]
+    kind, streams = node.getClass().getSimpleName(), [child.isStreaming() for child in each(node.children())]
     # Beside the stream of a processor there is its initial state, which is none.
     return (kind in _KEEPING and all(streams)) or (kind.startswith(PROCESSOR) and any(streams))
 

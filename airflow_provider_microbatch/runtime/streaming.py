@@ -162,7 +162,8 @@ def run_query(
         refuse_other_spark(str(before.get("sparkVersion", spark.version)), spark.version)
     if before is not None and not before["ids"]:
         refuse_first_operator(nodes)
-    places = Query(nodes).places()
+    planned = Query(nodes)
+    places = planned.places()
     if before is not None:
         refuse_moved_state(before.get("places", places), places)
     with failing_as("runtime"):
@@ -182,7 +183,7 @@ def run_query(
             timestamp_ms=job.batch_timestamp_ms,
             conf=conf,
         )
-        streams = streams_of(nodes, (before or {}).get("streams", {}))
+        streams = streams_of(planned, (before or {}).get("streams", {}))
         named = streams.names
     ends = streaming.bounded and bool(named)
     told = Path(streaming.folder) / TOLD

@@ -8,12 +8,12 @@ its state, and the next one goes on from there, by the rule of Spark's ``Waterma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, TypeVar
 
-from airflow_provider_microbatch.runtime.query_plan import Query
+from airflow_provider_microbatch.runtime.query_plan import Query, each
 
 V = TypeVar("V")
 
@@ -33,15 +33,14 @@ class Streams:
     made: Mapping[str, str]
 
 
-def streams_of(nodes: Sequence[Any], before: Mapping[str, str]) -> Streams:
+def streams_of(query: Query, before: Mapping[str, str]) -> Streams:
     """The streams, by names that stay the same from batch to batch: the sources that lie below, the column and the
     delay; where several have these, a turn, which is that of before of the one whose rows are made alike.
 
-    :param nodes: of Spark's analyzed plan.
     :param before: what :attr:`Streams.made` was in the batch before.
     """
-    alike, query = dict[str, dict[str, str]](), Query(nodes)
-    for node in nodes:
+    alike = dict[str, dict[str, str]]()
+    for node in query.nodes:
         if node.getClass().getSimpleName() == "EventTimeWatermark":
             name = f"{_together(query.sources(node))}: {node.eventTime().name()} - {node.delay().toString()}"
             alike.setdefault(name, {}).setdefault(node.nodeId().toString(), query.digest(node))
@@ -111,6 +110,5 @@ def of_query(own: int, found: Mapping[str, int], names: Mapping[str, str], *, po
 
 def _below(plan: Any) -> Iterator[Any]:
     yield plan
-    children = plan.children()
-    for number in range(children.size()):
-        yield from _below(children.apply(number))
+    for child in each(plan.children()):
+        yield from _below(child)
