@@ -23,6 +23,8 @@ class History:
         self._infos = infos
         self._now = now
         self._files = dict[int, int | None]()
+        self._last = dict[str, str]()
+        self._next: int | None = now.version
 
     def since(self, key: BatchKey, number: str) -> tuple[Sequence[Mapping[str, Any]], int | None]:
         """The commits since the batch was published, newest first, and the version of that; all, and None, if it is not
@@ -49,22 +51,27 @@ class History:
     def last_of(self, key: BatchKey) -> int | None:
         """Number of the manifest that the table's rows of the batch were published by, through each RESTORE to what was
         there at its version; None if the history does not tell."""
-        told = self._last.get(str(key), "")
+        batch = str(key)
+        # For all batches it is gone through once, and no further than asked: a RESTORE to a moment takes an opening of
+        # each version that it may have led to.
+        while batch not in self._last and self._next is not None:
+            self._next = self._read(self._next)
+        told = self._last.get(batch, "")
         return int(told, 16) if _NUMBER.fullmatch(told) else None
 
+    def _read(self, at: int) -> int | None:
+        """Note of which batch the commit is, and return the version that it came upon; None if nobody can tell."""
+        info = self._by_version.get(at)
+        if info is None:
+            return None
+        if is_ours(info):
+            self._last.setdefault(str(info["microbatch"].get("batch")), str(info["microbatch"].get("manifest")))
+        back = self._led_to(min(self._by_version), info) if is_restore(info) else at - 1
+        return None if back is None or back >= at else back  # anybody may write an info
+
     @cached_property
-    def _last(self) -> dict[str, str]:
-        """By batch, the number of the manifest of the last commit of it that has led to the table as it is now."""
-        at, told, found = self._now.version, {info["version"]: info for info in self._infos}, dict[str, str]()
-        while (info := told.get(at)) is not None:
-            ours = info.get("microbatch")
-            if isinstance(ours, Mapping):
-                found.setdefault(str(ours.get("batch")), str(ours.get("manifest")))
-            back = self._led_to(min(told), info) if is_restore(info) else at - 1
-            if back is None or back >= at:  # anybody may write an info
-                break
-            at = back
-        return found
+    def _by_version(self) -> Mapping[int, Mapping[str, Any]]:
+        return {info["version"]: info for info in self._infos}
 
     def _led_to(self, since: int, info: Mapping[str, Any]) -> int | None:
         """The version that a RESTORE has gone back to. For one to a moment, the newest version with the files that it
