@@ -153,6 +153,11 @@ class RunIdentity:
             return None
         return self.run_started > other.run_started
 
+    @property
+    def in_words(self) -> str:
+        """The task that somebody is to clear."""
+        return f"task {self.task_id!r} of run {self.run_id!r} of DAG {self.dag_id!r}"
+
 
 def _is_of_a_remade_run(newer: RunIdentity, older: RunIdentity) -> bool:
     """Whether the newer of two tries is of a run that was made after the older try's run was deleted."""

@@ -344,7 +344,7 @@ class OpenLetters(OpenSource):
         if batch.key.lane == LETTERS or self._refusal(batch) is not None:
             return None
         run = batch.planned_by
-        whose = "its task" if run is None else f"task {run.task_id!r} of run {run.run_id!r} of DAG {run.dag_id!r}"
+        whose = "its task" if run is None else run.in_words
         return f"clear {whose}: that makes the batch's rows and its dead letters anew."
 
     def _refusal(self, batch: BatchSummary) -> str | None:

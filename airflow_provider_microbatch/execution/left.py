@@ -70,7 +70,7 @@ def find_left(checkpoint: Checkpoint) -> list[Finding]:
             found.append(_left_letters(checkpoint, key))
             continue
         run = entry.run if entry is not None else None
-        whose = f"task {run.task_id!r} of run {run.run_id!r} of DAG {run.dag_id!r}" if run else "its interval's task"
+        whose = run.in_words if run else "its interval's task"
         found.append(
             Finding(
                 kind="left",

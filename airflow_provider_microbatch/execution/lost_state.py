@@ -84,9 +84,7 @@ def _made_again(kept: KeptStates, sink: OpenSink, *, number: int) -> str:
     entry = checkpoint.lane(LIVE).offset_log.get(number)
     if rewind is None or entry is None or entry.run is None:
         return ANEW
-    run = entry.run
     return (
-        f"{rewind} takes back what was planned after batch {LIVE}/{number}; then clear task {run.task_id!r} of run "
-        f"{run.run_id!r} of DAG {run.dag_id!r}, which makes that batch and its state again. That serves if its own "
-        f"files alone are damaged; else {ANEW}"
+        f"{rewind} takes back what was planned after batch {LIVE}/{number}; then clear {entry.run.in_words}, which "
+        f"makes that batch and its state again. That serves if its own files alone are damaged; else {ANEW}"
     )

@@ -34,7 +34,7 @@ def batch_back(checkpoint: Checkpoint, recorded: Recorded, key: BatchKey) -> str
         if not can_be_rewound:
             return restored.capitalize()
         return f"{rewind} runs it and all after it again. If a source cannot be read again, {restored}"
-    clear = f"Clear task {run.task_id!r} of run {run.run_id!r} of DAG {run.dag_id!r}" if run else "Clear its task"
+    clear = f"Clear {run.in_words}" if run else "Clear its task"
     if run is not None and commit is not None and commit.run is not None and commit.run.task_id != run.task_id:
         clear += ' with all that comes after it ("Downstream")'  # of the steps only the first has planned it
     again = (
