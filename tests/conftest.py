@@ -126,6 +126,27 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Scopes(config, log)
 
 
+@pytest.fixture
+def as_nobody(tmp_path: Path) -> Iterator[None]:
+    """Rights are not checked for root: go on as another user, in a folder that is this user's."""
+    if os.geteuid() != 0:
+        yield
+        return
+    nobody = 65534
+    opened = [folder for folder in tmp_path.parents if folder.stat().st_mode & 0o005 != 0o005]
+    modes = [(folder, folder.stat().st_mode) for folder in opened]
+    for folder in opened:
+        folder.chmod(0o755)
+    os.chown(tmp_path, nobody, nobody)
+    os.seteuid(nobody)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        for folder, mode in modes:
+            folder.chmod(mode & 0o7777)
+
+
 @pytest.fixture(scope="session")
 def airflow_home() -> Path:
     """The session's Airflow home; ``dags`` in it is the DAGs folder."""

@@ -29,6 +29,10 @@ ANEW = "begin a checkpoint and a table of their own, which read from the beginni
 """What is left to a pipeline where no rewind goes on, in words."""
 
 
+class CannotTell(CheckpointError):
+    """Which state is there cannot be told, as of a folder that cannot be read: it may be whole."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class KeptStates:
     """The states of the live batches, as far as the names of their files tell.
@@ -48,17 +52,17 @@ class KeptStates:
         return self._ids(number) is not None and not self.missing(number)
 
     def missing(self, number: int) -> str | None:
-        """A file that the state after the batch is read from and that is not there; None if there is none."""
+        """A file that the state after the batch is read from and that is not there; None if there is none.
+
+        :raises CannotTell: if a file or folder cannot be read.
+        :raises CheckpointError: if an entry of the logs cannot.
+        :raises SinkError: if a table cannot tell.
+        """
         state = self._state(number) or {}
-        schemas = state.get("schemas", {})
-        for operator in state.get("ids", {}):
-            # Of a query's batch whose columns nobody knows any more.
-            if operator not in schemas and (self._folder / operator / SCHEMAS).is_dir():
-                return f"{operator}/{ADDRESSES}"
-        for operator, told in schemas.items():
-            for name in names_in(told):
-                if not (self._folder / operator / SCHEMAS / name).exists():
-                    return f"{operator}/{SCHEMAS}/{name}"
+        with _telling():
+            schema = self._missing_schema(state)
+        if schema is not None:
+            return schema
         for batch_id in itertools.count(number, -1):
             ids = self._ids(batch_id)
             if ids is None:
@@ -68,6 +72,18 @@ class KeptStates:
                     return f"{batch_id + 1}_{id}"
             if all(self._files[batch_id + 1, id] == "zip" for id in ids):
                 return self._unreadable(batch_id, ids)  # a snapshot is read by itself
+        return None
+
+    def _missing_schema(self, state: Mapping[str, Any]) -> str | None:
+        schemas = state.get("schemas", {})
+        for operator in state.get("ids", {}):
+            # Of a query's batch whose columns nobody knows any more.
+            if operator not in schemas and (self._folder / operator / SCHEMAS).is_dir():
+                return f"{operator}/{ADDRESSES}"
+        for operator, told in schemas.items():
+            for name in names_in(told):
+                if not (self._folder / operator / SCHEMAS / name).exists():
+                    return f"{operator}/{SCHEMAS}/{name}"
         return None
 
     def _unreadable(self, batch_id: int, ids: Sequence[str]) -> str | None:
@@ -124,7 +140,7 @@ def _telling() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CheckpointError(f"which state is there cannot be told: {error}") from error
+        raise CannotTell(f"which state is there cannot be told: {error}") from error
 
 
 def kept_states(checkpoint: Checkpoint, sinks: Sequence[OpenSink]) -> KeptStates | None:

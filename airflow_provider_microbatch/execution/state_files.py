@@ -100,7 +100,7 @@ def unreadable_snapshot(state: Path, version: int, ids: Collection[str]) -> str 
             except Exception:  # any, as the archive's reader does
                 return str((where / name).relative_to(state))
             for kind in {"SSTs", "logs"}.intersection(names):
-                with opened_below(folder, kind) as inner:
+                with opened_below(folder, where / kind) as inner:
                     if inner is None:
                         raise OSError(f"{where / kind} cannot be opened")
                     parts -= {part.name for part in entries_of(inner)}
@@ -135,7 +135,7 @@ def _remove_parts(folder: int, where: Path, names: Sequence[str], needed: Needed
             return 0
     removed = 0
     for kind in {"SSTs", "logs"}.intersection(names):
-        with opened_below(folder, kind) as parts:
+        with opened_below(folder, where / kind) as parts:
             if parts is None:
                 continue
             for part in entries_of(parts):

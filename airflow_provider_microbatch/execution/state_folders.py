@@ -7,6 +7,7 @@ snapshot is bounded, whatever its archive says of itself.
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import logging
@@ -29,12 +30,16 @@ _HOLD = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Without waiting for who writes into a pipe.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
+_NONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+"""What opening a folder says of one that was removed meanwhile, and of a link that took its place."""
+
 
 def state_folders(state: Path) -> Iterator[tuple[int, Path, list[str]]]:
     """The folder of state and those below it, each open, with its path for messages and the names in it. Links are
     logged and passed over. A folder that is not there has none.
 
     :raises NotADirectoryError: if the folder itself is a link, or no folder.
+    :raises OSError: if one of them cannot be read.
     """
     try:
         folder = os.open(state, _HOLD)
@@ -56,7 +61,7 @@ def _below(folder: int, where: Path, depth: int) -> Iterator[tuple[int, Path, li
         if entry.is_symlink():
             log.warning("%s is a link, and none of Spark's: look who put it there, and remove it", where / entry.name)
         elif depth and entry.is_dir(follow_symlinks=False):
-            with opened_below(folder, entry.name) as inner:
+            with opened_below(folder, where / entry.name) as inner:
                 if inner is not None:
                     yield from _below(inner, where / entry.name, depth - 1)
 
@@ -68,12 +73,18 @@ def entries_of(folder: int) -> list[os.DirEntry[str]]:
 
 
 @contextmanager
-def opened_below(folder: int, name: str) -> Iterator[int | None]:
-    """A folder in an open folder, open; None if it is not there, not to be read, or a link."""
+def opened_below(folder: int, path: Path) -> Iterator[int | None]:
+    """A folder in an open folder, open; None if it is not there, or a link.
+
+    :param path: where the folder lies, for messages too.
+    :raises OSError: if it cannot be opened: what is in it is not gone, and is not taken for it.
+    """
     try:
-        inner = os.open(name, _HOLD, dir_fd=folder)
+        inner = os.open(path.name, _HOLD, dir_fd=folder)
     except OSError as error:
-        log.debug("%s is passed over: %s", name, error)
+        if error.errno not in _NONE:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        log.debug("%s is passed over: %s", path, error)
         yield None
         return
     try:

@@ -34,12 +34,15 @@ _OF_ONE_QUERY = re.compile(
     r"|(?<=CTERelationDef )\d+"
 )
 """Ids that are others in each query: of expressions, of objects in memory, of watermarks and of parts by name."""
+_CLASS = re.compile(rb"[0-9a-f]{32}")
 _NUMBER = re.compile(r"-?\d+")
+_ALL_COLUMNS = 2**31 - 1
+"""Of a node, in Spark's text of it, which names 25 unless it is asked for more."""
 _LEAF = re.compile(r"^(\W*)Streaming(?:Execution)?Relation.*$", re.MULTILINE)
 
 
-def nodes_of(result: DataFrame) -> Iterator[Any]:
-    """The nodes of the analyzed plan."""
+def _nodes_of(result: DataFrame) -> Iterator[Any]:
+    """The nodes of the analyzed plan, the whole first."""
     left = [result._jdf.queryExecution().analyzed()]
     while left:
         node = left.pop()
@@ -66,12 +69,14 @@ def source_of(leaf: Any) -> str | None:
 class Query:
     """A query, with the parts that its transform names (``WITH``) in the places where it names them, as Spark runs it.
 
-    :param nodes: of the analyzed plan, the whole first.
+    :param result: the frame that the transform made of the streams.
     """
 
-    def __init__(self, nodes: Sequence[Any]) -> None:
-        self.nodes = nodes
-        parts = (node for node in nodes if node.getClass().getSimpleName() == "CTERelationDef")
+    def __init__(self, result: DataFrame) -> None:
+        self.nodes: Sequence[Any] = list(_nodes_of(result))
+        # No ids of operators, and no columns of their own beside them, which Spark 4.0 does not know.
+        self._neither = [False] if is_4_0(result.sparkSession.version) else [False, False]
+        parts = (node for node in self.nodes if node.getClass().getSimpleName() == "CTERelationDef")
         self._named = {part.id(): part.child() for part in parts}
 
     def places(self) -> list[list[list[Any]]]:
@@ -82,7 +87,10 @@ class Query:
         for node in filter(keeps_state, self._walk(self.nodes[0])):
             parts = [node.left(), node.right()] if node.getClass().getSimpleName() == "Join" else [node]
             texts = ((part, self._text(part)) for part in parts)
-            found.append([[self.sources(part), _digest(text), _digest(_NUMBER.sub("", text))] for part, text in texts])
+            made = _function_of(node)
+            found.append(
+                [[self.sources(part), _digest(text + made), _digest(_NUMBER.sub("", text))] for part, text in texts]
+            )
         return found
 
     def sources(self, node: Any) -> list[str]:
@@ -108,7 +116,8 @@ class Query:
             yield from (leaf,) if part is None else self._leaves(part)
 
     def _text(self, node: Any) -> str:
-        text = _OF_ONE_QUERY.sub("", _LEAF.sub(r"\1source", node.treeString()))
+        told = node.treeString(True, False, _ALL_COLUMNS, *self._neither)
+        text = _OF_ONE_QUERY.sub("", _LEAF.sub(r"\1source", told))
         named = (part for part in map(self._part, each(node.collectLeaves())) if part is not None)
         return "\n".join([text, *map(self._text, named)])
 
@@ -117,11 +126,26 @@ class Query:
         return self._named[node.cteId()] if node.getClass().getSimpleName() == "CTERelationRef" else None
 
 
+def is_4_0(version: str) -> bool:
+    """Whether it is a version of Spark 4.0, which is apart in some things."""
+    return version.startswith("4.0.")
+
+
 def keeps_state(node: Any) -> bool:
     """Whether Spark keeps state of what has come so far, for the node."""
     kind, streams = node.getClass().getSimpleName(), [child.isStreaming() for child in each(node.children())]
     # Beside the stream of a processor there is its initial state, which is none.
     return (kind in _KEEPING and all(streams)) or (kind.startswith(PROCESSOR) and any(streams))
+
+
+def _function_of(node: Any) -> str:
+    """The Python function that keeps the node's state, of whose code Spark's text says nothing: as Spark pickles it for
+    its workers, in numbers, without the ids that this gives classes."""
+    kind = node.getClass().getSimpleName()
+    if not ("InPandas" in kind or "InPySpark" in kind):
+        return ""
+    pickled = bytes(int(one) % 256 for one in node.functionExpr().func().command().mkString(",").split(","))
+    return _CLASS.sub(b"", pickled).hex()
 
 
 def _digest(text: str) -> str:

@@ -26,7 +26,7 @@ from airflow_provider_microbatch.runtime.other_state import (
     refuse_other_spark,
     refuse_other_state,
 )
-from airflow_provider_microbatch.runtime.query_plan import PROCESSOR, SOURCE, Query, nodes_of, source_of
+from airflow_provider_microbatch.runtime.query_plan import PROCESSOR, SOURCE, Query, source_of
 from airflow_provider_microbatch.runtime.streaming_folder import (
     ROWS,
     TOLD,
@@ -154,15 +154,14 @@ def run_query(
             "of a pipeline with stateful=True the transform returned a frame that is no stream; make it of "
             "batch.sources, or leave out stateful=True",
         )
-    nodes = list(nodes_of(result))
+    planned = Query(result)
     if streaming.bounded:
-        _check_clock(nodes)
+        _check_clock(planned.nodes)
     before = streaming.before
     if before is not None:
         refuse_other_spark(str(before.get("sparkVersion", spark.version)), spark.version)
     if before is not None and not before["ids"]:
-        refuse_first_operator(nodes)
-    planned = Query(nodes)
+        refuse_first_operator(planned.nodes)
     places = planned.places()
     if before is not None:
         refuse_moved_state(before.get("places", places), places)

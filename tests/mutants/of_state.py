@@ -68,7 +68,7 @@ MUTATIONS = [
         name="the first operator that keeps state comes behind batches without one",
         why="the batch fails for ever, with the transform of before too",
         file="runtime/streaming.py",
-        old="        refuse_first_operator(nodes)\n",
+        old="        refuse_first_operator(planned.nodes)\n",
         new="        pass\n",
         tests=(REFUSALS,),
     ),

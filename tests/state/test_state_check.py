@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.verify import Finding
 from airflow_provider_microbatch.cli.main import main
-from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.exceptions import CheckpointError, EngineError
 from airflow_provider_microbatch.execution import state_files
 from airflow_provider_microbatch.runtime.streaming import SNAPSHOT_EVERY
 from airflow_provider_microbatch.upkeep.table_check import check_table
@@ -113,8 +113,27 @@ def test_a_torn_commit_hides_no_finding(tmp_path: Path) -> None:
     assert "repair" in text
 
 
-def test_state_that_cannot_be_read_is_not_said_to_be_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_that_cannot_be_read_is_not_said_to_be_gone(tmp_path: Path, as_nobody: None) -> None:
     """As by another user."""
+    world = CountingWorld(tmp_path)
+    for number in range(2):
+        make(world, number)
+    folder = tmp_path / "checkpoint" / "state" / "0" / "0"
+    folder.chmod(0)
+    try:
+        (finding,) = found(world)
+        assert (finding.kind, str(folder) in finding.message) == ("state", True)
+        assert "cannot be told" in finding.message
+        assert "rewind" not in finding.repair
+        world.come(3)
+        with pytest.raises(EngineError):  # and no error that names a rewind
+            world.run(2, world.engine(before_stage=tell("read", "Permission denied")))
+    finally:
+        folder.chmod(0o755)
+    assert found(world) == []
+
+
+def test_a_snapshot_that_cannot_be_read_is_not_said_to_be_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = CountingWorld(tmp_path)
     for number in range(SNAPSHOT_EVERY + 1):
         make(world, number)
@@ -123,4 +142,6 @@ def test_state_that_cannot_be_read_is_not_said_to_be_gone(tmp_path: Path, monkey
         raise PermissionError(13, "Permission denied", name)
 
     monkeypatch.setattr(state_files, "parts_of", refused)
-    assert found(world) == []
+    (finding,) = found(world)
+    assert "cannot be told" in finding.message
+    assert "rewind" not in finding.repair

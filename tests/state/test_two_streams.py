@@ -177,3 +177,22 @@ def test_a_stream_does_not_go_on_from_the_watermark_of_one_that_is_gone(tmp_path
     world.lands("orders", (3, "10:30"))
     world.lands("orders", (4, "21:30"))
     assert [(row["minute"], row["count"]) for row in world.rows] == [("00:00", 1), ("00:10", 2), ("00:20", 1)]
+
+
+@pytest.mark.parametrize("transform", ["of_wide_rows", "by_two_processors"])
+def test_operators_of_one_source_are_told_apart_by_what_spark_leaves_out_of_its_text(
+    tmp_path: Path, engine: SessionEngine, transform: str
+) -> None:
+    """Columns beyond the first 25, and the code of a processor."""
+    world = InTurn(tmp_path, engine, f"tests.state.transforms:{transform}")
+    world.sources = ("orders",)
+    world.options["output_mode"] = "update"
+    world.lands("orders", (1, "00:00"))
+    world.lands("orders", (1, "00:10"))
+    assert [(row["of"], row["total"]) for row in world.rows[-2:]] == [("rows", 2), ("tens", 20)]
+    world.transform = f"tests.state.transforms:{transform}_turned_round"
+    with pytest.raises(TransformError, match="have changed places"):
+        world.lands("orders", (1, "00:20"))
+    world.transform = f"tests.state.transforms:{transform}"
+    world.rests()
+    assert [(row["of"], row["total"]) for row in world.rows[-2:]] == [("rows", 3), ("tens", 30)]

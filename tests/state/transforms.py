@@ -373,3 +373,59 @@ def reminders(batch: Batch, kept: str = "rows long") -> DataFrame:
 def reminders_by_text(batch: Batch) -> DataFrame:
     """The same with the value as text."""
     return reminders(batch, "rows string")
+
+
+def of_wide_rows(batch: Batch, names: tuple[str, str] = ("rows", "tens")) -> DataFrame:
+    """Two sums by id, of columns that come last of many."""
+    from pyspark.sql import functions as F
+
+    many = [F.lit(number).alias(f"c{number}") for number in range(30)]
+    added = {"rows": F.col("id"), "tens": F.col("id") * 10}
+    first, second = (
+        batch.sources["orders"]
+        .select("id", *many, added[name].alias("added"))
+        .groupBy("id")
+        .agg(F.sum("added").alias("total"))
+        .select("id", F.lit(name).alias("of"), "total")
+        for name in names
+    )
+    return first.union(second)
+
+
+def of_wide_rows_turned_round(batch: Batch) -> DataFrame:
+    """The same, in the opposite order."""
+    return of_wide_rows(batch, ("tens", "rows"))
+
+
+def by_two_processors(batch: Batch, names: tuple[str, str] = ("rows", "tens")) -> DataFrame:
+    """Two sums by id, kept by processors that keep the same types."""
+    first, second = (
+        batch.sources["orders"]
+        .groupBy("id")
+        .transformWithStateInPandas(_sum_of(name), "id long, of string, total long", "Update", "None")
+        for name in names
+    )
+    return first.union(second)
+
+
+def by_two_processors_turned_round(batch: Batch) -> DataFrame:
+    """The same, in the opposite order."""
+    return by_two_processors(batch, ("tens", "rows"))
+
+
+def _sum_of(name: str) -> StatefulProcessor:
+    from pyspark.sql.streaming import StatefulProcessor
+
+    class Sum(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            self.total = handle.getValueState("total", "total long")
+
+        def handleInputRows(self, key: Any, rows: Iterator[pandas.DataFrame], timerValues: Any) -> Any:
+            import pandas
+
+            (total,) = self.total.get() or (0,)
+            total += sum(len(frame) for frame in rows) * (10 if name == "tens" else 1)
+            self.total.update((total,))
+            yield pandas.DataFrame({"id": key[0], "of": [name], "total": [total]})
+
+    return Sum()
