@@ -125,6 +125,9 @@ def _remove_parts(folder: int, where: Path, names: Sequence[str], needed: Needed
             named.update(parts_of(folder, name))
         except FileNotFoundError:
             continue  # removed just now, as no longer needed
+        except OSError as error:
+            log.warning("%s cannot be read: the parts beside it are kept (%s)", where / name, error)
+            return 0
         except Exception as error:
             log.warning(
                 "%s is no snapshot of Spark's (%s): the parts beside it are kept, as long as it is there. Look who put "

@@ -97,20 +97,30 @@ def parts_of(folder: int, name: str) -> set[str]:
     """Names of the files that a snapshot is made of: RocksDB's metadata, which Spark puts into the archive.
 
     :param folder: the snapshot's folder, open.
+    :raises OSError: if it cannot be read, by whatever Spark wrote.
     :raises Exception: if Spark did not write it so; any, as the archive's reader does.
     """
     with _Bounded(io.FileIO(os.open(name, _READ, dir_fd=folder))) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ValueError("it is no file")
-        with zipfile.ZipFile(file) as archive:
-            metadata = archive.getinfo("metadata")
-            if metadata.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                raise ValueError("it is compressed in another way")  # of which some may ask for any memory
-            with archive.open(metadata) as content:
-                text = content.read(_MOST_READ + 1)
+        try:
+            text = _metadata_in(file)
+        except Exception:
+            if file.failed is not None:  # which the archive's reader takes for a file that is no archive
+                raise file.failed from None
+            raise
     if len(text) > _MOST_READ:
         raise ValueError(f"its metadata has more than {_MOST_READ:,} bytes")
     return {part for line in text.decode().splitlines()[1:] for part in _named_by(json.loads(line))}
+
+
+def _metadata_in(file: _Bounded) -> bytes:
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        raise ValueError("it is no file")
+    with zipfile.ZipFile(file) as archive:
+        metadata = archive.getinfo("metadata")
+        if metadata.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise ValueError("it is compressed in another way")  # of which some may ask for any memory
+        with archive.open(metadata) as content:
+            return content.read(_MOST_READ + 1)
 
 
 def _named_by(values: object) -> Iterator[str]:
@@ -122,12 +132,19 @@ def _named_by(values: object) -> Iterator[str]:
 
 
 class _Bounded(io.BufferedReader):
-    """A file of which nobody reads more than :data:`_MOST_READ` bytes at once."""
+    """A file of which nobody reads more than :data:`_MOST_READ` bytes at once, and which remembers that it could not be
+    read."""
+
+    failed: OSError | None = None
 
     def read(self, size: int | None = -1) -> bytes:
         if size is None or not 0 <= size <= _MOST_READ:
             size = _MOST_READ + 1
-        found = super().read(size)
+        try:
+            found = super().read(size)
+        except OSError as error:
+            self.failed = error
+            raise
         if len(found) > _MOST_READ:
             raise ValueError(f"it asks for more than {_MOST_READ:,} bytes")
         return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.codec import STATE_IDS
@@ -19,6 +19,7 @@ from airflow_provider_microbatch.execution.query_state import state_of_query
 from airflow_provider_microbatch.execution.state_conf import check_state_conf
 from airflow_provider_microbatch.execution.state_files import flat
 from airflow_provider_microbatch.runtime.operator_schemas import are_schemas
+from airflow_provider_microbatch.runtime.query_plan import DIGESTS
 from airflow_provider_microbatch.runtime.watermarks import renamed
 from airflow_provider_microbatch.sinks import OpenSink
 
@@ -67,7 +68,7 @@ def state_of(result: Mapping[str, Any], *, where: str) -> Mapping[str, Any] | No
         and isinstance(state.get("conf"), Mapping)
         and type(state.get("nextWatermarkMs")) is int
         and _are_watermarks(state.get("watermarks", {}))
-        and _are_texts(state.get("streams", {}))
+        and _are_streams(state.get("timed", []))
         and _are_places(state.get("places", []))
         and _are_ids(state.get("ids"))
         and (state.get("base") is None or _are_ids(state["base"]))
@@ -90,7 +91,8 @@ def named_as_now(state: Mapping[str, Any], names: SourceNames) -> Mapping[str, A
     ]
     return {
         **state,
-        **{name: renamed(state[name], names.of) for name in ("watermarks", "streams") if name in state},
+        "watermarks": {renamed(name, names.of): at for name, at in state.get("watermarks", {}).items()},
+        "timed": [[renamed(name, names.of), *made] for name, *made in state.get("timed", ())],
         **({"places": places} if "places" in state else {}),
     }
 
@@ -99,8 +101,9 @@ def _are_watermarks(value: object) -> bool:
     return isinstance(value, Mapping) and all(type(at) is int for at in value.values())
 
 
-def _are_texts(value: object) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(one, str) for one in value.values())
+def _are_streams(value: object) -> bool:
+    """Whether it is what :attr:`.watermarks.Streams.made` tells."""
+    return isinstance(value, list) and all(_are_texts(one) and len(one) == DIGESTS + 1 for one in value)
 
 
 def _are_places(value: object) -> bool:
@@ -109,9 +112,11 @@ def _are_places(value: object) -> bool:
 
 
 def _is_part(value: object) -> bool:
-    if not isinstance(value, list) or len(value) != 3 or not isinstance(value[0], list):
-        return False
-    return all(isinstance(one, str) for one in (*value[0], *value[1:]))
+    return isinstance(value, list) and len(value) > 1 and _are_texts(value[0]) and _are_texts(value[1:])
+
+
+def _are_texts(value: object) -> TypeGuard[list[str]]:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
 def _are_ids(value: object) -> bool:

@@ -63,13 +63,12 @@ def refuse_moved_state(before: Sequence[Any], now: Sequence[Any]) -> None:
         for was, is_now in zip(before, now, strict=False)
         if any(_reads_another(one, other, both) for one, other in zip(was, is_now, strict=False))
     ]
-    # By the sources, by how rows are made of them, and by that without its numbers, of which some may be the batch's
-    # own: what was moved was there before, elsewhere. Parts of which one is new have been changed, not moved.
-    for digest in (None, 1, 2):
-        then, here = _by(before, digest), _by(now, digest)
-        if then != here and sorted(chain(*then)) == sorted(chain(*here)):
-            at = next(at for at, (was, is_now) in enumerate(zip(then, here, strict=False)) if was != is_now)
-            moved.append((before[at], now[at]))
+    # By the sources, and by how rows are made of them: what was moved was there before, elsewhere. What is new has been
+    # changed, not moved.
+    for level in range(min((len(part) for place in [*before, *now] for part in place), default=0)):
+        at = _first_moved(_by(before, level), _by(now, level))
+        if at is not None:
+            moved.append((before[at[0]], now[at[1]]))
     if moved:
         was, is_now = moved[0]
         raise _refusal(
@@ -89,9 +88,22 @@ def _reads_another(was: Sequence[Any], is_now: Sequence[Any], both: frozenset[st
     return not (then <= here or here <= then)
 
 
-def _by(places: Sequence[Any], digest: int | None) -> list[list[str]]:
-    """By place, the parts by their sources, and by one of their digests."""
-    return [[str(part[0] if digest is None else [part[0], part[digest]]) for part in place] for place in places]
+def _by(places: Sequence[Any], level: int) -> list[list[str]]:
+    """By place, the parts by their sources, and from the first level on by one of their digests."""
+    return [[str(part[0] if level == 0 else [part[0], part[level]]) for part in place] for place in places]
+
+
+def _first_moved(then: Sequence[Sequence[str]], here: Sequence[Sequence[str]]) -> tuple[int, int] | None:
+    """The places of before and of now of the first parts that differ in their order; None for none. Where all are there
+    that were, each counts; else those that are there once, as others have been changed: so is an operator that is made
+    of what moved."""
+    before, now = list(chain(*then)), list(chain(*here))
+    all_there = sorted(before) == sorted(now)
+    known = {part for part in before if all_there or before.count(part) == 1 == now.count(part)}
+    was, is_now = (
+        [(at, part) for at, place in enumerate(places) for part in place if part in known] for places in (then, here)
+    )
+    return next(((one[0], other[0]) for one, other in zip(was, is_now, strict=True) if one[1] != other[1]), None)
 
 
 def _told(place: Sequence[Any]) -> str:

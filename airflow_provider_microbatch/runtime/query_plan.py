@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 SOURCE = "microbatchsource"
 """Option of a stream that names its source in the query's plan."""
 
+DIGESTS = 4
+"""How many there are of a node, see :meth:`Query.digests`."""
+
 PROCESSOR = "TransformWithState"
 """What the names of nodes of ``transformWithState`` begin with, in each of its forms."""
 
@@ -30,10 +33,13 @@ _KEEPING = (
 """Nodes that keep state, where all that they are made of is streams."""
 
 _OF_ONE_QUERY = re.compile(
-    r"#\d+L?|@[0-9a-f]+|/0x[0-9a-f]+|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?<=CTERelationRef )\d+"
-    r"|(?<=CTERelationDef )\d+"
+    r"(?<=[^\s(,\[])#\d+L?|(?<=\w)@[0-9a-f]{5,8}\b|/0x[0-9a-f]+|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+    r"|(?<=CTERelationRef )\d+|(?<=CTERelationDef )\d+"
 )
-"""Ids that are others in each query: of expressions, of objects in memory, of watermarks and of parts by name."""
+"""Ids that are others in each query: of expressions, of objects in memory, of watermarks and of parts by name. An id
+stands behind a name: a text that a transform compares with may look like one, and does not."""
+_ALIAS = re.compile(r"^\W*SubqueryAlias .*\n", re.MULTILINE)
+_BRANCH = re.compile(r"^[ :+-]+", re.MULTILINE)
 _CLASS = re.compile(rb"[0-9a-f]{32}")
 _NUMBER = re.compile(r"-?\d+")
 _ALL_COLUMNS = 2**31 - 1
@@ -81,25 +87,25 @@ class Query:
 
     def places(self) -> list[list[list[Any]]]:
         """The operators that keep state, in an order of the plan: Spark knows each by its turn. Of each operator, or of
-        each side of a join: the sources of its rows, a digest of how they are made, and one in which no number counts,
-        since a transform may name the batch's own."""
-        found = []
-        for node in filter(keeps_state, self._walk(self.nodes[0])):
-            parts = [node.left(), node.right()] if node.getClass().getSimpleName() == "Join" else [node]
-            texts = ((part, self._text(part)) for part in parts)
-            made = _function_of(node)
-            found.append(
-                [[self.sources(part), _digest(text + made), _digest(_NUMBER.sub("", text))] for part, text in texts]
-            )
-        return found
+        each side of a join: the sources of its rows, and the digests of how they are made."""
+        return [
+            [[self.sources(part), *self.digests(part)] for part in _parts_of(node)]
+            for node in self._walk(self.nodes[0])
+            if keeps_state(node)
+        ]
 
     def sources(self, node: Any) -> list[str]:
         """The sources that rows of a node are made of, in the order of their names."""
         return sorted(set(filter(None, map(source_of, self._leaves(node)))))
 
-    def digest(self, node: Any) -> str:
-        """A digest of how rows of a node are made of its sources, without what one query alone has."""
-        return _digest(self._text(node))
+    def digests(self, node: Any) -> list[str]:
+        """Digests of how rows of a node are made of its sources, :data:`DIGESTS` of them: of all; of what is there
+        without names that may stand for a side, and not for what is in it; without numbers, of which a transform may
+        write the batch's own; and without both."""
+        whole = self._text(node)
+        bare = _BRANCH.sub("", _ALIAS.sub("", whole))
+        texts = (whole + _function_of(node), bare, _NUMBER.sub("", whole), _NUMBER.sub("", bare))
+        return [sha256(text.encode()).hexdigest()[:16] for text in texts]
 
     def _walk(self, node: Any) -> Iterator[Any]:
         part = node.plan() if node.getClass().getSimpleName() == "WithCTE" else self._part(node)
@@ -126,6 +132,10 @@ class Query:
         return self._named[node.cteId()] if node.getClass().getSimpleName() == "CTERelationRef" else None
 
 
+def _parts_of(node: Any) -> list[Any]:
+    return [node.left(), node.right()] if node.getClass().getSimpleName() == "Join" else [node]
+
+
 def is_4_0(version: str) -> bool:
     """Whether it is a version of Spark 4.0, which is apart in some things."""
     return version.startswith("4.0.")
@@ -146,7 +156,3 @@ def _function_of(node: Any) -> str:
         return ""
     pickled = bytes(int(one) % 256 for one in node.functionExpr().func().command().mkString(",").split(","))
     return _CLASS.sub(b"", pickled).hex()
-
-
-def _digest(text: str) -> str:
-    return sha256(text.encode()).hexdigest()[:16]

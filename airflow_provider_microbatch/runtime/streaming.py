@@ -182,7 +182,7 @@ def run_query(
             timestamp_ms=job.batch_timestamp_ms,
             conf=conf,
         )
-        streams = streams_of(planned, (before or {}).get("streams", {}))
+        streams = streams_of(planned, (before or {}).get("timed", []))
         named = streams.names
     ends = streaming.bounded and bool(named)
     told = Path(streaming.folder) / TOLD
@@ -216,7 +216,7 @@ def run_query(
         "conf": conf,
         "nextWatermarkMs": at_ms,
         "watermarks": watermarks,
-        "streams": dict(streams.made),
+        "timed": list(streams.made),
         "places": places,
         "outputMode": streaming.output_mode,
         "sparkVersion": spark.version,

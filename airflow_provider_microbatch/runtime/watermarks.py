@@ -8,14 +8,12 @@ its state, and the next one goes on from there, by the rule of Spark's ``Waterma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any
 
-from airflow_provider_microbatch.runtime.query_plan import Query, each
-
-V = TypeVar("V")
+from airflow_provider_microbatch.runtime.query_plan import DIGESTS, Query, each
 
 POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 
@@ -26,40 +24,53 @@ class Streams:
 
     :param names: by Spark's ids of the watermarks, which are others in each query. With another delay it is another
         watermark: by the one of before, rows would be late that the new delay waits for.
-    :param made: by name, a digest of how the stream's rows are made.
+    :param made: in the order of the plan, name and digests of how the stream's rows are made.
     """
 
     names: Mapping[str, str]
-    made: Mapping[str, str]
+    made: Sequence[Sequence[str]]
 
 
-def streams_of(query: Query, before: Mapping[str, str]) -> Streams:
+def streams_of(query: Query, before: Sequence[Sequence[str]]) -> Streams:
     """The streams, by names that stay the same from batch to batch: the sources that lie below, the column and the
     delay; where several have these, a turn, which is that of before of the one whose rows are made alike.
 
     :param before: what :attr:`Streams.made` was in the batch before.
     """
-    alike = dict[str, dict[str, str]]()
+    alike = dict[str, dict[str, list[str]]]()
     for node in query.nodes:
         if node.getClass().getSimpleName() == "EventTimeWatermark":
             name = f"{_together(query.sources(node))}: {node.eventTime().name()} - {node.delay().toString()}"
-            alike.setdefault(name, {}).setdefault(node.nodeId().toString(), query.digest(node))
-    names, made = dict[str, str](), dict[str, str]()
-    for name, ids in alike.items():
-        left = {turn: was for turn, was in before.items() if turn == name or turn.startswith(f"{name}#")}
-        new = (turn for turn in _turns(name) if turn not in before)
-        turns = dict[str, str]()
-        for id, digest in ids.items():
-            known = next((turn for turn, was in left.items() if was == digest), None)
+            alike.setdefault(name, {}).setdefault(node.nodeId().toString(), query.digests(node))
+    names, made = dict[str, str](), list[Sequence[str]]()
+    for name, now in alike.items():
+        were = {turn: was for turn, *was in before if turn == name or turn.startswith(f"{name}#")}
+        names |= turns_of(name, were, now)
+        made += ((names[id], *digests) for id, digests in now.items())
+    return Streams(names=names, made=made)
+
+
+def turns_of(name: str, were: Mapping[str, Sequence[str]], now: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """The turns of streams that have a name in common, by their ids.
+
+    :param were: by turn, in the order of the plan, the digests of the batch before.
+    :param now: by id, in the order of the plan, the digests of this one.
+    """
+    turns, left = dict[str, str](), dict(were)
+    for level in range(DIGESTS):
+        for id in (id for id in now if id not in turns):
+            known = next((turn for turn, was in left.items() if was[level] == now[id][level]), None)
             if known is not None:
                 turns[id] = known
                 del left[known]
-        rest = [id for id in ids if id not in turns]
-        # One that nobody knows goes on from no other's watermark: its rows would be late by it.
-        turns |= zip(rest, list(left) if len(left) == len(rest) else new, strict=False)
-        names |= turns
-        made |= {turns[id]: digest for id, digest in ids.items()}
-    return Streams(names=names, made=made)
+    if not turns and len(left) == len(now):
+        return dict(zip(now, left, strict=True))  # a transform may write something else into all, in each batch
+    # One that nobody knows goes on from no other's watermark: its rows would be late by it.
+    return turns | dict(zip((id for id in now if id not in turns), _new(name, were), strict=False))
+
+
+def _new(name: str, were: Collection[str]) -> Iterator[str]:
+    return (turn for turn in _turns(name) if turn not in were)
 
 
 def _turns(name: str) -> Iterator[str]:
@@ -67,13 +78,13 @@ def _turns(name: str) -> Iterator[str]:
     yield from (f"{name}#{turn}" for turn in count(2))
 
 
-def renamed(before: Mapping[str, V], of: Callable[[str], str]) -> dict[str, V]:
-    """Values by the names of streams, with their sources' names of now.
+def renamed(name: str, of: Callable[[str], str]) -> str:
+    """The name of a stream, with its sources' names of now.
 
     :param of: tells the name of now of a source that had another.
     """
-    parts = ((name.partition(": "), value) for name, value in before.items())
-    return {_together(sorted(map(of, names.split("+")))) + colon + rest: value for (names, colon, rest), value in parts}
+    sources, colon, rest = name.partition(": ")
+    return _together(sorted(map(of, sources.split("+")))) + colon + rest
 
 
 def _together(sources: Iterable[str]) -> str:

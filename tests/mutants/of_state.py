@@ -73,6 +73,23 @@ MUTATIONS = [
         tests=(REFUSALS,),
     ),
     Mutation(
+        name="operators may change places below one that is made of them",
+        why="rows of one are taken for those of the other: lost, and doubled, in green",
+        file="runtime/other_state.py",
+        old="if all_there or before.count(part) == 1 == now.count(part)}",
+        new="if all_there}",
+        tests=("tests/state/test_moved_state.py",),
+    ),
+    Mutation(
+        name="a stream that nobody knows goes on from the watermark of one that is gone",
+        why="its rows are late by it, and dropped",
+        file="runtime/watermarks.py",
+        old="    if not turns and len(left) == len(now):\n        return dict(zip(now, left, strict=True))",
+        new="    if len(left) == len(now) - len(turns):\n"
+        "        return turns | dict(zip((id for id in now if id not in turns), left, strict=True))",
+        tests=("tests/state/test_turns_of_streams.py",),
+    ),
+    Mutation(
         name="a pipeline names another provider of state",
         why="it is overruled without a word, or attempts overwrite each other's state",
         file="pipeline.py",
@@ -412,8 +429,8 @@ MUTATIONS = [
         name="parts beside a snapshot that cannot be read are removed",
         why="a batch that goes on from it finds no state",
         file="execution/state_files.py",
-        old="            return 0\n",
-        new="            continue\n",
+        old="                error or type(error).__name__,\n            )\n            return 0\n",
+        new="                error or type(error).__name__,\n            )\n            continue\n",
         tests=(HOSTILE,),
     ),
     Mutation(

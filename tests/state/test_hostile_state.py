@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import logging
 import os
@@ -11,13 +13,17 @@ import uuid
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider_microbatch.execution.state_files import Needed, remove_unneeded
+from airflow_provider_microbatch.execution.state_files import Needed, remove_unneeded, unreadable_snapshot
 from airflow_provider_microbatch.runtime.streaming_folder import make_folder, remove_folder
 from airflow_provider_microbatch.runtime.streaming_job import Streaming
 from tests.state.counting import CountingWorld
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 WINNER, LOSER = (str(uuid.UUID(int=number)) for number in (1, 2))
 NEEDED = Needed(newest=11, oldest=10, ids={9: frozenset({WINNER})}, parts_before_ms=2**60)
@@ -130,6 +136,30 @@ def test_a_snapshot_that_spark_did_not_write_keeps_its_parts_and_holds_nothing_e
     assert not (other / f"2_{LOSER}.changelog").exists()
     assert f"{folder / SNAPSHOT}" in caplog.text
     assert most < 32_000_000
+
+
+def test_a_snapshot_that_a_disk_does_not_give_is_not_said_to_be_none_of_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when a mount is away for a moment: whoever followed what is said of a broken snapshot would lose the state."""
+
+    class Away(io.FileIO):
+        def readinto(self, buffer: Buffer, /) -> int:
+            raise OSError(errno.EIO, "Input/output error")
+
+    state = tmp_path / "checkpoint" / "state"
+    folder = partition(state)
+    told(folder / SNAPSHOT, "v1\n" + json.dumps({"sstFiles": [{"dfsSstFileName": "a.sst"}], "logFiles": []}))
+    version, _, id = SNAPSHOT.removesuffix(".zip").partition("_")
+    assert unreadable_snapshot(state, int(version), {id}) is None
+    monkeypatch.setattr(io, "FileIO", Away)
+    with pytest.raises(OSError, match="Input/output error"):
+        unreadable_snapshot(state, int(version), {id})
+    remove_unneeded(state, NEEDED)
+
+    assert (folder / "SSTs" / "a.sst").exists()
+    assert f"{folder / SNAPSHOT} cannot be read" in caplog.text
+    assert "no snapshot" not in caplog.text
 
 
 def test_what_spark_has_not_named_or_made_is_passed_over(tmp_path: Path) -> None:

@@ -11,8 +11,10 @@ Places = list[list[list[object]]]
 
 
 def part(sources: str, made: str = "m") -> list[object]:
-    """A part of the plan: sources, each a letter; how it is made; and that without its numbers."""
-    return [list(sources), made, made.rstrip("0123456789")]
+    """A part of the plan: sources, each a letter; how it is made, which may begin with an alias (``l:``); that without
+    it, without its numbers, and without both."""
+    bare = made.rpartition(":")[2]
+    return [list(sources), made, bare, *(one.rstrip("0123456789") for one in (made, bare))]
 
 
 A, B, C = part("a"), part("b"), part("c")
@@ -34,6 +36,22 @@ MOVED |= {
         [[part("a", "p")], [part("ab", "q")]],
         [[part("ab", "r")], [part("a", "s")]],
     ),
+    "below one that is made of them": (
+        [[part("a", "xy")], [part("a", "x")], [part("a", "y")]],
+        [[part("a", "yx")], [part("a", "y")], [part("a", "x")]],
+    ),
+    "beside one that was changed": (
+        [[part("a", "z")], [part("a", "x")], [part("a", "y")]],
+        [[part("a", "w")], [part("a", "y")], [part("a", "x")]],
+    ),
+    "sides whose aliases stay": (
+        [[part("a", "l:x1"), part("a", "r:x2")]],
+        [[part("a", "l:x2"), part("a", "r:x1")]],
+    ),
+    "sides that are told apart by their aliases": (
+        [[part("a", "l:x"), part("a", "r:x")]],
+        [[part("a", "r:x"), part("a", "l:x")]],
+    ),
     "so are sides": ([[part("a", "p"), part("ab", "q")]], [[part("ab", "r"), part("a", "s")]]),
 }
 
@@ -49,6 +67,14 @@ STAYING: dict[str, tuple[Places, Places]] = {
     "each is what the next one was in the batch before": (
         [[part("a", "d5")], [part("a", "d4")]],
         [[part("a", "d6")], [part("a", "d5")]],
+    ),
+    "one more, and one less": (
+        [[part("a", "x")], [part("a", "y")], [part("a", "z")]],
+        [[part("a", "w")], [part("a", "x")], [part("a", "y")]],
+    ),
+    "what an earlier version has told": (
+        [[[["a"], "x", "x"]], [[["a"], "y", "y"]]],
+        [[part("a", "x")], [part("a", "y")]],
     ),
     "two sides alike": ([[A, A]], [[A, A]]),
     "nothing is known of the batch before": ([], [[A], [B]]),

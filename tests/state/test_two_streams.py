@@ -103,14 +103,15 @@ def test_a_join_whose_sides_are_exchanged_is_refused_and_goes_on_as_it_was(
     assert world.rows == [{"id": 1, "paid": True}]
 
 
-def test_also_where_both_sides_are_of_one_source(tmp_path: Path, engine: SessionEngine) -> None:
-    world = InTurn(tmp_path, engine, "tests.state.transforms:met")
+@pytest.mark.parametrize("transform", ["met", "met_by_place", "met_below_another"])
+def test_also_where_both_sides_are_of_one_source(tmp_path: Path, engine: SessionEngine, transform: str) -> None:
+    world = InTurn(tmp_path, engine, f"tests.state.transforms:{transform}")
     world.sources = ("orders",)
     world.lands("orders", (1, "00:00"))
-    world.transform = "tests.state.transforms:met_turned_round"
+    world.transform = f"tests.state.transforms:{transform}_turned_round"
     with pytest.raises(TransformError, match=r"joins orders with orders .* sides of a join, have changed places"):
         world.lands("orders", (11, "00:30"))
-    world.transform = "tests.state.transforms:met"
+    world.transform = f"tests.state.transforms:{transform}"
     world.rests()
     assert world.rows == [{"id": 1}]
 

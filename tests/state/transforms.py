@@ -171,6 +171,32 @@ def met_turned_round(batch: Batch) -> DataFrame:
     return met(batch, ("large", "small"))
 
 
+def met_by_place(batch: Batch, *, turned: bool = False) -> DataFrame:
+    """Ids of one last digit in both sides, whose aliases say where they stand, not what they are."""
+    from pyspark.sql import functions as F
+
+    orders = batch.sources["orders"]
+    sides = [orders.where("id < 10"), orders.where("id >= 10")]
+    left, right = reversed(sides) if turned else sides
+    same = F.expr("left.id % 10 = right.id % 10")
+    return left.alias("left").join(right.alias("right"), same).select(F.expr("left.id % 10").alias("id"))
+
+
+def met_by_place_turned_round(batch: Batch) -> DataFrame:
+    """The same, with the sides of the join exchanged."""
+    return met_by_place(batch, turned=True)
+
+
+def met_below_another(batch: Batch) -> DataFrame:
+    """As :func:`met`, each once: another operator that keeps state is made of the join."""
+    return met(batch).dropDuplicates(["id"])
+
+
+def met_below_another_turned_round(batch: Batch) -> DataFrame:
+    """The same, with the sides of the join exchanged."""
+    return met_turned_round(batch).dropDuplicates(["id"])
+
+
 def each_once(batch: Batch, *, last: bool = False) -> DataFrame:
     """Rows of each source once, the sources in the order of their names."""
     from pyspark.sql import functions as F
