@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_microbatch.runtime.python_functions import told
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -40,7 +42,6 @@ _OF_ONE_QUERY = re.compile(
 stands behind a name: a text that a transform compares with may look like one, and does not."""
 _ALIAS = re.compile(r"^\W*SubqueryAlias .*\n", re.MULTILINE)
 _BRANCH = re.compile(r"^[ :+-]+", re.MULTILINE)
-_CLASS = re.compile(rb"[0-9a-f]{32}")
 _NUMBER = re.compile(r"-?\d+")
 _ALL_COLUMNS = 2**31 - 1
 """Of a node, in Spark's text of it, which names 25 unless it is asked for more."""
@@ -82,6 +83,8 @@ class Query:
         self.nodes: Sequence[Any] = list(_nodes_of(result))
         # No ids of operators, and no columns of their own beside them, which Spark 4.0 does not know.
         self._neither = [False] if is_4_0(result.sparkSession.version) else [False, False]
+        jvm: Any = result.sparkSession._jvm
+        self._python = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PYTHON_UDF()
         parts = (node for node in self.nodes if node.getClass().getSimpleName() == "CTERelationDef")
         self._named = {part.id(): part.child() for part in parts}
 
@@ -100,11 +103,12 @@ class Query:
 
     def digests(self, node: Any) -> list[str]:
         """Digests of how rows of a node are made of its sources, :data:`DIGESTS` of them: of all; of what is there
-        without names that may stand for a side, and not for what is in it; without numbers, of which a transform may
-        write the batch's own; and without both."""
+        without names that may stand for a side, and not for what is in it; without numbers and functions, of which a
+        transform may write the batch's own; and without all of these."""
         whole = self._text(node)
         bare = _BRANCH.sub("", _ALIAS.sub("", whole))
-        texts = (whole + _function_of(node), bare, _NUMBER.sub("", whole), _NUMBER.sub("", bare))
+        functions = "\n".join(["", *self._functions(node)])
+        texts = (whole + functions, bare + functions, _NUMBER.sub("", whole), _NUMBER.sub("", bare))
         return [sha256(text.encode()).hexdigest()[:16] for text in texts]
 
     def _walk(self, node: Any) -> Iterator[Any]:
@@ -127,6 +131,12 @@ class Query:
         named = (part for part in map(self._part, each(node.collectLeaves())) if part is not None)
         return "\n".join([text, *map(self._text, named)])
 
+    def _functions(self, node: Any) -> Iterator[str]:
+        """The Python functions by which rows of a node are made, in the order of the plan."""
+        for below in self._walk(node) if self.nodes[0].containsPattern(self._python) else ():
+            for expression in each(below.expressions()):
+                yield from _functions_in(expression, self._python)
+
     def _part(self, node: Any) -> Any:
         """The part of the query that a node stands for by its name; None if it stands for itself."""
         return self._named[node.cteId()] if node.getClass().getSimpleName() == "CTERelationRef" else None
@@ -148,11 +158,11 @@ def keeps_state(node: Any) -> bool:
     return (kind in _KEEPING and all(streams)) or (kind.startswith(PROCESSOR) and any(streams))
 
 
-def _function_of(node: Any) -> str:
-    """The Python function that keeps the node's state, of whose code Spark's text says nothing: as Spark pickles it for
-    its workers, in numbers, without the ids that this gives classes."""
-    kind = node.getClass().getSimpleName()
-    if not ("InPandas" in kind or "InPySpark" in kind):
-        return ""
-    pickled = bytes(int(one) % 256 for one in node.functionExpr().func().command().mkString(",").split(","))
-    return _CLASS.sub(b"", pickled).hex()
+def _functions_in(expression: Any, python: Any) -> Iterator[str]:
+    if not expression.containsPattern(python):
+        return
+    if expression.getClass().getSimpleName() in ("PythonUDF", "PythonUDAF"):
+        numbers = str(expression.func().command().mkString(",")).split(",")
+        yield told(bytes(int(number) % 256 for number in numbers))
+    for child in each(expression.children()):
+        yield from _functions_in(child, python)

@@ -102,7 +102,7 @@ def test_a_rewind_to_a_batch_whose_state_is_gone_is_refused(tmp_path: Path, monk
     with pytest.raises(
         MaintenanceError,
         match=r"such as 13_.* Of those whose state is there batch 19 the oldest after it: rewind to one of these; or "
-        r"`microbatch rewind .* --to -1` has all read again",
+        r"`microbatch rewind \S*checkpoint --to -1 --drop-output` has all read again",
     ):
         planned(world, rewind(12))
     assert len(world.table()) == 24

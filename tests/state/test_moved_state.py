@@ -36,6 +36,7 @@ MOVED |= {
         [[part("a", "p")], [part("ab", "q")]],
         [[part("ab", "r")], [part("a", "s")]],
     ),
+    "one takes the place of the other, which reads more": ([[A], [B]], [[B], [part("ab")]]),
     "below one that is made of them": (
         [[part("a", "xy")], [part("a", "x")], [part("a", "y")]],
         [[part("a", "yx")], [part("a", "y")], [part("a", "x")]],

@@ -423,6 +423,27 @@ def of_wide_rows_turned_round(batch: Batch) -> DataFrame:
     return of_wide_rows(batch, ("tens", "rows"))
 
 
+def of_functions(batch: Batch, names: tuple[str, str] = ("rows", "tens")) -> DataFrame:
+    """Two sums by id, of what functions without a name make of the rows."""
+    from pyspark.sql import functions as F
+
+    added = {"rows": F.udf(lambda id: id, "long"), "tens": F.udf(lambda id: id * 10, "long")}
+    first, second = (
+        batch.sources["orders"]
+        .select("id", added[name]("id").alias("added"))
+        .groupBy("id")
+        .agg(F.sum("added").alias("total"))
+        .select("id", F.lit(name).alias("of"), "total")
+        for name in names
+    )
+    return first.union(second)
+
+
+def of_functions_turned_round(batch: Batch) -> DataFrame:
+    """The same, in the opposite order."""
+    return of_functions(batch, ("tens", "rows"))
+
+
 def by_two_processors(batch: Batch, names: tuple[str, str] = ("rows", "tens")) -> DataFrame:
     """Two sums by id, kept by processors that keep the same types."""
     first, second = (

@@ -104,5 +104,7 @@ def _ways(kept: KeptStates, *, to: int) -> str:
         there.append(f"batch {later} the oldest after it")
     ways = [f"Of those whose state is there {' and '.join(there)}: rewind to one of these"] if there else []
     if lane.can_be_rewound_to(-1):
-        ways.append(f"{command(lane, 'rewind --to -1')} has all read again, as far as the sources have it")
+        ways.append(
+            f"{command(lane, 'rewind --to -1 --drop-output')} has all read again, as far as the sources have it"
+        )
     return f"{'; or '.join([*ways, ANEW])}." if ways else f"No other one has: {ANEW}."
