@@ -61,10 +61,10 @@ class BatchIdentity:
             raise DefinitionError(f"{self.checkpoint!r} is no id of a checkpoint.")
 
     @classmethod
-    def at(cls, key: BatchKey, *, checkpoint: str = "") -> BatchIdentity:
+    def at(cls, key: BatchKey, *, checkpoint: str = "", location: str = "") -> BatchIdentity:
         """The place of a batch, whatever is planned there. Without ``checkpoint``, the place in output of versions
         without identities."""
-        return cls(checkpoint=checkpoint, pipeline="", key=key, digest="")
+        return cls(checkpoint=checkpoint, pipeline="", key=key, digest="", location=location)
 
     def __str__(self) -> str:
         """The pipeline and checkpoint of the batch, in words."""

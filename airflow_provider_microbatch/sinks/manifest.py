@@ -238,18 +238,20 @@ def counted_over(place: str, lane: str) -> str | None:
     )
 
 
-def only(found: Manifest, *, checkpoint: str, tables: KnownTables) -> ExpectedBatch:
+def only(found: Manifest, *, checkpoint: str, location: str, tables: KnownTables) -> ExpectedBatch:
     """Expect the output that was looked at, of whatever checkpoint: for a plan, seen by the user, that takes this
     output out.
 
     :param checkpoint: id of the checkpoint that takes the output out, and keeps it for a while.
+    :param location: where that checkpoint lies, for messages.
     :param tables: that checkpoint's knowledge of its tables.
     """
 
     def same(other: Manifest) -> Manifest | None:
         return other if other.identity == found.identity else None
 
-    return ExpectedBatch(identity=BatchIdentity.at(found.key, checkpoint=checkpoint), tables=tables, recognise=same)
+    place = BatchIdentity.at(found.key, checkpoint=checkpoint, location=location)
+    return ExpectedBatch(identity=place, tables=tables, recognise=same)
 
 
 def as_adopted(found: Manifest) -> Manifest:

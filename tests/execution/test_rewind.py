@@ -23,6 +23,8 @@ from airflow_provider_microbatch.exceptions import (
 )
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.intervals import lane_of
+from airflow_provider_microbatch.sinks import ExpectedBatch
+from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.stores.posix import PosixStore
 from airflow_provider_microbatch.upkeep.commands import apply
@@ -58,6 +60,20 @@ def test_what_came_later_is_taken_out_and_runs_again_as_it_was(world: World, to:
         assert was is not None
         assert (entry.starts, entry.ends) == (was.starts, was.ends)
     assert verify_all(world.checkpoint) == []
+
+
+def test_sinks_are_told_whose_batch_is_taken_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they refuse names commands for that checkpoint."""
+    told = set[str]()
+    withdraw = FileSink.withdraw
+
+    def seen(self: FileSink, batch: ExpectedBatch, epoch: int) -> bool:
+        told.add(batch.identity.location)
+        return withdraw(self, batch, epoch)
+
+    monkeypatch.setattr(FileSink, "withdraw", seen)
+    applied(world, rewind(-1))
+    assert told == {world.checkpoint.location}
 
 
 def test_to_the_newest_batch_there_is_nothing_to_do(world: World) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.types import StringType
 
 from airflow_provider_microbatch.sinks.iceberg.opened import OpenIceberg
 from tests.sinks.test_iceberg_sink import append, before_the_next_commit, expire, publish, rows, table
@@ -59,3 +60,12 @@ def test_a_commit_that_is_refused_leaves_no_manifest(
     named = {snapshot.manifest_list for snapshot in now.snapshots()}
     named |= {one.manifest_path for snapshot in now.snapshots() for one in snapshot.manifests(now.io)}
     assert {f"file://{path}" for path in folder.rglob("metadata/*.avro")} == named
+
+
+def test_a_dot_in_the_name_of_a_column_is_a_part_of_the_name(sink: OpenIceberg) -> None:
+    """A table that a first batch has made is written by the next ones too."""
+    publish(sink, 6)
+    with table(sink).update_schema() as update:
+        update.add_column(("v.x",), StringType())
+    publish(sink, 7)
+    assert rows(sink) == {(6, 1): 3, (7, 1): 3}

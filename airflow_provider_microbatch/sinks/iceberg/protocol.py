@@ -5,7 +5,7 @@ requires any of them is refused by name, before anything runs: https://iceberg.a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.exceptions import SinkError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
-    from pyiceberg.table.name_mapping import NameMapping
+    from pyiceberg.table.name_mapping import MappedField
 
 NAMES = "schema.name-mapping.default"
 """Spark's plain Parquet has names of columns, but not Iceberg's ids: this property maps names to ids."""
@@ -133,15 +133,16 @@ def _renamed(metadata: TableMetadata) -> set[str]:
     return {name for name, id in now.items() if len(names[id]) > 1 or id in mapped}
 
 
-def _mapped(mapping: NameMapping, name: str) -> int | None:
-    """The id that the mapping gives to that column in files without ids."""
-    id, fields = None, list(mapping)
-    for part in name.split("."):
-        found = next((one for one in fields if part in one.names), None)
-        if found is None:
-            return None
-        id, fields = found.field_id, found.fields
-    return id
+def _mapped(fields: Iterable[MappedField], name: str) -> int | None:
+    """The id that the mapping gives to that column in files without ids. A dot may be a part of a column's name."""
+    for one in fields:
+        if name in one.names:
+            return one.field_id
+        for outer in one.names:
+            found = _mapped(one.fields, name.removeprefix(f"{outer}.")) if name.startswith(f"{outer}.") else None
+            if found is not None:
+                return found
+    return None
 
 
 def _columns(schema: Schema) -> dict[str, int]:

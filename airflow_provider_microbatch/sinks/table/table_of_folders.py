@@ -131,7 +131,9 @@ class TableOfFolders(Continuous):
             put_mark(whole, {"version": 1})
         elif (left := self.manifest(key)) is not None:
             # It is not in: it goes without an exchange, which not every file system has.
-            self.files.withdraw(only(left, checkpoint=batch.identity.checkpoint, tables=batch.tables), left.epoch)
+            whose = batch.identity
+            taken = only(left, checkpoint=whose.checkpoint, location=whose.location, tables=batch.tables)
+            self.files.withdraw(taken, left.epoch)
             self._forget(key)
         self.files.replace(batch, stage.epoch)
         self._tell(key)

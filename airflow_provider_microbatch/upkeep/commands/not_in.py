@@ -50,7 +50,7 @@ class NotIn:
         identity, owner = BatchIdentity.from_dict(self.identity), checkpoint.identity()
         seen = Manifest(key=BatchKey.parse(self.key), epoch=self.epoch, identity=identity)
         own = owner.query_id if owner is not None else ""
-        expected = only(seen, checkpoint=own, tables=checkpoint.tables.following_moves)
+        expected = only(seen, checkpoint=own, location=checkpoint.location, tables=checkpoint.tables.following_moves)
         if Sink.from_dict(self.sink).open(SinkContext()).seen(expected) is not None:
             raise MaintenanceError(
                 f"batch {self.key} is in {self.where}: it was published while the command began, and no batch can be "

@@ -345,7 +345,7 @@ class DropOutput:
         checkpoint = Checkpoint(store)
         owner = checkpoint.identity()
         own, tables = owner.query_id if owner is not None else "", checkpoint.tables.following_moves
-        taken = only(seen, checkpoint=own, tables=tables)
+        taken = only(seen, checkpoint=own, location=checkpoint.location, tables=tables)
         sink = Sink.from_dict(self.sink).open(SinkContext())
         found = sink.seen(taken)
         is_there = found is not None or bool(sink.came_back(seen.key.lane, [seen.key.id], tables))
