@@ -337,7 +337,7 @@ class Execution:
         progress = progress_of(manifest, sources.describe(ranges), lag)
         attempt = self.checkpoint.attempts.made(key, manifest.epoch)
         entry = CommitEntry(
-            next_watermark_ms=next_watermark(manifest, planned),
+            next_watermark_ms=next_watermark(manifest, planned.entry),
             epoch=manifest.epoch,
             requires_another_batch=bool(manifest.result.get("requiresAnotherBatch", False)),
             complete=self.planner.is_last(planned, manifest),

@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_provider_microbatch.checkpoint.by_hand import is_position
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.entries import Attempt, CommitEntry
+from airflow_provider_microbatch.checkpoint.entries import Attempt, CommitEntry, OffsetEntry
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey, span_of
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import CheckpointError, IntervalError, MicroBatchError
@@ -267,10 +267,14 @@ def check_replay(checkpoint: Checkpoint, key: BatchKey, result: Mapping[str, Any
         _check_is_newest(checkpoint, key, sink)
 
 
-def next_watermark(manifest: Manifest, planned: PlannedBatch) -> int:
-    """The watermark of the batch after this one, milliseconds since the epoch: Spark's, if the batch kept state."""
-    state = state_of(manifest.result, where=f"batch {planned.key}")
-    return planned.entry.watermark_ms if state is None else int(state["nextWatermarkMs"])
+def next_watermark(manifest: Manifest, entry: OffsetEntry) -> int:
+    """The watermark of the batch after this one, milliseconds since the epoch: Spark's, if the batch kept state.
+
+    :param manifest: of the attempt that is published.
+    :param entry: the batch's.
+    """
+    state = state_of(manifest.result, where=f"batch {manifest.key}")
+    return entry.watermark_ms if state is None else int(state["nextWatermarkMs"])
 
 
 def keep_state_of_committed(checkpoint: Checkpoint, key: BatchKey, manifest: Manifest, *, kept: int | None) -> None:

@@ -70,6 +70,7 @@ def state_of(result: Mapping[str, Any], *, where: str) -> Mapping[str, Any] | No
         and _are_watermarks(state.get("watermarks", {}))
         and _are_streams(state.get("timed", []))
         and _are_places(state.get("places", []))
+        and _are_columns(state.get("columns", []))
         and _are_ids(state.get("ids"))
         and (state.get("base") is None or _are_ids(state["base"]))
         and type(state.get("since", 0)) is int
@@ -109,6 +110,11 @@ def _are_streams(value: object) -> bool:
 def _are_places(value: object) -> bool:
     """Whether it is what :meth:`.query_plan.Query.places` tells."""
     return isinstance(value, list) and all(isinstance(place, list) and all(map(_is_part, place)) for place in value)
+
+
+def _are_columns(value: object) -> bool:
+    """Whether it is what :func:`.other_state.columns_told` tells."""
+    return isinstance(value, list) and all(isinstance(place, list) and all(map(_are_texts, place)) for place in value)
 
 
 def _is_part(value: object) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from hashlib import sha256
 from itertools import chain
 from typing import Any, NoReturn
 
@@ -75,6 +76,35 @@ def refuse_moved_state(before: Sequence[Any], now: Sequence[Any]) -> None:
             f"the transform {_told(is_now)} where the batches before had one that {_told(was)}, and what is kept of "
             "one would be taken for the other's: operators that keep state, or the sides of a join, have changed places"
         )
+
+
+def refuse_moved_columns(before: Sequence[Any], now: Sequence[Sequence[Sequence[str]]]) -> None:
+    """Refuse a transform whose operators keep their state by the same columns in another order: what is kept of one
+    would be taken for the other's, where both are of one type.
+
+    :param before: as :func:`columns_told` told them of the batch before.
+    :param now: as :meth:`.query_plan.Query.columns` has them.
+    :raises BatchFailure: naming two of the columns, and the way on.
+    """
+    for was, is_now in zip(before, now, strict=False):
+        for digests, names in zip(was, is_now, strict=False):
+            called = {_digest(name): name for name in names}
+            at = _first_moved([[one] for one in digests], [[one] for one in called])
+            if at is not None:
+                raise _refusal(
+                    f"the transform keeps state by {called[list(called)[at[1]]]!r} where the batches before had "
+                    f"{called[digests[at[0]]]!r}, and what is kept of one would be taken for the other's: grouping "
+                    "columns, aggregates, keys, or columns of a join's side have changed their order"
+                )
+
+
+def columns_told(columns: Sequence[Sequence[Sequence[str]]]) -> list[list[list[str]]]:
+    """The columns of a query's operators, as a batch tells them to the next one: there may be many."""
+    return [[list(map(_digest, names)) for names in place] for place in columns]
+
+
+def _digest(name: str) -> str:
+    return sha256(name.encode()).hexdigest()[:16]
 
 
 def _all_sources(places: Sequence[Any]) -> frozenset[str]:

@@ -42,6 +42,7 @@ _OF_ONE_QUERY = re.compile(
 stands behind a name: a text that a transform compares with may look like one, and does not."""
 _ALIAS = re.compile(r"^\W*SubqueryAlias .*\n", re.MULTILINE)
 _BRANCH = re.compile(r"^[ :+-]+", re.MULTILINE)
+_BETWEEN = "\x1f"
 _NUMBER = re.compile(r"-?\d+")
 _ALL_COLUMNS = 2**31 - 1
 """Of a node, in Spark's text of it, which names 25 unless it is asked for more."""
@@ -97,6 +98,11 @@ class Query:
             if keeps_state(node)
         ]
 
+    def columns(self) -> list[list[list[str]]]:
+        """Of the same operators, in the same order: the columns by whose places Spark reads what is kept, in lists of
+        those of which one may be taken for another."""
+        return [_kept_by(node) for node in self._walk(self.nodes[0]) if keeps_state(node)]
+
     def sources(self, node: Any) -> list[str]:
         """The sources that rows of a node are made of, in the order of their names."""
         return sorted(set(filter(None, map(source_of, self._leaves(node)))))
@@ -144,6 +150,41 @@ class Query:
 
 def _parts_of(node: Any) -> list[Any]:
     return [node.left(), node.right()] if node.getClass().getSimpleName() == "Join" else [node]
+
+
+def _kept_by(node: Any) -> list[list[str]]:
+    """The columns by which a node keeps its state, in lists of those that may be of one type."""
+    kind = node.getClass().getSimpleName()
+    if kind == "Join":
+        both = node.condition().get() if node.condition().isDefined() else None
+        return [_texts(node.left().output()), _texts(node.right().output()), list(_equal_in(both))]
+    if kind == "Aggregate":
+        by = _texts(node.groupingExpressions())
+        return [by, [one for one in _texts(node.aggregateExpressions()) if one not in by]]
+    if kind.startswith("Deduplicate"):
+        return [_texts(node.keys())]
+    if kind == "Distinct":
+        return [_texts(node.output())]
+    if kind.startswith(PROCESSOR) and kind.endswith(("InPySpark", "InPandas")):
+        return [_texts(node.leftAttributes())]
+    return [_texts(node.groupingAttributes())] if kind.startswith((PROCESSOR, "FlatMapGroups")) else []
+
+
+def _texts(expressions: Any) -> list[str]:
+    """Expressions as Spark tells them, without their ids and the names that they are given, each once."""
+    told = _OF_ONE_QUERY.sub("", str(expressions.mkString(_BETWEEN))).split(_BETWEEN)
+    return list(dict.fromkeys(one.rpartition(" AS ")[0] or one for one in told))
+
+
+def _equal_in(condition: Any) -> Iterator[str]:
+    """What a join's condition says to be equal: the keys of both sides, in their order."""
+    kind = None if condition is None else condition.getClass().getSimpleName()
+    if kind == "And":
+        yield from _equal_in(condition.left())
+        yield from _equal_in(condition.right())
+    elif kind in ("EqualTo", "EqualNullSafe") and not (condition.left().foldable() or condition.right().foldable()):
+        sides = (condition.left().toString(), condition.right().toString())
+        yield " = ".join(sorted(_OF_ONE_QUERY.sub("", side) for side in sides))
 
 
 def is_4_0(version: str) -> bool:

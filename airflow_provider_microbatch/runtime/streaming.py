@@ -21,7 +21,9 @@ from airflow_provider_microbatch.runtime.failure import BatchFailure, failing_as
 from airflow_provider_microbatch.runtime.files import literally
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.runtime.other_state import (
+    columns_told,
     refuse_first_operator,
+    refuse_moved_columns,
     refuse_moved_state,
     refuse_other_spark,
     refuse_other_state,
@@ -162,9 +164,10 @@ def run_query(
         refuse_other_spark(str(before.get("sparkVersion", spark.version)), spark.version)
     if before is not None and not before["ids"]:
         refuse_first_operator(planned.nodes)
-    places = planned.places()
+    places, columns = planned.places(), planned.columns()
     if before is not None:
         refuse_moved_state(before.get("places", places), places)
+        refuse_moved_columns(before.get("columns", []), columns)
     with failing_as("runtime"):
         # The first batch changes all state anyway; a state taken over from a streaming query has its snapshots at other
         # batches.
@@ -218,6 +221,7 @@ def run_query(
         "watermarks": watermarks,
         "timed": list(streams.made),
         "places": places,
+        "columns": columns_told(columns),
         "outputMode": streaming.output_mode,
         "sparkVersion": spark.version,
         **({"since": before["since"]} if before is not None and "since" in before else {}),

@@ -45,9 +45,9 @@ class Streaming:
     :param sources: the sources that Spark streams from where they are, by name; for :func:`~.streaming.run_query` also
         those whose rows were copied.
     :param before: the state that the batch continues from, as the attempt of the batch before has told it (``ids``,
-        ``conf``, ``nextWatermarkMs``, ``watermarks``, ``timed``, ``places``, ``outputMode``, ``sparkVersion``, and,
-        if a streaming query kept the state earlier, ``since``: our first batch, which uploads a full snapshot); None
-        for the first batch, which begins with empty state.
+        ``conf``, ``nextWatermarkMs``, ``watermarks``, ``timed``, ``places``, ``columns``, ``outputMode``,
+        ``sparkVersion``, and, if a streaming query kept the state earlier, ``since``: our first batch, which uploads a
+        full snapshot); None for the first batch, which begins with empty state.
     :param late_ms: the watermark of the batch before, milliseconds since the epoch. Rows behind it are late; those that
         are behind the batch's own watermark alone are not.
     :param bounded: nothing comes after the batch, which begins with empty state: what waits for the watermark is final

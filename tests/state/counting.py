@@ -27,10 +27,12 @@ class CountingEngine(InlineEngine):
 
     :param kept: the numbers so far by id of the state; engines of one pipeline share it.
     :param times: how often each number counts.
+    :param watermark_ms: of the next batch.
     """
 
-    def __init__(self, kept: dict[str, int], *, times: int = 1, **more: Any) -> None:
+    def __init__(self, kept: dict[str, int], *, times: int = 1, watermark_ms: int = 0, **more: Any) -> None:
         super().__init__(**more)
+        self._watermark_ms = watermark_ms
         self._kept = kept
         self._times = times
 
@@ -46,7 +48,8 @@ class CountingEngine(InlineEngine):
 
         self._leave_file(Path(job.streaming.state), version=job.batch_id + 1, id=own)
         self.transform = counted
-        self.told = {"state": {"ids": {"0": [[own]]}, "base": base, "conf": CONF, "nextWatermarkMs": 0}}
+        kept = {"ids": {"0": [[own]]}, "base": base, "conf": CONF, "nextWatermarkMs": self._watermark_ms}
+        self.told = {"state": kept}
         return super()._run(job, subtask)
 
     @staticmethod

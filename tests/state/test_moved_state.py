@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_microbatch.runtime.failure import BatchFailure
-from airflow_provider_microbatch.runtime.other_state import refuse_moved_state
+from airflow_provider_microbatch.runtime.other_state import columns_told, refuse_moved_columns, refuse_moved_state
 
 Places = list[list[list[object]]]
 
@@ -91,3 +91,39 @@ def test_what_has_changed_places_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", STAYING)
 def test_what_stays_in_its_place_goes_on(name: str) -> None:
     refuse_moved_state(*STAYING[name])
+
+
+def columns(*texts: str) -> list[list[list[str]]]:
+    """Of one operator, the columns of each list, a letter each."""
+    return [[list(text) for text in texts]]
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (columns("ab"), columns("ba")),
+        (columns("ab", "c"), columns("bca", "c")),
+        (columns("c", "abd"), columns("c", "bad")),
+        ([*columns("ab"), *columns("xy")], [*columns("ab"), *columns("yx")]),
+    ],
+)
+def test_columns_that_have_changed_their_order_are_refused(
+    before: list[list[list[str]]], now: list[list[list[str]]]
+) -> None:
+    with pytest.raises(BatchFailure, match="have changed their order"):
+        refuse_moved_columns(columns_told(before), now)
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (columns("ab"), columns("ab")),
+        (columns("ab"), columns("axb")),
+        (columns("ab"), columns("b")),
+        (columns("ab"), columns("cb")),
+        (columns("ab", "cd"), columns("ac", "bd")),
+        ([], columns("ab")),
+    ],
+)
+def test_columns_that_come_and_go_are_left_to_spark(before: list[list[list[str]]], now: list[list[list[str]]]) -> None:
+    refuse_moved_columns(columns_told(before), now)

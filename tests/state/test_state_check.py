@@ -145,3 +145,24 @@ def test_a_snapshot_that_cannot_be_read_is_not_said_to_be_gone(tmp_path: Path, m
     (finding,) = found(world)
     assert "cannot be told" in finding.message
     assert "rewind" not in finding.repair
+
+
+@pytest.mark.parametrize("lost", [0, 1], ids=["an older one", "the newest"])
+def test_a_commit_that_is_written_again_pins_the_watermark_that_its_state_has_come_to(
+    tmp_path: Path, lost: int
+) -> None:
+    """By a lower one the next batch would take rows that are late."""
+    world = CountingWorld(tmp_path)
+    for number in range(2):
+        world.come(number + 1)
+        world.run(number, world.engine(watermark_ms=60_000 * (number + 1)))
+    (tmp_path / "checkpoint" / "commits" / str(lost)).write_text("v1\n{")
+    status, text = said(["repair", str(tmp_path / "checkpoint")])
+    assert status == 0, text
+    again = world.checkpoint.commit_log.get(lost)
+    assert again is not None
+    assert again.next_watermark_ms == 60_000 * (lost + 1)
+    make(world, 2)
+    entry = world.checkpoint.offset_log.get(2)
+    assert entry is not None
+    assert entry.watermark_ms == 120_000

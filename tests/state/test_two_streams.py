@@ -185,15 +185,33 @@ def test_operators_of_one_source_are_told_apart_by_what_spark_leaves_out_of_its_
     tmp_path: Path, engine: SessionEngine, transform: str
 ) -> None:
     """Columns beyond the first 25, and the code of functions and processors."""
-    world = InTurn(tmp_path, engine, f"tests.state.transforms:{transform}")
+    world = InTurn(tmp_path, engine, f"tests.state.exchanged:{transform}")
     world.sources = ("orders",)
     world.options["output_mode"] = "update"
     world.lands("orders", (1, "00:00"))
     world.lands("orders", (1, "00:10"))
     assert [(row["of"], row["total"]) for row in world.rows[-2:]] == [("rows", 2), ("tens", 20)]
-    world.transform = f"tests.state.transforms:{transform}_turned_round"
+    world.transform = f"tests.state.exchanged:{transform}_turned_round"
     with pytest.raises(TransformError, match="have changed places"):
         world.lands("orders", (1, "00:20"))
-    world.transform = f"tests.state.transforms:{transform}"
+    world.transform = f"tests.state.exchanged:{transform}"
     world.rests()
     assert [(row["of"], row["total"]) for row in world.rows[-2:]] == [("rows", 3), ("tens", 30)]
+
+
+@pytest.mark.parametrize(
+    "transform", ["by_two_columns", "of_two_sums", "once_by_two_columns", "met_by_two_columns", "met_with_columns"]
+)
+def test_columns_of_one_type_that_change_their_order_are_refused(
+    tmp_path: Path, engine: SessionEngine, transform: str
+) -> None:
+    """Spark reads what is kept by their places, and compares their types."""
+    world = InTurn(tmp_path, engine, f"tests.state.exchanged:{transform}")
+    world.sources = ("orders",)
+    world.options["output_mode"] = "append" if "met" in transform or "once" in transform else "update"
+    world.lands("orders", (1, "00:00"))
+    world.transform = f"tests.state.exchanged:{transform}_turned_round"
+    with pytest.raises(TransformError, match="have changed their order"):
+        world.lands("orders", (11, "00:10"))
+    world.transform = f"tests.state.exchanged:{transform}"
+    world.rests()

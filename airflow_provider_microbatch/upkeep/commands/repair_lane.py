@@ -29,6 +29,7 @@ from airflow_provider_microbatch.exceptions import (
 from airflow_provider_microbatch.execution.identity import newest_identity
 from airflow_provider_microbatch.execution.late_ends import is_same
 from airflow_provider_microbatch.execution.progress import told
+from airflow_provider_microbatch.execution.stateful import next_watermark
 from airflow_provider_microbatch.upkeep.commands.encoding import encoded_commit, encoded_offsets
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting
 from airflow_provider_microbatch.upkeep.commands.progress_again import progress_again
@@ -350,7 +351,7 @@ class LaneRepair:
         entry, planned = read
         attempt = self._drafting.checkpoint.attempts.made(self._key(number), found.manifest.epoch)
         commit = CommitEntry(
-            next_watermark_ms=entry.watermark_ms,
+            next_watermark_ms=next_watermark(found.manifest, entry),
             epoch=found.manifest.epoch,
             requires_another_batch=bool(found.manifest.result.get("requiresAnotherBatch", False)),
             progress=progress_again(self._recorded, self._lane, found),

@@ -1,0 +1,158 @@
+"""Stateful pipelines, each with one that has the same operators or columns in another order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_microbatch.runtime.batch import Batch
+
+if TYPE_CHECKING:
+    import pandas
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming import StatefulProcessor
+
+
+def of_wide_rows(batch: Batch, names: tuple[str, str] = ("rows", "tens")) -> DataFrame:
+    """Two sums by id, of columns that come last of many."""
+    from pyspark.sql import functions as F
+
+    many = [F.lit(number).alias(f"c{number}") for number in range(30)]
+    added = {"rows": F.col("id"), "tens": F.col("id") * 10}
+    first, second = (
+        batch.sources["orders"]
+        .select("id", *many, added[name].alias("added"))
+        .groupBy("id")
+        .agg(F.sum("added").alias("total"))
+        .select("id", F.lit(name).alias("of"), "total")
+        for name in names
+    )
+    return first.union(second)
+
+
+def of_wide_rows_turned_round(batch: Batch) -> DataFrame:
+    """The same, in the opposite order."""
+    return of_wide_rows(batch, ("tens", "rows"))
+
+
+def of_functions(batch: Batch, names: tuple[str, str] = ("rows", "tens")) -> DataFrame:
+    """Two sums by id, of what functions without a name make of the rows."""
+    from pyspark.sql import functions as F
+
+    added = {"rows": F.udf(lambda id: id, "long"), "tens": F.udf(lambda id: id * 10, "long")}
+    first, second = (
+        batch.sources["orders"]
+        .select("id", added[name]("id").alias("added"))
+        .groupBy("id")
+        .agg(F.sum("added").alias("total"))
+        .select("id", F.lit(name).alias("of"), "total")
+        for name in names
+    )
+    return first.union(second)
+
+
+def of_functions_turned_round(batch: Batch) -> DataFrame:
+    """The same, in the opposite order."""
+    return of_functions(batch, ("tens", "rows"))
+
+
+def by_two_processors(batch: Batch, names: tuple[str, str] = ("rows", "tens")) -> DataFrame:
+    """Two sums by id, kept by processors that keep the same types."""
+    first, second = (
+        batch.sources["orders"]
+        .groupBy("id")
+        .transformWithStateInPandas(_sum_of(name), "id long, of string, total long", "Update", "None")
+        for name in names
+    )
+    return first.union(second)
+
+
+def by_two_processors_turned_round(batch: Batch) -> DataFrame:
+    """The same, in the opposite order."""
+    return by_two_processors(batch, ("tens", "rows"))
+
+
+def _sum_of(name: str) -> StatefulProcessor:
+    from pyspark.sql.streaming import StatefulProcessor
+
+    class Sum(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            self.total = handle.getValueState("total", "total long")
+
+        def handleInputRows(self, key: Any, rows: Iterator[pandas.DataFrame], timerValues: Any) -> Any:
+            import pandas
+
+            (total,) = self.total.get() or (0,)
+            total += sum(len(frame) for frame in rows) * (10 if name == "tens" else 1)
+            self.total.update((total,))
+            yield pandas.DataFrame({"id": key[0], "of": [name], "total": [total]})
+
+    return Sum()
+
+
+def by_two_columns(batch: Batch, *, turned: bool = False) -> DataFrame:
+    """Rows by two columns of one type, in one order whichever way they are grouped."""
+    by = ["other", "id"] if turned else ["id", "other"]
+    return _with_other(batch).groupBy(*by).count().select("id", "other", "count")
+
+
+def by_two_columns_turned_round(batch: Batch) -> DataFrame:
+    """The same, grouped in another order."""
+    return by_two_columns(batch, turned=True)
+
+
+def of_two_sums(batch: Batch, *, turned: bool = False) -> DataFrame:
+    """Two sums of one type by id, in one order whichever way they are made."""
+    from pyspark.sql import functions as F
+
+    sums = [F.sum("id").alias("ids"), F.sum("other").alias("others")]
+    return _with_other(batch).groupBy("id").agg(*(reversed(sums) if turned else sums)).select("id", "ids", "others")
+
+
+def of_two_sums_turned_round(batch: Batch) -> DataFrame:
+    """The same, made in another order."""
+    return of_two_sums(batch, turned=True)
+
+
+def once_by_two_columns(batch: Batch, *, turned: bool = False) -> DataFrame:
+    """Rows that are alike in two columns of one type once."""
+    return _with_other(batch).dropDuplicates(["other", "id"] if turned else ["id", "other"]).select("id", "other")
+
+
+def once_by_two_columns_turned_round(batch: Batch) -> DataFrame:
+    """The same, compared in another order."""
+    return once_by_two_columns(batch, turned=True)
+
+
+def met_by_two_columns(batch: Batch, *, turned: bool = False) -> DataFrame:
+    """Rows with others that are alike in two columns of one type."""
+    from pyspark.sql import functions as F
+
+    both = [F.expr("a.id % 10 = b.id % 10"), F.expr("a.other = b.other")]
+    first, second = reversed(both) if turned else both
+    orders = _with_other(batch)
+    return orders.where("id < 10").alias("a").join(orders.where("id >= 10").alias("b"), first & second).select("a.id")
+
+
+def met_by_two_columns_turned_round(batch: Batch) -> DataFrame:
+    """The same, compared in another order."""
+    return met_by_two_columns(batch, turned=True)
+
+
+def met_with_columns(batch: Batch, *, turned: bool = False) -> DataFrame:
+    """Small ids and the large ones, ten more, beside another column of their type."""
+    from pyspark.sql import functions as F
+
+    shown = ["other", "id"] if turned else ["id", "other"]
+    small, large = (_with_other(batch).where(where).select(*shown) for where in ("id < 10", "id >= 10"))
+    same = F.expr("a.id + 10 = b.id")
+    return small.alias("a").join(large.alias("b"), same).select("a.id", "a.other")
+
+
+def met_with_columns_turned_round(batch: Batch) -> DataFrame:
+    """The same, with the columns of each side in another order."""
+    return met_with_columns(batch, turned=True)
+
+
+def _with_other(batch: Batch) -> DataFrame:
+    return batch.sources["orders"].selectExpr("id", "id * 100 AS other")
