@@ -57,7 +57,7 @@ class Trial:
 
     def __init__(self, sink: ForeachSink, *, rows: Sequence[Row]) -> None:
         self.sink = sink
-        self.rows = rows
+        self.rows = _of_one_type(rows)
         self.checkpoint = str(uuid.uuid4())
         self._next = 0
         self._written: list[ForeachBatch] = []
@@ -247,6 +247,15 @@ def _is_caused_by_cut(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def _of_one_type(rows: Sequence[Row]) -> Sequence[Row]:
+    """The rows as Spark types their columns: a column of whole numbers and fractions is one of fractions."""
+    fractions = {name for row in rows for name, value in row.items() if isinstance(value, float)}
+    return [
+        {name: float(value) if name in fractions and type(value) is int else value for name, value in row.items()}
+        for row in rows
+    ]
 
 
 def _counted(rows: Sequence[Row]) -> Counter[str]:

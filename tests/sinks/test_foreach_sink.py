@@ -22,7 +22,7 @@ from airflow_provider_microbatch.sinks.trial import CASES, Trial, verdicts
 from airflow_provider_microbatch.verdict import FAILED, NOT_TRIED, OK
 from tests.sinks.stages import EXPECTED, KEY, write_stage
 from tests.support import foreach_sinks
-from tests.support.foreach_sinks import RowsInSqlite
+from tests.support.foreach_sinks import RowsInSqlite, Typed
 
 ROWS: list[Mapping[str, Any]] = [{"id": 1, "note": "ü"}, {"id": 2, "note": None}]
 FORK = multiprocessing.get_context("fork")
@@ -133,6 +133,13 @@ def test_a_sink_that_keeps_all_promises_passes_and_leaves_nothing(tmp_path: Path
     with sink._transaction() as database:
         assert database.execute("SELECT count(*) FROM rows").fetchone() == (0,)
     assert not list((tmp_path / "stages").glob("lane=*"))
+
+
+def test_rows_of_whole_numbers_and_fractions_are_those_of_one_column(tmp_path: Path) -> None:
+    """A database gives 1.0 back, where a file of rows has 1."""
+    rows = [{"amount": 2.5}, {"amount": 1}]
+    found = {one.case: one.state for one in verdicts(Trial(made(Typed, tmp_path), rows=rows))}
+    assert set(found.values()) == {OK}
 
 
 BREAKS = {

@@ -107,3 +107,11 @@ class KnowsNoCheckpoints(RowsInSqlite):
 
     def held(self, batch: ForeachBatch) -> list[Mapping[str, Any]]:
         return super().held(replace(batch, checkpoint=""))
+
+
+@dataclass(frozen=True)
+class Typed(RowsInSqlite):
+    """Amounts have a column of their type."""
+
+    def held(self, batch: ForeachBatch) -> list[Mapping[str, Any]]:
+        return [{"amount": float(row["amount"])} for row in super().held(batch)]
