@@ -187,6 +187,22 @@ def test_a_column_that_was_made_wider_loses_nothing_on_its_way_through_the_chang
         published(sink, 10, {**wider, "ts": "bigint"}, "1", "4", "1.5")
 
 
+def test_a_column_that_was_renamed_in_the_table_is_named_with_what_to_do_with_the_changes(tmp_path: Path) -> None:
+    sink = database.sink_in(tmp_path, merge=Merge(keys=("id",), sequence_by=("ts",)))
+    published(sink, 7, {"id": "bigint", "ts": "int", "v": "string"}, "1", "1", "old")
+    altered(tmp_path, "RENAME COLUMN v TO w")
+    named = {"id": "bigint", "ts": "int", "w": "string"}
+    with pytest.raises(SinkError, match=r"the column 'v', which the table has no more.* RENAME COLUMN \"v\" TO"):
+        published(sink, 8, named, "1", "2", "new")
+    with pytest.raises(SinkError, match=r"the column 'v', which the table has no more"):
+        sink.withdraw(expect(BatchKey("live", 7)), 1)
+    altered(tmp_path, "RENAME COLUMN v TO w", "microbatch_changes_Orders")
+    sink.publish(expect(BatchKey("live", 8)), 1)
+    assert database.rows(database.table_in(tmp_path)) == [(1, 2, "new")]
+    assert sink.withdraw(expect(BatchKey("live", 8)), 1)
+    assert database.rows(database.table_in(tmp_path)) == [(1, 1, "old")]
+
+
 def test_a_change_that_differs_only_in_the_last_digits_counts_whatever_the_database_shows_of_them(
     tmp_path: Path,
 ) -> None:

@@ -8,7 +8,7 @@ withdrawing a batch reverts its changes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -165,7 +165,8 @@ class Merged(Rows):
 
         :param columns: columns of the stage table.
         :param staged: the same columns with Spark's types.
-        :raises SinkError: if earlier changes cannot be compared with those of the stage, or their columns are narrower.
+        :raises SinkError: if earlier changes cannot be compared with those of the stage, their columns are narrower, or
+            the table has one of them no more.
         """
         found = {column.name: column for column in columns_of(self.connection, self.place)}
         if not found:
@@ -179,6 +180,7 @@ class Merged(Rows):
             execute(self.connection, f"CREATE INDEX ON {self.place.sql} ({listed((BATCH, LANE))})")
             record_merge(self.connection, self.place, self.merge)
             return
+        self._check_shown(self._shown(found))
         for column in columns:
             if column.name not in found:
                 name = f"{quoted(column.name)} {column.type}"
@@ -186,6 +188,21 @@ class Merged(Rows):
         self._check_room(columns, staged, found)
         known = {name for name, column in found.items() if column.is_needed}
         self._check_order([column for column in columns if column.is_needed and column.name not in known])
+
+    def _shown(self, names: Iterable[str]) -> list[str]:
+        """Those of the changes' columns that the table has too."""
+        return [name for name in names if name not in (*OWN, DELETED, *self.merge.leave_out)]
+
+    def _check_shown(self, names: Sequence[str]) -> None:
+        there = {column.name for column in columns_of(self.connection, self.table)}
+        gone = [name for name in names if name not in there]
+        if gone:
+            place, name = self.place.sql, quoted(gone[0])
+            raise SinkError(
+                f"the changes of {self.table}, kept in {self.place}, have the column {gone[0]!r}, which the table has "
+                f"no more. If it was renamed there: ALTER TABLE {place} RENAME COLUMN {name} TO … its name of now; if "
+                f"it was dropped: ALTER TABLE {place} DROP COLUMN {name}. Nothing was changed. Then run this again."
+            )
 
     def _check_room(
         self, columns: Sequence[Column], staged: Sequence[StagedColumn], found: Mapping[str, Column]
@@ -244,7 +261,8 @@ class Merged(Rows):
         names = [column.name for column in columns_of(self.connection, self.place) if column.name not in OWN]
         if not names or not touched:
             return
-        shown = [name for name in names if name not in (DELETED, *self.merge.leave_out)]
+        shown = self._shown(names)
+        self._check_shown(shown)
         keys = listed(self.merge.keys)
         affected = " UNION ".join(f"SELECT DISTINCT {keys} FROM {table.sql}" for table in touched)
         execute(
