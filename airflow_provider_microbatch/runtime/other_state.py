@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any, NoReturn
 
 from airflow_provider_microbatch.runtime.failure import BatchFailure
-from airflow_provider_microbatch.runtime.query_plan import is_4_0, keeps_state
+from airflow_provider_microbatch.runtime.query_plan import keeps_state
 
 _CODES = (
     "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE",
@@ -161,13 +161,17 @@ def refuse_other_spark(kept_by: str, version: str) -> None:
     :param version: version of this one.
     :raises BatchFailure: naming both, and the way on.
     """
-    if is_4_0(kept_by) != is_4_0(version):
+    if _is_4_0(kept_by) != _is_4_0(version):
         raise BatchFailure(
             "runtime",
             f"the state that the batch goes on from was kept by Spark {kept_by}, and this is Spark {version}: 4.0 and "
             "later versions do not read each other's state. Nothing was read. Run the batches by the version of "
             "before; or begin a checkpoint and a table of their own with the other one, which read from the beginning",
         )
+
+
+def _is_4_0(version: str) -> bool:
+    return version.startswith("4.0.")
 
 
 def _refusal(what: str, more: str = "") -> BatchFailure:

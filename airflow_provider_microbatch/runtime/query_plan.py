@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -44,8 +45,8 @@ _ALIAS = re.compile(r"^\W*SubqueryAlias .*\n", re.MULTILINE)
 _BRANCH = re.compile(r"^[ :+-]+", re.MULTILINE)
 _BETWEEN = "\x1f"
 _NUMBER = re.compile(r"-?\d+")
-_ALL_COLUMNS = 2**31 - 1
-"""Of a node, in Spark's text of it, which names 25 unless it is asked for more."""
+_MOST = "spark.sql.debug.maxToStringFields"
+"""Columns of a node, and arguments and values of an expression, that Spark's text of it names: 25, unless it is set."""
 _LEAF = re.compile(r"^(\W*)Streaming(?:Execution)?Relation.*$", re.MULTILINE)
 
 
@@ -82,12 +83,24 @@ class Query:
 
     def __init__(self, result: DataFrame) -> None:
         self.nodes: Sequence[Any] = list(_nodes_of(result))
-        # No ids of operators, and no columns of their own beside them, which Spark 4.0 does not know.
-        self._neither = [False] if is_4_0(result.sparkSession.version) else [False, False]
         jvm: Any = result.sparkSession._jvm
+        self._conf = jvm.org.apache.spark.sql.internal.SQLConf.get()  # Spark's texts are made by this one
         self._python = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PYTHON_UDF()
         parts = (node for node in self.nodes if node.getClass().getSimpleName() == "CTERelationDef")
         self._named = {part.id(): part.child() for part in parts}
+
+    @contextmanager
+    def told_in_full(self) -> Iterator[None]:
+        """Digests and columns are asked for within: Spark's texts leave nothing out."""
+        is_set, before = self._conf.contains(_MOST), str(self._conf.maxToStringFields())
+        self._conf.setConfString(_MOST, str(2**31 - 1))
+        try:
+            yield
+        finally:
+            if is_set:
+                self._conf.setConfString(_MOST, before)
+            else:
+                self._conf.unsetConf(_MOST)
 
     def places(self) -> list[list[list[Any]]]:
         """The operators that keep state, in an order of the plan: Spark knows each by its turn. Of each operator, or of
@@ -132,8 +145,7 @@ class Query:
             yield from (leaf,) if part is None else self._leaves(part)
 
     def _text(self, node: Any) -> str:
-        told = node.treeString(True, False, _ALL_COLUMNS, *self._neither)
-        text = _OF_ONE_QUERY.sub("", _LEAF.sub(r"\1source", told))
+        text = _OF_ONE_QUERY.sub("", _LEAF.sub(r"\1source", node.treeString()))
         named = (part for part in map(self._part, each(node.collectLeaves())) if part is not None)
         return "\n".join([text, *map(self._text, named)])
 
@@ -185,11 +197,6 @@ def _equal_in(condition: Any) -> Iterator[str]:
     elif kind in ("EqualTo", "EqualNullSafe") and not (condition.left().foldable() or condition.right().foldable()):
         sides = (condition.left().toString(), condition.right().toString())
         yield " = ".join(sorted(_OF_ONE_QUERY.sub("", side) for side in sides))
-
-
-def is_4_0(version: str) -> bool:
-    """Whether it is a version of Spark 4.0, which is apart in some things."""
-    return version.startswith("4.0.")
 
 
 def keeps_state(node: Any) -> bool:

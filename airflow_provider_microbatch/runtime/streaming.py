@@ -164,7 +164,9 @@ def run_query(
         refuse_other_spark(str(before.get("sparkVersion", spark.version)), spark.version)
     if before is not None and not before["ids"]:
         refuse_first_operator(planned.nodes)
-    places, columns = planned.places(), planned.columns()
+    with planned.told_in_full():
+        places, columns = planned.places(), planned.columns()
+        streams = streams_of(planned, (before or {}).get("timed", []))
     if before is not None:
         refuse_moved_state(before.get("places", places), places)
         refuse_moved_columns(before.get("columns", []), columns)
@@ -185,7 +187,6 @@ def run_query(
             timestamp_ms=job.batch_timestamp_ms,
             conf=conf,
         )
-        streams = streams_of(planned, (before or {}).get("timed", []))
         named = streams.names
     ends = streaming.bounded and bool(named)
     told = Path(streaming.folder) / TOLD

@@ -35,6 +35,28 @@ def of_wide_rows_turned_round(batch: Batch) -> DataFrame:
     return of_wide_rows(batch, ("tens", "rows"))
 
 
+def of_many_values(batch: Batch, names: tuple[str, str] = ("rows", "tens")) -> DataFrame:
+    """Two sums by id, of an expression whose arguments differ in the last of many."""
+    from pyspark.sql import functions as F
+
+    none = [F.lit(None).cast("long")] * 30
+    added = {"rows": F.col("id"), "tens": F.col("id") * 10}
+    first, second = (
+        batch.sources["orders"]
+        .select("id", F.coalesce(*none, added[name]).alias("added"))
+        .groupBy("id")
+        .agg(F.sum("added").alias("total"))
+        .select("id", F.lit(name).alias("of"), "total")
+        for name in names
+    )
+    return first.union(second)
+
+
+def of_many_values_turned_round(batch: Batch) -> DataFrame:
+    """The same, in the opposite order."""
+    return of_many_values(batch, ("tens", "rows"))
+
+
 def of_functions(batch: Batch, names: tuple[str, str] = ("rows", "tens")) -> DataFrame:
     """Two sums by id, of what functions without a name make of the rows."""
     from pyspark.sql import functions as F

@@ -180,11 +180,11 @@ def test_a_stream_does_not_go_on_from_the_watermark_of_one_that_is_gone(tmp_path
     assert [(row["minute"], row["count"]) for row in world.rows] == [("00:00", 1), ("00:10", 2), ("00:20", 1)]
 
 
-@pytest.mark.parametrize("transform", ["of_wide_rows", "of_functions", "by_two_processors"])
+@pytest.mark.parametrize("transform", ["of_wide_rows", "of_many_values", "of_functions", "by_two_processors"])
 def test_operators_of_one_source_are_told_apart_by_what_spark_leaves_out_of_its_text(
     tmp_path: Path, engine: SessionEngine, transform: str
 ) -> None:
-    """Columns beyond the first 25, and the code of functions and processors."""
+    """Columns and values beyond the first 25, and the code of functions and processors."""
     world = InTurn(tmp_path, engine, f"tests.state.exchanged:{transform}")
     world.sources = ("orders",)
     world.options["output_mode"] = "update"
