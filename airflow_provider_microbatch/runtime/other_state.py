@@ -83,7 +83,7 @@ def refuse_moved_columns(before: Sequence[Any], now: Sequence[Sequence[Sequence[
     would be taken for the other's, where both are of one type.
 
     :param before: as :func:`columns_told` told them of the batch before.
-    :param now: as :meth:`.query_plan.Query.columns` has them.
+    :param now: as :func:`.kept_columns.kept_columns` has them.
     :raises BatchFailure: naming two of the columns, and the way on.
     """
     for was, is_now in zip(before, now, strict=False):

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 SOURCE = "microbatchsource"
 """Option of a stream that names its source in the query's plan."""
 
-DIGESTS = 4
-"""How many there are of a node, see :meth:`Query.digests`."""
-
 PROCESSOR = "TransformWithState"
 """What the names of nodes of ``transformWithState`` begin with, in each of its forms."""
 
@@ -40,10 +37,9 @@ _OF_ONE_QUERY = re.compile(
     r"|(?<=CTERelationRef )\d+|(?<=CTERelationDef )\d+"
 )
 """Ids that are others in each query: of expressions, of objects in memory, of watermarks and of parts by name. An id
-stands behind a name: a text that a transform compares with may look like one, and does not."""
+stands behind a name; a text that a transform compares with may look so too, and is then told without its end."""
 _ALIAS = re.compile(r"^\W*SubqueryAlias .*\n", re.MULTILINE)
 _BRANCH = re.compile(r"^[ :+-]+", re.MULTILINE)
-_BETWEEN = "\x1f"
 _NUMBER = re.compile(r"-?\d+")
 _MOST = "spark.sql.debug.maxToStringFields"
 """Columns of a node, and arguments and values of an expression, that Spark's text of it names: 25, unless it is set."""
@@ -86,6 +82,7 @@ class Query:
         jvm: Any = result.sparkSession._jvm
         self._conf = jvm.org.apache.spark.sql.internal.SQLConf.get()  # Spark's texts are made by this one
         self._python = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PYTHON_UDF()
+        self._told = dict[str, str]()
         parts = (node for node in self.nodes if node.getClass().getSimpleName() == "CTERelationDef")
         self._named = {part.id(): part.child() for part in parts}
 
@@ -104,24 +101,19 @@ class Query:
 
     def places(self) -> list[list[list[Any]]]:
         """The operators that keep state, in an order of the plan: Spark knows each by its turn. Of each operator, or of
-        each side of a join: the sources of its rows, and the digests of how they are made."""
+        each side of a join: the sources of its rows, and the digests of how they are made; see :meth:`digests`."""
         return [
             [[self.sources(part), *self.digests(part)] for part in _parts_of(node)]
             for node in self._walk(self.nodes[0])
             if keeps_state(node)
         ]
 
-    def columns(self) -> list[list[list[str]]]:
-        """Of the same operators, in the same order: the columns by whose places Spark reads what is kept, in lists of
-        those of which one may be taken for another."""
-        return [_kept_by(node) for node in self._walk(self.nodes[0]) if keeps_state(node)]
-
     def sources(self, node: Any) -> list[str]:
         """The sources that rows of a node are made of, in the order of their names."""
         return sorted(set(filter(None, map(source_of, self._leaves(node)))))
 
     def digests(self, node: Any) -> list[str]:
-        """Digests of how rows of a node are made of its sources, :data:`DIGESTS` of them: of all; of what is there
+        """Digests of how rows of a node are made of its sources: of all; of what is there
         without names that may stand for a side, and not for what is in it; without numbers and functions, of which a
         transform may write the batch's own; and without all of these."""
         whole = self._text(node)
@@ -150,10 +142,23 @@ class Query:
         return "\n".join([text, *map(self._text, named)])
 
     def _functions(self, node: Any) -> Iterator[str]:
-        """The Python functions by which rows of a node are made, in the order of the plan."""
+        """Digests of the Python functions by which rows of a node are made, in the order of the plan."""
         for below in self._walk(node) if self.nodes[0].containsPattern(self._python) else ():
             for expression in each(below.expressions()):
-                yield from _functions_in(expression, self._python)
+                yield from self._functions_in(expression)
+
+    def _functions_in(self, expression: Any) -> Iterator[str]:
+        if not expression.containsPattern(self._python):
+            return
+        if expression.getClass().getSimpleName() in ("PythonUDF", "PythonUDAF"):
+            command = expression.func().command()
+            id = f"{command.length()} {command.hashCode()}"  # a function may be in many places, and large
+            if id not in self._told:
+                numbers = str(command.mkString(",")).split(",")
+                self._told[id] = told(bytes(int(number) % 256 for number in numbers))
+            yield self._told[id]
+        for child in each(expression.children()):
+            yield from self._functions_in(child)
 
     def _part(self, node: Any) -> Any:
         """The part of the query that a node stands for by its name; None if it stands for itself."""
@@ -164,53 +169,8 @@ def _parts_of(node: Any) -> list[Any]:
     return [node.left(), node.right()] if node.getClass().getSimpleName() == "Join" else [node]
 
 
-def _kept_by(node: Any) -> list[list[str]]:
-    """The columns by which a node keeps its state, in lists of those that may be of one type."""
-    kind = node.getClass().getSimpleName()
-    if kind == "Join":
-        both = node.condition().get() if node.condition().isDefined() else None
-        return [_texts(node.left().output()), _texts(node.right().output()), list(_equal_in(both))]
-    if kind == "Aggregate":
-        by = _texts(node.groupingExpressions())
-        return [by, [one for one in _texts(node.aggregateExpressions()) if one not in by]]
-    if kind.startswith("Deduplicate"):
-        return [_texts(node.keys())]
-    if kind == "Distinct":
-        return [_texts(node.output())]
-    if kind.startswith(PROCESSOR) and kind.endswith(("InPySpark", "InPandas")):
-        return [_texts(node.leftAttributes())]
-    return [_texts(node.groupingAttributes())] if kind.startswith((PROCESSOR, "FlatMapGroups")) else []
-
-
-def _texts(expressions: Any) -> list[str]:
-    """Expressions as Spark tells them, without their ids and the names that they are given, each once."""
-    told = _OF_ONE_QUERY.sub("", str(expressions.mkString(_BETWEEN))).split(_BETWEEN)
-    return list(dict.fromkeys(one.rpartition(" AS ")[0] or one for one in told))
-
-
-def _equal_in(condition: Any) -> Iterator[str]:
-    """What a join's condition says to be equal: the keys of both sides, in their order."""
-    kind = None if condition is None else condition.getClass().getSimpleName()
-    if kind == "And":
-        yield from _equal_in(condition.left())
-        yield from _equal_in(condition.right())
-    elif kind in ("EqualTo", "EqualNullSafe") and not (condition.left().foldable() or condition.right().foldable()):
-        sides = (condition.left().toString(), condition.right().toString())
-        yield " = ".join(sorted(_OF_ONE_QUERY.sub("", side) for side in sides))
-
-
 def keeps_state(node: Any) -> bool:
     """Whether Spark keeps state of what has come so far, for the node."""
     kind, streams = node.getClass().getSimpleName(), [child.isStreaming() for child in each(node.children())]
     # Beside the stream of a processor there is its initial state, which is none.
     return (kind in _KEEPING and all(streams)) or (kind.startswith(PROCESSOR) and any(streams))
-
-
-def _functions_in(expression: Any, python: Any) -> Iterator[str]:
-    if not expression.containsPattern(python):
-        return
-    if expression.getClass().getSimpleName() in ("PythonUDF", "PythonUDAF"):
-        numbers = str(expression.func().command().mkString(",")).split(",")
-        yield told(bytes(int(number) % 256 for number in numbers))
-    for child in each(expression.children()):
-        yield from _functions_in(child, python)

@@ -20,6 +20,7 @@ from airflow_provider_microbatch.runtime.copied_rows import copied, count_of_cop
 from airflow_provider_microbatch.runtime.failure import BatchFailure, failing_as
 from airflow_provider_microbatch.runtime.files import literally
 from airflow_provider_microbatch.runtime.job import Job
+from airflow_provider_microbatch.runtime.kept_columns import kept_columns
 from airflow_provider_microbatch.runtime.other_state import (
     columns_told,
     refuse_first_operator,
@@ -165,11 +166,12 @@ def run_query(
     if before is not None and not before["ids"]:
         refuse_first_operator(planned.nodes)
     with planned.told_in_full():
-        places, columns = planned.places(), planned.columns()
+        places, columns = planned.places(), kept_columns(result)
         streams = streams_of(planned, (before or {}).get("timed", []))
     if before is not None:
         refuse_moved_state(before.get("places", places), places)
-        refuse_moved_columns(before.get("columns", []), columns)
+        if before.get("sparkVersion") == spark.version:  # each version has its own order of some
+            refuse_moved_columns(before.get("columns", []), columns)
     with failing_as("runtime"):
         # The first batch changes all state anyway; a state taken over from a streaming query has its snapshots at other
         # batches.

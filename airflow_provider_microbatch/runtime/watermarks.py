@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from airflow_provider_microbatch.runtime.query_plan import DIGESTS, Query, each
+from airflow_provider_microbatch.runtime.query_plan import Query, each
 
 POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 
@@ -57,7 +57,7 @@ def turns_of(name: str, were: Mapping[str, Sequence[str]], now: Mapping[str, Seq
     :param now: by id, in the order of the plan, the digests of this one.
     """
     turns, left = dict[str, str](), dict(were)
-    for level in range(DIGESTS):
+    for level in range(min(len(digests) for digests in [*were.values(), *now.values()])):
         for id in (id for id in now if id not in turns):
             known = next((turn for turn, was in left.items() if was[level] == now[id][level]), None)
             if known is not None:

@@ -31,11 +31,15 @@ def check_state(checkpoint: Checkpoint, recorded: Recorded) -> Iterator[Finding]
             what = gone(kept, number)
         except CannotTell as error:
             message = f"of the state that batch {key} has left, and that the next batch goes on from, {error}."
-            repair = "Give the user of this command and the one of Spark the right to read all of it, and check again."
+            repair = (
+                "See that the disk is there, and that the users of this command and of Spark may read all of it; then "
+                "check again."
+            )
             yield Finding(kind="state", where=where, message=message, repair=repair)
             return
         if what is not None and sinks:
             message = f"files of the state that batch {key} has left, and that the next batch goes on from, {what}."
-            way = way_on(kept, sinks[0], number=number, is_gone=True)
-            repair = f"Bring the files back. If nobody has them: {way}."
+            repair = "Bring the files back."
+            with suppress(CannotTell):  # of an earlier batch, which may be one to go back to
+                repair += f" If nobody has them: {way_on(kept, sinks[0], number=number, is_gone=True)}."
             yield Finding(kind="state", where=where, message=message, repair=repair)

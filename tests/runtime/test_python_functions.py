@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from pyspark import cloudpickle
 
 from airflow_provider_microbatch.runtime.python_functions import told
@@ -65,4 +66,15 @@ def test_classes_are_told_alike_in_each_process() -> None:
 
 
 def test_what_cannot_be_taken_apart_is_told_as_it_is() -> None:
-    assert told(b"no pickle") == b"no pickle".hex()
+    assert told(b"no pickle") != told(b"no other")
+
+
+def test_nothing_is_made_of_what_is_taken_along() -> None:
+    """What a function takes along may connect to something when it is made."""
+
+    class Connects:
+        def __reduce__(self) -> Any:
+            return pytest.fail, ("it was made",)
+
+    client = Connects()
+    assert of(lambda: client) == of(lambda: client)

@@ -124,11 +124,11 @@ def by_two_columns_turned_round(batch: Batch) -> DataFrame:
 
 
 def of_two_sums(batch: Batch, *, turned: bool = False) -> DataFrame:
-    """Two sums of one type by id, in one order whichever way they are made."""
+    """Two sums of one type by id."""
     from pyspark.sql import functions as F
 
     sums = [F.sum("id").alias("ids"), F.sum("other").alias("others")]
-    return _with_other(batch).groupBy("id").agg(*(reversed(sums) if turned else sums)).select("id", "ids", "others")
+    return _with_other(batch).groupBy("id").agg(*(reversed(sums) if turned else sums))
 
 
 def of_two_sums_turned_round(batch: Batch) -> DataFrame:
@@ -178,3 +178,40 @@ def met_with_columns_turned_round(batch: Batch) -> DataFrame:
 
 def _with_other(batch: Batch) -> DataFrame:
     return batch.sources["orders"].selectExpr("id", "id * 100 AS other")
+
+
+def sums_shown(batch: Batch, *, turned: bool = False) -> DataFrame:
+    """Sums and a mean by window, and a join's sides with columns that nobody reads, shown in one order or another: what
+    is kept is the same."""
+    from pyspark.sql import functions as F
+
+    orders = batch.sources["orders"].withWatermark("at", "30 seconds").selectExpr("id", "at", "id * 100 AS other")
+    unread = ["id", "other", "at"] if turned else ["id", "at", "other"]
+    small, large = (orders.where(where).select(*unread) for where in ("id < 10", "id >= 10"))
+    within = F.expr("a.id + 10 = b.id AND b.at BETWEEN a.at AND a.at + INTERVAL 1 MINUTE")
+    met = small.alias("a").join(large.alias("b"), within).select("a.id", "a.at")
+    shown = [F.col("window.start").alias("start"), F.col("ids"), F.col("rows")]
+    sums = F.sum("id").alias("ids"), F.count("*").alias("rows")
+    by_minute = met.groupBy(F.window("at", "1 minute"), "id").agg(*sums)
+    return by_minute.select(*(shown[1:] + shown[:1] if turned else shown))
+
+
+def sums_shown_turned_round(batch: Batch) -> DataFrame:
+    """The same, shown in another order."""
+    return sums_shown(batch, turned=True)
+
+
+def sums_of_sides(batch: Batch, *, turned: bool = False) -> DataFrame:
+    """A sum of each side of a join, whose columns have one name."""
+    from pyspark.sql import functions as F
+
+    orders = batch.sources["orders"].withWatermark("at", "30 seconds")
+    small, large = orders.where("id < 10").alias("a"), orders.where("id >= 10").alias("b")
+    within = F.expr("a.id + 10 = b.id AND b.at BETWEEN a.at AND a.at + INTERVAL 1 MINUTE")
+    sums = [F.sum("a.id").alias("small"), F.sum("b.id").alias("large")]
+    return small.join(large, within).groupBy(F.window("a.at", "1 minute")).agg(*(reversed(sums) if turned else sums))
+
+
+def sums_of_sides_turned_round(batch: Batch) -> DataFrame:
+    """The same, in another order."""
+    return sums_of_sides(batch, turned=True)

@@ -25,7 +25,8 @@ class Versioned(Merged):
         if not names or not touched:
             return
         merge, keys, sequence = self.merge, listed(self.merge.keys), quoted(self.merge.sequence_by[0])
-        shown = [name for name in names if name not in (DELETED, *merge.leave_out)]
+        shown = self._shown(names)
+        self._check_shown(shown)
         told = [*shown, *merge.bounds]
         start, end = quoted(merge.valid_from), quoted(merge.valid_to)
         came = " UNION ALL ".join(f"SELECT {keys}, {sequence} FROM {table.sql}" for table in touched)

@@ -1,0 +1,117 @@
+"""The columns by which operators of a streaming query keep their state: Spark reads them by their places, and compares
+nothing but types."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_microbatch.runtime.query_plan import PROCESSOR, each, keeps_state
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+log = logging.getLogger(__name__)
+
+_BETWEEN = "\x1f"
+_ID = re.compile(r"(?<=[^\s(,\[])#(\d+)L?")
+_IN_ORDER = 4
+"""More columns of a deduplication are in another order in each version of Spark, whichever they are given in."""
+
+
+def kept_columns(result: DataFrame) -> list[list[list[str]]]:
+    """Of the operators that keep state, in the order of the plan: the columns by which they do so, in lists of those of
+    which one may be taken for another. Nothing where Spark cannot say: then no change of an order is seen.
+
+    :param result: the frame that the transform made of the streams.
+    """
+    try:
+        planned = result._jdf.queryExecution()
+        # Columns that nobody reads are kept by no join: these are left out by now.
+        whole = planned.sparkSession().sessionState().optimizer().execute(planned.analyzed().clone())
+        names = _Names(whole)
+        return [names.kept_by(node) for node in _below(whole) if keeps_state(node)]
+    except Exception as error:  # any of Spark's rules: a batch is made without this look
+        log.warning("By which columns state is kept cannot be told, nor whether they change their order: %s", error)
+        return []
+
+
+def _below(plan: Any) -> Iterator[Any]:
+    yield plan
+    for child in each(plan.children()):
+        yield from _below(child)
+
+
+class _Names:
+    """Names of columns that are the same in each query: those of two streams that have one name are told apart by the
+    turn of the stream.
+
+    :param whole: the plan.
+    """
+
+    def __init__(self, whole: Any) -> None:
+        leaves = enumerate(each(whole.collectLeaves()))
+        self._turns: Mapping[str, int] = {
+            id: turn for turn, leaf in leaves for id in _ID.findall(str(leaf.output().mkString(_BETWEEN)))
+        }
+
+    def kept_by(self, node: Any) -> list[list[str]]:
+        """The columns by which a node keeps its state."""
+        kind = node.getClass().getSimpleName()
+        if kind == "Join":
+            left, right = node.left().output(), node.right().output()
+            return [self._texts(left), self._texts(right), list(self._equal_in(node))]
+        if kind == "Aggregate":
+            made = (one for each_made in each(node.aggregateExpressions()) for one in _aggregates_in(each_made))
+            return [self._texts(node.groupingExpressions()), _once(map(self._text, made))]
+        if kind.startswith("Deduplicate"):
+            keys = self._texts(node.keys())
+            return [keys] if len(keys) <= _IN_ORDER else []
+        if kind.startswith(PROCESSOR) and kind.endswith(("InPySpark", "InPandas")):
+            return [self._texts(node.leftAttributes())]
+        return [self._texts(node.groupingAttributes())] if kind.startswith((PROCESSOR, "FlatMapGroups")) else []
+
+    def _texts(self, expressions: Any) -> list[str]:
+        return _once(map(self._named, str(expressions.mkString(_BETWEEN)).split(_BETWEEN)))
+
+    def _text(self, expression: Any) -> str:
+        return self._named(expression.toString())
+
+    def _named(self, text: str) -> str:
+        return _ID.sub(lambda id: f"~{self._turns[id[1]]}" if id[1] in self._turns else "", text)
+
+    def _equal_in(self, join: Any) -> Iterator[str]:
+        """What a join's condition says to be equal: the keys of both sides, in their order."""
+        left = join.left().outputSet()
+        for one in _all_of(join.condition().get() if join.condition().isDefined() else None):
+            if one.getClass().getSimpleName() in ("EqualTo", "EqualNullSafe"):
+                sides = [one.left(), one.right()]
+                if any(side.foldable() for side in sides):
+                    continue
+                if not sides[0].references().subsetOf(left):
+                    sides.reverse()
+                yield " = ".join(map(self._text, sides))
+
+
+def _all_of(condition: Any) -> Iterator[Any]:
+    if condition is None:
+        return
+    if condition.getClass().getSimpleName() == "And":
+        yield from _all_of(condition.left())
+        yield from _all_of(condition.right())
+    else:
+        yield condition
+
+
+def _aggregates_in(expression: Any) -> Iterator[Any]:
+    if expression.getClass().getSimpleName() in ("AggregateExpression", "PythonUDAF"):
+        yield expression
+        return
+    for child in each(expression.children()):
+        yield from _aggregates_in(child)
+
+
+def _once(texts: Iterator[str]) -> list[str]:
+    return list(dict.fromkeys(texts))
