@@ -119,6 +119,14 @@ def test_no_step_of_a_batch_makes_more_requests_the_longer_the_history(system_na
             assert count.total <= MOST[name], f"{name} after {history} batches: {sorted(count.asked.items())}"
 
 
+def test_a_pipeline_that_is_on_record_is_not_put_again(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, str(tmp_path / "checkpoint"))
+    watched.fill(1)
+    asked = watched.one_batch()["open"].asked
+    assert not [what for what in asked if what.startswith("put microbatch/pipelines/")]
+    assert "get attempts/live/1/0" not in asked
+
+
 def test_a_task_asks_once_for_what_never_changes(tmp_path: Path) -> None:
     watched = Watched(tmp_path, str(tmp_path / "checkpoint"))
     watched.fill(3)
