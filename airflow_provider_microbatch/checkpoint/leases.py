@@ -34,12 +34,12 @@ class Leases:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._began: tuple[BatchKey, int, float] | None = None
-        """The lease that this process has begun last, and when, by this machine's clock."""
+        """The lease that this process has begun last, and when, by :func:`_now`."""
 
     def begin(self, key: BatchKey, epoch: int, *, seconds: float = LEASE_SECONDS) -> bool:
         """Write the first lease of an epoch that may be taken next; False if there is one. A process that loses the
         race for the epoch has not touched the winner's lease."""
-        began = time.monotonic()
+        began = _now()
         data = encode_record({"seconds": seconds, "parked": False})
         if self._renewals(key, epoch) or not self._store.put_if_absent(_path(key, epoch, 1), data):
             return False
@@ -49,8 +49,8 @@ class Leases:
     def confirm(self, key: BatchKey, epoch: int, *, seconds: float = LEASE_SECONDS) -> None:
         """Renew the lease of an epoch that is taken now, unless this process has begun the lease only just now: it may
         be that of another process that was here before, and long over, and this one may have slept."""
-        now = time.monotonic()
-        if self._began is None or self._began[:2] != (key, epoch) or now - self._began[2] > seconds / 6:
+        began = self._began
+        if began is None or began[:2] != (key, epoch) or not _now() - began[2] <= seconds / 6:
             self.renew(key, epoch, seconds=seconds)
 
     def renew(
@@ -147,3 +147,10 @@ class Leases:
 
 def _path(key: BatchKey, epoch: int, number: int) -> str:
     return f"{key.lane}/{key.id}-{epoch}-{number}"
+
+
+def _now() -> float:
+    """Seconds by a clock that goes on while the machine is paused, as the clocks that leases run by do. Endless where
+    there is none: whatever has begun then has begun long ago."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return math.inf if clock is None else time.clock_gettime(clock)

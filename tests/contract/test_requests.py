@@ -134,11 +134,7 @@ def test_a_task_asks_once_for_what_never_changes(tmp_path: Path) -> None:
     del steps["poll"]  # by another process
     asked = sum((count.asked for count in steps.values()), Counter[str]())
     assert asked["list microbatch/sources/orders/cleaned"] == 1, "records of older versions no longer change"
-    there = {
-        what: times
-        for what, times in asked.items()
-        if re.match(r"get sources/orders/[0-3]$", what)
-    }
+    there = {what: times for what, times in asked.items() if re.match(r"get sources/orders/[0-3]$", what)}
     assert there
     assert set(there.values()) == {1}, there
 

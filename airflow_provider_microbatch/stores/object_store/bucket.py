@@ -14,7 +14,7 @@ from threading import Event
 from typing import TYPE_CHECKING, TypeVar, cast, overload
 
 from airflow_provider_microbatch.exceptions import CheckpointError
-from airflow_provider_microbatch.lifetime import Close, shared
+from airflow_provider_microbatch.lifetime import kept
 from airflow_provider_microbatch.stores import PAGE
 from airflow_provider_microbatch.stores.object_store.address import Address
 from airflow_provider_microbatch.stores.object_store.credentials import Opened, open_client
@@ -72,8 +72,9 @@ class _Clients:
     """The clients of a bucket by one connection: the newest, or None before the first request and after a refusal; and
     the secrets of all, which an error of one may hold while another thread opens the next."""
 
-    newest: Opened | None = None
-    secrets: tuple[str, ...] = ()
+    def __init__(self) -> None:
+        self.newest: Opened | None = None
+        self.secrets = set[str]()
 
 
 class Bucket:
@@ -177,16 +178,16 @@ class Bucket:
         """Return the current client, created in this process. :raises CheckpointError: as :func:`open_client`."""
         if self._clients is None:
             key = (Bucket, self.address.scheme, self.address.conn_id, self.address.bucket)
-            self._clients = shared(key, _no_client_yet)
+            self._clients = kept(key, _Clients)
         opened = self._clients.newest
         if opened is None or opened.process != os.getpid():
             opened = self._clients.newest = open_client(self.address)
-            self._clients.secrets += opened.secrets
+            self._clients.secrets.update(opened.secrets)
         return opened
 
     def explained(self, failure: Failure, doing: str, path: str) -> CheckpointError:
         """Return the error with an explanation for people."""
-        secrets = () if self._clients is None else self._clients.secrets
+        secrets = () if self._clients is None else tuple(self._clients.secrets)
         where = f"{path} of bucket {self.address.bucket!r}" if path else f"bucket {self.address.bucket!r}"
         said, remedy = failure.words(secrets=secrets), failure.remedy(bucket=self.address.bucket, who=self.address.who)
         return CheckpointError(
@@ -196,10 +197,6 @@ class Bucket:
     def _forget(self, opened: Opened) -> None:
         if self._clients is not None and self._clients.newest is opened:
             self._clients.newest = None
-
-
-def _no_client_yet() -> tuple[_Clients, Close]:
-    return _Clients(), lambda: None
 
 
 def _begun(beside: ThreadPoolExecutor, page: Callable[[], Listed]) -> Future[Listed]:
