@@ -26,6 +26,7 @@ class _Ends(ExitStack):
     def __init__(self) -> None:
         super().__init__()
         self.said: list[Close] = []
+        self.kept: dict[Hashable, Any] = {}
         self.over = False
 
 
@@ -92,6 +93,23 @@ def at_end(close: Close) -> None:
     if over:
         _close(close)
         raise RuntimeError(_OVER)
+
+
+def kept(key: Hashable, make: Callable[[], T]) -> T:
+    """One thing for all callers with the same key in the innermost lifetime: one task, one command, or one look of a
+    trigger. The next one makes its own, by what is so then: a connection may have been edited since. Outside of any
+    lifetime each call makes a new thing.
+
+    :param key: tells things apart, so the key names the kind of caller too.
+    """
+    ends = _ends.get()
+    if ends is None:
+        return make()
+    with _lock:
+        if key not in ends.kept:
+            ends.kept[key] = make()
+        value: T = ends.kept[key]
+        return value
 
 
 def shared(key: Hashable, open_it: Callable[[], tuple[T, Close]]) -> T:

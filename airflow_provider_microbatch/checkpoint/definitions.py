@@ -29,7 +29,8 @@ class Definitions:
         """
         data = encode_record(definition)
         name = hashlib.sha256(data).hexdigest()
-        self._store.put_if_absent(name, data)
+        if self._store.modified_ms(name) is None:  # a put that is refused would be asked about: two requests
+            self._store.put_if_absent(name, data)
         return name
 
     def where(self, name: str) -> str:

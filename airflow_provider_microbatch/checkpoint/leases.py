@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey, is_lane
 from airflow_provider_microbatch.checkpoint.log import numbers
@@ -32,15 +33,25 @@ class Leases:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._began: tuple[BatchKey, int, float] | None = None
+        """The lease that this process has begun last, and when, by :func:`_now`."""
 
     def begin(self, key: BatchKey, epoch: int, *, seconds: float = LEASE_SECONDS) -> bool:
         """Write the first lease of an epoch that may be taken next; False if there is one. A process that loses the
         race for the epoch has not touched the winner's lease."""
-        if self._renewals(key, epoch):
+        began = _now()
+        data = encode_record({"seconds": seconds, "parked": False})
+        if self._renewals(key, epoch) or not self._store.put_if_absent(_path(key, epoch, 1), data):
             return False
-        return self._store.put_if_absent(
-            _path(key, epoch, 1), encode_record({"seconds": seconds, "parked": False})
-        )  # fmt: skip
+        self._began = (key, epoch, began)
+        return True
+
+    def confirm(self, key: BatchKey, epoch: int, *, seconds: float = LEASE_SECONDS) -> None:
+        """Renew the lease of an epoch that is taken now, unless this process has begun the lease only just now: it may
+        be that of another process that was here before, and long over, and this one may have slept."""
+        began = self._began
+        if began is None or began[:2] != (key, epoch) or not _now() - began[2] <= seconds / 6:
+            self.renew(key, epoch, seconds=seconds)
 
     def renew(
         self,
@@ -74,8 +85,8 @@ class Leases:
         if after is not None and not self.is_there(key, epoch, after[0], token=after[1]):
             self._store.delete_if(_path(key, epoch, number), data)
             return None
-        for old in before if not leave_others else ():
-            self._store.delete(_path(key, epoch, old))
+        if not leave_others:
+            self._store.delete_many(_path(key, epoch, old) for old in before)
         return number
 
     def is_there(self, key: BatchKey, epoch: int, renewal: int, *, token: str) -> bool:
@@ -114,7 +125,9 @@ class Leases:
 
     def forget(self, key: BatchKey, epoch: int) -> bool:
         """Remove the attempt's lease: nothing of the attempt is left to do. False if there was none."""
-        return sum(self._store.delete(_path(key, epoch, number)) for number in self._renewals(key, epoch)) > 0
+        found = self._renewals(key, epoch)
+        self._store.delete_many(_path(key, epoch, number) for number in found)
+        return bool(found)
 
     def unfinished(self, lane: str | None = None) -> list[tuple[BatchKey, int]]:
         """Batch and epoch of all attempts that have a lease, alive or not. One listing a lane."""
@@ -134,3 +147,10 @@ class Leases:
 
 def _path(key: BatchKey, epoch: int, number: int) -> str:
     return f"{key.lane}/{key.id}-{epoch}-{number}"
+
+
+def _now() -> float:
+    """Seconds by a clock that goes on while the machine is paused, as the clocks that leases run by do. Endless where
+    there is none: whatever has begun then has begun long ago."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return math.inf if clock is None else time.clock_gettime(clock)

@@ -138,8 +138,9 @@ class Ending:
         """
         left = dict[int, str]()
         for earlier in self._checkpoint.attempts.all(attempt.key):
-            ended = self._checkpoint.attempts.ended(attempt.key, earlier.epoch)
-            if after < earlier.epoch < attempt.epoch and ended is None:
+            if not after < earlier.epoch < attempt.epoch:
+                continue
+            if self._checkpoint.attempts.ended(attempt.key, earlier.epoch) is None:
                 why = self._supersede(earlier, by=attempt, engine=engine)
                 left |= {} if why is None else {earlier.epoch: why}
         return left

@@ -191,8 +191,7 @@ class Execution:
         if not self.checkpoint.attempts.take_exactly(attempt):
             winner = self.checkpoint.attempts.get(key, epoch)
             raise OutrunError(f"batch {key}: {named(winner)} was opened at the same moment.")
-        # The lease may be that of another process that was here before, and long over.
-        self.checkpoint.leases.renew(key, epoch, seconds=self._lease_seconds)
+        self.checkpoint.leases.confirm(key, epoch, seconds=self._lease_seconds)
         # Named by this attempt the definition stays; until then it may have been removed as unneeded.
         self.checkpoint.definitions.put(defined)
         # Held already: to stop the Spark of an earlier attempt, or to tell its hooks, may take longer than a lease.

@@ -165,7 +165,7 @@ def look(
     held = in_the_way(
         checkpoint,
         key,
-        newest=checkpoint.attempts.get(key, newest),
+        newest=checkpoint.attempts.get(key, newest) if newest else None,
         planned_by=planned.entry.run,
         run=run,
         engine_of=engine_of,

@@ -90,6 +90,7 @@ class OpenedSources:
         self._checkpoint = checkpoint
         self._lane = lane
         self._clock_ms = clock_ms
+        self._kept: dict[str, dict[str, bytes]] = {}
 
     @classmethod
     def on_record(
@@ -140,8 +141,14 @@ class OpenedSources:
             lane=self._lane,
             being_read=lambda: being_read(self._checkpoint, name),
             committed=lambda lane: committed(self._checkpoint, name, lane),
+            kept=self._kept.setdefault(name, {}),
         )
         return self._sources[name].open(context)
+
+    def forget(self) -> None:
+        """Forget what the sources have read: a plan begins, and a command, or a backup that was restored, may have put
+        other entries in its place."""
+        self._kept.clear()
 
     def _knows(self, name: str) -> bool:
         return name in self._sources or self._checkpoint.knows_source(name)

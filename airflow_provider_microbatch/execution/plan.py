@@ -105,6 +105,7 @@ class Planner:
         if newest != self._newest_command:
             self._newest_command = newest
             self.checkpoint.names.forget()
+        self.sources.forget()
         self.check_identity()
         self.say_sink(plans=not run.was_cleared)
         check_shape(self.checkpoint, self.sink, lane=self.lane.name)

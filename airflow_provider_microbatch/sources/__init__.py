@@ -11,7 +11,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -53,8 +53,7 @@ class SourceContext:
         to the new name; an entry that is still there was written by a process that slept through the rename.
     :param clock_ms: the time, milliseconds since the epoch.
     :param checkpoint: address of the checkpoint, for the commands that errors name.
-    :param checkpoint_id: returns the id by which other systems know the checkpoint; None while it belongs to no
-        pipeline.
+    :param checkpoint_id: returns the id by which other systems know the checkpoint; None while it is no pipeline's.
     :param connect: finds a connection by its id, when the connection is needed.
     :param lane: the lane whose ranges are planned and read. No lane reads a range that another lane has taken.
     :param being_read: returns the ranges of this source, in all lanes, that attempts are reading or that wait for a
@@ -63,8 +62,9 @@ class SourceContext:
         read only as far as the caller iterates. A commit may give up only data of these ranges, whatever
         :meth:`OpenSource.release` was told: its caller may have slept since. Empty while a command is changing the
         checkpoint, since the command may take batches back.
-    :param at_end: registers a function that closes the source's resources, to be called at the end of the task, look or
-        command for which the source was opened.
+    :param at_end: registers what closes the source's resources when the task, look or command ends that opened it.
+    :param kept: what this process has read of ``log`` and ``state`` that never changes, by name, for the next opening.
+        Emptied before each plan: a command or a backup may have put other entries there since.
     """
 
     name: str
@@ -81,6 +81,7 @@ class SourceContext:
     committed: Callable[[str], Iterable[CommittedRange]] = lambda _: ()
     connect: Connect = connect
     at_end: Callable[[Close], None] = at_end
+    kept: dict[str, bytes] = field(default_factory=dict)
 
     def set_offset(self, offset: Offset | None, *, skip: bool = False, reread: bool = False) -> str:
         """The command that sets the source's position; see :func:`.set_offset_command`."""
@@ -114,8 +115,7 @@ class ReadLimit:
 
 
 class Late(Enum):
-    """In place of an end offset that is known only after reading: the attempt that reads the range decides where it
-    ends."""
+    """In place of an end offset that is known only after reading: the attempt that reads the range decides it."""
 
     LATE = "late"
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
+
+import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.leases import Leases
@@ -33,6 +36,25 @@ def test_a_renewal_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
     leases.renew(KEY, 1, seconds=3600, parked=True)
     assert leases.remaining_seconds(KEY, 1) == 0
     assert leases.remaining_seconds(KEY, 1, parked=True) > 3500
+
+
+def test_a_lease_that_was_begun_just_now_is_not_renewed_and_any_other_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leases, later = Leases(PosixStore(tmp_path)), Leases(PosixStore(tmp_path))
+    assert leases.begin(KEY, 1)
+    leases.confirm(KEY, 1)
+    assert names(tmp_path) == ["0-1-1"]
+    assert not later.begin(KEY, 1), "it is the first process's"
+    expire(tmp_path)
+    later.confirm(KEY, 1)
+    assert names(tmp_path) == ["0-1-2"]
+    assert later.remaining_seconds(KEY, 1) > 50
+    assert later.begin(KEY, 2)
+    slept = time.clock_gettime(time.CLOCK_BOOTTIME) + 50
+    monkeypatch.setattr(time, "clock_gettime", lambda _: slept)
+    later.confirm(KEY, 2)
+    assert names(tmp_path) == ["0-1-2", "0-2-2"]
 
 
 def test_what_killed_renewals_have_left_goes_with_the_next_one(tmp_path: Path) -> None:

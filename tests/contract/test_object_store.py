@@ -16,6 +16,7 @@ import pytest
 from airflow_provider_microbatch import connections
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.stores import Store
 from airflow_provider_microbatch.stores import object_store as store_of_objects
 from airflow_provider_microbatch.stores.location import open_store
@@ -263,6 +264,38 @@ def test_a_token_that_expires_meanwhile_is_asked_for_again(
     found[CONN_ID] = s3_connection(CONN_ID, proxy.url, aws_session_token="a newer one")
     assert store.put_if_absent("offsets/1", b"x") is True
     assert store.get("offsets/0") == b"x"
+
+
+@of_s3
+def test_a_task_looks_a_connection_up_once_and_again_when_its_token_has_expired(
+    location: str, proxy: FaultyProxy, found: dict[str, Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def look_up(conn_id: str) -> Connection:
+        asked.append(conn_id)
+        return found[conn_id]
+
+    monkeypatch.setattr(connections, "_found_by", [look_up])
+    with lifetime():
+        for place in ("checkpoint", "lake"):
+            assert open_store(f"{location}/{place}").put_if_absent("0", b"x")
+        assert asked == [CONN_ID]
+        expired = error(400, "ExpiredToken", f"The provided token {TOKEN} has expired.")
+        proxy.fail(
+            lambda asked: asked.headers.get("x-amz-security-token") == TOKEN, lambda asked, forward: expired, times=1000
+        )
+        found[CONN_ID] = s3_connection(CONN_ID, proxy.url, aws_session_token="a newer one")
+        for place in ("checkpoint", "lake"):
+            assert open_store(f"{location}/{place}").get("0") == b"x"
+        assert asked == [CONN_ID, CONN_ID]
+    open_store(location).get("0")
+    assert len(asked) == 3, "what is opened behind the task's end is none of it"
+    with lifetime():  # of a trigger, which may be there for weeks while a connection is edited
+        for look in range(2):
+            with lifetime():
+                open_store(location).get("0")
+            assert len(asked) == 4 + look
 
 
 def test_what_another_library_wrote_is_read_and_nobodys_put(store: Store, service: Service, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ is seen after a hundred batches.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -116,6 +117,26 @@ def test_no_step_of_a_batch_makes_more_requests_the_longer_the_history(system_na
         watched.fill(history)
         for name, count in watched.one_batch().items():
             assert count.total <= MOST[name], f"{name} after {history} batches: {sorted(count.asked.items())}"
+
+
+def test_a_pipeline_that_is_on_record_is_not_put_again(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, str(tmp_path / "checkpoint"))
+    watched.fill(1)
+    asked = watched.one_batch()["open"].asked
+    assert not [what for what in asked if what.startswith("put microbatch/pipelines/")]
+    assert "get attempts/live/1/0" not in asked
+
+
+def test_a_task_asks_once_for_what_never_changes(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, str(tmp_path / "checkpoint"))
+    watched.fill(3)
+    steps = watched.one_batch()
+    del steps["poll"]  # by another process
+    asked = sum((count.asked for count in steps.values()), Counter[str]())
+    assert asked["list microbatch/sources/orders/cleaned"] == 1, "records of older versions no longer change"
+    there = {what: times for what, times in asked.items() if re.match(r"get sources/orders/[0-3]$", what)}
+    assert there
+    assert set(there.values()) == {1}, there
 
 
 @pytest.mark.slow

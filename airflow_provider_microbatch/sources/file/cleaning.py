@@ -145,14 +145,21 @@ class Cleaning:
 
 class CleaningRecord:
     """:param state: the source's own state.
+    :param kept: what was read before and never changes, by name.
     :param before: returns the states under its former names. A cleaner that slept through a rename writes there which
         entries it takes.
     """
 
-    def __init__(self, state: Store, *, before: Callable[[], Sequence[Store]] = tuple) -> None:
+    def __init__(
+        self,
+        state: Store,
+        *,
+        before: Callable[[], Sequence[Store]] = tuple,
+        kept: dict[str, bytes] | None = None,
+    ) -> None:
         self._state = state
         self._before = before
-        self._older: Cleaning | None = None
+        self._kept = {} if kept is None else kept
 
     def read(self) -> Cleaning:
         """Return the record. Takes one listing where nothing was ever cleaned, and one for each former name."""
@@ -184,9 +191,9 @@ class CleaningRecord:
         while True:
             number = max(numbers(self._state.list(_FOLDER)), default=-1)
             if number < 0:
-                if self._older is None:  # records of older versions no longer change, so they are read once
-                    self._older = self._of_older_version()
-                return number, self._older
+                if _BEFORE not in self._kept:  # records of older versions no longer change, so they are read once
+                    self._kept[_BEFORE] = encode_cleaning(self._of_older_version())
+                return number, decode_cleaning(self._kept[_BEFORE], where=f"{self._state.location}/{_BEFORE}")
             data = self._state.get(f"{_FOLDER}/{number}")
             if data is not None:  # else the record was replaced since it was listed
                 return number, decode_cleaning(data, where=f"{self._state.location}/{_FOLDER}/{number}")

@@ -31,6 +31,9 @@ from airflow_provider_microbatch.stores import Store
 NOTHING = -1
 """The log id before the first entry."""
 
+_KEPT, _SMALL = 8, 2**20
+"""The number of entries that are kept in memory, and the size of the largest of them (bytes)."""
+
 _VERSION = "v1"
 _NAME = re.compile(r"(0|[1-9][0-9]*)(\.compact)?")
 
@@ -182,11 +185,13 @@ class SourceLog:
     :param store: scoped to the folder of the log.
     :param top: the beginning of every path in the log. The log may belong to another query, or to another place, where
         a path means another file, or none: such a path must not be mistaken for a file that has vanished.
+    :param kept: entries that were read before, by name; None: none is kept, as for who looks whether any has changed.
     """
 
-    def __init__(self, store: Store, *, top: str = "/") -> None:
+    def __init__(self, store: Store, *, top: str = "/", kept: dict[str, bytes] | None = None) -> None:
         self._store = store
         self._top = top
+        self._kept = kept
 
     @property
     def location(self) -> str:
@@ -205,7 +210,11 @@ class SourceLog:
 
     def add(self, number: int, files: Iterable[FoundFile], *, lane: str = LIVE) -> bool:
         """Append entry ``number`` for ``lane``, put-if-absent."""
-        return self._store.put_if_absent(str(number), encode(number, files, lane=lane))
+        data = encode(number, files, lane=lane)
+        added = self._store.put_if_absent(str(number), data)
+        if added:
+            self._keep(str(number), data)
+        return added
 
     def entry(self, number: int) -> list[PlannedFile] | None:
         """The files of entry ``number`` itself; None if it does not exist (it may be part of a ``.compact``)."""
@@ -265,6 +274,12 @@ class SourceLog:
             yield from self.range(number - 1, max(number, done))
             number = max(number, done) + 1
 
+    def _keep(self, name: str, data: bytes) -> None:
+        if self._kept is not None and len(data) <= _SMALL:
+            self._kept[name] = data
+            if len(self._kept) > _KEPT:
+                del self._kept[next(iter(self._kept))]
+
     def lost(self, number: int) -> CorruptEntryError:
         """Return the error for an entry that is neither there nor compacted."""
         return CorruptEntryError(
@@ -298,6 +313,8 @@ class SourceLog:
                 f"{self.location}/{names.compacted[-1]}.compact, which Spark wrote, holds entries before and after "
                 f"{end}. Restore the log from a backup of the checkpoint."
             )
+        if self._kept is not None:
+            self._kept.clear()
         for number in reversed(names.entries):
             if number > end:
                 self._store.delete(str(number))
@@ -312,10 +329,11 @@ class SourceLog:
         return None
 
     def _read(self, name: str) -> list[PlannedFile] | None:
-        data = self._store.get(name)
+        data = (self._kept or {}).pop(name, None) or self._store.get(name)
         if data is None:
             return None
         files = decode(data, where=f"{self.location}/{name}")
+        self._keep(name, data)
         for file in files:
             if not file.path.startswith(self._top):
                 raise SourceError(

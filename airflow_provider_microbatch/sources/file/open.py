@@ -69,10 +69,10 @@ class OpenFileSource(OpenSource):
         self._state = context.state
         self._lane = context.lane
         self._place = source.place(context.connect)
-        self._log = SourceLog(context.log, top=self._place.top)
+        self._log = SourceLog(context.log, top=self._place.top, kept=context.kept)
         self._being_read = context.being_read
         self._committed = context.committed
-        self._cleaning = CleaningRecord(context.state, before=context.states_before)
+        self._cleaning = CleaningRecord(context.state, before=context.states_before, kept=context.kept)
         self._learned = Learned(context.state)
         self._reads = FileReads(source, self._place, name=context.name, learned=self._learned)
         self._seen = SeenFiles(self._log, self._state)

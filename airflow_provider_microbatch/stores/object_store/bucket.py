@@ -14,6 +14,7 @@ from threading import Event
 from typing import TYPE_CHECKING, TypeVar, cast, overload
 
 from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.lifetime import kept
 from airflow_provider_microbatch.stores import PAGE
 from airflow_provider_microbatch.stores.object_store.address import Address
 from airflow_provider_microbatch.stores.object_store.credentials import Opened, open_client
@@ -67,15 +68,25 @@ class Listed(Sequence["ObjectMeta"]):
                 yield cast("ObjectMeta", dict(zip(names, one, strict=True)))
 
 
+class _Clients:
+    """The clients of a bucket by one connection: the newest, or None before the first request and after a refusal; and
+    the secrets of all, which an error of one may hold while another thread opens the next."""
+
+    def __init__(self) -> None:
+        self.newest: Opened | None = None
+        self.secrets = set[str]()
+
+
 class Bucket:
-    """The client of a bucket, created when it is first needed, and again when its credentials are refused.
+    """The client of a bucket, created when it is first needed, and again when its credentials are refused. One for all
+    that a task has in the bucket by one connection: to look the connection up takes Airflow a request of its own.
 
     :param address: address of a folder of the bucket, for messages.
     """
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self._opened: Opened | None = None
+        self._clients: _Clients | None = None
 
     def ask(
         self, doing: str, path: str, call: Callable[[Client], T], *, doubted: Callable[[], None] = lambda: None
@@ -165,14 +176,18 @@ class Bucket:
 
     def opened(self) -> Opened:
         """Return the current client, created in this process. :raises CheckpointError: as :func:`open_client`."""
-        opened = self._opened
+        if self._clients is None:
+            key = (Bucket, self.address.scheme, self.address.conn_id, self.address.bucket)
+            self._clients = kept(key, _Clients)
+        opened = self._clients.newest
         if opened is None or opened.process != os.getpid():
-            opened = self._opened = open_client(self.address)
+            opened = self._clients.newest = open_client(self.address)
+            self._clients.secrets.update(opened.secrets)
         return opened
 
     def explained(self, failure: Failure, doing: str, path: str) -> CheckpointError:
         """Return the error with an explanation for people."""
-        secrets = () if self._opened is None else self._opened.secrets
+        secrets = () if self._clients is None else tuple(self._clients.secrets)
         where = f"{path} of bucket {self.address.bucket!r}" if path else f"bucket {self.address.bucket!r}"
         said, remedy = failure.words(secrets=secrets), failure.remedy(bucket=self.address.bucket, who=self.address.who)
         return CheckpointError(
@@ -180,8 +195,8 @@ class Bucket:
         )
 
     def _forget(self, opened: Opened) -> None:
-        if self._opened is opened:
-            self._opened = None
+        if self._clients is not None and self._clients.newest is opened:
+            self._clients.newest = None
 
 
 def _begun(beside: ThreadPoolExecutor, page: Callable[[], Listed]) -> Future[Listed]:

@@ -57,6 +57,8 @@ class StagedInObjects(OpenSink):
         self._bucket = Bucket(address)
         self._store = ObjectStore(self._bucket, ConditionalPuts(self._bucket, address.prefix), folder=address.prefix)
         self._stages = Stages(self._store, self._bucket, self.layout)
+        self._read: tuple[Written, Manifest] | None = None
+        """The attempt whose manifest was read last: its job has written it last of all, and nobody changes it."""
 
     def check(self) -> None:
         with self._telling("be reached"):
@@ -135,8 +137,12 @@ class StagedInObjects(OpenSink):
         return {path: size for path, size in found if all(map(is_data, path.split("/")))}
 
     def _manifest(self, written: Written) -> Manifest | None:
+        if self._read is not None and self._read[0] == written:
+            return self._read[1]
         folder = f"{written.folder}/{MANIFEST}"
-        return manifest_from(self._lines(folder), written.key, where=f"{self.location()}/{folder}")
+        found = manifest_from(self._lines(folder), written.key, where=f"{self.location()}/{folder}")
+        self._read = None if found is None else (written, found)
+        return found
 
     def _lines(self, folder: str) -> Iterator[Any]:
         """Values of the JSON lines in the objects of a folder that Spark wrote."""
