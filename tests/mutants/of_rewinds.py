@@ -217,8 +217,8 @@ MUTATIONS = [
         name="a run tells to which tables the pipeline writes once the table has been asked",
         why="where the table refuses that, the run before tells it: what a rewind takes out does not come back",
         file="execution/execution.py",
-        old="            planned = self.planner.plan(run)\n",
-        new="            self.sink.check()\n            planned = self.planner.plan(run)\n",
+        old="        planned = self.planner.plan(run)\n",
+        new="        self.sink.check()\n        planned = self.planner.plan(run)\n",
         tests=(IN_FORCE,),
     ),
     Mutation(
