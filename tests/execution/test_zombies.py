@@ -397,3 +397,20 @@ def test_a_clear_that_was_asked_for_late_does_not_answer_a_later_try_that_waits_
         run(made_at(30, run_identity(0, clear_number=1, try_number=3)), "new", newer())
     assert world.table() == {0: [101]}
     assert world.checkpoint.replays.pending(KEY) == []
+
+
+def test_a_listing_that_misses_the_attempt_itself_fences_nobody(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a bucket, just behind the put."""
+    latest, missed = Attempts.latest_epoch, list[BatchKey]()
+
+    def missing(self: Attempts, key: BatchKey) -> int:
+        found = latest(self, key)
+        if found == 1:
+            missed.append(key)
+            return 0
+        return found
+
+    world.land(0)
+    world.run(0, InlineEngine(before_stage=lambda _: monkeypatch.setattr(Attempts, "latest_epoch", missing)))
+    assert missed
+    assert list(world.table()) == [0]
