@@ -190,6 +190,29 @@ def test_a_statement_that_reads_for_long_before_it_writes_is_waited_for(
 
 
 @pytest.mark.parametrize(
+    "reads",
+    [
+        "SELECT get_lock('go', 60) INTO found",
+        "SET found = get_lock('go', 60)",
+        "FOR got IN (SELECT get_lock('go', 60) AS one) DO SET found = got.one; END FOR",
+    ],
+)
+def test_so_is_one_whose_trigger_reads_for_long(opened: Any, orders: OrdersInMariaDb, reads: str) -> None:
+    """The server shows what the trigger does, and not the statement that will have written a row."""
+    source = opened(timestamp="updated_at")
+    orders.execute(BEFORE)
+    before = source.latest_offset(None)
+    orders.execute(
+        "CREATE TRIGGER slow BEFORE INSERT ON orders FOR EACH ROW BEGIN DECLARE found INT; "
+        f"IF NEW.note = 'slow' THEN {reads}; END IF; END"
+    )
+    with waiting(orders, "INSERT INTO orders (note) VALUES ('slow')"):
+        orders.execute(INSERT)
+        assert source.latest_offset(before) == before
+    assert orders.ids(source, before, source.latest_offset(before)) == [2, 3]
+
+
+@pytest.mark.parametrize(
     "statement",
     [
         "SELECT get_lock('go', 60)",

@@ -24,10 +24,11 @@ _LISTED = (
 
 _READS = (
     r"(?is)^(\s|\(|/\*(?!M?!).*?\*/|(--\s|#)[^\n]*\n)*"
-    r"(SELECT|SHOW|ALTER|CREATE|DROP|OPTIMIZE|CHECK|REPAIR|FLUSH|BACKUP"
+    r"(SELECT\b(?!.*\bINTO\b(?!\s+(OUT|DUMP)FILE\b))|SHOW|ALTER|CREATE|DROP|OPTIMIZE|CHECK|REPAIR|FLUSH|BACKUP"
     r"|WITH\b(?!.*\b(INSERT|REPLACE|UPDATE|DELETE)\b))\b"
 )
-"""Statements that add no row to a table that is there; any other may."""
+"""Statements that add no row to a table that is there; any other may. Of one whose trigger or function runs the server
+shows what that does: a ``SELECT … INTO`` a variable is one of a program's, and what called it may add rows."""
 
 _STATEMENTS = (
     "SELECT coalesce(max(time_ms), 0) FROM information_schema.processlist WHERE id <> connection_id() "
