@@ -138,8 +138,9 @@ class Query:
 
     def _text(self, node: Any) -> str:
         text = _OF_ONE_QUERY.sub("", _LEAF.sub(r"\1source", node.treeString()))
-        named = (part for part in map(self._part, each(node.collectLeaves())) if part is not None)
-        return "\n".join([text, *map(self._text, named)])
+        leaves = list(each(node.collectLeaves()))
+        named = (part for part in map(self._part, leaves) if part is not None)
+        return "\n".join([text, *filter(None, map(_folders_of, leaves)), *map(self._text, named)])
 
     def _functions(self, node: Any) -> Iterator[str]:
         """Digests of the Python functions by which rows of a node are made, in the order of the plan."""
@@ -174,3 +175,12 @@ def keeps_state(node: Any) -> bool:
     kind, streams = node.getClass().getSimpleName(), [child.isStreaming() for child in each(node.children())]
     # Beside the stream of a processor there is its initial state, which is none.
     return (kind in _KEEPING and all(streams)) or (kind.startswith(PROCESSOR) and any(streams))
+
+
+def _folders_of(leaf: Any) -> str:
+    """Where the files lie that are read beside the streams, of which Spark's text names the columns alone."""
+    if leaf.getClass().getSimpleName() != "LogicalRelation":
+        return ""
+    relation = leaf.relation()
+    is_of_files = relation.getClass().getSimpleName() == "HadoopFsRelation"
+    return str(relation.location().rootPaths().mkString("\n")) if is_of_files else ""

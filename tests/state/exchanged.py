@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
     import pandas
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming import StatefulProcessor
+
+FILES = "FILES_BESIDE_STREAMS"
+"""Environment variable with the folder of the files of :func:`beside_two_files`."""
 
 
 def of_wide_rows(batch: Batch, names: tuple[str, str] = ("rows", "tens")) -> DataFrame:
@@ -215,3 +219,23 @@ def sums_of_sides(batch: Batch, *, turned: bool = False) -> DataFrame:
 def sums_of_sides_turned_round(batch: Batch) -> DataFrame:
     """The same, in another order."""
     return sums_of_sides(batch, turned=True)
+
+
+def beside_two_files(batch: Batch, names: tuple[str, str] = ("rows", "tens")) -> DataFrame:
+    """Two sums by id, of what a file of each says to a row."""
+    from pyspark.sql import functions as F
+
+    first, second = (
+        batch.sources["orders"]
+        .crossJoin(F.broadcast(batch.spark.read.schema("times long").json(f"{os.environ[FILES]}/{name}.json")))
+        .groupBy("id")
+        .agg(F.sum("times").alias("total"))
+        .select("id", F.lit(name).alias("of"), "total")
+        for name in names
+    )
+    return first.union(second)
+
+
+def beside_two_files_turned_round(batch: Batch) -> DataFrame:
+    """The same, in the opposite order."""
+    return beside_two_files(batch, ("tens", "rows"))

@@ -10,6 +10,7 @@ from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import TransformError
 from tests.execution.maintaining import expire_all
 from tests.execution.typed_commands import said
+from tests.state.exchanged import FILES
 from tests.state.stateful import SessionEngine, StatefulWorld
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -180,11 +181,16 @@ def test_a_stream_does_not_go_on_from_the_watermark_of_one_that_is_gone(tmp_path
     assert [(row["minute"], row["count"]) for row in world.rows] == [("00:00", 1), ("00:10", 2), ("00:20", 1)]
 
 
-@pytest.mark.parametrize("transform", ["of_wide_rows", "of_many_values", "of_functions", "by_two_processors"])
+@pytest.mark.parametrize(
+    "transform", ["of_wide_rows", "of_many_values", "of_functions", "by_two_processors", "beside_two_files"]
+)
 def test_operators_of_one_source_are_told_apart_by_what_spark_leaves_out_of_its_text(
-    tmp_path: Path, engine: SessionEngine, transform: str
+    tmp_path: Path, engine: SessionEngine, transform: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Columns and values beyond the first 25, and the code of functions and processors."""
+    """Columns and values beyond the first 25, the code of functions and processors, and the place of files."""
+    for name, times in (("rows", 1), ("tens", 10)):
+        (tmp_path / f"{name}.json").write_text(f'{{"times": {times}}}')
+    monkeypatch.setenv(FILES, str(tmp_path))
     world = InTurn(tmp_path, engine, f"tests.state.exchanged:{transform}")
     world.sources = ("orders",)
     world.options["output_mode"] = "update"
