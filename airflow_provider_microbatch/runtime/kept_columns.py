@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_microbatch.runtime.query_plan import PROCESSOR, each, keeps_state
+from airflow_provider_microbatch.runtime.query_plan import PROCESSOR, each, keeps_state, source_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -16,26 +17,30 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _BETWEEN = "\x1f"
-_ID = re.compile(r"(?<=[^\s(,\[])#(\d+)L?")
+_COLUMN = re.compile(r"([^\s(),\[\]]+)#(\d+)L?")
+"""Name and id of a column in Spark's text."""
+_DEFINED = re.compile(rf"(.*) AS {_COLUMN.pattern}", re.DOTALL)
 _IN_ORDER = 4
 """More columns of a deduplication are in another order in each version of Spark, whichever they are given in."""
+_LONGEST = 1000
+"""Characters of a column's definition that are told as they are."""
 
 
-def kept_columns(result: DataFrame) -> list[list[list[str]]]:
+def kept_columns(result: DataFrame) -> list[list[list[str]]] | None:
     """Of the operators that keep state, in the order of the plan: the columns by which they do so, in lists of those of
-    which one may be taken for another. Nothing where Spark cannot say: then no change of an order is seen.
+    which one may be taken for another. None where Spark cannot say: then no change of an order is seen.
 
     :param result: the frame that the transform made of the streams.
     """
     try:
         planned = result._jdf.queryExecution()
-        # Columns that nobody reads are kept by no join: these are left out by now.
+        # As Spark runs it: a join keeps no column that nobody reads, and sums lie in the order in which they are shown.
         whole = planned.sparkSession().sessionState().optimizer().execute(planned.analyzed().clone())
         names = _Names(whole)
         return [names.kept_by(node) for node in _below(whole) if keeps_state(node)]
     except Exception as error:  # any of Spark's rules: a batch is made without this look
         log.warning("By which columns state is kept cannot be told, nor whether they change their order: %s", error)
-        return []
+        return None
 
 
 def _below(plan: Any) -> Iterator[Any]:
@@ -45,17 +50,26 @@ def _below(plan: Any) -> Iterator[Any]:
 
 
 class _Names:
-    """Names of columns that are the same in each query: those of two streams that have one name are told apart by the
-    turn of the stream.
+    """Names of columns that are the same in each query: by the columns of streams that they are made of, and these by
+    the turn of the stream. Names that Spark's optimizer gives, or a transform, say nothing.
 
     :param whole: the plan.
     """
 
     def __init__(self, whole: Any) -> None:
-        leaves = enumerate(each(whole.collectLeaves()))
-        self._turns: Mapping[str, int] = {
-            id: turn for turn, leaf in leaves for id in _ID.findall(str(leaf.output().mkString(_BETWEEN)))
-        }
+        nodes = list(_below(whole))
+        # Beside the streams there may be more tables in one batch than in the next.
+        streams = enumerate(node for node in nodes if source_of(node) is not None)
+        self._turns = {id: turn for turn, leaf in streams for _, id in _COLUMN.findall(_told(leaf.output()))}
+        self._made = dict[str, str]()
+        for node in nodes:
+            kind = node.getClass().getSimpleName()
+            if kind == "Project":
+                found = map(_DEFINED.fullmatch, _told(node.projectList()).split(_BETWEEN))
+                self._made |= {one[3]: one[1] for one in found if one is not None}
+            elif kind.endswith("EvalPython"):
+                ids = [id for _, id in _COLUMN.findall(_told(node.resultAttrs()))]
+                self._made |= zip(ids, _told(node.udfs()).split(_BETWEEN), strict=False)
 
     def kept_by(self, node: Any) -> list[list[str]]:
         """The columns by which a node keeps its state."""
@@ -74,13 +88,23 @@ class _Names:
         return [self._texts(node.groupingAttributes())] if kind.startswith((PROCESSOR, "FlatMapGroups")) else []
 
     def _texts(self, expressions: Any) -> list[str]:
-        return _once(map(self._named, str(expressions.mkString(_BETWEEN)).split(_BETWEEN)))
+        return _once(map(self._named, _told(expressions).split(_BETWEEN)))
 
     def _text(self, expression: Any) -> str:
         return self._named(expression.toString())
 
     def _named(self, text: str) -> str:
-        return _ID.sub(lambda id: f"~{self._turns[id[1]]}" if id[1] in self._turns else "", text)
+        return _COLUMN.sub(lambda column: self._origin(column[1], column[2]), text)
+
+    def _origin(self, name: str, id: str) -> str:
+        if id in self._turns:
+            return f"{name}~{self._turns[id]}"
+        made = self._made.pop(id, None)  # for as long as it is taken apart: no column is made of itself
+        if made is None:
+            return name
+        told = self._named(made)
+        self._made[id] = made
+        return told if len(told) <= _LONGEST else sha256(told.encode()).hexdigest()
 
     def _equal_in(self, join: Any) -> Iterator[str]:
         """What a join's condition says to be equal: the keys of both sides, in their order."""
@@ -115,3 +139,7 @@ def _aggregates_in(expression: Any) -> Iterator[Any]:
 
 def _once(texts: Iterator[str]) -> list[str]:
     return list(dict.fromkeys(texts))
+
+
+def _told(expressions: Any) -> str:
+    return str(expressions.mkString(_BETWEEN))

@@ -166,12 +166,15 @@ def run_query(
     if before is not None and not before["ids"]:
         refuse_first_operator(planned.nodes)
     with planned.told_in_full():
-        places, columns = planned.places(), kept_columns(result)
+        places, kept = planned.places(), kept_columns(result)
         streams = streams_of(planned, (before or {}).get("timed", []))
     if before is not None:
         refuse_moved_state(before.get("places", places), places)
-        if before.get("sparkVersion") == spark.version:  # each version has its own order of some
-            refuse_moved_columns(before.get("columns", []), columns)
+    # Each version of Spark has its own order of some.
+    columns = (before or {}).get("columns", []) if (before or {}).get("sparkVersion") == spark.version else []
+    if kept is not None:
+        refuse_moved_columns(columns, kept)
+        columns = columns_told(kept)
     with failing_as("runtime"):
         # The first batch changes all state anyway; a state taken over from a streaming query has its snapshots at other
         # batches.
@@ -224,7 +227,7 @@ def run_query(
         "watermarks": watermarks,
         "timed": list(streams.made),
         "places": places,
-        "columns": columns_told(columns),
+        "columns": columns,
         "outputMode": streaming.output_mode,
         "sparkVersion": spark.version,
         **({"since": before["since"]} if before is not None and "since" in before else {}),

@@ -239,3 +239,49 @@ def beside_two_files(batch: Batch, names: tuple[str, str] = ("rows", "tens")) ->
 def beside_two_files_turned_round(batch: Batch) -> DataFrame:
     """The same, in the opposite order."""
     return beside_two_files(batch, ("tens", "rows"))
+
+
+def by_two_made(batch: Batch, *, turned: bool = False) -> DataFrame:
+    """Rows by what is made of two columns, under names that stay where they are."""
+    from pyspark.sql import functions as F
+
+    by = [F.expr("id % 7"), F.expr("other % 11")]
+    first, second = reversed(by) if turned else by
+    return _with_other(batch).groupBy(first.alias("one"), second.alias("two")).count()
+
+
+def by_two_made_turned_round(batch: Batch) -> DataFrame:
+    """The same, grouped in another order."""
+    return by_two_made(batch, turned=True)
+
+
+def of_two_fields(batch: Batch, *, turned: bool = False) -> DataFrame:
+    """Sums of a field of one name of two structs."""
+    from pyspark.sql import functions as F
+
+    orders = _with_other(batch).selectExpr("id", "struct(id AS it) AS a", "struct(other AS it) AS b")
+    sums = [F.sum("a.it").alias("ids"), F.sum("b.it").alias("others")]
+    return orders.groupBy("id").agg(*(reversed(sums) if turned else sums))
+
+
+def of_two_fields_turned_round(batch: Batch) -> DataFrame:
+    """The same, in another order."""
+    return of_two_fields(batch, turned=True)
+
+
+def beside_growing_tables(batch: Batch) -> DataFrame:
+    """A join whose sides are beside tables of which there is one more in each batch."""
+    from functools import reduce
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql import functions as F
+
+    tables = [batch.spark.range(10).selectExpr("id + 90 AS more") for _ in range(batch.id + 1)]
+    orders = batch.sources["orders"].withWatermark("at", "30 seconds")
+    one = (
+        F.broadcast(reduce(DataFrame.union, tables)).join(orders.where("id < 10"), F.expr("more = id + 90")).alias("a")
+    )
+    within = F.expr("a.id + 10 = b.id AND b.at BETWEEN a.at AND a.at + INTERVAL 1 MINUTE")
+    return one.join(orders.where("id >= 10").alias("b"), within).selectExpr(
+        "a.id", "a.at", "b.id AS other", "b.at AS then"
+    )

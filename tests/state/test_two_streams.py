@@ -207,7 +207,16 @@ def test_operators_of_one_source_are_told_apart_by_what_spark_leaves_out_of_its_
 
 @pytest.mark.parametrize(
     "transform",
-    ["by_two_columns", "of_two_sums", "once_by_two_columns", "met_by_two_columns", "met_with_columns", "sums_of_sides"],
+    [
+        "by_two_columns",
+        "of_two_sums",
+        "once_by_two_columns",
+        "met_by_two_columns",
+        "met_with_columns",
+        "sums_of_sides",
+        "by_two_made",
+        "of_two_fields",
+    ],
 )
 def test_columns_of_one_type_that_change_their_order_are_refused(
     tmp_path: Path, engine: SessionEngine, transform: str
@@ -215,7 +224,7 @@ def test_columns_of_one_type_that_change_their_order_are_refused(
     """Spark reads what is kept by their places, and compares their types."""
     world = InTurn(tmp_path, engine, f"tests.state.exchanged:{transform}")
     world.sources = ("orders",)
-    world.options["output_mode"] = "update" if transform in ("by_two_columns", "of_two_sums") else "append"
+    world.options["output_mode"] = "append" if transform.startswith(("met", "once", "sums")) else "update"
     world.lands("orders", (1, "00:00"))
     world.transform = f"tests.state.exchanged:{transform}_turned_round"
     with pytest.raises(TransformError, match="have changed their order"):
@@ -233,3 +242,12 @@ def test_columns_that_are_shown_in_another_order_are_kept_as_they_were(tmp_path:
     world.lands("orders", (2, "30:00"))
     world.lands("orders", (3, "59:00"))
     assert [(row["ids"], row["rows"]) for row in world.rows] == [(1, 1)]
+
+
+def test_tables_beside_the_streams_may_become_more(tmp_path: Path, engine: SessionEngine) -> None:
+    world = InTurn(tmp_path, engine, "tests.state.exchanged:beside_growing_tables")
+    world.sources = ("orders",)
+    for number, time in enumerate(("00:00", "00:10", "00:20")):
+        world.lands("orders", (number + 1, time))
+    world.lands("orders", (11, "00:30"))
+    assert (1, 11) in [(row["id"], row["other"]) for row in world.rows]
