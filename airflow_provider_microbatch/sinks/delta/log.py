@@ -76,6 +76,10 @@ class Snapshot:
         """Whether the batch was in, and was taken out since."""
         return self._told(key) == WITHDRAWN
 
+    def has_had(self, key: BatchKey) -> bool:
+        """Whether the log knows of the batch: it is in, or was taken out."""
+        return self._told(key) is not None
+
     def _told(self, key: BatchKey) -> int | None:
         if key not in self._numbers:  # each question replays the log
             self._numbers[key] = self.table.transaction_version(transaction_of(key))

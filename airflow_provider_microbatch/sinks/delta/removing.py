@@ -11,12 +11,13 @@ import datetime as dt
 import re
 import time
 import uuid
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.key import BatchKey, is_name, is_whole
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.delta.adding import add_of
 from airflow_provider_microbatch.sinks.delta.home import Home
@@ -26,7 +27,7 @@ from airflow_provider_microbatch.sinks.delta.protocol import has_change_feed, of
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.placed.arrow_types import plain
 from airflow_provider_microbatch.sinks.placed.data_files import is_of
-from airflow_provider_microbatch.sinks.placed.places import DATA, REST, folder_of_batch, shared_by
+from airflow_provider_microbatch.sinks.placed.places import DATA, REST, batches_named_by, folder_of_batch, shared_by
 
 if TYPE_CHECKING:
     from deltalake.transaction import AddAction, RemoveAction
@@ -99,16 +100,39 @@ def removal_of(snapshot: Snapshot, home: Home, key: BatchKey) -> Removal:
     return found
 
 
-def rows_of(snapshot: Snapshot, home: Home, key: BatchKey) -> int:
-    """How many rows the snapshot has of the batch.
+def files_with(snapshot: Snapshot, lane: str, ids: range, *, untold: bool) -> Iterator[str]:
+    """Paths below the table's folder of files that may have rows of batches of the lane with these ids.
 
-    :raises SinkError: if a file that may have some is another table's.
+    :param untold: whether files are among them of which neither path nor statistics tell.
     """
-    rows = 0
-    for path in files_of(snapshot, key):
-        check_no_clone(path, where=home.where)
-        rows += _count(home.source(path), key, all_of_it=path.startswith(folder_of_batch(key)))[1]
-    return rows
+    for file in snapshot.files("path", *_TELLING):
+        path = unquote(file["path"])
+        if _may_have(file, path, lane, ids, untold=untold):
+            yield path
+
+
+def rows_by_batch(home: Home, path: str) -> Counter[BatchKey]:
+    """How many rows a file of the table has of each batch.
+
+    :raises SinkError: if it is another table's.
+    """
+    from pyarrow import parquet
+
+    check_no_clone(path, where=home.where)
+    with parquet.ParquetFile(home.source(path)) as file:
+        return _by_batch(file)
+
+
+def _by_batch(file: Any) -> Counter[BatchKey]:
+    found, (lane, number) = Counter[BatchKey](), RESERVED_COLUMNS
+    if not set(RESERVED_COLUMNS) <= set(file.schema_arrow.names):
+        return found
+    parts = file.iter_batches(batch_size=_ROWS, columns=list(RESERVED_COLUMNS))
+    for table in _tables(parts, plain(file.schema_arrow)):
+        for one in table.group_by(list(RESERVED_COLUMNS)).aggregate([([], "count_all")]).to_pylist():
+            if is_name(one[lane]) and is_whole(one[number]) and one[number] >= 0:
+                found[BatchKey(one[lane], one[number])] += one["count_all"]
+    return found
 
 
 def files_of(snapshot: Snapshot, key: BatchKey) -> list[str]:
@@ -124,7 +148,7 @@ def those_in(snapshot: Snapshot, home: Home, keys: Collection[BatchKey]) -> list
     found = set[BatchKey]()
     for file in snapshot.files("path", *_TELLING) if keys else ():
         path = unquote(file["path"])
-        asked = [key for key in keys if key not in found and _may_have(file, path, key)]
+        asked = [key for key in keys if key not in found and _may_have(file, path, key.lane, _only(key))]
         if asked:
             check_no_clone(path, where=home.where)
             found |= _those_with_rows(home.source(path), path, asked)
@@ -136,38 +160,36 @@ def _those_with_rows(source: Any, path: str, keys: Sequence[BatchKey]) -> set[Ba
 
     with parquet.ParquetFile(source) as file:
         own = {key for key in keys if file.metadata.num_rows and path.startswith(folder_of_batch(key))}
-        if own or not set(RESERVED_COLUMNS) <= set(file.schema_arrow.names):
-            return own
-        parts = file.iter_batches(batch_size=_ROWS, columns=list(RESERVED_COLUMNS))
-        tables = _tables(parts, plain(file.schema_arrow))
-        return {key for table in tables for key in keys if is_of(table, key).true_count}
+        return own or _by_batch(file).keys() & keys
 
 
 def _candidates(snapshot: Snapshot, key: BatchKey) -> Iterator[Mapping[str, Any]]:
     """Files that may have rows of the batch, according to the log's statistics."""
     for file in snapshot.files("path", "size_bytes", "partition", *_TELLING):
-        if _may_have(file, unquote(file["path"]), key):
+        if _may_have(file, unquote(file["path"]), key.lane, _only(key)):
             yield {"partition": {}, **{name: value for name, value in file.items() if value is not None}}
 
 
-def _may_have(file: Mapping[str, Any], path: str, key: BatchKey) -> bool:
-    if _is_of_another(path, key) or has_none_of_ours(file):
+def _only(key: BatchKey) -> range:
+    return range(key.id, key.id + 1)
+
+
+def _may_have(file: Mapping[str, Any], path: str, lane: str, ids: range, *, untold: bool = True) -> bool:
+    if has_none_of_ours(file):
         return False
-    told = zip(RESERVED_COLUMNS, (key.lane, key.id), strict=True)
-    return all(_may_be(file, name, value) for name, value in told)
-
-
-def _is_of_another(path: str, key: BatchKey) -> bool:
-    """Whether the file's path shows that all its rows are of another batch."""
-    if path.startswith(REST):
-        shared = shared_by(path)
-        return shared is not None and not shared.may_have(key)
-    return path.startswith(f"{DATA}/") and not path.startswith(folder_of_batch(key))
-
-
-def _may_be(file: Mapping[str, Any], name: str, value: Any) -> bool:
-    low, high = ((file.get(side) or {}).get(name) for side in ("min", "max"))
-    return low is None or high is None or low <= value <= high
+    told = batches_named_by(path)
+    if told is None and path.startswith(f"{DATA}/") and not path.startswith(REST):
+        return False
+    bounds: Sequence[tuple[Any, Any]] = [
+        ((file.get("min") or {}).get(name), (file.get("max") or {}).get(name)) for name in RESERVED_COLUMNS
+    ]
+    if told is not None:
+        bounds = [(told.lane, told.lane), (told.low, told.high)]
+    asked = ((lane, lane), (ids.start, ids.stop - 1))
+    return all(
+        untold if low is None or high is None else low <= last and first <= high
+        for (low, high), (first, last) in zip(bounds, asked, strict=True)
+    )
 
 
 def check_no_clone(path: str, *, where: str) -> None:

@@ -15,7 +15,7 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey, is_lane
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.intake import Intake
-from airflow_provider_microbatch.sinks import Compacted, Compaction, ExpectedBatch, Manifest, PublishedRows, Sink
+from airflow_provider_microbatch.sinks import Compacted, Compaction, ExpectedBatch, Manifest, PublishedRows
 from airflow_provider_microbatch.sinks.delta import DeltaSink, protocol
 from airflow_provider_microbatch.sinks.delta.adding import add_of, partition_values
 from airflow_provider_microbatch.sinks.delta.change import Change, Ready
@@ -24,11 +24,10 @@ from airflow_provider_microbatch.sinks.delta.compacting import Compacting
 from airflow_provider_microbatch.sinks.delta.home import Home
 from airflow_provider_microbatch.sinks.delta.intake import intake_of, rules_of
 from airflow_provider_microbatch.sinks.delta.log import PATIENCE_SECONDS, WITHDRAWN, DeltaLog, Snapshot
-from airflow_provider_microbatch.sinks.delta.lost_rows import LooksForRows
 from airflow_provider_microbatch.sinks.delta.put_back import is_of_whole, restoring
-from airflow_provider_microbatch.sinks.delta.removing import Removal, files_of, removal_of, rows_of, those_in
-from airflow_provider_microbatch.sinks.placed.logged import Published, check_tells_batches, without_record
-from airflow_provider_microbatch.sinks.placed.places import DATA
+from airflow_provider_microbatch.sinks.delta.removing import Removal, files_of, removal_of, those_in
+from airflow_provider_microbatch.sinks.delta.unrecorded import LooksForCopies
+from airflow_provider_microbatch.sinks.placed.logged import Published, check_tells_batches
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +35,7 @@ _NAMED = 20
 """How many batches are named at most."""
 
 
-class OpenDeltaTable(LooksForRows):
+class OpenDeltaTable(LooksForCopies):
     """Each method reads the log anew. A commit is for exactly the version that follows the snapshot it checked, so if
     two attempts publish one batch, the later one finds the batch in; before its next try a method repeats its checks.
 
@@ -251,22 +250,6 @@ class OpenDeltaTable(LooksForRows):
             return frozenset()  # a manifest is gone
         return frozenset() if None in plans else frozenset(plan.digest for plan in plans if plan and plan != now)
 
-    def unrecorded(self, batch: ExpectedBatch, wrote: Sequence[Sink]) -> str | None:
-        with self._telling("look for", batch.key):
-            snapshot = self._log.open() if self._is_here(batch.tables) else None
-            return None if snapshot is None else self._unrecorded(snapshot, batch.key)
-
-    def _unrecorded(self, snapshot: Snapshot, key: BatchKey) -> str | None:
-        """See :meth:`unrecorded`. What was taken out, and is there again, was put back: see :meth:`came_back`."""
-        if not self._present_in(snapshot).may_have(key):
-            return None
-        if snapshot.number(key) is not None or snapshot.is_taken_out(key):
-            return None
-        rows, where = rows_of(snapshot, self._home, key), self._where
-        if rows == 0:
-            return None
-        return without_record(key, rows, where=f"the Delta table {where}", log="its log has", table=f"delta.`{where}`")
-
     def _plan(self, key: BatchKey, number: int) -> BatchIdentity | None:
         return self._records.get(key, number).identity
 
@@ -324,6 +307,8 @@ class OpenDeltaTable(LooksForRows):
                     continue
                 if found is not None:
                     self._settle(found)
+                elif snapshot is not None:
+                    self._check_none_unrecorded(snapshot, key, epoch, replaces=replaces)
                 change = self._change(snapshot, batch, out=found, ready=ready, before=before)
                 if change is None:
                     continue
@@ -396,8 +381,6 @@ class OpenDeltaTable(LooksForRows):
                 self._warn_of_deleted(out, removal.rows)
         elif snapshot is not None:
             self._check_none_back(snapshot, batch)
-            if ready is not None:
-                self._check_none_unrecorded(snapshot, batch.key, ready.manifest.epoch)
         # Files rewritten for a failed commit are left to VACUUM: the commit may have succeeded after all.
         return Change(actions=[*removal.actions, *self._adds(ready)], rows=removal.rows)
 
@@ -418,19 +401,6 @@ class OpenDeltaTable(LooksForRows):
                 f"{', '.join(map(str, back[:_NAMED]))}{' …' if len(back) > _NAMED else ''}: somebody has put the table "
                 f"back (RESTORE). Nothing was published. `microbatch check {place} --table` names the way on."
             )
-
-    def _check_none_unrecorded(self, snapshot: Snapshot, key: BatchKey, epoch: int) -> None:
-        """Check that the table has no rows of a batch that is about to come in, of which the log does not know.
-
-        :raises SinkError: if it has: the batch would be there twice.
-        """
-        # What no attempt was at before has no rows in a table of ours, also in a copy. To ask of each new batch, all
-        # files would be gone through, and those of others opened that have no statistics.
-        if epoch == 1 and any(file["path"].startswith(f"{DATA}/") for file in snapshot.files("path")):
-            return
-        left = self._unrecorded(snapshot, key)
-        if left is not None:
-            raise SinkError(f"{left} Nothing was published.")
 
     def _adds(self, ready: Ready | None) -> Iterator[Any]:
         if ready is None:

@@ -179,7 +179,9 @@ class OpenIceberg(OpenPlaced):
         if look.head is None or self._number(look, key) is not None:
             return None
         rows, table = rows_of(look.table, look.head.snapshot_id, key, where=self._where), self._log.in_sql
-        return without_record(key, rows, where=self._where, log="its properties have", table=table) if rows else None
+        if rows == 0:
+            return None
+        return without_record(key, rows, and_later=False, where=self._where, log="its properties have", table=table)
 
     def batches(self, lane: str, tables: KnownTables) -> list[int]:
         with reporting("list", self._root):

@@ -74,7 +74,9 @@ class OpenMerged(OpenDeltaTable):
             number = None if snapshot is None else snapshot.number(batch.key)
             return None if number is None else self._history.damage(batch.key, number)
 
-    def _unrecorded(self, snapshot: Snapshot, key: BatchKey) -> str | None:
+    def _unrecorded(
+        self, snapshot: Snapshot, key: BatchKey, *, and_later: bool = False, untold: bool = True
+    ) -> str | None:
         return None  # made again, its changes take the place of the rows that their keys have there
 
     def intake(self) -> Intake | None:
