@@ -4,17 +4,23 @@ no record of their batches."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from pyiceberg.table import DataScan
+from pyiceberg.table import DataScan, FileScanTask, Table
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks.iceberg import unrecorded
+from airflow_provider_microbatch.sinks.iceberg.log import IcebergLog
+from airflow_provider_microbatch.sinks.iceberg.look import Look
 from airflow_provider_microbatch.sinks.iceberg.opened import OpenIceberg
-from tests.sinks.stages import expect
+from tests.sinks.delta_stages import write_delta_stage
+from tests.sinks.stages import batch_of, expect
 from tests.sinks.test_iceberg_sink import append, expire, publish, rows, table
 from tests.sinks.test_iceberg_sink import folder as folder
 from tests.sinks.test_iceberg_sink import sink as sink
@@ -48,10 +54,7 @@ def is_refused(sink: OpenIceberg, number: int, *, epoch: int = 2) -> None:
 
 
 def test_a_batch_that_is_made_again_is_not_put_beside_rows_of_it_that_were_copied(copy: OpenIceberg) -> None:
-    with pytest.raises(SinkError, match="no record"):
-        publish(copy, 5)  # the first one, as where the checkpoint is a new one, too
-    table(copy).delete("lane = 'live' AND batch_id = 5")
-    publish(copy, 5, epoch=2)
+    publish(copy, 8)
     is_refused(copy, 6)
     left = copy.unrecorded(expect(BatchKey("live", 6)), [])
     assert left is not None
@@ -61,8 +64,88 @@ def test_a_batch_that_is_made_again_is_not_put_beside_rows_of_it_that_were_copie
     table(copy).delete("lane = 'live' AND batch_id = 6")
     assert copy.unrecorded(expect(BatchKey("live", 6)), []) is None
     publish(copy, 6, epoch=3)
-    assert rows(copy) == {(5, 2): 3, (6, 3): 3, (7, 1): 3}
+    assert rows(copy) == {(5, 1): 3, (6, 3): 3, (7, 1): 3, (8, 1): 3}
     assert copy.unrecorded(expect(BatchKey("live", 6)), []) is None
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+@pytest.mark.parametrize("number", [0, 5])
+def test_nor_does_a_checkpoint_begin_anew_below_them(copy: OpenIceberg, number: int, epoch: int) -> None:
+    """Each later batch would come beside its rows as the first attempt at it: only the first batch looks for them."""
+    before, told = rows(copy), f"9 rows of batch live/{number} and later ones of its lane, .* no record of them: "
+    with pytest.raises(SinkError, match=told) as refused:
+        publish(copy, number, epoch=epoch)
+    assert rows(copy) == before
+    condition = f"lane = 'live' AND batch_id >= {number}"
+    assert f"(DELETE FROM shop.copy WHERE {condition})" in str(refused.value)
+    table(copy).delete(condition)
+    for one in (number, 6):
+        publish(copy, one, epoch=epoch)
+    assert rows(copy) == {(number, epoch): 3, (6, epoch): 3}
+
+
+def test_nor_does_another_lane_whose_first_batch_comes_later(sink: OpenIceberg) -> None:
+    lane = "interval-20260101T000000Z-20260102T000000Z"
+    publish(sink, 0)
+    mine = table(sink).scan().to_arrow()
+    table(sink).append(mine.set_column(mine.schema.get_field_index("lane"), "lane", pa.array([lane] * 3)))
+    key = BatchKey(lane, 0)
+    write_delta_stage(sink, 1, batch=batch_of(key))
+    with pytest.raises(SinkError, match=rf"3 rows of batch {lane}/0 and later ones of its lane"):
+        sink.publish(expect(key), 1)
+
+
+def test_a_replay_asks_for_rows_of_its_own_batch_alone(copy: OpenIceberg) -> None:
+    """Where the copy was put in place of the table, the later batches are replayed after it."""
+    table(copy).delete("batch_id = 5")
+    write_delta_stage(copy, 2, batch=batch_of(BatchKey("live", 5)))
+    copy.replace(expect(BatchKey("live", 5)), 2)
+    assert rows(copy) == {(5, 2): 3, (6, 1): 3, (7, 1): 3}
+
+
+def files_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    found, reading = list[str](), unrecorded.read
+
+    def counted(of: Table, task: FileScanTask, *given: Any) -> Iterator[Any]:
+        found.append(task.file.file_path)
+        return reading(of, task, *given)
+
+    monkeypatch.setattr(unrecorded, "read", counted)
+    return found
+
+
+def test_files_of_others_are_read_once_and_before_the_first_batch(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From before they had our columns: their statistics tell nothing. Read between a look and its commit at each try,
+    they had every try outrun by other writers, for good."""
+    ids = pa.table({"id": pa.array([1], pa.int64()), "epoch": pa.array([9], pa.int64())})
+    made_of(folder, ids, "others")
+    found, at, tries = files_read(monkeypatch), opened_in(folder, "others", schema_policy="add_columns"), list[int]()
+    commit = IcebergLog.commit
+
+    def outrun(self: IcebergLog, before: Look, **given: Any) -> bool:
+        tries.append(1)
+        if len(tries) < 4:
+            append(at)
+            return False
+        return commit(self, before, **given)
+
+    monkeypatch.setattr(IcebergLog, "commit", outrun)
+    publish(at, 0)
+    assert len(found) == len(set(found)) >= 1
+    found.clear()
+    publish(opened_in(folder, "others", schema_policy="add_columns"), 1, epoch=2)
+    assert found == []
+
+
+def test_a_file_is_read_once_for_all_batches_that_are_asked_for(
+    copy: OpenIceberg, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = files_read(monkeypatch)
+    for number in (5, 6, 7):
+        assert "3 rows" in str(copy.unrecorded(expect(BatchKey("live", number)), []))
+    assert len(found) == 1
 
 
 def test_rows_that_are_put_back_after_their_batch_was_taken_out_are_found_too(sink: OpenIceberg) -> None:

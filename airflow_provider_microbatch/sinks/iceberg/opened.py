@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,8 +27,9 @@ from airflow_provider_microbatch.sinks.iceberg.intake import intake_of
 from airflow_provider_microbatch.sinks.iceberg.log import PATIENCE_SECONDS, IcebergLog
 from airflow_provider_microbatch.sinks.iceberg.look import Look
 from airflow_provider_microbatch.sinks.iceberg.partitions import spec_of
-from airflow_provider_microbatch.sinks.iceberg.removing import Removal, batches_with_rows, removal_of, rows_of
+from airflow_provider_microbatch.sinks.iceberg.removing import Removal, batches_with_rows, removal_of
 from airflow_provider_microbatch.sinks.iceberg.rolled_away import rolled_away
+from airflow_provider_microbatch.sinks.iceberg.unrecorded import RowsInFiles
 from airflow_provider_microbatch.sinks.placed import HIDDEN, OpenPlaced, Placed
 from airflow_provider_microbatch.sinks.placed.logged import Published, check_tells_batches, rows_written, without_record
 from airflow_provider_microbatch.sinks.placed.places import DATA, IsIn, Place, in_place
@@ -69,6 +71,7 @@ class OpenIceberg(OpenPlaced):
         self._rows_are_judged = context.rows_are_judged
         catalog = catalog_of(sink, context)
         self._log = IcebergLog(catalog, sink.root, sink.root / HIDDEN, sink.branch)
+        self._there = RowsInFiles()
         self._shown: tuple[int | None, Collection[BatchKey]] | None = None
 
     @property
@@ -174,14 +177,20 @@ class OpenIceberg(OpenPlaced):
             look = self._log.look() if self._folder.is_here(batch.tables) else None
             return None if look is None else self._unrecorded(look, batch.key)
 
-    def _unrecorded(self, look: Look, key: BatchKey) -> str | None:
-        """See :meth:`unrecorded`."""
+    def _unrecorded(self, look: Look, key: BatchKey, *, and_later: bool = False, untold: bool = True) -> str | None:
+        """See :meth:`unrecorded`.
+
+        :param and_later: whether the later batches of its lane are asked for, too: then no batch of it is on record.
+        :param untold: see :meth:`RowsInFiles.count`.
+        """
         if look.head is None or self._number(look, key) is not None:
             return None
-        rows, table = rows_of(look.table, look.head.snapshot_id, key, where=self._where), self._log.in_sql
+        ids = range(key.id, sys.maxsize if and_later else key.id + 1)
+        rows = self._there.count(look.table, look.head.snapshot_id, key.lane, ids, untold=untold, where=self._where)
         if rows == 0:
             return None
-        return without_record(key, rows, and_later=False, where=self._where, log="its properties have", table=table)
+        told = {"where": self._where, "log": "its properties have", "table": self._log.in_sql}
+        return without_record(key, rows, and_later=and_later, **told)
 
     def batches(self, lane: str, tables: KnownTables) -> list[int]:
         with reporting("list", self._root):
@@ -282,7 +291,7 @@ class OpenIceberg(OpenPlaced):
                 if self._widen(look, columns, held=placed.manifest.held_to):
                     continue
                 if found is None:
-                    self._check_none_unrecorded(look, key, placed.manifest.epoch)
+                    self._check_none_unrecorded(look, key, epoch, replaces=replaces)
                 change = self._change(look, batch, out=found, placed=placed, before=before)
                 if change is None:
                     continue
@@ -304,18 +313,29 @@ class OpenIceberg(OpenPlaced):
                     "for this batch."
                 )
 
-    def _check_none_unrecorded(self, look: Look, key: BatchKey, epoch: int) -> None:
+    def _check_none_unrecorded(self, look: Look, key: BatchKey, epoch: int, *, replaces: bool) -> None:
         """Check that the branch has no rows of a batch that is about to come in, of which there is no record.
+
+        Before the first batch of a lane, no row may be of it or of a later one: a copy has those of batches that a
+        checkpoint which begins anew makes again, each of them later for the first time. Behind that, only an attempt
+        that is not the first asks, for rows that somebody has put in by hand: to ask of each new batch, all manifests
+        would be read. A batch that is replayed was planned when the later ones were, too.
 
         :raises SinkError: if it has: the batch would be there twice.
         """
-        # What no attempt was at before has no rows in a table of ours, also in a copy. To ask of each new batch, all
-        # manifests would be read.
-        if epoch == 1 and self._last(look) is not None:
+        is_first = not replaces and not self._is_on_record(look, key)
+        if not is_first and epoch == 1:
             return
-        left = self._unrecorded(look, key)
+        # Files of others from before they had our columns tell nothing. They are looked into before any batch is in;
+        # each later look would read them all again.
+        left = self._unrecorded(look, key, and_later=is_first, untold=self._last(look) is None)
         if left is not None:
             raise SinkError(f"{left} Nothing was published.")
+
+    def _is_on_record(self, look: Look, key: BatchKey) -> bool:
+        """Whether any batch of the batch's lane is in: most likely the one before it."""
+        ledger, record = self._log.ledger, self._log.record(look)
+        return ledger.number(record, key.lane, key.id - 1) is not None or bool(ledger.ids(record, key.lane))
 
     def _create(self, batch: ExpectedBatch, placed: Placed, columns: Columns) -> None:
         """Make the table, without a row, for its first batch."""

@@ -62,7 +62,7 @@ class OpenMergedIceberg(OpenIceberg):
     def intake(self) -> Intake | None:
         return None  # a change that deletes its key has no values: which rows the table takes, a change does not tell
 
-    def _unrecorded(self, look: Look, key: BatchKey) -> str | None:
+    def _unrecorded(self, look: Look, key: BatchKey, *, and_later: bool = False, untold: bool = True) -> str | None:
         return None  # made again, its changes take the place of the rows that their keys have there
 
     def damage(self, batch: ExpectedBatch, found: Manifest) -> str | None:
