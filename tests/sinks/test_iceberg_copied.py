@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyiceberg.manifest import DataFile, DataFileContent
 from pyiceberg.table import DataScan, FileScanTask, Table
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
@@ -181,3 +182,36 @@ def test_what_is_made_for_the_first_time_in_a_table_of_ours_is_not_looked_for(
     publish(sink, 7)
     monkeypatch.undo()
     assert rows(sink) == {(6, 1): 3, (7, 1): 3}
+
+
+def deletes_by_values(sink: OpenIceberg) -> None:
+    """As Flink does with each change of a key: pyiceberg plans no file of such a table."""
+    file = next(iter(table(sink).scan().plan_files())).file
+    found = DataFile.from_args(
+        _table_format_version=2,
+        content=DataFileContent.EQUALITY_DELETES,
+        file_path=f"{file.file_path}.deletes",
+        file_format=file.file_format,
+        partition=file.partition,
+        record_count=1,
+        file_size_in_bytes=100,
+        equality_ids=[1],
+    )
+    found.spec_id = 0
+    with table(sink).transaction() as transaction, transaction.update_snapshot().fast_append() as commit:
+        commit.append_data_file(found)
+
+
+def test_who_deletes_rows_by_their_values_holds_up_no_retry(sink: OpenIceberg) -> None:
+    publish(sink, 6)
+    deletes_by_values(sink)
+    publish(sink, 7, epoch=2)
+    assert sink.contains(expect(BatchKey("live", 7))) is not None
+
+
+def test_where_one_does_a_copy_gets_no_batch_beside_rows_that_may_be_left(copy: OpenIceberg) -> None:
+    publish(copy, 8)
+    deletes_by_values(copy)
+    with pytest.raises(SinkError, match=r"cannot be read here: .*equality deletes.* Compact the table"):
+        publish(copy, 6, epoch=2)
+    publish(copy, 9, epoch=2)
