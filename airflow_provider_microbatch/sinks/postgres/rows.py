@@ -12,12 +12,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.changes import DELETED
 from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.postgres.columns import OWN, Column, columns_of, triggers_of
 from airflow_provider_microbatch.sinks.postgres.database import Row, execute
+from airflow_provider_microbatch.sinks.postgres.kin import Kin
 from airflow_provider_microbatch.sinks.postgres.known_merge import record_merge
 from airflow_provider_microbatch.sinks.postgres.names import BATCH, BATCHES, KEPT, LANE, TableName, listed, quoted
 from airflow_provider_microbatch.sinks.postgres.types import StagedColumn
@@ -41,8 +43,19 @@ class Rows(ABC):
         """The table whose rows say which batch brought them."""
 
     @abstractmethod
-    def begin(self) -> None:
-        """Called first in the transaction: makes other transactions wait that would change what this one depends on."""
+    def begin(self, key: BatchKey) -> None:
+        """Called first in the transaction: makes other transactions wait that would change what this one depends on.
+
+        :param key: the batch that comes in or goes out.
+        """
+
+    @abstractmethod
+    def check_alone(self, batch: BatchIdentity, *, had: int | None = None) -> None:
+        """Check that no other pipeline has rows that would count as the batch's.
+
+        :param had: how many rows the batch brought; None if it is not in.
+        :raises ForeignBatchError: if one has.
+        """
 
     @abstractmethod
     def put_in(self, key: BatchKey, stage: TableName, columns: Sequence[Column], *, staged: int) -> int:
@@ -122,8 +135,14 @@ class Appended(Rows):
     def place(self) -> TableName:
         return self.table
 
-    def begin(self) -> None:
-        pass  # batches do not affect each other
+    def begin(self, key: BatchKey) -> None:
+        # Batches of one table do not affect each other.
+        Kin(self.connection, self.table).hold(key)
+
+    def check_alone(self, batch: BatchIdentity, *, had: int | None = None) -> None:
+        Kin(self.connection, self.table).check_alone(
+            batch, is_sole=lambda: had is not None and self.count(batch.key) == had
+        )
 
     def put_in(self, key: BatchKey, stage: TableName, columns: Sequence[Column], *, staged: int) -> int:
         brought = self._insert(key, f"SELECT * FROM {stage.sql}", [column.name for column in columns])
@@ -154,11 +173,14 @@ class Merged(Rows):
     def place(self) -> TableName:
         return self.table.changes(self.merge.scd_type)
 
-    def begin(self) -> None:
+    def begin(self, key: BatchKey) -> None:
         # Two batches may change one key: each has to see the other's changes, or the last to commit would win. Readers
         # of the table are not blocked, and never see what is locked.
         if columns_of(self.connection, self.place):
             execute(self.connection, f"LOCK TABLE {self.place.sql} IN SHARE ROW EXCLUSIVE MODE")
+
+    def check_alone(self, batch: BatchIdentity, *, had: int | None = None) -> None:
+        pass  # the changes are in a table that no other has rows in common with
 
     def make_ready(self, columns: Sequence[Column], staged: Sequence[StagedColumn]) -> None:
         """Make the table of the changes, or add columns of the stage that it lacks.
