@@ -441,4 +441,12 @@ MUTATIONS = [
         new="",
         tests=(COLUMNS,),
     ),
+    Mutation(
+        name="a Delta table that was partitioned anew before any batch came in was healthy before that",
+        why="who has named a wrong column is told to take out all that came since",
+        file="sinks/delta/protocol.py",
+        old='if info["version"] > first else None',
+        new='if info["version"] else None',
+        tests=("tests/sinks/test_delta_refused.py",),
+    ),
 ]

@@ -6,11 +6,13 @@ https://github.com/delta-io/delta/blob/master/PROTOCOL.md
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.intake import constrains, needs
 from airflow_provider_microbatch.sinks.delta.columns import nullable_type
+from airflow_provider_microbatch.sinks.delta.history import is_ours
 from airflow_provider_microbatch.sinks.delta.intake import constraints_of
 from airflow_provider_microbatch.sinks.delta.log import Snapshot, in_words
 from airflow_provider_microbatch.sinks.delta.put_back import is_of_whole, restoring
@@ -91,14 +93,19 @@ def check_whole(snapshot: Snapshot, *, partition_by: Sequence[str], where: str) 
 
     :param partition_by: the partition columns in the sink's definition.
     :raises SinkError: if it has files of another one, which removes them without asking; or if somebody has partitioned
-        it anew, so that the sink can neither bring a batch in nor take one out.
+        it anew since a batch came in, so that the sink can neither bring a batch in nor take one out.
     """
     if (path := snapshot.of_another) is not None:
         raise of_another(path, where=where)
     if snapshot.partition_columns == tuple(partition_by):
         return
-    for info in filter(is_of_whole, snapshot.history_after(0)):
-        before = snapshot.log.at(info["version"] - 1)
+    infos = snapshot.history_after(0)
+    with suppress(SinkError):  # Spark's CLONE, which cannot be read here, is a table's first commit, and none of ours
+        infos = snapshot.history_after(-1)
+    # Before the first batch, whoever has made the table has made it so, and a RESTORE would take out what others have.
+    first = min((info["version"] for info in infos if is_ours(info)), default=snapshot.version)
+    for info in filter(is_of_whole, infos):
+        before = snapshot.log.at(info["version"] - 1) if info["version"] > first else None
         if before is not None and before.partition_columns == tuple(partition_by):
             raise SinkError(
                 f"the Delta table {where} is partitioned by {list(snapshot.partition_columns)} since {in_words(info)}, "
