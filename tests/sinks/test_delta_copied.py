@@ -3,6 +3,7 @@ log has no record of their batches."""
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -161,3 +162,12 @@ def test_what_is_made_for_the_first_time_in_a_table_of_ours_is_not_looked_for(
     monkeypatch.setattr(Present, "may_have", None)
     publish(sink, 7)
     assert rows(root) == {(6, 1): 6, (7, 1): 3}
+
+
+def test_a_stray_folder_beside_those_of_lanes_is_none_of_them(sink: OpenSink, root: Path) -> None:
+    publish(sink, 6)
+    batches = root / "_microbatch" / "batches"
+    shutil.copytree(batches / "lane=live", batches / "lane=a copy of live")
+    key = BatchKey("dead-letters", 0)
+    write_delta_stage(sink, 1, batch=batch_of(key))
+    sink.publish(expect(key), 1)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.key import BatchKey, is_lane
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks import ExpectedBatch, Sink
 from airflow_provider_microbatch.sinks.delta.home import Home
@@ -75,7 +75,7 @@ class LooksForCopies(LooksForRows):
             return
         # Files of others from before they had our columns tell nothing. They are looked into before any batch is in;
         # each later look would open them all again.
-        is_new = not any(self._is_on_record(snapshot, lane) for lane in self._records.lanes())
+        is_new = not any(self._is_on_record(snapshot, lane) for lane in filter(is_lane, self._records.lanes()))
         left = self._unrecorded(snapshot, key, and_later=is_first, untold=is_new)
         if left is not None:
             raise SinkError(f"{left} Nothing was published.")
