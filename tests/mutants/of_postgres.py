@@ -342,8 +342,8 @@ MUTATIONS = [
         name="whoever may not look at another schema's records does not publish",
         why="a pipeline that has run so for long stands still",
         file="sinks/postgres/kin.py",
-        old="        return None if found is None else bool(found[0])\n",
-        new="        return found is not None\n",
+        old="        return found == (True,)\n\n    def _is",
+        new="        return found is not None\n\n    def _is",
         tests=("tests/postgres/test_parts.py",),
     ),
     Mutation(

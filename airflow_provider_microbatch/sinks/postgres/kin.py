@@ -78,34 +78,36 @@ class Kin:
         """
         if not batch.checkpoint:
             return
-        for other, is_above in self._related():
+        for other, pipeline, is_above in self._others(batch):
+            if not self._is_merged(other) and not (is_above and is_sole()):
+                raise self._shared(batch.key, other, pipeline, is_above=is_above)
+
+    def _others(self, batch: BatchIdentity) -> Iterator[tuple[TableName, str, bool]]:
+        """The other tables of which another checkpoint has a batch of that number, with its pipeline, and whether this
+        one is a part of it. A table has thousands of parts, mostly of one schema."""
+        kin = execute(self.connection, _RELATED, self.table.text, self.table.text).fetchall()
+        for schema in dict.fromkeys(schema for schema, _, _ in kin):
+            names, records = {name: is_above for of, name, is_above in kin if of == schema}, TableName(schema, BATCHES)
+            if not self._may_read(records):
+                continue
             found = execute(
                 self.connection,
-                f"SELECT pipeline FROM {other.sibling(BATCHES).sql} WHERE table_name = %s AND lane = %s AND id = %s "
-                "AND checkpoint <> %s",
-                other.table,
+                f"SELECT table_name, pipeline FROM {records.sql} WHERE table_name = ANY(%s) AND lane = %s AND id = %s "
+                "AND checkpoint <> %s ORDER BY 1",
+                list(names),
                 batch.key.lane,
                 batch.key.id,
                 batch.checkpoint,
-            ).fetchone()
-            if found is not None and not (is_above and is_sole()):
-                raise self._shared(batch.key, other, str(found[0]), is_above=is_above)
+            )
+            for name, pipeline in found.fetchall():
+                yield TableName(schema, name), pipeline, names[name]
 
-    def _related(self) -> Iterator[tuple[TableName, bool]]:
-        """The other tables to which batches are appended, and whether this one is a part of them."""
-        found = execute(self.connection, _RELATED, self.table.text, self.table.text).fetchall()
-        may_read = {schema: self._may_read(schema) for schema in dict.fromkeys(schema for schema, _, _ in found)}
-        for schema, name, is_above in found:
-            other = TableName(schema, name)
-            if may_read[schema] is False:
-                _tell_unseen(self.table, other)
-            elif may_read[schema] and not self._is_merged(other):
-                yield other, is_above
-
-    def _may_read(self, schema: str) -> bool | None:
-        """Whether the login may read the schema's record of batches; None if there is none."""
-        found = execute(self.connection, _MAY_READ, schema, BATCHES).fetchone()
-        return None if found is None else bool(found[0])
+    def _may_read(self, records: TableName) -> bool:
+        """Whether a schema has a record of batches, and the login may read it."""
+        found = execute(self.connection, _MAY_READ, records.schema, records.table).fetchone()
+        if found == (False,):
+            _tell_unseen(self.table, records)
+        return found == (True,)
 
     def _is_merged(self, table: TableName) -> bool:
         asked = "SELECT to_regclass(%s) IS NOT NULL OR to_regclass(%s) IS NOT NULL"
@@ -127,11 +129,10 @@ class Kin:
 
 
 @cache
-def _tell_unseen(table: TableName, other: TableName) -> None:
+def _tell_unseen(table: TableName, records: TableName) -> None:
     """Once for each process: a pipeline that has run so goes on."""
-    records = other.sibling(BATCHES)
     log.warning(
-        "%s has rows in common with %s, and the login may not read %s: whether another pipeline has batches there, "
-        "which a replay would take out, cannot be seen. GRANT USAGE ON SCHEMA %s, and SELECT ON %s, to it.",
-        table, other, records, other.schema, records.text,
+        "%s has rows in common with tables of schema %s, and the login may not read %s: whether another pipeline has "
+        "batches there, which a replay would take out, cannot be seen. Grant it USAGE on that schema, and SELECT on "
+        "that table.", table, records.schema, records,
     )  # fmt: skip
