@@ -3,8 +3,12 @@ log has no record of their batches."""
 
 from __future__ import annotations
 
+import re
 import shutil
+import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +19,17 @@ from deltalake import write_deltalake
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks import OpenSink
-from airflow_provider_microbatch.sinks.delta.log import DeltaLog, Snapshot
-from airflow_provider_microbatch.sinks.delta.present import Present
+from airflow_provider_microbatch.sinks.delta import log as delta_log
+from airflow_provider_microbatch.sinks.delta import unrecorded
 from airflow_provider_microbatch.sinks.placed.data_files import FolderFiles
 from tests.sinks.delta_stages import write_delta_stage
 from tests.sinks.delta_world import opened, publish, rows, table
 from tests.sinks.delta_world import root as root
 from tests.sinks.delta_world import sink as sink
 from tests.sinks.stages import batch_of, expect
+
+JANUARY = "interval-20260101T000000Z-20260201T000000Z"
+FEBRUARY = "interval-20260201T000000Z-20260301T000000Z"
 
 
 @pytest.fixture
@@ -60,13 +67,13 @@ def test_a_batch_that_is_made_again_is_not_put_beside_rows_of_it_that_were_copie
 @pytest.mark.parametrize("epoch", [1, 2])
 @pytest.mark.parametrize("number", [0, 5])
 def test_nor_does_a_checkpoint_begin_anew_below_them(copy: Path, number: int, epoch: int) -> None:
-    """Each later batch would come beside its rows as the first attempt at it: only the first batch looks for them."""
+    """Each later batch would come beside its rows as the first attempt at it: only the table's first looks for them."""
     at, before = opened(copy), rows(copy)
-    told = rf"9 rows of batch live/{number} and later ones of its lane, and its log has no record of them: .* published"
+    told = r"9 rows of batches live/5, live/6, live/7, and its log has no record of them: .* Nothing was published"
     with pytest.raises(SinkError, match=told) as refused:
         publish(at, number, epoch=epoch)
     assert rows(copy) == before
-    condition = f"lane = 'live' AND batch_id >= {number}"
+    condition = "lane = 'live' AND batch_id >= 5"
     assert f"(DELETE FROM delta.`{copy}` WHERE {condition})" in str(refused.value)
     table(copy).delete(condition)
     for one in (number, 6):
@@ -74,53 +81,104 @@ def test_nor_does_a_checkpoint_begin_anew_below_them(copy: Path, number: int, ep
     assert rows(copy) == {(number, epoch): 3, (6, epoch): 3}
 
 
-def test_nor_does_another_lane_whose_first_batch_comes_later(sink: OpenSink, root: Path) -> None:
-    lane = "interval-20260101T000000Z-20260102T000000Z"
-    publish(sink, 0)
-    mine = table(root).to_pyarrow_table().to_pylist()
-    write_deltalake(
-        str(root), pa.Table.from_pylist([{**row, "lane": lane, "batch_id": 1} for row in mine]), mode="append"
+def untold(root: Path, batches: Mapping[str, Sequence[int]]) -> None:
+    """Rows of these batches, in a file for each lane that tells of no lane: so is each file of a wide table."""
+    for lane, ids in batches.items():
+        made = [{"id": row, "epoch": 1, "lane": lane, "batch_id": id} for id in ids for row in range(3)]
+        write_deltalake(
+            str(root),
+            pa.Table.from_pylist(made),
+            mode="append",
+            configuration={"delta.dataSkippingNumIndexedCols": "2"},
+        )
+
+
+def put(sink: OpenSink, key: BatchKey, epoch: int = 1, *, past: Mapping[str, int] | None = None) -> None:
+    """:param past: the newest batches that the checkpoint has committed."""
+    write_delta_stage(sink, epoch, batch=batch_of(key))
+    asked = replace(expect(key), is_past=lambda one: one.id <= (past or {}).get(one.lane, -1))
+    (sink.replace if asked.is_past(key) else sink.publish)(asked, epoch)
+
+
+def test_the_rows_of_all_lanes_are_named_before_the_first_batch_of_any(root: Path) -> None:
+    """Each further lane's first batch came in beside its rows: a file that tells of no lane was not opened any more."""
+    untold(root, {JANUARY: [0], FEBRUARY: [0], "live": [5, 6]})
+    at, before = opened(root), rows(root)
+    with pytest.raises(SinkError, match=r"12 rows of batches .*, and its log has no record of them") as refused:
+        put(at, BatchKey(JANUARY, 0))
+    assert rows(root) == before
+    (condition,) = re.findall(r"DELETE FROM delta\.`[^`]*` WHERE (.*)\), then", str(refused.value))
+    assert condition == (
+        f"(lane IN ('{JANUARY}', '{FEBRUARY}') AND batch_id >= 0) OR (lane = 'live' AND batch_id >= 5)"
     )
-    key = BatchKey(lane, 0)
-    write_delta_stage(sink, 1, batch=batch_of(key))
-    with pytest.raises(SinkError, match=rf"3 rows of batch {lane}/0 and later ones of its lane"):
-        sink.publish(expect(key), 1)
+    table(root).delete(condition)
+    for key in (BatchKey(JANUARY, 0), BatchKey(FEBRUARY, 0), BatchKey("live", 0)):
+        put(opened(root), key)
+    assert rows(root) == {(0, 1): 9}
 
 
-def test_a_replay_asks_for_rows_of_its_own_batch_alone(copy: Path) -> None:
-    """Where the copy was put in place of the table, the later batches are replayed after it."""
-    at = opened(copy)
+def test_a_checkpoint_that_goes_on_in_a_copy_is_in_the_way_of_no_lane(root: Path) -> None:
+    """It makes none of these batches for the first time any more."""
+    untold(root, {JANUARY: [0], "live": [5, 6]})
+    past = {JANUARY: 0, "live": 6}
+    put(opened(root), BatchKey(FEBRUARY, 0), past=past)
+    put(opened(root), BatchKey("live", 7), past=past)
+    assert rows(root) == {(0, 1): 6, (5, 1): 3, (6, 1): 3, (7, 1): 3}
+    with pytest.raises(SinkError, match=r"3 rows of batch live/6, .* batch_id = 6\)"):
+        put(opened(root), BatchKey("live", 6), 2, past=past)
+
+
+def test_those_that_a_rewind_has_it_make_again_are(root: Path) -> None:
+    untold(root, {"live": [4, 5, 6]})
+    with pytest.raises(SinkError, match=r"6 rows of batches live/5, live/6, .* batch_id >= 5\)"):
+        put(opened(root), BatchKey("live", 5), 2, past={"live": 4})
+
+
+@pytest.mark.parametrize("publish_again", [False, True])
+def test_a_clear_asks_for_rows_of_its_own_batch_alone(copy: Path, publish_again: bool) -> None:
+    """Where the copy was put in place of the table, the later batches are replayed after it; and so is one made that
+    was set aside, which was never in."""
+    at, asked = opened(copy), replace(expect(BatchKey("live", 5)), is_past=lambda key: key.id <= 7)
     table(copy).delete("batch_id = 5")
     write_delta_stage(at, 2, batch=batch_of(BatchKey("live", 5)))
-    at.replace(expect(BatchKey("live", 5)), 2)
+    (at.publish if publish_again else at.replace)(asked, 2)
     assert rows(copy) == {(5, 2): 3, (6, 1): 3, (7, 1): 3}
 
 
-def test_files_of_others_are_opened_once_and_before_the_first_batch(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+def test_rows_that_are_put_in_by_hand_are_found_in_a_file_that_tells_of_no_lane(sink: OpenSink, root: Path) -> None:
+    for number in (5, 6):
+        publish(sink, number)
+    table(root).alter.set_table_properties({"delta.dataSkippingNumIndexedCols": "2"})
+    untold(root, {"live": [7]})
+    is_refused(opened(root), root, 7)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_files_are_opened_once_and_however_long_that_takes_before_the_clock_runs(
+    root: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """From before they had our columns: their statistics tell nothing. Opened between a snapshot and its commit at
-    each try, they had every try outrun by other writers, for good."""
-    for number in range(3):
-        write_deltalake(str(root), pa.table({"id": [number]}), mode="append")
-    at, opened_files, source = opened(root, schema_policy="add_columns"), list[str](), FolderFiles.source
-    monkeypatch.setattr(FolderFiles, "source", lambda self, path: (opened_files.append(path), source(self, path))[1])
-    commit, tries = DeltaLog.commit, list[int]()
+    """Of an adopted table, and of one of which a batch is made again. Others committed meanwhile, so each try was
+    outrun, and the next process began at the first file."""
+    for one in range(3):
+        write_deltalake(str(root), pa.table({"id": [one]}), mode="append")
+    if number:
+        publish(opened(root, schema_policy="add_columns"), 0)
+    old = {path.name for path in root.glob("*.parquet")}
+    opened_files, source = list[str](), FolderFiles.source
+    monkeypatch.setattr(delta_log, "PATIENCE_SECONDS", 0.5)
 
-    def outrun(self: DeltaLog, before: Snapshot, *args: Any, **kwargs: Any) -> bool:
-        tries.append(before.version)
-        if len(tries) < 4:
+    def slow(self: FolderFiles, path: str) -> Any:
+        opened_files.append(path)
+        if path in old:
+            time.sleep(0.3)
             write_deltalake(str(root), pa.table({"id": [9]}), mode="append", schema_mode="merge")
-            return False
-        return commit(self, before, *args, **kwargs)
+        return source(self, path)
 
-    monkeypatch.setattr(DeltaLog, "commit", outrun)
-    publish(at, 0)
+    monkeypatch.setattr(FolderFiles, "source", slow)
+    publish(opened(root, schema_policy="add_columns"), number, epoch=2)
     theirs = [path for path in opened_files if not path.startswith("microbatch/")]
-    assert len(theirs) == len(set(theirs)) >= 3
-    opened_files.clear()
-    publish(opened(root, schema_policy="add_columns"), 1, epoch=2)
-    assert [path for path in opened_files if not path.startswith("microbatch/")] == []
+    assert len(theirs) == len(set(theirs)) >= len(old)
+    assert rows(root)[number, 2] == 3
 
 
 def test_a_file_is_opened_once_for_all_batches_that_are_asked_for(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +217,7 @@ def test_what_is_made_for_the_first_time_in_a_table_of_ours_is_not_looked_for(
     """Each publish would go through all files, and open those of others that have no statistics."""
     publish(sink, 6)
     write_deltalake(str(root), table(root).to_pyarrow_table(), mode="append")
-    monkeypatch.setattr(Present, "may_have", None)
+    monkeypatch.setattr(unrecorded, "files_with", None)
     publish(sink, 7)
     assert rows(root) == {(6, 1): 6, (7, 1): 3}
 

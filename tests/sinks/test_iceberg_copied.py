@@ -3,8 +3,11 @@ no record of their batches."""
 
 from __future__ import annotations
 
+import re
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +19,8 @@ from pyiceberg.table import DataScan, FileScanTask, Table
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks.iceberg import log as iceberg_log
 from airflow_provider_microbatch.sinks.iceberg import unrecorded
-from airflow_provider_microbatch.sinks.iceberg.log import IcebergLog
-from airflow_provider_microbatch.sinks.iceberg.look import Look
 from airflow_provider_microbatch.sinks.iceberg.opened import OpenIceberg
 from tests.sinks.delta_stages import write_delta_stage
 from tests.sinks.stages import batch_of, expect
@@ -26,6 +28,9 @@ from tests.sinks.test_iceberg_sink import append, expire, publish, rows, table
 from tests.sinks.test_iceberg_sink import folder as folder
 from tests.sinks.test_iceberg_sink import sink as sink
 from tests.support.iceberg_table import opened_in
+
+JANUARY = "interval-20260101T000000Z-20260201T000000Z"
+FEBRUARY = "interval-20260201T000000Z-20260301T000000Z"
 
 
 def made_of(folder: Path, found: pa.Table, name: str) -> OpenIceberg:
@@ -72,12 +77,12 @@ def test_a_batch_that_is_made_again_is_not_put_beside_rows_of_it_that_were_copie
 @pytest.mark.parametrize("epoch", [1, 2])
 @pytest.mark.parametrize("number", [0, 5])
 def test_nor_does_a_checkpoint_begin_anew_below_them(copy: OpenIceberg, number: int, epoch: int) -> None:
-    """Each later batch would come beside its rows as the first attempt at it: only the first batch looks for them."""
-    before, told = rows(copy), f"9 rows of batch live/{number} and later ones of its lane, .* no record of them: "
+    """Each later batch would come beside its rows as the first attempt at it: only the table's first looks for them."""
+    before, told = rows(copy), "9 rows of batches live/5, live/6, live/7, and its properties have no record of them: "
     with pytest.raises(SinkError, match=told) as refused:
         publish(copy, number, epoch=epoch)
     assert rows(copy) == before
-    condition = f"lane = 'live' AND batch_id >= {number}"
+    condition = "lane = 'live' AND batch_id >= 5"
     assert f"(DELETE FROM shop.copy WHERE {condition})" in str(refused.value)
     table(copy).delete(condition)
     for one in (number, 6):
@@ -85,23 +90,64 @@ def test_nor_does_a_checkpoint_begin_anew_below_them(copy: OpenIceberg, number: 
     assert rows(copy) == {(number, epoch): 3, (6, epoch): 3}
 
 
-def test_nor_does_another_lane_whose_first_batch_comes_later(sink: OpenIceberg) -> None:
-    lane = "interval-20260101T000000Z-20260102T000000Z"
-    publish(sink, 0)
-    mine = table(sink).scan().to_arrow()
-    table(sink).append(mine.set_column(mine.schema.get_field_index("lane"), "lane", pa.array([lane] * 3)))
-    key = BatchKey(lane, 0)
-    write_delta_stage(sink, 1, batch=batch_of(key))
-    with pytest.raises(SinkError, match=rf"3 rows of batch {lane}/0 and later ones of its lane"):
-        sink.publish(expect(key), 1)
+def of_lanes(batches: Mapping[str, Sequence[int]]) -> pa.Table:
+    made = [
+        {"id": row, "epoch": 1, "lane": lane, "batch_id": id}
+        for lane in batches
+        for id in batches[lane]
+        for row in range(3)
+    ]
+    return pa.Table.from_pylist(made)
 
 
-def test_a_replay_asks_for_rows_of_its_own_batch_alone(copy: OpenIceberg) -> None:
-    """Where the copy was put in place of the table, the later batches are replayed after it."""
+def put(sink: OpenIceberg, key: BatchKey, epoch: int = 1, *, past: Mapping[str, int] | None = None) -> None:
+    """:param past: the newest batches that the checkpoint has committed."""
+    write_delta_stage(sink, epoch, batch=batch_of(key))
+    asked = replace(expect(key), is_past=lambda one: one.id <= (past or {}).get(one.lane, -1))
+    (sink.replace if asked.is_past(key) else sink.publish)(asked, epoch)
+
+
+def test_the_rows_of_all_lanes_are_named_before_the_first_batch_of_any(folder: Path) -> None:
+    at = made_of(folder, of_lanes({JANUARY: [0], "live": [5, 6]}), "several")
+    before = rows(at)
+    with pytest.raises(SinkError, match=r"9 rows of batches .* no record of them") as refused:
+        put(at, BatchKey("live", 0))
+    assert rows(at) == before
+    (condition,) = re.findall(r"DELETE FROM shop.several WHERE (.*)\), then", str(refused.value))
+    table(at).delete(condition)
+    for key in (BatchKey("live", 0), BatchKey(JANUARY, 0)):
+        put(at, key)
+    assert rows(at) == {(0, 1): 6}
+
+
+def test_a_checkpoint_that_goes_on_in_a_copy_is_in_the_way_of_no_lane(folder: Path) -> None:
+    """It makes none of these batches for the first time any more."""
+    at, past = made_of(folder, of_lanes({JANUARY: [0], "live": [5, 6]}), "several"), {JANUARY: 0, "live": 6}
+    put(at, BatchKey(FEBRUARY, 0), past=past)
+    put(at, BatchKey("live", 7), past=past)
+    assert rows(at) == {(0, 1): 6, (5, 1): 3, (6, 1): 3, (7, 1): 3}
+    with pytest.raises(SinkError, match=r"3 rows of batch live/6, .* batch_id = 6\)"):
+        put(at, BatchKey("live", 6), 2, past=past)
+
+
+@pytest.mark.parametrize("publish_again", [False, True])
+def test_a_clear_asks_for_rows_of_its_own_batch_alone(copy: OpenIceberg, publish_again: bool) -> None:
+    """Where the copy was put in place of the table, the later batches are replayed after it; and so is one made that
+    was set aside, which was never in."""
+    asked = replace(expect(BatchKey("live", 5)), is_past=lambda key: key.id <= 7)
     table(copy).delete("batch_id = 5")
     write_delta_stage(copy, 2, batch=batch_of(BatchKey("live", 5)))
-    copy.replace(expect(BatchKey("live", 5)), 2)
+    (copy.publish if publish_again else copy.replace)(asked, 2)
     assert rows(copy) == {(5, 2): 3, (6, 1): 3, (7, 1): 3}
+
+
+def test_rows_that_are_put_in_by_hand_are_found_in_a_file_that_tells_of_no_lane(sink: OpenIceberg) -> None:
+    publish(sink, 6)
+    had = table(sink).scan().to_arrow()
+    with table(sink).transaction() as changes:
+        changes.set_properties({f"write.metadata.metrics.column.{name}": "none" for name in ("lane", "batch_id")})
+    table(sink).append(had.set_column(had.schema.get_field_index("batch_id"), "batch_id", pa.array([7] * 3)))
+    is_refused(sink, 7)
 
 
 def files_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -115,29 +161,31 @@ def files_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_files_of_others_are_read_once_and_before_the_first_batch(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("number", [0, 1])
+def test_files_are_read_once_and_however_long_that_takes_before_the_clock_runs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """From before they had our columns: their statistics tell nothing. Read between a look and its commit at each try,
-    they had every try outrun by other writers, for good."""
-    ids = pa.table({"id": pa.array([1], pa.int64()), "epoch": pa.array([9], pa.int64())})
-    made_of(folder, ids, "others")
-    found, at, tries = files_read(monkeypatch), opened_in(folder, "others", schema_policy="add_columns"), list[int]()
-    commit = IcebergLog.commit
+    """Of an adopted table, and of one of which a batch is made again. Others committed meanwhile, so each try was
+    outrun, and the next process began at the first file."""
+    at = made_of(folder, of_lanes({"north": [0, 1]}).select(["id", "epoch"]), "others")
+    with table(at).update_schema() as update:
+        update.union_by_name(pa.schema([("lane", pa.string()), ("batch_id", pa.int64())]))
+    if number:
+        publish(at, 0)
+    found, reading = list[str](), unrecorded.read
+    monkeypatch.setattr(iceberg_log, "PATIENCE_SECONDS", 0.5)
 
-    def outrun(self: IcebergLog, before: Look, **given: Any) -> bool:
-        tries.append(1)
-        if len(tries) < 4:
+    def slow(of: Table, task: FileScanTask, *given: Any) -> Iterator[Any]:
+        found.append(task.file.file_path)
+        if len(found) == 1:
+            time.sleep(0.8)
             append(at)
-            return False
-        return commit(self, before, **given)
+        return reading(of, task, *given)
 
-    monkeypatch.setattr(IcebergLog, "commit", outrun)
-    publish(at, 0)
+    monkeypatch.setattr(unrecorded, "read", slow)
+    publish(opened_in(folder, "others"), number, epoch=2)
     assert len(found) == len(set(found)) >= 1
-    found.clear()
-    publish(opened_in(folder, "others", schema_policy="add_columns"), 1, epoch=2)
-    assert found == []
+    assert rows(at)[number, 2] == 3
 
 
 def test_a_file_is_read_once_for_all_batches_that_are_asked_for(

@@ -12,7 +12,7 @@ import json
 import random
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -111,11 +111,16 @@ class Snapshot:
         """The table's partition columns, in their order."""
         return tuple(self.table.metadata().partition_columns)
 
-    def files(self, *figures: str) -> Iterator[dict[str, Any]]:
-        """The files of the version, each with those of the figures that the log has."""
+    def files(self, *figures: str, but: Collection[str] = ()) -> Iterator[dict[str, Any]]:
+        """The files of the version, each with those of the figures that the log has.
+
+        :param but: paths, as the log has them, of files to leave out.
+        """
         import pyarrow as pa
 
         table = pa.table(self.table.get_add_actions(flatten=False))
+        if but:
+            table = table.filter(pa.array([path not in but for path in table.column("path").to_pylist()]))
         names = [name for name in figures if name in table.column_names]
         for batch in table.select(names).to_batches(max_chunksize=1000):
             yield from batch.to_pylist()
@@ -189,14 +194,14 @@ class DeltaLog:
                 raise
 
     def snapshots(self) -> Iterator[Snapshot | None]:
-        """The table as it is now, read again and again as long as another try of a commit is worthwhile."""
+        """The table as it is now, read again and again as long as another try of a commit is worthwhile. The first try
+        takes what time it takes: what it has read of the table's files, no later one reads again."""
+        yield self.open()
         end, pause = time.monotonic() + PATIENCE_SECONDS, 0.005
-        while True:
-            yield self.open()
-            if time.monotonic() > end:
-                return
+        while time.monotonic() < end:
             time.sleep(random.uniform(0, pause))  # writers that collided should not collide again
             pause = min(pause * 2, _LONGEST_PAUSE)
+            yield self.open()
 
     def commit(
         self,

@@ -27,7 +27,7 @@ from airflow_provider_microbatch.sinks.delta.protocol import has_change_feed, of
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.placed.arrow_types import plain
 from airflow_provider_microbatch.sinks.placed.data_files import is_of
-from airflow_provider_microbatch.sinks.placed.places import DATA, REST, batches_named_by, folder_of_batch, shared_by
+from airflow_provider_microbatch.sinks.placed.places import DATA, REST, folder_of_batch, shared_by
 
 if TYPE_CHECKING:
     from deltalake.transaction import AddAction, RemoveAction
@@ -100,26 +100,28 @@ def removal_of(snapshot: Snapshot, home: Home, key: BatchKey) -> Removal:
     return found
 
 
-def files_with(snapshot: Snapshot, lane: str, ids: range, *, untold: bool) -> Iterator[str]:
-    """Paths below the table's folder of files that may have rows of batches of the lane with these ids.
+def files_with(snapshot: Snapshot, key: BatchKey | None, *, but: Collection[str]) -> Iterator[tuple[str, bool]]:
+    """The files of the snapshot, by their paths as the log has them, each with whether it may have rows of the batch,
+    by its path and the log's statistics.
 
-    :param untold: whether files are among them of which neither path nor statistics tell.
+    :param key: None: of any batch.
+    :param but: paths of files to leave out.
     """
-    for file in snapshot.files("path", *_TELLING):
-        path = unquote(file["path"])
-        if _may_have(file, path, lane, ids, untold=untold):
-            yield path
+    for file in snapshot.files("path", *_TELLING, but=but):
+        told = not has_none_of_ours(file) if key is None else _may_have(file, unquote(file["path"]), key)
+        yield file["path"], told
 
 
 def rows_by_batch(home: Home, path: str) -> Counter[BatchKey]:
     """How many rows a file of the table has of each batch.
 
+    :param path: as the log has it.
     :raises SinkError: if it is another table's.
     """
     from pyarrow import parquet
 
-    check_no_clone(path, where=home.where)
-    with parquet.ParquetFile(home.source(path)) as file:
+    check_no_clone(unquote(path), where=home.where)
+    with parquet.ParquetFile(home.source(unquote(path))) as file:
         return _by_batch(file)
 
 
@@ -148,7 +150,7 @@ def those_in(snapshot: Snapshot, home: Home, keys: Collection[BatchKey]) -> list
     found = set[BatchKey]()
     for file in snapshot.files("path", *_TELLING) if keys else ():
         path = unquote(file["path"])
-        asked = [key for key in keys if key not in found and _may_have(file, path, key.lane, _only(key))]
+        asked = [key for key in keys if key not in found and _may_have(file, path, key)]
         if asked:
             check_no_clone(path, where=home.where)
             found |= _those_with_rows(home.source(path), path, asked)
@@ -166,30 +168,28 @@ def _those_with_rows(source: Any, path: str, keys: Sequence[BatchKey]) -> set[Ba
 def _candidates(snapshot: Snapshot, key: BatchKey) -> Iterator[Mapping[str, Any]]:
     """Files that may have rows of the batch, according to the log's statistics."""
     for file in snapshot.files("path", "size_bytes", "partition", *_TELLING):
-        if _may_have(file, unquote(file["path"]), key.lane, _only(key)):
+        if _may_have(file, unquote(file["path"]), key):
             yield {"partition": {}, **{name: value for name, value in file.items() if value is not None}}
 
 
-def _only(key: BatchKey) -> range:
-    return range(key.id, key.id + 1)
+def _may_have(file: Mapping[str, Any], path: str, key: BatchKey) -> bool:
+    if _is_of_another(path, key) or has_none_of_ours(file):
+        return False
+    told = zip(RESERVED_COLUMNS, (key.lane, key.id), strict=True)
+    return all(_may_be(file, name, value) for name, value in told)
 
 
-def _may_have(file: Mapping[str, Any], path: str, lane: str, ids: range, *, untold: bool = True) -> bool:
-    if has_none_of_ours(file):
-        return False
-    told = batches_named_by(path)
-    if told is None and path.startswith(f"{DATA}/") and not path.startswith(REST):
-        return False
-    bounds: Sequence[tuple[Any, Any]] = [
-        ((file.get("min") or {}).get(name), (file.get("max") or {}).get(name)) for name in RESERVED_COLUMNS
-    ]
-    if told is not None:
-        bounds = [(told.lane, told.lane), (told.low, told.high)]
-    asked = ((lane, lane), (ids.start, ids.stop - 1))
-    return all(
-        untold if low is None or high is None else low <= last and first <= high
-        for (low, high), (first, last) in zip(bounds, asked, strict=True)
-    )
+def _is_of_another(path: str, key: BatchKey) -> bool:
+    """Whether the file's path shows that all its rows are of another batch."""
+    if path.startswith(REST):
+        shared = shared_by(path)
+        return shared is not None and not shared.may_have(key)
+    return path.startswith(f"{DATA}/") and not path.startswith(folder_of_batch(key))
+
+
+def _may_be(file: Mapping[str, Any], name: str, value: Any) -> bool:
+    low, high = ((file.get(side) or {}).get(name) for side in ("min", "max"))
+    return low is None or high is None or low <= value <= high
 
 
 def check_no_clone(path: str, *, where: str) -> None:

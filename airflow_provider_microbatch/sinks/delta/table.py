@@ -28,6 +28,7 @@ from airflow_provider_microbatch.sinks.delta.put_back import is_of_whole, restor
 from airflow_provider_microbatch.sinks.delta.removing import Removal, files_of, removal_of, those_in
 from airflow_provider_microbatch.sinks.delta.unrecorded import LooksForCopies
 from airflow_provider_microbatch.sinks.placed.logged import Published, check_tells_batches
+from airflow_provider_microbatch.sinks.placed.unrecorded import Asked
 
 log = logging.getLogger(__name__)
 
@@ -295,6 +296,7 @@ class OpenDeltaTable(LooksForCopies):
     def _put(self, batch: ExpectedBatch, epoch: int, *, replaces: bool) -> Manifest:
         """Commit the attempt's files to the table's log, or find that some attempt's files are in it."""
         key, before = batch.key, None
+        asked: Asked | None = None
         with self._telling("replace" if replaces else "publish", key), self._publishing(batch, epoch):
             for snapshot in self._log.snapshots():
                 found = self._published(snapshot, batch)
@@ -303,12 +305,15 @@ class OpenDeltaTable(LooksForCopies):
                     return found.own
                 ready = self._ready(batch, epoch)
                 columns = self._shown(self._columns(ready.schema, ready.manifest))
-                if snapshot is not None and self._widen(snapshot, columns, held=ready.manifest.held_to):
-                    continue
+                if snapshot is not None:
+                    self._check_fits(snapshot, held=ready.manifest.held_to)
                 if found is not None:
                     self._settle(found)
                 elif snapshot is not None:
-                    self._check_none_unrecorded(snapshot, key, epoch, replaces=replaces)
+                    asked = asked or self._asked(snapshot, batch, epoch)
+                    self._check_none_unrecorded(snapshot, asked)
+                if snapshot is not None and self._widen(snapshot, columns):
+                    continue
                 change = self._change(snapshot, batch, out=found, ready=ready, before=before)
                 if change is None:
                     continue
@@ -339,16 +344,20 @@ class OpenDeltaTable(LooksForCopies):
         """Those of a stage's columns that readers of the table get."""
         return columns
 
-    def _widen(self, snapshot: Snapshot, columns: Columns, *, held: Collection[str]) -> bool:
-        """Check that the stage fits the table, and add columns to the table if that is allowed. Two writers that do so
-        at once end with the same columns.
-
-        :param held: the rules that the rows of the stage were held against.
-        :return: whether the table has changed, and has to be read again.
+    def _check_fits(self, snapshot: Snapshot, *, held: Collection[str]) -> None:
+        """:param held: the rules that the rows of a stage were held against.
+        :raises SinkError: if the table takes rows by others, or nothing can be written to it.
         """
         if self._rows_are_judged:
             self._check_held(intake_of(snapshot), held)
         self._check_writable(snapshot, held=held)
+
+    def _widen(self, snapshot: Snapshot, columns: Columns) -> bool:
+        """Check that the stage's columns fit the table, and add some to the table if that is allowed. Two writers that
+        do so at once end with the same columns.
+
+        :return: whether the table has changed, and has to be read again.
+        """
         where = f"the Delta table {self._where}"
         missing = columns.missing(snapshot.schema, policy=self._sink.schema_policy, where=where)
         if missing:

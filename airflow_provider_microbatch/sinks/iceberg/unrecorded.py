@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey, is_name, is_whole
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.iceberg.removing import read, telling_unread
+from airflow_provider_microbatch.sinks.placed.unrecorded import Asked
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
-    from pyiceberg.manifest import DataFile
+    from pyiceberg.manifest import ManifestFile
     from pyiceberg.table import FileScanTask, Table
 
 
@@ -22,31 +23,29 @@ class RowsInFiles:
     def __init__(self) -> None:
         self._read: dict[tuple[str, frozenset[str]], Counter[BatchKey]] = {}
 
-    def count(self, table: Table, snapshot_id: int, lane: str, ids: range, *, untold: bool, where: str) -> int:
-        """How many rows the table has in that snapshot of batches of the lane with these ids. By their statistics,
-        other files are not read.
+    def of(self, asked: Asked, table: Table, snapshot_id: int, *, where: str) -> dict[BatchKey, int]:
+        """How many rows the table has in that snapshot of each batch that is asked for. By their statistics, other
+        files are not read.
 
-        :param untold: whether files count whose statistics do not tell of lanes.
         :raises SinkError: if a file that may have some cannot be read.
         """
-        if not set(RESERVED_COLUMNS) <= {one.name for one in table.schema().fields}:
-            return 0
-        of_batches = _are_of(lane, ids)
-
-        def rows(tasks: Iterable[FileScanTask]) -> int:
-            told = (task for task in tasks if untold or _tells(table, task.file))
-            by_batch = [(key, rows) for task in told for key, rows in self._rows(table, task).items()]
-            return sum(rows for key, rows in by_batch if key.lane == lane and key.id in ids)
-
+        is_told = set(RESERVED_COLUMNS) <= {one.name for one in table.schema().fields}
+        rows, found = _may_be_of(asked), dict[BatchKey, int]()
+        # Without what somebody has deleted in it, a file has more rows, and none that it does not show. So the deletes
+        # count only where there are rows: pyiceberg plans no file of a table of which somebody deletes rows by values.
+        manifests = _manifests(table, snapshot_id, but=asked.passed)
         with telling_unread(where):
-            try:
-                return rows(table.scan(row_filter=of_batches, snapshot_id=snapshot_id).plan_files())
-            except (ValueError, NotImplementedError):
-                # So pyiceberg refuses a table of which somebody deletes rows by their values. Without what he has
-                # deleted, a file has more rows, and none that it does not show.
-                if rows(_undeleted(table, snapshot_id, of_batches)):
-                    raise
-        return 0
+            if is_told and self._asked_of(asked, table, _undeleted(table, manifests, rows)):
+                found = self._asked_of(asked, table, table.scan(row_filter=rows, snapshot_id=snapshot_id).plan_files())
+        if not found:
+            asked.passed.update(one.manifest_path for one in manifests)
+        return found
+
+    def _asked_of(self, asked: Asked, table: Table, tasks: Iterable[FileScanTask]) -> dict[BatchKey, int]:
+        found = Counter[BatchKey]()
+        for task in tasks:
+            found.update(asked.of(self._rows(table, task)))
+        return found
 
     def _rows(self, table: Table, task: FileScanTask) -> Counter[BatchKey]:
         at = (task.file.file_path, frozenset(one.file_path for one in task.delete_files))
@@ -68,30 +67,34 @@ def _by_batch(table: Table, task: FileScanTask) -> Counter[BatchKey]:
     return found
 
 
-def _are_of(lane: str, ids: range) -> BooleanExpression:
-    from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan, Reference
+def _may_be_of(asked: Asked) -> BooleanExpression:
+    from pyiceberg.expressions import And, EqualTo, NotNull, Reference
     from pyiceberg.expressions.literals import literal
 
-    name, number = map(Reference, RESERVED_COLUMNS)
-    first, end = literal(ids.start), literal(ids.stop)
-    among = And(GreaterThanOrEqual(term=number, value=first), LessThan(term=number, value=end))
-    return And(EqualTo(term=name, value=literal(lane)), among)
+    lane, number = map(Reference, RESERVED_COLUMNS)
+    if asked.only is None:
+        return NotNull(term=lane)
+    key = asked.only
+    return And(EqualTo(term=lane, value=literal(key.lane)), EqualTo(term=number, value=literal(key.id)))
 
 
-def _tells(table: Table, file: DataFile) -> bool:
-    """Whether the statistics of a file have bounds of its lanes."""
-    return table.schema().find_field(RESERVED_COLUMNS[0]).field_id in (file.lower_bounds or {})
+def _manifests(table: Table, snapshot_id: int, *, but: Collection[str]) -> list[ManifestFile]:
+    """The snapshot's manifests of data files, without those of the paths ``but``."""
+    from pyiceberg.manifest import ManifestContent
+
+    snapshot = table.metadata.snapshot_by_id(snapshot_id)
+    found = [] if snapshot is None else snapshot.manifests(table.io)
+    return [one for one in found if one.content == ManifestContent.DATA and one.manifest_path not in but]
 
 
-def _undeleted(table: Table, snapshot_id: int, rows: BooleanExpression) -> Iterator[FileScanTask]:
+def _undeleted(table: Table, manifests: Iterable[ManifestFile], rows: BooleanExpression) -> Iterator[FileScanTask]:
     """The data files that may have such rows, without what was deleted in them."""
     from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
-    from pyiceberg.manifest import ManifestContent
+    from pyiceberg.manifest import DataFileContent
     from pyiceberg.table import FileScanTask
 
-    snapshot, may_have = table.metadata.snapshot_by_id(snapshot_id), _InclusiveMetricsEvaluator(table.schema(), rows)
-    for manifest in () if snapshot is None else snapshot.manifests(table.io):
-        if manifest.content == ManifestContent.DATA:
-            for entry in manifest.fetch_manifest_entry(table.io):
-                if may_have.eval(entry.data_file):
-                    yield FileScanTask(entry.data_file)
+    may_have = _InclusiveMetricsEvaluator(table.schema(), rows)
+    for manifest in manifests:
+        for entry in manifest.fetch_manifest_entry(table.io):
+            if entry.data_file.content == DataFileContent.DATA and may_have.eval(entry.data_file):
+                yield FileScanTask(entry.data_file)

@@ -30,7 +30,6 @@ REST = f"{DATA}/rest/"
 """The folder of rewritten files: they keep the rows of other batches when a batch is taken out."""
 
 _OWN = re.compile(rf"{DATA}/(?P<lane>[^/]+)/(?P<id>0|[1-9]\d*)/(?P<number>[0-9a-f]{{16}})/")
-_FOLDER = re.compile(rf"{DATA}/(?P<lane>[^/]+)/(?P<id>0|[1-9]\d*)/")
 _SHARED = re.compile(rf"{REST}(?P<lane>[^/]+)/(?P<low>\d+)-(?P<high>\d+)/")
 _MARK = re.compile(
     r"lane=(?P<lane>[^/]+)/batch_id=(?P<id>\d+)/attempt=(?P<epoch>\d+)\.(?P<number>[0-9a-f]{16})(?P<out>\.out)?"
@@ -197,17 +196,15 @@ class Shared:
         """The folder of such files, relative to the table's folder."""
         return f"{REST}{self.lane}/{self.low}-{self.high}/"
 
+    def may_have(self, key: BatchKey) -> bool:
+        """Whether a file with this path may have rows of the batch."""
+        return key.lane == self.lane and self.low <= key.id <= self.high
+
 
 def shared_by(path: str) -> Shared | None:
     """The batches that the path of a joined file names; None if it is another file's path."""
     found = _SHARED.match(path)
     return None if found is None else Shared(found["lane"], int(found["low"]), int(found["high"]))
-
-
-def batches_named_by(path: str) -> Shared | None:
-    """The batches that the path of a joined file names, or of a batch's own file; None if it is another file's path."""
-    found = _FOLDER.match(path)
-    return shared_by(path) if found is None else Shared(found["lane"], int(found["id"]), int(found["id"]))
 
 
 def own_of(path: str) -> tuple[BatchKey, int] | None:
