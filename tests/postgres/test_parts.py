@@ -222,6 +222,45 @@ def test_whoever_may_not_look_at_the_others_record_goes_on(tmp_path: Path, caplo
     assert f"may not read {schema}.microbatch_batches: " in caplog.text
 
 
+def test_where_neither_may_look_at_the_others_record_none_takes_out_rows_of_both(tmp_path: Path) -> None:
+    """Its replay took out what the other had published, or had its user delete that, as rows without a record."""
+    theirs = tmp_path / "theirs"
+    whole, late = database.table_in(tmp_path), database.table_in(theirs, "Late")
+    run(f'CREATE TABLE {whole} (id bigint, "_batch_lane" text, "_batch_id" bigint) PARTITION BY RANGE (id)')
+    run(f"CREATE TABLE {database.table_in(tmp_path, 'few')} PARTITION OF {whole} FOR VALUES FROM (0) TO (1000)")
+    run(f"CREATE TABLE {late} PARTITION OF {whole} DEFAULT")
+
+    def opened(folder: Path, table: str) -> OpenSink:
+        user = f"{table} of {tmp_path.name}"
+        run(f"CREATE ROLE \"{user}\" LOGIN PASSWORD '{database.PASSWORD}'")
+        run(f'GRANT ALL ON SCHEMA {database.quoted(database.schema_of(folder))} TO "{user}"')
+        run(f'GRANT ALL ON {database.table_in(folder, table)} TO "{user}"')
+        definition = database.sink_in(folder, table=table).definition
+        return definition.open(SinkContext(connect=lambda one: replace(database.connection_of(one), login=user)))
+
+    first, second = opened(tmp_path, "Orders"), opened(theirs, "Late")
+    for sink, whose in ((first, WHOLE), (second, PART)):
+        stage(sink, 1, whose)
+        sink.publish(expect(**whose), 1)
+    grant = rf"{database.schema_of(theirs)}\.microbatch_batches, the login may not read\. .*GRANT SELECT ON"
+    stage(first, 2, WHOLE)
+    with pytest.raises(SinkError, match=rf"has 2 rows of batch live/7, which brought 1: .*{grant}"):
+        first.replace(expect(**WHOLE), 2)
+    with pytest.raises(SinkError, match=grant):
+        first.withdraw(expect(**WHOLE), 1)
+    assert [id for (id,) in database.rows(whole, "id")] == [5, 1500]
+    second.withdraw(expect(**PART), 1)  # all that is there is its own
+    first.withdraw(expect(**WHOLE), 1)
+    stage(second, 3, PART)
+    second.publish(expect(**PART), 3)
+    stage(first, 3, WHOLE)
+    with pytest.raises(SinkError, match=rf"has no row of it: .*{grant}") as refused:
+        first.publish(expect(**WHOLE), 3)
+    assert "DELETE" not in str(refused.value)
+    assert first.unrecorded(expect(**WHOLE), []) is not None
+    assert [id for (id,) in database.rows(whole, "id")] == [1500]
+
+
 def test_merged_changes_of_two_pipelines_are_in_nobodys_way(tmp_path: Path) -> None:
     """Each keeps its own in a table of its own."""
     whole, late = database.table_in(tmp_path), database.table_in(tmp_path, "Late")

@@ -7,7 +7,8 @@ of a number there: whoever replays his own takes out all rows of it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -68,46 +69,56 @@ class Kin:
             lock = f"SELECT pg_advisory_xact_lock{'_shared' if is_shared else ''}(hashtextextended(%s, 0))"
             execute(self.connection, lock, f"microbatch {oid} {key}")
 
-    def check_alone(self, batch: BatchIdentity, *, is_sole: Callable[[], bool]) -> None:
+    def check_alone(self, batch: BatchIdentity, *, is_sole: Callable[[], bool]) -> TableName | None:
         """Check that no pipeline has a batch of that number in a table that has rows in common with this one.
 
         :param batch: whose place is asked for; that of nobody in particular is in nobody's way.
         :param is_sole: whether all rows of the number in this table are the batch's own: then they are none of a table
             that this one is a part of.
+        :return: a record of batches that may have one, and that the login may not read; None if there is none.
         :raises ForeignBatchError: if one has.
         """
-        if not batch.checkpoint:
-            return
-        for other, pipeline, is_above in self._others(batch):
-            if not self._is_merged(other) and not (is_above and is_sole()):
-                raise self._shared(batch.key, other, pipeline, is_above=is_above)
+        unseen = None
+        for records, names in self._records().items() if batch.checkpoint else ():
+            may_read = self._may_read(records)
+            if may_read is False:
+                unseen = records
+            for other, pipeline in self._others(records, names, batch) if may_read else ():
+                is_above = names[other.table]
+                if not self._is_merged(other) and not (is_above and is_sole()):
+                    raise self._shared(batch.key, other, pipeline, is_above=is_above)
+        return unseen
 
-    def _others(self, batch: BatchIdentity) -> Iterator[tuple[TableName, str, bool]]:
-        """The other tables of which another checkpoint has a batch of that number, with its pipeline, and whether this
-        one is a part of it. A table has thousands of parts, mostly of one schema."""
-        kin = execute(self.connection, _RELATED, self.table.text, self.table.text).fetchall()
-        for schema in dict.fromkeys(schema for schema, _, _ in kin):
-            names, records = {name: is_above for of, name, is_above in kin if of == schema}, TableName(schema, BATCHES)
-            if not self._may_read(records):
-                continue
-            found = execute(
-                self.connection,
-                f"SELECT table_name, pipeline FROM {records.sql} WHERE table_name = ANY(%s) AND lane = %s AND id = %s "
-                "AND checkpoint <> %s ORDER BY 1",
-                list(names),
-                batch.key.lane,
-                batch.key.id,
-                batch.checkpoint,
-            )
-            for name, pipeline in found.fetchall():
-                yield TableName(schema, name), pipeline, names[name]
+    def _records(self) -> Mapping[TableName, Mapping[str, bool]]:
+        """For the record of each schema the tables that have rows in common, with whether this one is a part of it. A
+        table has thousands of parts, mostly of one schema."""
+        found = defaultdict[TableName, dict[str, bool]](dict)
+        for schema, name, is_above in execute(self.connection, _RELATED, self.table.text, self.table.text).fetchall():
+            found[TableName(schema, BATCHES)][name] = is_above
+        return found
 
-    def _may_read(self, records: TableName) -> bool:
-        """Whether a schema has a record of batches, and the login may read it."""
+    def _others(
+        self, records: TableName, names: Collection[str], batch: BatchIdentity
+    ) -> Iterator[tuple[TableName, str]]:
+        """Those of the tables of which another checkpoint has a batch of that number, with its pipeline."""
+        found = execute(
+            self.connection,
+            f"SELECT table_name, pipeline FROM {records.sql} WHERE table_name = ANY(%s) AND lane = %s AND id = %s "
+            "AND checkpoint <> %s ORDER BY 1",
+            list(names),
+            batch.key.lane,
+            batch.key.id,
+            batch.checkpoint,
+        )
+        for name, pipeline in found.fetchall():
+            yield records.sibling(name), pipeline
+
+    def _may_read(self, records: TableName) -> bool | None:
+        """Whether the login may read a schema's record of batches; None if it has none."""
         found = execute(self.connection, _MAY_READ, records.schema, records.table).fetchone()
         if found == (False,):
             _tell_unseen(self.table, records)
-        return found == (True,)
+        return None if found is None else found == (True,)
 
     def _is_merged(self, table: TableName) -> bool:
         asked = "SELECT to_regclass(%s) IS NOT NULL OR to_regclass(%s) IS NOT NULL"
@@ -128,11 +139,23 @@ class Kin:
         )
 
 
+def of_unseen(records: TableName) -> str:
+    """Whose rows may be of a batch beside its own, and the way on.
+
+    :param records: a record of batches that the login may not read.
+    """
+    return (
+        f"they may be those of another pipeline, whose record of batches, {records}, the login may not read. Grant it "
+        f"that (GRANT USAGE ON SCHEMA {quoted(records.schema)} TO …; GRANT SELECT ON {records.text} TO …), then clear "
+        "the batch's task"
+    )
+
+
 @cache
 def _tell_unseen(table: TableName, records: TableName) -> None:
     """Once for each process: a pipeline that has run so goes on."""
     log.warning(
         "%s has rows in common with tables of schema %s, and the login may not read %s: whether another pipeline has "
-        "batches there, which a replay would take out, cannot be seen. Grant it USAGE on that schema, and SELECT on "
-        "that table.", table, records.schema, records,
+        "batches there cannot be seen, and a batch is not made again that has more rows than it brought. Grant it "
+        "USAGE on that schema, and SELECT on that table.", table, records.schema, records,
     )  # fmt: skip

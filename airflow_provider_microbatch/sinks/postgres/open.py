@@ -32,6 +32,7 @@ from airflow_provider_microbatch.sinks.postgres.columns import (
 )
 from airflow_provider_microbatch.sinks.postgres.database import Database, Row, execute
 from airflow_provider_microbatch.sinks.postgres.intake import intake_of
+from airflow_provider_microbatch.sinks.postgres.kin import of_unseen
 from airflow_provider_microbatch.sinks.postgres.known_merge import check_merge
 from airflow_provider_microbatch.sinks.postgres.load import Loaded, Staged, load
 from airflow_provider_microbatch.sinks.postgres.names import BATCHES, STAGE, TABLES, TableName
@@ -178,8 +179,7 @@ class OpenPostgres(StagedInFiles):
             if not records.are_there() or records.find(batch.key) is not None:
                 return None
             # Else another pipeline's rows would be told as this batch's, with the DELETE that removes them.
-            rows.check_alone(batch.identity)
-            return rows.unrecorded(batch.key)
+            return rows.unrecorded(batch.key, unseen=rows.check_alone(batch.identity))
 
         return self._database.run(f"count batch {batch.key}", look)
 
@@ -292,8 +292,7 @@ class OpenPostgres(StagedInFiles):
             touched.append(self._put_out(records, rows, batch, found, withdrawn=False))
             records.change(own)
         else:
-            rows.check_alone(batch.identity)
-            if (left := rows.unrecorded(batch.key)) is not None:
+            if (left := rows.unrecorded(batch.key, unseen=rows.check_alone(batch.identity))) is not None:
                 raise SinkError(f"{left} Nothing was published.")
         if records.was_withdrawn(batch.identity, own.epoch):
             raise AttemptFencedError(
@@ -323,7 +322,13 @@ class OpenPostgres(StagedInFiles):
         self, records: Records, rows: Rows, batch: ExpectedBatch, found: Manifest, *, withdrawn: bool
     ) -> TableName | None:
         had = records.rows(batch.key)
-        rows.check_alone(batch.identity, had=had)
+        unseen = rows.check_alone(batch.identity, had=had)
+        there = 0 if unseen is None else rows.count(batch.key) or 0
+        if unseen is not None and there > had:
+            raise SinkError(
+                f"{rows.place} has {there:,} rows of batch {batch.key}, which brought {had:,}: {of_unseen(unseen)}. "
+                "Nothing was published or taken out."
+            )
         out = rows.take_out(batch.key)
         kept, moved = (None, 0) if out is None else out
         if moved < had and not withdrawn:
