@@ -437,9 +437,17 @@ MUTATIONS = [
         name="check and a rewind do not see that a Delta table was partitioned anew",
         why="a rewind begins, and stops half way for good",
         file="sinks/delta/table.py",
-        old="                protocol.check_whole(snapshot, partition_by=self._sink.partition_by, where=self._where)\n",
+        old="                protocol.check_whole(snapshot, partition_by=by, where=self._where, records=records)\n",
         new="",
         tests=(COLUMNS,),
+    ),
+    Mutation(
+        name="batches whose commits the log has lost came in after all that it has",
+        why="who follows the error partitions anew, and no batch of before can be made again or taken out",
+        file="sinks/delta/protocol.py",
+        old="else 0 if snapshot.has_had_any(records) else snapshot.version",
+        new="else snapshot.version",
+        tests=("tests/sinks/test_delta_refused.py",),
     ),
     Mutation(
         name="a Delta table that was partitioned anew before any batch came in was healthy before that",

@@ -124,6 +124,18 @@ def test_nor_is_one_that_was_partitioned_anew_before_a_batch_of_this_package(roo
         publish(right, 7, rows=0)
 
 
+def test_a_log_that_has_lost_the_commits_of_all_batches_leads_back_too(sink: OpenSink, root: Path) -> None:
+    """It was told to have the sink partition anew: then none of these batches could be made again, nor taken out."""
+    publish(sink, 0)
+    had = table(root).to_pyarrow_table()
+    write_deltalake(str(root), had.slice(0, 0), mode="append")
+    table(root).create_checkpoint()
+    write_deltalake(str(root), had, mode="overwrite", schema_mode="overwrite", partition_by=["epoch"])
+    (root / "_delta_log" / f"{0:020}.json").unlink()
+    with pytest.raises(SinkError, match=r"is partitioned by \['epoch'\] since version 2: .* Bring version 1 back"):
+        publish(opened(root), 1)
+
+
 def test_one_that_never_had_the_sinks_partitions_is_none_of_those(sink: OpenSink, root: Path) -> None:
     """A plan that was refused has named it so, once, and the pipeline goes on with what it was told to say."""
     DeltaTable.create(root.as_uri(), SCHEMA, partition_by=["epoch"])

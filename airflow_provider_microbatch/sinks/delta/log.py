@@ -12,15 +12,16 @@ import json
 import random
 import re
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.key import BatchKey, is_lane
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.delta.home import Home
+from airflow_provider_microbatch.sinks.placed.records import Records
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -39,6 +40,8 @@ OF_ANOTHER = r"^(/|[A-Za-z][A-Za-z0-9+.-]*:/)"
 """Begins the path of a file that lies in another table's folder."""
 
 _LONGEST_PAUSE = 0.5
+_ASKED = 20
+"""How many of a lane's newest manifests the log is asked for: each question replays it."""
 
 _CUT = re.compile("No (table metadata or protocol|table metadata|protocol) found in delta log")
 """What delta-rs says of a version whose commit the log has, and of which it has no older checkpoint any more."""
@@ -79,6 +82,19 @@ class Snapshot:
     def has_had(self, key: BatchKey) -> bool:
         """Whether the log knows of the batch: it is in, or was taken out."""
         return self._told(key) is not None
+
+    def has_had_any(self, records: Records, *, likely: Iterable[BatchKey] = ()) -> bool:
+        """Whether the log knows of any batch.
+
+        :param records: the manifests of the table.
+        :param likely: batches of which it most likely does.
+        """
+        if any(map(self.has_had, likely)):
+            return True  # without a listing
+        lanes = filter(is_lane, records.lanes())
+        return any(
+            self.has_had(BatchKey(one, id)) for one in lanes for id in list(records.ids(one))[: -_ASKED - 1 : -1]
+        )
 
     def _told(self, key: BatchKey) -> int | None:
         if key not in self._numbers:  # each question replays the log

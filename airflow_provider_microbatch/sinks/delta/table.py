@@ -140,7 +140,7 @@ class OpenDeltaTable(LooksForCopies):
             if differs is not None:
                 raise SinkError(f"{differs}. Bring them back to the Delta table {self._where}.")
             rules = rules_of(snapshot)
-            protocol.check(snapshot, partition_by=self._sink.partition_by, where=self._where, held=rules)
+            self._check_as_it_is(snapshot, held=rules)
             # From a file with a deletion vector, Spark would read rows that were deleted.
             protocol.check_may_remove(snapshot, where=self._where)
             base = self.location()
@@ -163,7 +163,8 @@ class OpenDeltaTable(LooksForCopies):
         with self._telling("look at"):
             snapshot = self._log.open()
             if snapshot is not None:
-                protocol.check_whole(snapshot, partition_by=self._sink.partition_by, where=self._where)
+                by, records = self._sink.partition_by, self._records
+                protocol.check_whole(snapshot, partition_by=by, where=self._where, records=records)
                 self._check_kept(snapshot)
 
     def batches(self, lane: str, tables: KnownTables) -> list[int]:
@@ -270,8 +271,13 @@ class OpenDeltaTable(LooksForCopies):
 
     def _check_writable(self, snapshot: Snapshot, *, held: Collection[str]) -> None:
         """:raises SinkError: if the table asks of its writers what is not done here, or is written in another way."""
-        protocol.check(snapshot, partition_by=self._sink.partition_by, where=self._where, held=held)
+        self._check_as_it_is(snapshot, held=held)
         self._check_kept(snapshot)
+
+    def _check_as_it_is(self, snapshot: Snapshot, *, held: Collection[str]) -> None:
+        """See :func:`protocol.check`."""
+        by, records = self._sink.partition_by, self._records
+        protocol.check(snapshot, partition_by=by, where=self._where, records=records, held=held)
 
     def _check_kept(self, snapshot: Snapshot) -> None:
         """:raises SinkError: if the rows of the table's batches are kept otherwise than this sink does it, so that it
@@ -434,7 +440,7 @@ class OpenDeltaTable(LooksForCopies):
         where = self._where
         # Removing a file without naming its deletion vector would leave the file, and its rows, in the table.
         # All rows keep to the table's rules already, those that stay and those that come.
-        protocol.check(snapshot, partition_by=self._sink.partition_by, where=where, held=rules_of(snapshot))
+        self._check_as_it_is(snapshot, held=rules_of(snapshot))
         protocol.check_may_remove(snapshot, where=where)
         removal = removal_of(snapshot, self._home, batch.key)
         if before is not None and removal.rows < before[1]:

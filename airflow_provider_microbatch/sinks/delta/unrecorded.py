@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from airflow_provider_microbatch.checkpoint.key import BatchKey, is_lane
+from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks import ExpectedBatch, Sink
 from airflow_provider_microbatch.sinks.delta.home import Home
@@ -14,9 +14,6 @@ from airflow_provider_microbatch.sinks.delta.log import Snapshot
 from airflow_provider_microbatch.sinks.delta.lost_rows import LooksForRows
 from airflow_provider_microbatch.sinks.delta.removing import files_with, rows_by_batch
 from airflow_provider_microbatch.sinks.placed.unrecorded import Asked, asked_by, without_record
-
-_ASKED = 20
-"""How many of a lane's newest manifests the log is asked for: each question replays it."""
 
 
 class LooksForCopies(LooksForRows):
@@ -57,18 +54,12 @@ class LooksForCopies(LooksForRows):
         return {}
 
     def _asked(self, snapshot: Snapshot, batch: ExpectedBatch, epoch: int) -> Asked | None:
-        return asked_by(batch, epoch, is_new=lambda: not self._has_had_any(snapshot, batch.key))
+        own = batch.key
+        likely = [BatchKey(own.lane, id) for id in (own.id - 1, own.id) if id >= 0]
+        return asked_by(batch, epoch, is_new=lambda: not snapshot.has_had_any(self._records, likely=likely))
 
     def _check_none_unrecorded(self, snapshot: Snapshot, asked: Asked | None) -> None:
         """:raises SinkError: if the table has rows of a batch that is asked for: it would be there twice."""
         left = None if asked is None else self._unrecorded(snapshot, asked)
         if left is not None:
             raise SinkError(f"{left} Nothing was published.")
-
-    def _has_had_any(self, snapshot: Snapshot, key: BatchKey) -> bool:
-        """Whether the log knows of any batch, also of one that was taken out: most likely of the one before ``key``."""
-        if snapshot.has_had(key) or (key.id > 0 and snapshot.has_had(BatchKey(key.lane, key.id - 1))):
-            return True
-        lanes = filter(is_lane, self._records.lanes())
-        newest = (BatchKey(lane, id) for lane in lanes for id in list(self._records.ids(lane))[: -_ASKED - 1 : -1])
-        return any(map(snapshot.has_had, newest))

@@ -81,7 +81,7 @@ class OpenMerged(OpenDeltaTable):
         return None  # a change that deletes its key has no values: which rows the table takes, a change does not tell
 
     def _check_writable(self, snapshot: Snapshot, *, held: Collection[str]) -> None:
-        protocol.check(snapshot, partition_by=(), where=self._where)
+        protocol.check(snapshot, partition_by=(), where=self._where, records=self._records)
         protocol.check_may_merge(snapshot, where=self._where)
         if snapshot.merged is None:
             if any(self._history.batches(snapshot.number)):
@@ -93,7 +93,7 @@ class OpenMerged(OpenDeltaTable):
         with self._telling("check the rows"):
             snapshot = self._log.open()
             if snapshot is not None:
-                protocol.check_whole(snapshot, partition_by=(), where=self._where)
+                protocol.check_whole(snapshot, partition_by=(), where=self._where, records=self._records)
                 self._check_kept(snapshot, files=True)
 
     def _check_kept(self, snapshot: Snapshot, *, files: bool = False) -> None:
