@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import SKEW_MS, Attempt
@@ -35,11 +36,18 @@ def expected(checkpoint: Checkpoint, batch: BatchIdentity, attempt: Attempt | No
     :param attempt: the attempt whose stage is to be published.
     """
     older = attempt is not None and attempt.identity is None
+
+    @cache
+    def newest(lane: str) -> int:
+        found = checkpoint.lane(lane).commit_log.latest_id()
+        return -1 if found is None else found
+
     return ExpectedBatch(
         identity=batch,
         tables=checkpoint.tables,
         recognise=lambda found: _adopted(checkpoint, found) or _older(checkpoint, found, planned_ms=batch.planned_ms),
         can_rewind_to=checkpoint.lane(batch.key.lane).can_be_rewound_to,
+        is_past=lambda key: key.id <= newest(key.lane),
         staged_as=attempt.batch if attempt is not None and older else None,
     )
 

@@ -84,6 +84,10 @@ def _any(_: int) -> bool:
     return True
 
 
+def _no(_: BatchKey) -> bool:
+    return False
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExpectedBatch:
     """A batch as its checkpoint asks a sink for it: output at the batch's place counts only if it bears this identity.
@@ -95,6 +99,8 @@ class ExpectedBatch:
         counts, or None.
     :param newest: the newest batch of the lane that the checkpoint knows, if it is not the batch before this one.
     :param can_rewind_to: whether ``microbatch rewind`` may go back to a batch of the lane, for the ways on.
+    :param is_past: of a batch of any lane, whether the checkpoint has committed it, or a later one of its lane: then it
+        is not made for the first time any more.
     :param staged_as: identity in the stage of the attempt to be published, if the stage was written by an older version
         that recorded less than ``identity``.
     """
@@ -104,6 +110,7 @@ class ExpectedBatch:
     recognise: Callable[[Manifest], Manifest | None] = _none
     newest: int | None = None
     can_rewind_to: Callable[[int], bool] = _any
+    is_past: Callable[[BatchKey], bool] = _no
     staged_as: BatchIdentity | None = None
 
     @property

@@ -128,8 +128,8 @@ MUTATIONS = [
         name="a batch is published beside its rows whose record was removed",
         why="its rows are in the table twice",
         file="sinks/postgres/open.py",
-        old="        elif (left := rows.unrecorded(batch.key)) is not None:\n",
-        new="        elif (left := None) is not None:\n",
+        old="(left := rows.unrecorded(batch.key, unseen=rows.check_alone(batch.identity))) is not None:\n",
+        new="(left := None) is not None:\n",
         tests=(LOST_ROWS,),
     ),
     Mutation(

@@ -1,4 +1,4 @@
-"""Mutations of what is asked of a table that somebody has put back to an earlier state, or has copied."""
+"""Mutations of what is asked of a table that somebody has put back to an earlier state."""
 
 from __future__ import annotations
 
@@ -15,9 +15,6 @@ BESIDE = "tests/execution/test_check_beside_rows_that_came_back.py"
 TAKEN_AWAY = "tests/execution/test_taken_away.py"
 OLDER_ROWS = "tests/execution/test_letters_beside_older_rows.py"
 COLUMNS = "tests/execution/test_columns_of_batches.py"
-COPIED = "tests/execution/test_copied_table.py"
-COPIED_DELTA = "tests/sinks/test_delta_copied.py"
-COPIED_ICEBERG = "tests/sinks/test_iceberg_copied.py"
 
 MUTATIONS = [
     Mutation(
@@ -429,46 +426,6 @@ MUTATIONS = [
         tests=("tests/execution/test_restore_into_shared_files.py",),
     ),
     Mutation(
-        name="a batch of which there is no record is made again in a Delta table that has its rows",
-        why="somebody has copied them there, and they are in it twice",
-        file="sinks/delta/table.py",
-        old="                self._check_none_unrecorded(snapshot, batch.key, ready.manifest.epoch)\n",
-        new="                pass\n",
-        tests=(COPIED_DELTA,),
-    ),
-    Mutation(
-        name="a batch of which there is no record is made again in an Iceberg table that has its rows",
-        why="somebody has copied them there, and they are in it twice",
-        file="sinks/iceberg/opened.py",
-        old="                    self._check_none_unrecorded(look, key, placed.manifest.epoch)\n",
-        new="                    pass\n",
-        tests=(COPIED_ICEBERG,),
-    ),
-    Mutation(
-        name="in a table without a batch of this package the first attempt looks for no rows",
-        why="a new checkpoint beside a copied table reads again what that has",
-        file="sinks/delta/table.py",
-        old="        if epoch == 1 and any(",
-        new="        if epoch == 1 or any(",
-        tests=(COPIED_DELTA,),
-    ),
-    Mutation(
-        name="a file of nobody's rows may have those of any batch",
-        why="each replay opens all files of others",
-        file="sinks/delta/removing.py",
-        old="    if _is_of_another(path, key) or has_none_of_ours(file):\n",
-        new="    if _is_of_another(path, key):\n",
-        tests=(COPIED_DELTA,),
-    ),
-    Mutation(
-        name="a rewind asks just the tables that a batch went to for rows without a record",
-        why="a copy that the sink was led to keeps them, and what they are of is read again in other batches",
-        file="upkeep/commands/staying.py",
-        old="(stays or in_force.has(table))",
-        new="(stays or (sink in wrote and in_force.has(table)))",
-        tests=(COPIED,),
-    ),
-    Mutation(
         name="a shallow clone is written to",
         why="the VACUUM of the table that it was made of takes its rows, and no batch can be taken out",
         file="sinks/delta/protocol.py",
@@ -480,8 +437,24 @@ MUTATIONS = [
         name="check and a rewind do not see that a Delta table was partitioned anew",
         why="a rewind begins, and stops half way for good",
         file="sinks/delta/table.py",
-        old="                protocol.check_whole(snapshot, partition_by=self._sink.partition_by, where=self._where)\n",
+        old="                protocol.check_whole(snapshot, partition_by=by, where=self._where, records=records)\n",
         new="",
         tests=(COLUMNS,),
+    ),
+    Mutation(
+        name="batches whose commits the log has lost came in after all that it has",
+        why="who follows the error partitions anew, and no batch of before can be made again or taken out",
+        file="sinks/delta/protocol.py",
+        old="else 0 if snapshot.has_had_any(records) else snapshot.version",
+        new="else snapshot.version",
+        tests=("tests/sinks/test_delta_refused.py",),
+    ),
+    Mutation(
+        name="a Delta table that was partitioned anew before any batch came in was healthy before that",
+        why="who has named a wrong column is told to take out all that came since",
+        file="sinks/delta/protocol.py",
+        old='if info["version"] > first else None',
+        new='if info["version"] else None',
+        tests=("tests/sinks/test_delta_refused.py",),
     ),
 ]

@@ -55,8 +55,8 @@ MUTATIONS = [
         name="rows go into a table whose rules came while they were made",
         why="a table has rows that its constraint excludes, and each reader that relies on it is wrong",
         file="sinks/delta/table.py",
-        old="self._widen(snapshot, columns, held=ready.manifest.held_to):",
-        new="self._widen(snapshot, columns, held=rules_of(snapshot)):",
+        old="self._check_fits(snapshot, held=ready.manifest.held_to)\n",
+        new="self._check_fits(snapshot, held=rules_of(snapshot))\n",
         tests=(ROWS,),
     ),
     Mutation(

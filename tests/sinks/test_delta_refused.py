@@ -110,6 +110,32 @@ def test_a_table_that_somebody_has_partitioned_anew_is_brought_back_by_what_is_t
     assert rows(root) == {(6, 1): 3, (9, 1): 3}
 
 
+def test_nor_is_one_that_was_partitioned_anew_before_a_batch_of_this_package(root: Path) -> None:
+    """A RESTORE, as the error said, takes out all that came since; the sink was named by a wrong column."""
+    DeltaTable.create(root.as_uri(), SCHEMA, partition_by=["epoch"])
+    write_deltalake(
+        str(root), table(root).to_pyarrow_table(), mode="overwrite", partition_by=["id"], schema_mode="overwrite"
+    )
+    for _ in range(2):
+        wrong, right = (opened(root, partition_by=[name]) for name in ("epoch", "id"))
+        with pytest.raises(SinkError, match=r"and the sink says \['epoch'\]: DeltaSink\(…, partition_by=\['id'\]\)"):
+            wrong.check()
+        wrong.check_whole()
+        publish(right, 7, rows=0)
+
+
+def test_a_log_that_has_lost_the_commits_of_all_batches_leads_back_too(sink: OpenSink, root: Path) -> None:
+    """It was told to have the sink partition anew: then none of these batches could be made again, nor taken out."""
+    publish(sink, 0)
+    had = table(root).to_pyarrow_table()
+    write_deltalake(str(root), had.slice(0, 0), mode="append")
+    table(root).create_checkpoint()
+    write_deltalake(str(root), had, mode="overwrite", schema_mode="overwrite", partition_by=["epoch"])
+    (root / "_delta_log" / f"{0:020}.json").unlink()
+    with pytest.raises(SinkError, match=r"is partitioned by \['epoch'\] since version 2: .* Bring version 1 back"):
+        publish(opened(root), 1)
+
+
 def test_one_that_never_had_the_sinks_partitions_is_none_of_those(sink: OpenSink, root: Path) -> None:
     """A plan that was refused has named it so, once, and the pipeline goes on with what it was told to say."""
     DeltaTable.create(root.as_uri(), SCHEMA, partition_by=["epoch"])

@@ -3,22 +3,34 @@ no record of their batches."""
 
 from __future__ import annotations
 
+import re
+import time
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from pyiceberg.table import DataScan
+from pyiceberg.manifest import DataFile, DataFileContent
+from pyiceberg.table import DataScan, FileScanTask, Table
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks.iceberg import log as iceberg_log
+from airflow_provider_microbatch.sinks.iceberg import unrecorded
 from airflow_provider_microbatch.sinks.iceberg.opened import OpenIceberg
-from tests.sinks.stages import expect
+from tests.sinks.delta_stages import write_delta_stage
+from tests.sinks.stages import batch_of, expect
 from tests.sinks.test_iceberg_sink import append, expire, publish, rows, table
 from tests.sinks.test_iceberg_sink import folder as folder
 from tests.sinks.test_iceberg_sink import sink as sink
 from tests.support.iceberg_table import opened_in
+
+JANUARY = "interval-20260101T000000Z-20260201T000000Z"
+FEBRUARY = "interval-20260201T000000Z-20260301T000000Z"
 
 
 def made_of(folder: Path, found: pa.Table, name: str) -> OpenIceberg:
@@ -48,10 +60,7 @@ def is_refused(sink: OpenIceberg, number: int, *, epoch: int = 2) -> None:
 
 
 def test_a_batch_that_is_made_again_is_not_put_beside_rows_of_it_that_were_copied(copy: OpenIceberg) -> None:
-    with pytest.raises(SinkError, match="no record"):
-        publish(copy, 5)  # the first one, as where the checkpoint is a new one, too
-    table(copy).delete("lane = 'live' AND batch_id = 5")
-    publish(copy, 5, epoch=2)
+    publish(copy, 8)
     is_refused(copy, 6)
     left = copy.unrecorded(expect(BatchKey("live", 6)), [])
     assert left is not None
@@ -61,8 +70,131 @@ def test_a_batch_that_is_made_again_is_not_put_beside_rows_of_it_that_were_copie
     table(copy).delete("lane = 'live' AND batch_id = 6")
     assert copy.unrecorded(expect(BatchKey("live", 6)), []) is None
     publish(copy, 6, epoch=3)
-    assert rows(copy) == {(5, 2): 3, (6, 3): 3, (7, 1): 3}
+    assert rows(copy) == {(5, 1): 3, (6, 3): 3, (7, 1): 3, (8, 1): 3}
     assert copy.unrecorded(expect(BatchKey("live", 6)), []) is None
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+@pytest.mark.parametrize("number", [0, 5])
+def test_nor_does_a_checkpoint_begin_anew_below_them(copy: OpenIceberg, number: int, epoch: int) -> None:
+    """Each later batch would come beside its rows as the first attempt at it: only the table's first looks for them."""
+    before, told = rows(copy), "9 rows of batches live/5, live/6, live/7, and its properties have no record of them: "
+    with pytest.raises(SinkError, match=told) as refused:
+        publish(copy, number, epoch=epoch)
+    assert rows(copy) == before
+    condition = "lane = 'live' AND batch_id >= 5"
+    assert f"(DELETE FROM shop.copy WHERE {condition})" in str(refused.value)
+    table(copy).delete(condition)
+    for one in (number, 6):
+        publish(copy, one, epoch=epoch)
+    assert rows(copy) == {(number, epoch): 3, (6, epoch): 3}
+
+
+def of_lanes(batches: Mapping[str, Sequence[int]]) -> pa.Table:
+    made = [
+        {"id": row, "epoch": 1, "lane": lane, "batch_id": id}
+        for lane in batches
+        for id in batches[lane]
+        for row in range(3)
+    ]
+    return pa.Table.from_pylist(made)
+
+
+def put(sink: OpenIceberg, key: BatchKey, epoch: int = 1, *, past: Mapping[str, int] | None = None) -> None:
+    """:param past: the newest batches that the checkpoint has committed."""
+    write_delta_stage(sink, epoch, batch=batch_of(key))
+    asked = replace(expect(key), is_past=lambda one: one.id <= (past or {}).get(one.lane, -1))
+    (sink.replace if asked.is_past(key) else sink.publish)(asked, epoch)
+
+
+def test_the_rows_of_all_lanes_are_named_before_the_first_batch_of_any(folder: Path) -> None:
+    at = made_of(folder, of_lanes({JANUARY: [0], "live": [5, 6]}), "several")
+    before = rows(at)
+    with pytest.raises(SinkError, match=r"9 rows of batches .* no record of them") as refused:
+        put(at, BatchKey("live", 0))
+    assert rows(at) == before
+    (condition,) = re.findall(r"DELETE FROM shop.several WHERE (.*)\), then", str(refused.value))
+    table(at).delete(condition)
+    for key in (BatchKey("live", 0), BatchKey(JANUARY, 0)):
+        put(at, key)
+    assert rows(at) == {(0, 1): 6}
+
+
+def test_a_checkpoint_that_goes_on_in_a_copy_is_in_the_way_of_no_lane(folder: Path) -> None:
+    """It makes none of these batches for the first time any more."""
+    at, past = made_of(folder, of_lanes({JANUARY: [0], "live": [5, 6]}), "several"), {JANUARY: 0, "live": 6}
+    put(at, BatchKey(FEBRUARY, 0), past=past)
+    put(at, BatchKey("live", 7), past=past)
+    assert rows(at) == {(0, 1): 6, (5, 1): 3, (6, 1): 3, (7, 1): 3}
+    with pytest.raises(SinkError, match=r"3 rows of batch live/6, .* batch_id = 6\)"):
+        put(at, BatchKey("live", 6), 2, past=past)
+
+
+@pytest.mark.parametrize("publish_again", [False, True])
+def test_a_clear_asks_for_rows_of_its_own_batch_alone(copy: OpenIceberg, publish_again: bool) -> None:
+    """Where the copy was put in place of the table, the later batches are replayed after it; and so is one made that
+    was set aside, which was never in."""
+    asked = replace(expect(BatchKey("live", 5)), is_past=lambda key: key.id <= 7)
+    table(copy).delete("batch_id = 5")
+    write_delta_stage(copy, 2, batch=batch_of(BatchKey("live", 5)))
+    (copy.publish if publish_again else copy.replace)(asked, 2)
+    assert rows(copy) == {(5, 2): 3, (6, 1): 3, (7, 1): 3}
+
+
+def test_rows_that_are_put_in_by_hand_are_found_in_a_file_that_tells_of_no_lane(sink: OpenIceberg) -> None:
+    publish(sink, 6)
+    had = table(sink).scan().to_arrow()
+    with table(sink).transaction() as changes:
+        changes.set_properties({f"write.metadata.metrics.column.{name}": "none" for name in ("lane", "batch_id")})
+    table(sink).append(had.set_column(had.schema.get_field_index("batch_id"), "batch_id", pa.array([7] * 3)))
+    is_refused(sink, 7)
+
+
+def files_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    found, reading = list[str](), unrecorded.read
+
+    def counted(of: Table, task: FileScanTask, *given: Any) -> Iterator[Any]:
+        found.append(task.file.file_path)
+        return reading(of, task, *given)
+
+    monkeypatch.setattr(unrecorded, "read", counted)
+    return found
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_files_are_read_once_and_however_long_that_takes_before_the_clock_runs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Of an adopted table, and of one of which a batch is made again. Others committed meanwhile, so each try was
+    outrun, and the next process began at the first file."""
+    at = made_of(folder, of_lanes({"north": [0, 1]}).select(["id", "epoch"]), "others")
+    with table(at).update_schema() as update:
+        update.union_by_name(pa.schema([("lane", pa.string()), ("batch_id", pa.int64())]))
+    if number:
+        publish(at, 0)
+    found, reading = list[str](), unrecorded.read
+    monkeypatch.setattr(iceberg_log, "PATIENCE_SECONDS", 0.5)
+
+    def slow(of: Table, task: FileScanTask, *given: Any) -> Iterator[Any]:
+        found.append(task.file.file_path)
+        if len(found) == 1:
+            time.sleep(0.8)
+            append(at)
+        return reading(of, task, *given)
+
+    monkeypatch.setattr(unrecorded, "read", slow)
+    publish(opened_in(folder, "others"), number, epoch=2)
+    assert len(found) == len(set(found)) >= 1
+    assert rows(at)[number, 2] == 3
+
+
+def test_a_file_is_read_once_for_all_batches_that_are_asked_for(
+    copy: OpenIceberg, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = files_read(monkeypatch)
+    for number in (5, 6, 7):
+        assert "3 rows" in str(copy.unrecorded(expect(BatchKey("live", number)), []))
+    assert len(found) == 1
 
 
 def test_rows_that_are_put_back_after_their_batch_was_taken_out_are_found_too(sink: OpenIceberg) -> None:
@@ -98,3 +230,36 @@ def test_what_is_made_for_the_first_time_in_a_table_of_ours_is_not_looked_for(
     publish(sink, 7)
     monkeypatch.undo()
     assert rows(sink) == {(6, 1): 3, (7, 1): 3}
+
+
+def deletes_by_values(sink: OpenIceberg) -> None:
+    """As Flink does with each change of a key: pyiceberg plans no file of such a table."""
+    file = next(iter(table(sink).scan().plan_files())).file
+    found = DataFile.from_args(
+        _table_format_version=2,
+        content=DataFileContent.EQUALITY_DELETES,
+        file_path=f"{file.file_path}.deletes",
+        file_format=file.file_format,
+        partition=file.partition,
+        record_count=1,
+        file_size_in_bytes=100,
+        equality_ids=[1],
+    )
+    found.spec_id = 0
+    with table(sink).transaction() as transaction, transaction.update_snapshot().fast_append() as commit:
+        commit.append_data_file(found)
+
+
+def test_who_deletes_rows_by_their_values_holds_up_no_retry(sink: OpenIceberg) -> None:
+    publish(sink, 6)
+    deletes_by_values(sink)
+    publish(sink, 7, epoch=2)
+    assert sink.contains(expect(BatchKey("live", 7))) is not None
+
+
+def test_where_one_does_a_copy_gets_no_batch_beside_rows_that_may_be_left(copy: OpenIceberg) -> None:
+    publish(copy, 8)
+    deletes_by_values(copy)
+    with pytest.raises(SinkError, match=r"cannot be read here: .*equality deletes.* Compact the table"):
+        publish(copy, 6, epoch=2)
+    publish(copy, 9, epoch=2)

@@ -128,8 +128,8 @@ class Compacting:
     def _check(self, snapshot: Snapshot) -> None:
         # From a file with a deletion vector, rows that were deleted would come back.
         # All rows keep to the table's rules already.
-        held = rules_of(snapshot)
-        protocol.check(snapshot, partition_by=self._partition_by, where=self._home.where, held=held)
+        held, where = rules_of(snapshot), self._home.where
+        protocol.check(snapshot, partition_by=self._partition_by, where=where, records=self._records, held=held)
 
     def _groups(self, snapshot: Snapshot, wanted: Compaction, done: Compacted) -> list[list[Small]]:
         """Files to be joined: of one partition, one lane and one kind, in the order of their batches."""

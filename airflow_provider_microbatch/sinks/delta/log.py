@@ -12,15 +12,16 @@ import json
 import random
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.key import BatchKey, is_lane
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.delta.home import Home
+from airflow_provider_microbatch.sinks.placed.records import Records
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -39,6 +40,8 @@ OF_ANOTHER = r"^(/|[A-Za-z][A-Za-z0-9+.-]*:/)"
 """Begins the path of a file that lies in another table's folder."""
 
 _LONGEST_PAUSE = 0.5
+_ASKED = 20
+"""How many of a lane's newest manifests the log is asked for: each question replays it."""
 
 _CUT = re.compile("No (table metadata or protocol|table metadata|protocol) found in delta log")
 """What delta-rs says of a version whose commit the log has, and of which it has no older checkpoint any more."""
@@ -76,6 +79,23 @@ class Snapshot:
         """Whether the batch was in, and was taken out since."""
         return self._told(key) == WITHDRAWN
 
+    def has_had(self, key: BatchKey) -> bool:
+        """Whether the log knows of the batch: it is in, or was taken out."""
+        return self._told(key) is not None
+
+    def has_had_any(self, records: Records, *, likely: Iterable[BatchKey] = ()) -> bool:
+        """Whether the log knows of any batch.
+
+        :param records: the manifests of the table.
+        :param likely: batches of which it most likely does.
+        """
+        if any(map(self.has_had, likely)):
+            return True  # without a listing
+        lanes = filter(is_lane, records.lanes())
+        return any(
+            self.has_had(BatchKey(one, id)) for one in lanes for id in list(records.ids(one))[: -_ASKED - 1 : -1]
+        )
+
     def _told(self, key: BatchKey) -> int | None:
         if key not in self._numbers:  # each question replays the log
             self._numbers[key] = self.table.transaction_version(transaction_of(key))
@@ -107,11 +127,16 @@ class Snapshot:
         """The table's partition columns, in their order."""
         return tuple(self.table.metadata().partition_columns)
 
-    def files(self, *figures: str) -> Iterator[dict[str, Any]]:
-        """The files of the version, each with those of the figures that the log has."""
+    def files(self, *figures: str, but: Collection[str] = ()) -> Iterator[dict[str, Any]]:
+        """The files of the version, each with those of the figures that the log has.
+
+        :param but: paths, as the log has them, of files to leave out.
+        """
         import pyarrow as pa
 
         table = pa.table(self.table.get_add_actions(flatten=False))
+        if but:
+            table = table.filter(pa.array([path not in but for path in table.column("path").to_pylist()]))
         names = [name for name in figures if name in table.column_names]
         for batch in table.select(names).to_batches(max_chunksize=1000):
             yield from batch.to_pylist()
@@ -185,14 +210,14 @@ class DeltaLog:
                 raise
 
     def snapshots(self) -> Iterator[Snapshot | None]:
-        """The table as it is now, read again and again as long as another try of a commit is worthwhile."""
+        """The table as it is now, read again and again as long as another try of a commit is worthwhile. The first try
+        takes what time it takes: what it has read of the table's files, no later one reads again."""
+        yield self.open()
         end, pause = time.monotonic() + PATIENCE_SECONDS, 0.005
-        while True:
-            yield self.open()
-            if time.monotonic() > end:
-                return
+        while time.monotonic() < end:
             time.sleep(random.uniform(0, pause))  # writers that collided should not collide again
             pause = min(pause * 2, _LONGEST_PAUSE)
+            yield self.open()
 
     def commit(
         self,

@@ -6,14 +6,17 @@ https://github.com/delta-io/delta/blob/master/PROTOCOL.md
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.intake import constrains, needs
 from airflow_provider_microbatch.sinks.delta.columns import nullable_type
+from airflow_provider_microbatch.sinks.delta.history import is_ours
 from airflow_provider_microbatch.sinks.delta.intake import constraints_of
 from airflow_provider_microbatch.sinks.delta.log import Snapshot, in_words
 from airflow_provider_microbatch.sinks.delta.put_back import is_of_whole, restoring
+from airflow_provider_microbatch.sinks.placed.records import Records
 
 _HARMLESS = {
     "appendOnly",  # checked when output is to be replaced
@@ -49,15 +52,18 @@ _OF_PROPERTIES = {
 FORGETS = "delta.setTransactionRetentionDuration"
 
 
-def check(snapshot: Snapshot, *, partition_by: Sequence[str], where: str, held: Collection[str] = ()) -> None:
+def check(
+    snapshot: Snapshot, *, partition_by: Sequence[str], where: str, records: Records, held: Collection[str] = ()
+) -> None:
     """Check that files can be added to the table as it is.
 
     :param partition_by: the partition columns in the sink's definition.
+    :param records: the manifests of the table.
     :param held: the table's rules for rows that the rows of the files are held against, row by row.
     :raises SinkError: naming what cannot be written, and the way on.
     """
     check_memory(snapshot, where=where)
-    check_whole(snapshot, partition_by=partition_by, where=where)
+    check_whole(snapshot, partition_by=partition_by, where=where, records=records)
     found = list(_unwritable(snapshot, held))
     if found:
         raise SinkError(
@@ -86,19 +92,27 @@ def check_memory(snapshot: Snapshot, *, where: str) -> None:
         )
 
 
-def check_whole(snapshot: Snapshot, *, partition_by: Sequence[str], where: str) -> None:
+def check_whole(snapshot: Snapshot, *, partition_by: Sequence[str], where: str, records: Records) -> None:
     """Check that nobody has made another table of it.
 
     :param partition_by: the partition columns in the sink's definition.
+    :param records: the manifests of the table.
     :raises SinkError: if it has files of another one, which removes them without asking; or if somebody has partitioned
-        it anew, so that the sink can neither bring a batch in nor take one out.
+        it anew since a batch came in, so that the sink can neither bring a batch in nor take one out.
     """
     if (path := snapshot.of_another) is not None:
         raise of_another(path, where=where)
     if snapshot.partition_columns == tuple(partition_by):
         return
-    for info in filter(is_of_whole, snapshot.history_after(0)):
-        before = snapshot.log.at(info["version"] - 1)
+    infos = snapshot.history_after(0)
+    with suppress(SinkError):  # Spark's CLONE, which cannot be read here, is a table's first commit, and none of ours
+        infos = snapshot.history_after(-1)
+    # Before the first batch, whoever has made the table has made it so, and a RESTORE would take out what others have.
+    ours = [info["version"] for info in infos if is_ours(info)]
+    # The log forgets commits, and never a batch: then that came in before all commits that are left.
+    first = min(ours) if ours else 0 if snapshot.has_had_any(records) else snapshot.version
+    for info in filter(is_of_whole, infos):
+        before = snapshot.log.at(info["version"] - 1) if info["version"] > first else None
         if before is not None and before.partition_columns == tuple(partition_by):
             raise SinkError(
                 f"the Delta table {where} is partitioned by {list(snapshot.partition_columns)} since {in_words(info)}, "

@@ -11,12 +11,13 @@ import datetime as dt
 import re
 import time
 import uuid
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.key import BatchKey, is_name, is_whole
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.delta.adding import add_of
 from airflow_provider_microbatch.sinks.delta.home import Home
@@ -99,16 +100,41 @@ def removal_of(snapshot: Snapshot, home: Home, key: BatchKey) -> Removal:
     return found
 
 
-def rows_of(snapshot: Snapshot, home: Home, key: BatchKey) -> int:
-    """How many rows the snapshot has of the batch.
+def files_with(snapshot: Snapshot, key: BatchKey | None, *, but: Collection[str]) -> Iterator[tuple[str, bool]]:
+    """The files of the snapshot, by their paths as the log has them, each with whether it may have rows of the batch,
+    by its path and the log's statistics.
 
-    :raises SinkError: if a file that may have some is another table's.
+    :param key: None: of any batch.
+    :param but: paths of files to leave out.
     """
-    rows = 0
-    for path in files_of(snapshot, key):
-        check_no_clone(path, where=home.where)
-        rows += _count(home.source(path), key, all_of_it=path.startswith(folder_of_batch(key)))[1]
-    return rows
+    for file in snapshot.files("path", *_TELLING, but=but):
+        told = not has_none_of_ours(file) if key is None else _may_have(file, unquote(file["path"]), key)
+        yield file["path"], told
+
+
+def rows_by_batch(home: Home, path: str) -> Counter[BatchKey]:
+    """How many rows a file of the table has of each batch.
+
+    :param path: as the log has it.
+    :raises SinkError: if it is another table's.
+    """
+    from pyarrow import parquet
+
+    check_no_clone(unquote(path), where=home.where)
+    with parquet.ParquetFile(home.source(unquote(path))) as file:
+        return _by_batch(file)
+
+
+def _by_batch(file: Any) -> Counter[BatchKey]:
+    found, (lane, number) = Counter[BatchKey](), RESERVED_COLUMNS
+    if not set(RESERVED_COLUMNS) <= set(file.schema_arrow.names):
+        return found
+    parts = file.iter_batches(batch_size=_ROWS, columns=list(RESERVED_COLUMNS))
+    for table in _tables(parts, plain(file.schema_arrow)):
+        for one in table.group_by(list(RESERVED_COLUMNS)).aggregate([([], "count_all")]).to_pylist():
+            if is_name(one[lane]) and is_whole(one[number]) and one[number] >= 0:
+                found[BatchKey(one[lane], one[number])] += one["count_all"]
+    return found
 
 
 def files_of(snapshot: Snapshot, key: BatchKey) -> list[str]:
@@ -136,11 +162,7 @@ def _those_with_rows(source: Any, path: str, keys: Sequence[BatchKey]) -> set[Ba
 
     with parquet.ParquetFile(source) as file:
         own = {key for key in keys if file.metadata.num_rows and path.startswith(folder_of_batch(key))}
-        if own or not set(RESERVED_COLUMNS) <= set(file.schema_arrow.names):
-            return own
-        parts = file.iter_batches(batch_size=_ROWS, columns=list(RESERVED_COLUMNS))
-        tables = _tables(parts, plain(file.schema_arrow))
-        return {key for table in tables for key in keys if is_of(table, key).true_count}
+        return own or _by_batch(file).keys() & keys
 
 
 def _candidates(snapshot: Snapshot, key: BatchKey) -> Iterator[Mapping[str, Any]]:

@@ -15,7 +15,7 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey, is_lane
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.intake import Intake
-from airflow_provider_microbatch.sinks import Compacted, Compaction, ExpectedBatch, Manifest, PublishedRows, Sink
+from airflow_provider_microbatch.sinks import Compacted, Compaction, ExpectedBatch, Manifest, PublishedRows
 from airflow_provider_microbatch.sinks.delta import DeltaSink, protocol
 from airflow_provider_microbatch.sinks.delta.adding import add_of, partition_values
 from airflow_provider_microbatch.sinks.delta.change import Change, Ready
@@ -24,11 +24,11 @@ from airflow_provider_microbatch.sinks.delta.compacting import Compacting
 from airflow_provider_microbatch.sinks.delta.home import Home
 from airflow_provider_microbatch.sinks.delta.intake import intake_of, rules_of
 from airflow_provider_microbatch.sinks.delta.log import PATIENCE_SECONDS, WITHDRAWN, DeltaLog, Snapshot
-from airflow_provider_microbatch.sinks.delta.lost_rows import LooksForRows
 from airflow_provider_microbatch.sinks.delta.put_back import is_of_whole, restoring
-from airflow_provider_microbatch.sinks.delta.removing import Removal, files_of, removal_of, rows_of, those_in
-from airflow_provider_microbatch.sinks.placed.logged import Published, check_tells_batches, without_record
-from airflow_provider_microbatch.sinks.placed.places import DATA
+from airflow_provider_microbatch.sinks.delta.removing import Removal, files_of, removal_of, those_in
+from airflow_provider_microbatch.sinks.delta.unrecorded import LooksForCopies
+from airflow_provider_microbatch.sinks.placed.logged import Published, check_tells_batches
+from airflow_provider_microbatch.sinks.placed.unrecorded import Asked
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ _NAMED = 20
 """How many batches are named at most."""
 
 
-class OpenDeltaTable(LooksForRows):
+class OpenDeltaTable(LooksForCopies):
     """Each method reads the log anew. A commit is for exactly the version that follows the snapshot it checked, so if
     two attempts publish one batch, the later one finds the batch in; before its next try a method repeats its checks.
 
@@ -140,7 +140,7 @@ class OpenDeltaTable(LooksForRows):
             if differs is not None:
                 raise SinkError(f"{differs}. Bring them back to the Delta table {self._where}.")
             rules = rules_of(snapshot)
-            protocol.check(snapshot, partition_by=self._sink.partition_by, where=self._where, held=rules)
+            self._check_as_it_is(snapshot, held=rules)
             # From a file with a deletion vector, Spark would read rows that were deleted.
             protocol.check_may_remove(snapshot, where=self._where)
             base = self.location()
@@ -163,7 +163,8 @@ class OpenDeltaTable(LooksForRows):
         with self._telling("look at"):
             snapshot = self._log.open()
             if snapshot is not None:
-                protocol.check_whole(snapshot, partition_by=self._sink.partition_by, where=self._where)
+                by, records = self._sink.partition_by, self._records
+                protocol.check_whole(snapshot, partition_by=by, where=self._where, records=records)
                 self._check_kept(snapshot)
 
     def batches(self, lane: str, tables: KnownTables) -> list[int]:
@@ -251,22 +252,6 @@ class OpenDeltaTable(LooksForRows):
             return frozenset()  # a manifest is gone
         return frozenset() if None in plans else frozenset(plan.digest for plan in plans if plan and plan != now)
 
-    def unrecorded(self, batch: ExpectedBatch, wrote: Sequence[Sink]) -> str | None:
-        with self._telling("look for", batch.key):
-            snapshot = self._log.open() if self._is_here(batch.tables) else None
-            return None if snapshot is None else self._unrecorded(snapshot, batch.key)
-
-    def _unrecorded(self, snapshot: Snapshot, key: BatchKey) -> str | None:
-        """See :meth:`unrecorded`. What was taken out, and is there again, was put back: see :meth:`came_back`."""
-        if not self._present_in(snapshot).may_have(key):
-            return None
-        if snapshot.number(key) is not None or snapshot.is_taken_out(key):
-            return None
-        rows, where = rows_of(snapshot, self._home, key), self._where
-        if rows == 0:
-            return None
-        return without_record(key, rows, where=f"the Delta table {where}", log="its log has", table=f"delta.`{where}`")
-
     def _plan(self, key: BatchKey, number: int) -> BatchIdentity | None:
         return self._records.get(key, number).identity
 
@@ -286,8 +271,13 @@ class OpenDeltaTable(LooksForRows):
 
     def _check_writable(self, snapshot: Snapshot, *, held: Collection[str]) -> None:
         """:raises SinkError: if the table asks of its writers what is not done here, or is written in another way."""
-        protocol.check(snapshot, partition_by=self._sink.partition_by, where=self._where, held=held)
+        self._check_as_it_is(snapshot, held=held)
         self._check_kept(snapshot)
+
+    def _check_as_it_is(self, snapshot: Snapshot, *, held: Collection[str]) -> None:
+        """See :func:`protocol.check`."""
+        by, records = self._sink.partition_by, self._records
+        protocol.check(snapshot, partition_by=by, where=self._where, records=records, held=held)
 
     def _check_kept(self, snapshot: Snapshot) -> None:
         """:raises SinkError: if the rows of the table's batches are kept otherwise than this sink does it, so that it
@@ -312,6 +302,7 @@ class OpenDeltaTable(LooksForRows):
     def _put(self, batch: ExpectedBatch, epoch: int, *, replaces: bool) -> Manifest:
         """Commit the attempt's files to the table's log, or find that some attempt's files are in it."""
         key, before = batch.key, None
+        asked: Asked | None = None
         with self._telling("replace" if replaces else "publish", key), self._publishing(batch, epoch):
             for snapshot in self._log.snapshots():
                 found = self._published(snapshot, batch)
@@ -320,10 +311,15 @@ class OpenDeltaTable(LooksForRows):
                     return found.own
                 ready = self._ready(batch, epoch)
                 columns = self._shown(self._columns(ready.schema, ready.manifest))
-                if snapshot is not None and self._widen(snapshot, columns, held=ready.manifest.held_to):
-                    continue
+                if snapshot is not None:
+                    self._check_fits(snapshot, held=ready.manifest.held_to)
                 if found is not None:
                     self._settle(found)
+                elif snapshot is not None:
+                    asked = asked or self._asked(snapshot, batch, epoch)
+                    self._check_none_unrecorded(snapshot, asked)
+                if snapshot is not None and self._widen(snapshot, columns):
+                    continue
                 change = self._change(snapshot, batch, out=found, ready=ready, before=before)
                 if change is None:
                     continue
@@ -354,16 +350,20 @@ class OpenDeltaTable(LooksForRows):
         """Those of a stage's columns that readers of the table get."""
         return columns
 
-    def _widen(self, snapshot: Snapshot, columns: Columns, *, held: Collection[str]) -> bool:
-        """Check that the stage fits the table, and add columns to the table if that is allowed. Two writers that do so
-        at once end with the same columns.
-
-        :param held: the rules that the rows of the stage were held against.
-        :return: whether the table has changed, and has to be read again.
+    def _check_fits(self, snapshot: Snapshot, *, held: Collection[str]) -> None:
+        """:param held: the rules that the rows of a stage were held against.
+        :raises SinkError: if the table takes rows by others, or nothing can be written to it.
         """
         if self._rows_are_judged:
             self._check_held(intake_of(snapshot), held)
         self._check_writable(snapshot, held=held)
+
+    def _widen(self, snapshot: Snapshot, columns: Columns) -> bool:
+        """Check that the stage's columns fit the table, and add some to the table if that is allowed. Two writers that
+        do so at once end with the same columns.
+
+        :return: whether the table has changed, and has to be read again.
+        """
         where = f"the Delta table {self._where}"
         missing = columns.missing(snapshot.schema, policy=self._sink.schema_policy, where=where)
         if missing:
@@ -396,8 +396,6 @@ class OpenDeltaTable(LooksForRows):
                 self._warn_of_deleted(out, removal.rows)
         elif snapshot is not None:
             self._check_none_back(snapshot, batch)
-            if ready is not None:
-                self._check_none_unrecorded(snapshot, batch.key, ready.manifest.epoch)
         # Files rewritten for a failed commit are left to VACUUM: the commit may have succeeded after all.
         return Change(actions=[*removal.actions, *self._adds(ready)], rows=removal.rows)
 
@@ -418,19 +416,6 @@ class OpenDeltaTable(LooksForRows):
                 f"{', '.join(map(str, back[:_NAMED]))}{' …' if len(back) > _NAMED else ''}: somebody has put the table "
                 f"back (RESTORE). Nothing was published. `microbatch check {place} --table` names the way on."
             )
-
-    def _check_none_unrecorded(self, snapshot: Snapshot, key: BatchKey, epoch: int) -> None:
-        """Check that the table has no rows of a batch that is about to come in, of which the log does not know.
-
-        :raises SinkError: if it has: the batch would be there twice.
-        """
-        # What no attempt was at before has no rows in a table of ours, also in a copy. To ask of each new batch, all
-        # files would be gone through, and those of others opened that have no statistics.
-        if epoch == 1 and any(file["path"].startswith(f"{DATA}/") for file in snapshot.files("path")):
-            return
-        left = self._unrecorded(snapshot, key)
-        if left is not None:
-            raise SinkError(f"{left} Nothing was published.")
 
     def _adds(self, ready: Ready | None) -> Iterator[Any]:
         if ready is None:
@@ -455,7 +440,7 @@ class OpenDeltaTable(LooksForRows):
         where = self._where
         # Removing a file without naming its deletion vector would leave the file, and its rows, in the table.
         # All rows keep to the table's rules already, those that stay and those that come.
-        protocol.check(snapshot, partition_by=self._sink.partition_by, where=where, held=rules_of(snapshot))
+        self._check_as_it_is(snapshot, held=rules_of(snapshot))
         protocol.check_may_remove(snapshot, where=where)
         removal = removal_of(snapshot, self._home, batch.key)
         if before is not None and removal.rows < before[1]:

@@ -189,8 +189,9 @@ class IcebergLog:
 
     def looks(self) -> Iterator[Look | None]:
         """The table as it is now, read again and again as long as another try of a commit is worthwhile. If the answer
-        to a commit was lost, the table shows whether it was carried out."""
-        end, pause = time.monotonic() + PATIENCE_SECONDS, 0.005
+        to a commit was lost, the table shows whether it was carried out. The first try takes what time it takes: what
+        it has read of the table's files, no later one reads again."""
+        end, pause, is_first = time.monotonic() + PATIENCE_SECONDS, 0.005, True
         while True:
             try:
                 look = self.look()
@@ -199,6 +200,8 @@ class IcebergLog:
                     raise
             else:
                 yield look
+                if is_first:
+                    end, is_first = time.monotonic() + PATIENCE_SECONDS, False
             if time.monotonic() > end:
                 return
             time.sleep(random.uniform(0, pause))  # writers that collided should not collide again

@@ -26,11 +26,13 @@ from airflow_provider_microbatch.sinks.iceberg.intake import intake_of
 from airflow_provider_microbatch.sinks.iceberg.log import PATIENCE_SECONDS, IcebergLog
 from airflow_provider_microbatch.sinks.iceberg.look import Look
 from airflow_provider_microbatch.sinks.iceberg.partitions import spec_of
-from airflow_provider_microbatch.sinks.iceberg.removing import Removal, batches_with_rows, removal_of, rows_of
+from airflow_provider_microbatch.sinks.iceberg.removing import Removal, batches_with_rows, removal_of
 from airflow_provider_microbatch.sinks.iceberg.rolled_away import rolled_away
+from airflow_provider_microbatch.sinks.iceberg.unrecorded import RowsInFiles
 from airflow_provider_microbatch.sinks.placed import HIDDEN, OpenPlaced, Placed
-from airflow_provider_microbatch.sinks.placed.logged import Published, check_tells_batches, rows_written, without_record
+from airflow_provider_microbatch.sinks.placed.logged import Published, check_tells_batches, rows_written
 from airflow_provider_microbatch.sinks.placed.places import DATA, IsIn, Place, in_place
+from airflow_provider_microbatch.sinks.placed.unrecorded import Asked, asked_by, without_record
 from airflow_provider_microbatch.sinks.table_folder import check_file_system, check_writable
 
 if TYPE_CHECKING:
@@ -69,6 +71,7 @@ class OpenIceberg(OpenPlaced):
         self._rows_are_judged = context.rows_are_judged
         catalog = catalog_of(sink, context)
         self._log = IcebergLog(catalog, sink.root, sink.root / HIDDEN, sink.branch)
+        self._there = RowsInFiles()
         self._shown: tuple[int | None, Collection[BatchKey]] | None = None
 
     @property
@@ -172,14 +175,16 @@ class OpenIceberg(OpenPlaced):
     def unrecorded(self, batch: ExpectedBatch, wrote: Sequence[Sink]) -> str | None:
         with reporting("look for", batch.key):
             look = self._log.look() if self._folder.is_here(batch.tables) else None
-            return None if look is None else self._unrecorded(look, batch.key)
+            return None if look is None else self._unrecorded(look, Asked(batch.key))
 
-    def _unrecorded(self, look: Look, key: BatchKey) -> str | None:
-        """See :meth:`unrecorded`."""
-        if look.head is None or self._number(look, key) is not None:
+    def _unrecorded(self, look: Look, asked: Asked) -> str | None:
+        """Rows of such batches, in words; None if there are none."""
+        if look.head is None:
             return None
-        rows, table = rows_of(look.table, look.head.snapshot_id, key, where=self._where), self._log.in_sql
-        return without_record(key, rows, where=self._where, log="its properties have", table=table) if rows else None
+        found = self._there.of(asked, look.table, look.head.snapshot_id, where=self._where)
+        left = {key: rows for key, rows in found.items() if self._number(look, key) is None}
+        told = {"where": self._where, "log": "its properties have", "table": self._log.in_sql}
+        return without_record(asked, left, **told) if left else None
 
     def batches(self, lane: str, tables: KnownTables) -> list[int]:
         with reporting("list", self._root):
@@ -262,6 +267,7 @@ class OpenIceberg(OpenPlaced):
     def _put(self, batch: ExpectedBatch, epoch: int, *, replaces: bool) -> Manifest:
         """Commit the attempt's files to the table, or find that some attempt's files are in it."""
         key, before = batch.key, None
+        asked: Asked | None = None
         with reporting("replace" if replaces else "publish", key), self._places.locked(batch.staged, epoch):
             for look in self._log.looks():
                 found = self._published(look, batch)
@@ -277,10 +283,12 @@ class OpenIceberg(OpenPlaced):
                     self._check_in_no_other(look, batch, placed)
                 else:
                     self._settle(found)
-                if self._widen(look, columns, held=placed.manifest.held_to):
-                    continue
+                self._check_fits(look, held=placed.manifest.held_to)
                 if found is None:
-                    self._check_none_unrecorded(look, key, placed.manifest.epoch)
+                    asked = asked or self._asked(look, batch, epoch)
+                    self._check_none_unrecorded(look, asked)
+                if self._widen(look, columns):
+                    continue
                 change = self._change(look, batch, out=found, placed=placed, before=before)
                 if change is None:
                     continue
@@ -302,16 +310,12 @@ class OpenIceberg(OpenPlaced):
                     "for this batch."
                 )
 
-    def _check_none_unrecorded(self, look: Look, key: BatchKey, epoch: int) -> None:
-        """Check that the branch has no rows of a batch that is about to come in, of which there is no record.
+    def _asked(self, look: Look, batch: ExpectedBatch, epoch: int) -> Asked | None:
+        return asked_by(batch, epoch, is_new=lambda: self._last(look) is None and not any(self._batches(look)))
 
-        :raises SinkError: if it has: the batch would be there twice.
-        """
-        # What no attempt was at before has no rows in a table of ours, also in a copy. To ask of each new batch, all
-        # manifests would be read.
-        if epoch == 1 and self._last(look) is not None:
-            return
-        left = self._unrecorded(look, key)
+    def _check_none_unrecorded(self, look: Look, asked: Asked | None) -> None:
+        """:raises SinkError: if the branch has rows of a batch that is asked for: it would be there twice."""
+        left = None if asked is None else self._unrecorded(look, asked)
         if left is not None:
             raise SinkError(f"{left} Nothing was published.")
 
@@ -325,17 +329,21 @@ class OpenIceberg(OpenPlaced):
         told = read_schema(self._root / placed.place.below)
         return Columns.of_stage(told, partitions=self._sink.partitions, where=self._log.where)
 
-    def _widen(self, look: Look, columns: Columns, *, held: Collection[str]) -> bool:
-        """Check that the stage fits the table, and add columns to the table if that is allowed. Two writers that do so
-        at once end with the same columns.
-
-        :param held: the rules that the rows of the stage were held against.
-        :return: whether the table has changed, and has to be read again.
+    def _check_fits(self, look: Look, *, held: Collection[str]) -> None:
+        """:param held: the rules that the rows of a stage were held against.
+        :raises SinkError: if the table takes rows by others, or nothing can be written to it.
         """
         if self._rows_are_judged:
             self._check_held(intake_of(look.table.schema()), held)
         self._check(look, held=held)
         self._log.remember(look)
+
+    def _widen(self, look: Look, columns: Columns) -> bool:
+        """Check that the stage's columns fit the table, and add some to the table if that is allowed. Two writers that
+        do so at once end with the same columns.
+
+        :return: whether the table has changed, and has to be read again.
+        """
         where = self._log.where
         missing = columns.missing(look.table.schema(), policy=self._sink.schema_policy, where=where)
         if missing:

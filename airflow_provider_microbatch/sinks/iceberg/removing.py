@@ -80,7 +80,7 @@ def batches_with_rows(
     names = {one.name for one in table.schema().fields}
     if snapshot_id is None or not set(RESERVED_COLUMNS) <= names:
         return found
-    with _telling_unread(where):
+    with telling_unread(where):
         for lane in sorted({key.lane for key in keys}):
             ids = {key.id for key in keys if key.lane == lane}
             rows = _is_between(lane, min(ids), max(ids))
@@ -92,21 +92,8 @@ def batches_with_rows(
     return found
 
 
-def rows_of(table: Table, snapshot_id: int, key: BatchKey, *, where: str) -> int:
-    """How many rows the table has of the batch in that snapshot. By their statistics, other files are not read.
-
-    :raises SinkError: if a file cannot be read.
-    """
-    if not set(RESERVED_COLUMNS) <= {one.name for one in table.schema().fields}:
-        return 0
-    of_batch = _is_of(key)
-    with _telling_unread(where):
-        tasks = table.scan(row_filter=of_batch, snapshot_id=snapshot_id).plan_files()
-        return sum(part.num_rows for task in tasks for part in read(table, task, of_batch, RESERVED_COLUMNS))
-
-
 @contextlib.contextmanager
-def _telling_unread(where: str) -> Iterator[None]:
+def telling_unread(where: str) -> Iterator[None]:
     """Raise what pyiceberg says of a file that it cannot read as an error of the sink."""
     try:
         yield

@@ -149,25 +149,6 @@ def check_tells_batches(names: Collection[str], batches: Iterable[BatchKey], *, 
         )
 
 
-def without_record(key: BatchKey, rows: int, *, where: str, log: str, table: str) -> str:
-    """That a table has rows of a batch of which its log has no record, with the ways on: made again, the batch would be
-    there twice.
-
-    :param where: the table.
-    :param log: what has no record of the batch, with its verb.
-    :param table: the table in a statement of SQL.
-    """
-    lane, number = RESERVED_COLUMNS
-    own = f"{lane} = '{key.lane}' AND {number} = {key.id}"
-    return (
-        f"{where} has {rows:,} rows of batch {key}, and {log} no record of it: somebody has put them there (CREATE "
-        "TABLE AS SELECT copies rows alone), maybe those of other batches, too, and made again it would be twice in "
-        f"it. Lead the sink to the table that has the record; or take the rows out (DELETE FROM {table} WHERE "
-        f"{own}), then clear the batch's task. Rows of another pipeline, which are to stay: have them be nobody's "
-        f"(UPDATE {table} SET {lane} = NULL, {number} = NULL WHERE …)."
-    )
-
-
 def rows_written(manifest: Manifest) -> int | None:
     """How many rows the batch brought to this table; None if that is not known."""
     result = manifest.result

@@ -1,4 +1,4 @@
-"""Streaming a stage's files into a stage table: bytes go to the server as they are, a piece at a time."""
+"""A stage, and streaming its files into a stage table: bytes go to the server as they are, a piece at a time."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks import Manifest
 from airflow_provider_microbatch.sinks.file.reading import open_regular
 from airflow_provider_microbatch.sinks.postgres.columns import Column
 from airflow_provider_microbatch.sinks.postgres.database import Row, client
@@ -27,6 +29,32 @@ PIECE = 1 << 20
 _SAY_SECONDS = 10.0
 _JSON_NUL = re.compile(rb"(?<!\\)(?:\\\\\\\\)*\\\\u0000")
 """A backslash of JSON is two in COPY's text; an even number before the escape is text of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Staged:
+    """A stage that is whole.
+
+    :param files: data files of the stage, in order.
+    :param columns: columns of the files; None for a batch that had no frame, and so has no row.
+    """
+
+    manifest: Manifest
+    files: Sequence[Path]
+    columns: Sequence[StagedColumn] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """A stage table.
+
+    :param columns: its columns; None if there is no stage table, because there was no frame.
+    :param rows: number of rows that were loaded.
+    """
+
+    table: TableName
+    columns: Sequence[Column] | None
+    rows: int = 0
 
 
 def load(

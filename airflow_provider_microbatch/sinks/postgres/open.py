@@ -32,8 +32,9 @@ from airflow_provider_microbatch.sinks.postgres.columns import (
 )
 from airflow_provider_microbatch.sinks.postgres.database import Database, Row, execute
 from airflow_provider_microbatch.sinks.postgres.intake import intake_of
+from airflow_provider_microbatch.sinks.postgres.kin import of_unseen
 from airflow_provider_microbatch.sinks.postgres.known_merge import check_merge
-from airflow_provider_microbatch.sinks.postgres.load import load
+from airflow_provider_microbatch.sinks.postgres.load import Loaded, Staged, load
 from airflow_provider_microbatch.sinks.postgres.names import BATCHES, STAGE, TABLES, TableName
 from airflow_provider_microbatch.sinks.postgres.records import Records
 from airflow_provider_microbatch.sinks.postgres.rows import Appended, Merged, Rows
@@ -63,32 +64,6 @@ _CHANGES_GONE = (
 
 class _StageLostError(SinkError):
     """A stage table that was loaded is empty: it is UNLOGGED, and the server empties such tables during recovery."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Staged:
-    """A stage that is whole.
-
-    :param files: data files of the stage, in order.
-    :param columns: columns of the files; None for a batch that had no frame, and so has no row.
-    """
-
-    manifest: Manifest
-    files: Sequence[Path]
-    columns: Sequence[StagedColumn] | None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Loaded:
-    """A stage table.
-
-    :param columns: its columns; None if there is no stage table, because there was no frame.
-    :param rows: number of rows that were loaded.
-    """
-
-    table: TableName
-    columns: Sequence[Column] | None
-    rows: int = 0
 
 
 class OpenPostgres(StagedInFiles):
@@ -164,7 +139,7 @@ class OpenPostgres(StagedInFiles):
             records = self._records(connection)
             found = records.find(batch.key) if records.are_there() else None
             if found is None:
-                records.check_alone(batch.identity)
+                self._rows(connection).check_alone(batch.identity)
             return None if found is None else batch.check(found, where=self.location())
 
         return self._database.run(f"look for batch {batch.key}", look)
@@ -200,10 +175,11 @@ class OpenPostgres(StagedInFiles):
 
     def unrecorded(self, batch: ExpectedBatch, wrote: Sequence[Sink]) -> str | None:
         def look(connection: Connection) -> str | None:
-            records = self._records(connection)
+            records, rows = self._records(connection), self._rows(connection)
             if not records.are_there() or records.find(batch.key) is not None:
                 return None
-            return self._rows(connection).unrecorded(batch.key)
+            # Else another pipeline's rows would be told as this batch's, with the DELETE that removes them.
+            return rows.unrecorded(batch.key, unseen=rows.check_alone(batch.identity))
 
         return self._database.run(f"count batch {batch.key}", look)
 
@@ -225,7 +201,7 @@ class OpenPostgres(StagedInFiles):
             if not records.are_there():
                 return False
             self._check_merge(connection)
-            rows.begin()
+            rows.begin(batch.key)
             found = records.find(batch.key, lock=True)
             if found is None:
                 return False
@@ -304,7 +280,7 @@ class OpenPostgres(StagedInFiles):
         """Publish the whole batch or nothing. When run again after a commit without an answer, it finds that commit: to
         take the batch's place, it waits for a transaction that is taking it."""
         records, rows, own = self._records(connection), self._rows(connection), staged.manifest
-        rows.begin()
+        rows.begin(batch.key)
         touched = []
         if not records.add(own):
             found = records.find(batch.key, lock=True)
@@ -315,8 +291,9 @@ class OpenPostgres(StagedInFiles):
                 return known
             touched.append(self._put_out(records, rows, batch, found, withdrawn=False))
             records.change(own)
-        elif (left := rows.unrecorded(batch.key)) is not None:
-            raise SinkError(f"{left} Nothing was published.")
+        else:
+            if (left := rows.unrecorded(batch.key, unseen=rows.check_alone(batch.identity))) is not None:
+                raise SinkError(f"{left} Nothing was published.")
         if records.was_withdrawn(batch.identity, own.epoch):
             raise AttemptFencedError(
                 f"batch {batch.key} was taken out of {self.location()} while attempt {own.epoch} was about to publish. "
@@ -344,8 +321,15 @@ class OpenPostgres(StagedInFiles):
     def _put_out(
         self, records: Records, rows: Rows, batch: ExpectedBatch, found: Manifest, *, withdrawn: bool
     ) -> TableName | None:
-        records.check_alone(batch.identity)
-        had, out = records.rows(batch.key), rows.take_out(batch.key)
+        had = records.rows(batch.key)
+        unseen = rows.check_alone(batch.identity, had=had)
+        there = 0 if unseen is None else rows.count(batch.key) or 0
+        if unseen is not None and there > had:
+            raise SinkError(
+                f"{rows.place} has {there:,} rows of batch {batch.key}, which brought {had:,}: {of_unseen(unseen)}. "
+                "Nothing was published or taken out."
+            )
+        out = rows.take_out(batch.key)
         kept, moved = (None, 0) if out is None else out
         if moved < had and not withdrawn:
             if isinstance(rows, Merged):

@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import is_table_id
-from airflow_provider_microbatch.exceptions import ForeignBatchError, SinkError
+from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.manifest import Manifest
 from airflow_provider_microbatch.sinks.postgres.database import Row, execute
 from airflow_provider_microbatch.sinks.postgres.names import (
-    BATCH,
     BATCHES,
     KEPT,
-    LANE,
     REPLACED,
     STAGE,
     STAGES,
@@ -51,18 +48,6 @@ _MADE = (
         since timestamptz NOT NULL DEFAULT clock_timestamp())""",
     f"CREATE TABLE IF NOT EXISTS {{schema}}.{TABLES} (table_name text PRIMARY KEY, id text NOT NULL)",
 )
-_KIN = """
-WITH RECURSIVE above AS (
-    SELECT inhparent AS oid FROM pg_inherits WHERE inhrelid = to_regclass(%s)
-    UNION SELECT inhparent FROM pg_inherits JOIN above ON inhrelid = above.oid),
-below AS (
-    SELECT inhrelid AS oid FROM pg_inherits WHERE inhparent = to_regclass(%s)
-    UNION SELECT inhrelid FROM pg_inherits JOIN below ON inhparent = below.oid)
-SELECT nspname, relname, is_above
-FROM (SELECT oid, true AS is_above FROM above UNION ALL SELECT oid, false FROM below) AS kin
-JOIN pg_class USING (oid) JOIN pg_namespace AS n ON n.oid = relnamespace ORDER BY nspname, relname
-"""
-"""The tables that a table is a part of (a partition, or by INHERITS), or that are parts of it."""
 _LOCK = 0x6D6963726F626174
 """Lock for making tables: two sessions that make the same table at once would fail, even with IF NOT EXISTS."""
 
@@ -130,43 +115,6 @@ class Records:
             *self._place(key),
         ).fetchone()
         return None if found is None else _read(found[0], key, self._table)
-
-    def check_alone(self, batch: BatchIdentity) -> None:
-        """Check that no pipeline has a batch of that number in a table that has rows in common with this one: lane and
-        number tell whose a row is, and whoever replays the batch would take out the rows of both.
-
-        :raises ForeignBatchError: if one has.
-        """
-        kin = execute(self._connection, _KIN, self._table.text, self._table.text).fetchall()
-        for schema in dict.fromkeys(schema for schema, _, _ in kin):
-            names = {name: is_above for of, name, is_above in kin if of == schema}
-            theirs = Records(self._connection, TableName(schema, self._table.table))
-            found = theirs.of_another(batch, names=list(names)) if theirs.are_there() else None
-            if found is None:
-                continue
-            other, pipeline = TableName(schema, found[0]), found[1]
-            related = f"of which {self._table} is a part" if names[found[0]] else f"which is a part of {self._table}"
-            own = f"{quoted(LANE)} = NULL, {quoted(BATCH)} = NULL"
-            raise ForeignBatchError(
-                f"batch {batch.key} of pipeline {pipeline!r} is in {other}, {related}: lane and number tell whose a "
-                "row is, and each of the two pipelines would take out what the other has of that number. Nothing was "
-                "published or taken out. Have one of them write to another table. If that pipeline is no more, have "
-                f"its rows be nobody's (UPDATE {other.text} SET {own} WHERE …), then take its batches off the record "
-                f"(DELETE FROM {other.sibling(BATCHES).text} WHERE table_name = '{other.table}')."
-            )
-
-    def of_another(self, batch: BatchIdentity, *, names: Sequence[str]) -> tuple[str, str] | None:
-        """Which of these tables of the schema has a batch of that number that is another checkpoint's, and of which
-        pipeline it is; None if none has."""
-        return execute(
-            self._connection,
-            f"SELECT table_name, pipeline FROM {self._batches} WHERE table_name = ANY(%s) AND lane = %s AND id = %s "
-            "AND checkpoint <> %s ORDER BY 1 LIMIT 1",
-            list(names),
-            batch.key.lane,
-            batch.key.id,
-            batch.checkpoint,
-        ).fetchone()
 
     def add(self, manifest: Manifest) -> bool:
         """Take the batch's place, after waiting for a transaction that is taking it.

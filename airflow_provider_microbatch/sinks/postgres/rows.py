@@ -12,12 +12,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.changes import DELETED
 from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.postgres.columns import OWN, Column, columns_of, triggers_of
 from airflow_provider_microbatch.sinks.postgres.database import Row, execute
+from airflow_provider_microbatch.sinks.postgres.kin import Kin, of_unseen
 from airflow_provider_microbatch.sinks.postgres.known_merge import record_merge
 from airflow_provider_microbatch.sinks.postgres.names import BATCH, BATCHES, KEPT, LANE, TableName, listed, quoted
 from airflow_provider_microbatch.sinks.postgres.types import StagedColumn
@@ -41,8 +43,20 @@ class Rows(ABC):
         """The table whose rows say which batch brought them."""
 
     @abstractmethod
-    def begin(self) -> None:
-        """Called first in the transaction: makes other transactions wait that would change what this one depends on."""
+    def begin(self, key: BatchKey) -> None:
+        """Called first in the transaction: makes other transactions wait that would change what this one depends on.
+
+        :param key: the batch that comes in or goes out.
+        """
+
+    @abstractmethod
+    def check_alone(self, batch: BatchIdentity, *, had: int | None = None) -> TableName | None:
+        """Check that no other pipeline has rows that would count as the batch's.
+
+        :param had: how many rows the batch brought; None if it is not in.
+        :return: a record of batches that may have some, and that the login may not read; None if there is none.
+        :raises ForeignBatchError: if one has.
+        """
 
     @abstractmethod
     def put_in(self, key: BatchKey, stage: TableName, columns: Sequence[Column], *, staged: int) -> int:
@@ -72,15 +86,20 @@ class Rows(ABC):
         """How the table does not show a batch whose rows are all in, in words; None if it does."""
         return None
 
-    def unrecorded(self, key: BatchKey) -> str | None:
-        """Rows of a batch not on record, in words, with the ways on; None if none. A publish would double the rows."""
+    def unrecorded(self, key: BatchKey, *, unseen: TableName | None) -> str | None:
+        """Rows of a batch not on record, in words, with the ways on; None if none. A publish would double the rows.
+
+        :param unseen: see :meth:`check_alone`.
+        """
         count = self.count(key)
         if not count:
             return None
+        told = f"{self.place} has {count:,} rows of batch {key}, and {self.table.sibling(BATCHES)} has no row of it: "
+        if unseen is not None:
+            return f"{told}{of_unseen(unseen)}."
         return (
-            f"{self.place} has {count:,} rows of batch {key}, and {self.table.sibling(BATCHES)} has no row of it: "
-            "somebody has removed that, and made again the batch would be there twice. Bring it back from a backup; "
-            f"or take the rows out (DELETE FROM {self.place.text} WHERE {quoted(LANE)} = '{key.lane}' AND "
+            f"{told}somebody has removed that, and made again the batch would be there twice. Bring it back from a "
+            f"backup; or take the rows out (DELETE FROM {self.place.text} WHERE {quoted(LANE)} = '{key.lane}' AND "
             f"{quoted(BATCH)} = {key.id}), then clear the batch's task."
         )
 
@@ -122,8 +141,14 @@ class Appended(Rows):
     def place(self) -> TableName:
         return self.table
 
-    def begin(self) -> None:
-        pass  # batches do not affect each other
+    def begin(self, key: BatchKey) -> None:
+        # Batches of one table do not affect each other.
+        Kin(self.connection, self.table).hold(key)
+
+    def check_alone(self, batch: BatchIdentity, *, had: int | None = None) -> TableName | None:
+        return Kin(self.connection, self.table).check_alone(
+            batch, is_sole=lambda: had is not None and self.count(batch.key) == had
+        )
 
     def put_in(self, key: BatchKey, stage: TableName, columns: Sequence[Column], *, staged: int) -> int:
         brought = self._insert(key, f"SELECT * FROM {stage.sql}", [column.name for column in columns])
@@ -154,11 +179,14 @@ class Merged(Rows):
     def place(self) -> TableName:
         return self.table.changes(self.merge.scd_type)
 
-    def begin(self) -> None:
+    def begin(self, key: BatchKey) -> None:
         # Two batches may change one key: each has to see the other's changes, or the last to commit would win. Readers
         # of the table are not blocked, and never see what is locked.
         if columns_of(self.connection, self.place):
             execute(self.connection, f"LOCK TABLE {self.place.sql} IN SHARE ROW EXCLUSIVE MODE")
+
+    def check_alone(self, batch: BatchIdentity, *, had: int | None = None) -> TableName | None:
+        return None  # the changes are in a table that no other has rows in common with
 
     def make_ready(self, columns: Sequence[Column], staged: Sequence[StagedColumn]) -> None:
         """Make the table of the changes, or add columns of the stage that it lacks.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
 
-from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.intake import Intake
 from airflow_provider_microbatch.runtime.job import Stage
@@ -34,6 +33,7 @@ from airflow_provider_microbatch.sinks.merged.judging import Judging
 from airflow_provider_microbatch.sinks.merged.newest import NewestRecords
 from airflow_provider_microbatch.sinks.merged.stage import of_changes
 from airflow_provider_microbatch.sinks.placed.logged import Published
+from airflow_provider_microbatch.sinks.placed.unrecorded import Asked
 
 
 class OpenMerged(OpenDeltaTable):
@@ -74,14 +74,14 @@ class OpenMerged(OpenDeltaTable):
             number = None if snapshot is None else snapshot.number(batch.key)
             return None if number is None else self._history.damage(batch.key, number)
 
-    def _unrecorded(self, snapshot: Snapshot, key: BatchKey) -> str | None:
+    def _unrecorded(self, snapshot: Snapshot, asked: Asked) -> str | None:
         return None  # made again, its changes take the place of the rows that their keys have there
 
     def intake(self) -> Intake | None:
         return None  # a change that deletes its key has no values: which rows the table takes, a change does not tell
 
     def _check_writable(self, snapshot: Snapshot, *, held: Collection[str]) -> None:
-        protocol.check(snapshot, partition_by=(), where=self._where)
+        protocol.check(snapshot, partition_by=(), where=self._where, records=self._records)
         protocol.check_may_merge(snapshot, where=self._where)
         if snapshot.merged is None:
             if any(self._history.batches(snapshot.number)):
@@ -93,7 +93,7 @@ class OpenMerged(OpenDeltaTable):
         with self._telling("check the rows"):
             snapshot = self._log.open()
             if snapshot is not None:
-                protocol.check_whole(snapshot, partition_by=(), where=self._where)
+                protocol.check_whole(snapshot, partition_by=(), where=self._where, records=self._records)
                 self._check_kept(snapshot, files=True)
 
     def _check_kept(self, snapshot: Snapshot, *, files: bool = False) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
-from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import RolledBackError
 from airflow_provider_microbatch.runtime.intake import Intake
 from airflow_provider_microbatch.runtime.job import Stage
@@ -37,6 +36,7 @@ from airflow_provider_microbatch.sinks.placed import Placed
 from airflow_provider_microbatch.sinks.placed.data_files import FolderFiles
 from airflow_provider_microbatch.sinks.placed.logged import Published
 from airflow_provider_microbatch.sinks.placed.places import in_place
+from airflow_provider_microbatch.sinks.placed.unrecorded import Asked
 
 _LOG = "the catalog's table"
 
@@ -62,7 +62,7 @@ class OpenMergedIceberg(OpenIceberg):
     def intake(self) -> Intake | None:
         return None  # a change that deletes its key has no values: which rows the table takes, a change does not tell
 
-    def _unrecorded(self, look: Look, key: BatchKey) -> str | None:
+    def _unrecorded(self, look: Look, asked: Asked) -> str | None:
         return None  # made again, its changes take the place of the rows that their keys have there
 
     def damage(self, batch: ExpectedBatch, found: Manifest) -> str | None:

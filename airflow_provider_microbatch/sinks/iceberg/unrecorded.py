@@ -1,0 +1,100 @@
+"""Counts rows of batches in the files of a branch, for who asks whether it has some of which there is no record."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey, is_name, is_whole
+from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
+from airflow_provider_microbatch.sinks.iceberg.removing import read, telling_unread
+from airflow_provider_microbatch.sinks.placed.unrecorded import Asked
+
+if TYPE_CHECKING:
+    from pyiceberg.expressions import BooleanExpression
+    from pyiceberg.manifest import ManifestFile
+    from pyiceberg.table import FileScanTask, Table
+
+
+class RowsInFiles:
+    """A file is read once, however often a commit is tried, or batches are asked for: nobody changes it."""
+
+    def __init__(self) -> None:
+        self._read: dict[tuple[str, frozenset[str]], Counter[BatchKey]] = {}
+
+    def of(self, asked: Asked, table: Table, snapshot_id: int, *, where: str) -> dict[BatchKey, int]:
+        """How many rows the table has in that snapshot of each batch that is asked for. By their statistics, other
+        files are not read.
+
+        :raises SinkError: if a file that may have some cannot be read.
+        """
+        is_told = set(RESERVED_COLUMNS) <= {one.name for one in table.schema().fields}
+        rows, found = _may_be_of(asked), dict[BatchKey, int]()
+        # Without what somebody has deleted in it, a file has more rows, and none that it does not show. So the deletes
+        # count only where there are rows: pyiceberg plans no file of a table of which somebody deletes rows by values.
+        manifests = _manifests(table, snapshot_id, but=asked.passed)
+        with telling_unread(where):
+            if is_told and self._asked_of(asked, table, _undeleted(table, manifests, rows)):
+                found = self._asked_of(asked, table, table.scan(row_filter=rows, snapshot_id=snapshot_id).plan_files())
+        if not found:
+            asked.passed.update(one.manifest_path for one in manifests)
+        return found
+
+    def _asked_of(self, asked: Asked, table: Table, tasks: Iterable[FileScanTask]) -> dict[BatchKey, int]:
+        found = Counter[BatchKey]()
+        for task in tasks:
+            found.update(asked.of(self._rows(table, task)))
+        return found
+
+    def _rows(self, table: Table, task: FileScanTask) -> Counter[BatchKey]:
+        at = (task.file.file_path, frozenset(one.file_path for one in task.delete_files))
+        if at not in self._read:
+            self._read[at] = _by_batch(table, task)
+        return self._read[at]
+
+
+def _by_batch(table: Table, task: FileScanTask) -> Counter[BatchKey]:
+    import pyarrow as pa
+    from pyiceberg.expressions import NotNull, Reference
+
+    found, (lane, number) = Counter[BatchKey](), RESERVED_COLUMNS
+    for part in read(table, task, NotNull(term=Reference(lane)), RESERVED_COLUMNS):
+        grouped = pa.Table.from_batches([part]).group_by(list(RESERVED_COLUMNS)).aggregate([([], "count_all")])
+        for one in grouped.to_pylist():
+            if is_name(one[lane]) and is_whole(one[number]) and one[number] >= 0:
+                found[BatchKey(one[lane], one[number])] += one["count_all"]
+    return found
+
+
+def _may_be_of(asked: Asked) -> BooleanExpression:
+    from pyiceberg.expressions import And, EqualTo, NotNull, Reference
+    from pyiceberg.expressions.literals import literal
+
+    lane, number = map(Reference, RESERVED_COLUMNS)
+    if asked.only is None:
+        return NotNull(term=lane)
+    key = asked.only
+    return And(EqualTo(term=lane, value=literal(key.lane)), EqualTo(term=number, value=literal(key.id)))
+
+
+def _manifests(table: Table, snapshot_id: int, *, but: Collection[str]) -> list[ManifestFile]:
+    """The snapshot's manifests of data files, without those of the paths ``but``."""
+    from pyiceberg.manifest import ManifestContent
+
+    snapshot = table.metadata.snapshot_by_id(snapshot_id)
+    found = [] if snapshot is None else snapshot.manifests(table.io)
+    return [one for one in found if one.content == ManifestContent.DATA and one.manifest_path not in but]
+
+
+def _undeleted(table: Table, manifests: Iterable[ManifestFile], rows: BooleanExpression) -> Iterator[FileScanTask]:
+    """The data files that may have such rows, without what was deleted in them."""
+    from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
+    from pyiceberg.manifest import DataFileContent
+    from pyiceberg.table import FileScanTask
+
+    may_have = _InclusiveMetricsEvaluator(table.schema(), rows)
+    for manifest in manifests:
+        for entry in manifest.fetch_manifest_entry(table.io):
+            if entry.data_file.content == DataFileContent.DATA and may_have.eval(entry.data_file):
+                yield FileScanTask(entry.data_file)

@@ -1,0 +1,103 @@
+"""Whose rows a table may not have without a record of their batches when a batch comes in, and what is told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from airflow_provider_microbatch.checkpoint.key import BatchKey, is_lane
+from airflow_provider_microbatch.sinks import ExpectedBatch
+from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
+
+_NAMED = 20
+"""How many batches, and how many lanes, are named at most."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The batches that are asked for.
+
+    :param key: one of them.
+    :param others: of a batch, whether it is one of the others; None: there are none. With a batch all later ones of its
+        lane are.
+    :param passed: what was gone through and has no rows of them, by its path: nobody changes a file. Gone through again
+        at each try of a commit, others would commit meanwhile, for good.
+    """
+
+    key: BatchKey
+    others: Callable[[BatchKey], bool] | None = None
+    passed: set[str] = field(default_factory=set)
+
+    @property
+    def only(self) -> BatchKey | None:
+        """The batch, if no other is asked for."""
+        return self.key if self.others is None else None
+
+    def of(self, rows: Mapping[BatchKey, int]) -> dict[BatchKey, int]:
+        """The rows of those that are asked for."""
+        return {key: count for key, count in rows.items() if key == self.key or self.is_other(key)}
+
+    def is_other(self, key: BatchKey) -> bool:
+        """Whether the batch, and all later ones of its lane, are asked for."""
+        return self.others is not None and self.others(key)
+
+
+def asked_by(batch: ExpectedBatch, epoch: int, *, is_new: Callable[[], bool]) -> Asked | None:
+    """What an attempt asks for before its batch comes in; None for nothing.
+
+    Before a table's first batch, no row may be of a batch that the checkpoint has yet to make: a copy has those of
+    batches that a checkpoint which begins anew makes again, each of them later for the first time. Behind that, only an
+    attempt that is not the first asks, for rows of its batch that somebody has put in by hand: to ask of each new
+    batch, all files would be gone through.
+
+    :param is_new: whether the table never had a batch.
+    """
+    own = batch.key
+
+    def is_yet_to_come(key: BatchKey) -> bool:
+        return is_lane(key.lane) and not batch.is_past(key) and (key.lane != own.lane or key.id >= own.id)
+
+    if is_new():
+        return Asked(own, is_yet_to_come)
+    return None if epoch == 1 else Asked(own)
+
+
+def without_record(asked: Asked, found: Mapping[BatchKey, int], *, where: str, log: str, table: str) -> str:
+    """That a table has rows of batches of which its log has no record, with the ways on: made again, they would be
+    there twice.
+
+    :param asked: what was asked for.
+    :param found: the batches, with the number of the rows of each.
+    :param where: the table.
+    :param log: what has no record of them, with its verb.
+    :param table: the table in a statement of SQL.
+    """
+    lane, number = RESERVED_COLUMNS
+    keys, lanes = sorted(found), len({key.lane for key in found})
+    which = f"batch {keys[0]}" if len(keys) == 1 else f"batches {', '.join(map(str, keys[:_NAMED]))}"
+    more = f" There are rows of {lanes - _NAMED:,} more lanes: so it is with these." if lanes > _NAMED else ""
+    return (
+        f"{where} has {sum(found.values()):,} rows of {which}{' …' if len(keys) > _NAMED else ''}, and {log} no record "
+        f"of {'it' if len(keys) == 1 else 'them'}: somebody has put them there (CREATE TABLE AS SELECT copies rows "
+        "alone), maybe those of other batches, too, and made again they would be twice in the table. Lead the sink to "
+        f"the table that has the record; or take the rows out (DELETE FROM {table} WHERE {_condition(asked, keys)}), "
+        f"then clear the batch's task.{more} Rows of another pipeline, which are to stay: have them be nobody's "
+        f"(UPDATE {table} SET {lane} = NULL, {number} = NULL WHERE …)."
+    )
+
+
+def _condition(asked: Asked, keys: Sequence[BatchKey]) -> str:
+    """The condition of the rows of the batches, and of none that is not asked for."""
+    lane, number = RESERVED_COLUMNS
+    first, found = dict[str, int](), list[str]()
+    for key in keys:
+        if asked.is_other(key):
+            first.setdefault(key.lane, key.id)
+        else:
+            found.append(f"{lane} = '{key.lane}' AND {number} = {key.id}")
+    named = list(first)[:_NAMED]
+    for low in sorted({first[name] for name in named}):
+        of = [f"'{name}'" for name in named if first[name] == low]
+        which = f"= {of[0]}" if len(of) == 1 else f"IN ({', '.join(of)})"
+        found.append(f"{lane} {which} AND {number} >= {low}")
+    return found[0] if len(found) == 1 else " OR ".join(f"({one})" for one in found)
