@@ -102,9 +102,9 @@ def named(attempt: Attempt | None) -> str:
 def check_not_fenced(checkpoint: Checkpoint, attempt: Attempt) -> None:
     """Check that the attempt is the newest. :raises AttemptFencedError: if there is a later attempt at the batch."""
     newest = checkpoint.attempts.latest_epoch(attempt.key)
-    # A listing may miss for a while what was put just now.
-    is_missed = newest < attempt.epoch and checkpoint.attempts.get(attempt.key, attempt.epoch) is not None
-    if newest != attempt.epoch and not is_missed:
+    if newest < attempt.epoch and checkpoint.attempts.get(attempt.key, attempt.epoch) is not None:
+        return  # a listing may miss for a while what was put just now
+    if newest != attempt.epoch:
         winner = named(checkpoint.attempts.get(attempt.key, newest))
         raise AttemptFencedError(
             f"batch {attempt.key}: attempt {attempt.epoch} is fenced by {winner}, which alone may publish. Nothing was "

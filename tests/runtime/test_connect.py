@@ -19,7 +19,7 @@ from tests.sinks.stages import make_ready
 from tests.support.connect_server import connect_server
 
 ONLY_CLASSIC = {"_jvm", "_jdf", "_jsparkSession", "_sc", "sparkContext", "SparkContext", "SparkFiles", "rdd", "RDD"}
-OF_ITS_OWN_JVM = {"converted_state", "hadoop_files", "own_session", "query_plan", "streaming"}
+OF_ITS_OWN_JVM = {"converted_state", "hadoop_files", "kept_columns", "own_session", "query_plan", "streaming"}
 """Of commands with a process of their own, what is refused beside a Connect server, and what is left to Spark there."""
 SOURCES = sorted(path for path in Path(runtime.__file__).parent.glob("*.py") if path.stem not in OF_ITS_OWN_JVM)
 

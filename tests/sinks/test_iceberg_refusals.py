@@ -62,10 +62,11 @@ def test_a_commit_that_is_refused_leaves_no_manifest(
     assert {f"file://{path}" for path in folder.rglob("metadata/*.avro")} == named
 
 
-def test_a_dot_in_the_name_of_a_column_is_a_part_of_the_name(sink: OpenIceberg) -> None:
+def test_a_dot_in_the_name_of_a_column_is_a_part_of_the_name(sink: OpenIceberg, folder: Path) -> None:
     """A table that a first batch has made is written by the next ones too."""
     publish(sink, 6)
     with table(sink).update_schema() as update:
         update.add_column(("v.x",), StringType())
+    sink = opened_in(folder, schema_policy="add_columns")
     publish(sink, 7)
     assert rows(sink) == {(6, 1): 3, (7, 1): 3}
