@@ -245,6 +245,14 @@ MUTATIONS = [
         tests=(ANEW,),
     ),
     Mutation(
+        name="a new run of an interval that was read skips whatever the table has by now",
+        why="the rows of a table that was filled anew are in no batch, and every square is green",
+        file="execution/backfill.py",
+        old="            self._check_told(lane_batch)\n",
+        new="",
+        tests=(RUNS,),
+    ),
+    Mutation(
         name="each live batch asks again for leave to read what intervals have read",
         why="a table that is read from the first row again, by a command, stops behind its first batch",
         file="sources/jdbc/timed.py",

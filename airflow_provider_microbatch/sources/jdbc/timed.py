@@ -259,6 +259,12 @@ class OpenTimed(OpenTable, Generic[T]):
             )
             return replace(made, waits=self._waits(table, interval, until))
 
+    def why_untold(self, interval: Interval) -> str | None:
+        """See :meth:`TellsOthers.why_untold`. A survey is refused for the same reasons."""
+        found = self._taken.find()
+        with self._timed(found=found) as table:
+            return self._why_untold(table, found, table.spans([(interval.start_ms, interval.end_ms)]))
+
     def _waits(self, table: T, interval: Interval, until: int | None) -> str | None:
         """Why rows of the interval may still be committed; None if none can be.
 
@@ -338,6 +344,14 @@ class OpenTimed(OpenTable, Generic[T]):
         :param spans: the times that are asked for.
         :raises SourceError: if nobody knows which of its rows these are.
         """
+        why = self._why_untold(table, found, spans)
+        if why is not None:
+            raise SourceError(f"{why} {self._new_name()}")
+        return found.of_table(table.identity())
+
+    def _why_untold(self, table: T, found: Found, spans: Sequence[Piece]) -> str | None:
+        """The reason why nobody knows which rows of these times lanes have taken, of the table as it is now; None if it
+        is known, as far as can be told."""
         now = table.identity()
         of_now = found.of_table(now)
         # Where a user has said from where on a table that was made again is to be read, the live lane has what lies
@@ -347,12 +361,9 @@ class OpenTimed(OpenTable, Generic[T]):
             others = [*(one.end for one in found.live), *times]
             other = next((why for why in (other_than(one, now) for one in others) if why is not None), None)
             if other is not None:
-                raise SourceError(f"{other} {self._new_name()}")
+                return other
         intervals = (Had(after=Moment(), end=one) for _, one in of_now.intervals if common(one.spans, spans))
-        why = self._anew(table, [*of_now.live, *intervals], spans)
-        if why is not None:
-            raise SourceError(f"{why} {self._new_name()}")
-        return of_now
+        return self._anew(table, [*of_now.live, *intervals], spans)
 
     def _other_than(self, place: Moment, now: Made) -> str | None:
         """The reason why the batch of a data interval does not belong to the current table; None if it does."""
