@@ -179,7 +179,7 @@ class IntervalWork:
             return self._ready(own, run, code)
         check_intervals(self._pipeline, self._checkpoint)
         planned_before = self._lane.offset_log.get(self.key.id) is not None
-        # The interval needs no look at its sources then, unless other lanes' batches are to be replayed as well.
+        # The interval is not surveyed then, unless other lanes' batches are to be replayed as well.
         surveys = [] if planned_before and self._pipeline.on_overlap == SKIP else self._surveys()
         overlap = self._overlap(surveys)
         if self._pipeline.plan == INTERVAL:
@@ -198,6 +198,7 @@ class IntervalWork:
             self._checkpoint.intervals.had(self.key.lane)
         if lane_batch is not None and not own and self._is_committed(lane_batch):
             # The same interval under another run id, as a run made by hand has: it overlaps with itself.
+            self._check_told(lane_batch)
             overlap = dataclasses.replace(overlap, committed=[*overlap.committed, lane_batch])
             lane_batch = None
         keys = list(overlap.committed) if self._pipeline.on_overlap == REPLAY else []
@@ -340,6 +341,20 @@ class IntervalWork:
                 f"pipeline {self._pipeline.name!r}: data of {self._interval} was taken for batch {BatchKey(lane, 0)}, "
                 f"which is not in the logs, unless a run plans it right now. {read_only_by(lane)} This one goes on "
                 "once that one is planned."
+            )
+
+    def _check_told(self, key: BatchKey) -> None:
+        """Check that a skip leaves out no data that has taken the place of what the interval's batch has read: the run
+        would be green, and the data in no table.
+
+        :raises IntervalError: if it may.
+        """
+        why = self._planner.sources.why_untold(self._interval)
+        if why is not None:
+            raise IntervalError(
+                f"pipeline {self._pipeline.name!r}: batch {key} has read the data interval {self._interval}, and "
+                f"its source has changed since: {why} If other data is there now it is in no batch, and an interval "
+                f"has its batch once: read it by a pipeline with a checkpoint and a table of its own. {AS_IT_IS}"
             )
 
     def _lane_batch(self, run: RunIdentity, surveys: Sequence[IntervalSurvey]) -> BatchKey | None:

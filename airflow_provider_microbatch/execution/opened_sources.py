@@ -19,7 +19,7 @@ from airflow_provider_microbatch.runtime.job import Read
 from airflow_provider_microbatch.runtime.masking import HIDDEN, refusal
 from airflow_provider_microbatch.runtime.streaming_job import Stream
 from airflow_provider_microbatch.sources import UNLIMITED, Late, OpenSource, ReadLimit, Source, SourceContext, Split
-from airflow_provider_microbatch.sources.intervals import HeldRanges, Interval, IntervalSurvey
+from airflow_provider_microbatch.sources.intervals import HeldRanges, Interval, IntervalSurvey, TellsOthers
 
 log = logging.getLogger(__name__)
 
@@ -245,6 +245,12 @@ class OpenedSources:
         :param held: by source, the ranges of it that batches of all lanes have.
         """
         return [source.survey_interval(interval, held(name)) for name, source in self._each()]
+
+    def why_untold(self, interval: Interval) -> str | None:
+        """The reason why nobody knows which data of an interval lanes have taken, as a source that may have other data
+        by now tells it; None if it is known."""
+        asked = (source.why_untold(interval) for _, source in self._each() if isinstance(source, TellsOthers))
+        return next((why for why in asked if why is not None), None)
 
     def plan_interval(self, interval: Interval, held: Callable[[str], HeldRanges]) -> Ranges:
         """The ranges that the batch of a data interval reads: all of the interval that no other batch has.

@@ -177,6 +177,15 @@ class TellsLanes(Protocol):
         nothing."""
 
 
+@runtime_checkable
+class TellsOthers(Protocol):
+    """An opened source that may have other data under its name by now, as a table that was made again has."""
+
+    def why_untold(self, interval: Interval) -> str | None:
+        """The reason why nobody knows which data of an interval lanes have taken; None if it is known, as far as can be
+        told. Writes nothing."""
+
+
 def no_clock(source: object) -> IntervalError:
     """The error of a source that is asked about an interval and has no clock."""
     return IntervalError(

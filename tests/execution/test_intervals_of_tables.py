@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_microbatch.exceptions import NothingInIntervalError
+from airflow_provider_microbatch.exceptions import IntervalError, NothingInIntervalError
 from airflow_provider_microbatch.execution.intervals import batch_of
 from airflow_provider_microbatch.execution.unread import find_unread
 from airflow_provider_microbatch.sources.jdbc import JdbcSource
 from tests.execution.intervals import DAY_MS, HOUR_MS, IntervalWorld, backfill_run, hour
 from tests.execution.over_table import OverTable
-from tests.sources.jdbc_world import timed_orders
+from tests.sources.jdbc_world import timed_orders, write_anew
 from tests.support.orders_table import OrdersTable
 
 
@@ -91,3 +91,21 @@ def test_an_overlap_is_replayed_as_it_was(tmp_path: Path, orders: OrdersTable) -
     assert world.rows() == {"live/0": [1, 2], key(1): [3]}
     world.finish(world.work(hour(1)), backfill_run(1, clear_number=1), world.engine)
     assert world.rows() == {"live/0": [1, 2], key(1): [3]}
+
+
+@pytest.mark.parametrize("plan", ["interval", "live"])
+def test_a_new_run_of_an_interval_that_was_read_skips_no_rows_of_another_table(
+    tmp_path: Path, orders: OrdersTable, plan: str
+) -> None:
+    """Its own lane has read the interval, of the table of before: a skip would be green, and the rows in no batch."""
+    world = TableWorld(tmp_path, orders, plan=plan)
+    insert(orders, 1, 2)
+    world.make(1)
+    with pytest.raises(NothingInIntervalError, match="has had its batch"):
+        world.backfill(hour(1), 11, world.engine)
+    write_anew(orders, "orders")
+    for number in (12, 12):  # and its next try
+        with pytest.raises(IntervalError, match=r"written anew.*checkpoint and a table of its own.*mark the task"):
+            world.backfill(hour(1), number, world.engine)
+    world.make(2)
+    assert world.rows() == {key(1): [1], key(2): [2]}, "of which nobody had anything"

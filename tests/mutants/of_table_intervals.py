@@ -7,6 +7,7 @@ from tests.mutants.mutation import Mutation
 LANES = "tests/sources/test_jdbc_intervals.py"
 COLUMNS = "tests/sources/test_jdbc_columns.py"
 KEPT = "tests/sources/test_jdbc_lanes.py"
+ANEW = "tests/sources/test_jdbc_written_anew.py"
 RUNS = "tests/execution/test_intervals_of_tables.py"
 INTERVALS = "tests/execution/test_interval_mode.py"
 
@@ -151,16 +152,16 @@ MUTATIONS = [
         name="a position by hand in a table that was made again lies before intervals",
         why="which rows they had nobody knows, and they are read twice",
         file="sources/jdbc/timed.py",
-        old="        if last is None or (at is not None and (last < at or (last == at and begin.key is None))):\n",
-        new="        if True:\n",
+        old="            if not behind or (is_read and not is_of(one, now)):\n",
+        new="            if not behind or not is_of(one, now):\n",
         tests=(KEPT,),
     ),
     Mutation(
         name="a live lane that never had a row lies before no intervals of a table that was made again",
         why="its first batch reads all that they read",
         file="sources/jdbc/timed.py",
-        old="        if begin.time is None and self._is_set_to_first():\n",
-        new="        if begin.time is None:\n",
+        old="        if not others or (begin.time is None and self._is_set_to_first()):\n",
+        new="        if not others or begin.time is None:\n",
         tests=(KEPT,),
     ),
     Mutation(
@@ -234,6 +235,30 @@ MUTATIONS = [
         old="            if table.is_written_anew(",
         new="            if False and table.is_written_anew(",
         tests=(LANES,),
+    ),
+    Mutation(
+        name="a table that was written anew has its old transactions for a live lane before intervals",
+        why="the live lane reads all rows again that they had",
+        file="sources/jdbc/timed.py",
+        old=" or self._anew(table, [Had(after=Moment(), end=one)], behind)\n",
+        new="\n",
+        tests=(ANEW,),
+    ),
+    Mutation(
+        name="a new run of an interval that was read skips whatever the table has by now",
+        why="the rows of a table that was filled anew are in no batch, and every square is green",
+        file="execution/backfill.py",
+        old="            self._check_told(lane_batch)\n",
+        new="",
+        tests=(RUNS,),
+    ),
+    Mutation(
+        name="each live batch asks again for leave to read what intervals have read",
+        why="a table that is read from the first row again, by a command, stops behind its first batch",
+        file="sources/jdbc/timed.py",
+        old="        known = begin.behind if begin.made is not None and begin.made.file == now.file else 0\n",
+        new="        known = 0\n",
+        tests=(ANEW,),
     ),
     Mutation(
         name="what the live lane claimed and did not make stays its own behind a position by hand",

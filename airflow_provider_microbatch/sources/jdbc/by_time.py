@@ -42,7 +42,7 @@ class OpenTimedTable(OpenTimed[TimedTable]):
             if found:  # no sensor fires for what a plan refuses
                 table.check()
                 self._check_exact(table)
-                self._check_none_behind(place, table.identity(), taken)
+                self._check_none_behind(table, place, taken)
             return found
 
     def _next(self, start: Offset | None, limit: ReadLimit, found: Found) -> tuple[Moment, Moment] | None:
@@ -53,7 +53,10 @@ class OpenTimedTable(OpenTimed[TimedTable]):
             begin = table.exact(place)
             self._check_goes_on(table, begin)
             end = self._planned(table, begin, self._most(limit))
-        return None if end is None else (begin, end)
+            if end is None:
+                return None
+            self._check_none_behind(table, begin, found)
+        return begin, end
 
     def check_offset(self, offset: Offset) -> None:
         place = self._place(offset)

@@ -164,39 +164,48 @@ class OpenTimed(OpenTable, Generic[T]):
             if planned is None:
                 return start
             begin, end = planned
-            if end.made is not None:
-                self._check_none_behind(begin, end.made, found)
             log = self._log() if begin.by_hand or not found.live else Log()
             if self._taken.claim(found, begin, end, log=log):
                 return end.text()
 
-    def _check_none_behind(self, begin: Moment, now: Made, found: Found) -> None:
-        """Check that no data interval of before the table was made again has read rows behind a place that tells
-        nothing of that table, one by hand or the first of all: which of the rows there these are is not known, and they
-        would be read twice.
+    def _check_none_behind(self, table: T, begin: Moment, found: Found) -> None:
+        """Check that the live lane has no row twice, of those that data intervals read behind a place. Which these are
+        is not known of a table that was written anew since; nor of one that was made again, where the place tells
+        nothing of it: one by hand, or the first of all.
 
         :param begin: where the live lane goes on. Of a position without a key all rows of its time count as read.
-        :raises SourceError: if one has.
+        :raises SourceError: if it may have.
         """
-        if not begin.by_hand and begin.time is not None:
+        now, at = table.identity(), micros(begin.time)
+        is_read = begin.time is not None and not begin.by_hand
+        # The batch that ended there, in the very same files, has looked at those that were planned before it.
+        known = begin.behind if begin.made is not None and begin.made.file == now.file else 0
+        others, why = list[int](), ""
+        for _, one in found.intervals[known:]:
+            first = one.spans[0][0] if at is None else at + (begin.key is None)
+            behind = common(one.spans, [(first, _latest(one) + 1)])
+            # Of intervals of another table a user was told before the lane had a position that was read in this one.
+            if not behind or (is_read and not is_of(one, now)):
+                continue
+            reason = other_than(one, now) or self._anew(table, [Had(after=Moment(), end=one)], behind)
+            if reason is not None:
+                others.append(_latest(one))
+                why = why or reason
+        if not others or (begin.time is None and self._is_set_to_first()):
             return
-        others = [one for _, one in found.intervals if not is_of(one, now)]
-        last, at = max((_latest(one) for one in others), default=None), micros(begin.time)
-        if last is None or (at is not None and (last < at or (last == at and begin.key is None))):
-            return
-        if begin.time is None and self._is_set_to_first():
-            return
-        why = next(one for one in (other_than(other, now) for other in others) if one is not None)
-        anew, behind = (
+        last = max(others)
+        anew, here = (
             self._set_offset(place.text(), skip=True, reread=True) for place in (Moment(), Moment(time=written(last)))
         )
-        where = f"the position by hand, {begin.time}" if begin.by_hand else "the first row, where the live lane begins"
+        where = "the first row, where the live lane begins"
+        if begin.time is not None:
+            where = f"the position{' by hand' if begin.by_hand else ''}, {begin.time}"
         # A lane that is at the first row cannot be set there.
-        first = f"; where its rows are to be read from the first: `{anew}`" if begin.by_hand else ""
+        from_first = "" if begin.time is None else f"; where its rows are to be read from the first: `{anew}`"
         raise SourceError(
             f"source {self._name!r}: data intervals were read up to {written(last)}, behind {where}, and would be read "
-            f"twice: {why} Where they are the same rows: `{behind}`, which passes over what no interval has read up to "
-            f"there{first}. {self._new_name()}"
+            f"twice: {why} Where they are the same rows: `{here}`, which passes over what no interval has read up to "
+            f"there{from_first}. {self._new_name()}"
         )
 
     def _is_set_to_first(self) -> bool:
@@ -249,6 +258,12 @@ class OpenTimed(OpenTable, Generic[T]):
                 window_ms=round(1000 * self._source.late_seconds),
             )
             return replace(made, waits=self._waits(table, interval, until))
+
+    def why_untold(self, interval: Interval) -> str | None:
+        """See :meth:`TellsOthers.why_untold`. A survey is refused for the same reasons."""
+        found = self._taken.find()
+        with self._timed(found=found) as table:
+            return self._why_untold(table, found, table.spans([(interval.start_ms, interval.end_ms)]))
 
     def _waits(self, table: T, interval: Interval, until: int | None) -> str | None:
         """Why rows of the interval may still be committed; None if none can be.
@@ -329,6 +344,14 @@ class OpenTimed(OpenTable, Generic[T]):
         :param spans: the times that are asked for.
         :raises SourceError: if nobody knows which of its rows these are.
         """
+        why = self._why_untold(table, found, spans)
+        if why is not None:
+            raise SourceError(f"{why} {self._new_name()}")
+        return found.of_table(table.identity())
+
+    def _why_untold(self, table: T, found: Found, spans: Sequence[Piece]) -> str | None:
+        """The reason why nobody knows which rows of these times lanes have taken, of the table as it is now; None if it
+        is known, as far as can be told."""
         now = table.identity()
         of_now = found.of_table(now)
         # Where a user has said from where on a table that was made again is to be read, the live lane has what lies
@@ -338,12 +361,9 @@ class OpenTimed(OpenTable, Generic[T]):
             others = [*(one.end for one in found.live), *times]
             other = next((why for why in (other_than(one, now) for one in others) if why is not None), None)
             if other is not None:
-                raise SourceError(f"{other} {self._new_name()}")
+                return other
         intervals = (Had(after=Moment(), end=one) for _, one in of_now.intervals if common(one.spans, spans))
-        why = self._anew(table, [*of_now.live, *intervals], spans)
-        if why is not None:
-            raise SourceError(f"{why} {self._new_name()}")
-        return of_now
+        return self._anew(table, [*of_now.live, *intervals], spans)
 
     def _other_than(self, place: Moment, now: Made) -> str | None:
         """The reason why the batch of a data interval does not belong to the current table; None if it does."""

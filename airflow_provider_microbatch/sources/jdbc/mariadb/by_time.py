@@ -37,7 +37,7 @@ class OpenTimedMariaDb(OpenMariaDbTable, OpenTimed[TimedTable]):
                 return False
             table.check()  # no sensor fires for what a plan refuses
             self._check_exact(table)
-            self._check_none_behind(place, table.identity(), found)
+            self._check_none_behind(table, place, found)
             return table.any(table.ahead(place, table.settled(self._source.late_seconds)))
 
     def _next(self, start: Offset | None, limit: ReadLimit, found: Found) -> tuple[Moment, Moment] | None:
@@ -53,6 +53,7 @@ class OpenTimedMariaDb(OpenMariaDbTable, OpenTimed[TimedTable]):
             behind = len(table.intervals)
             end = Moment(time=last[0], key=last[1], below=_PLANNED, made=table.identity(), behind=behind)
             rows, digest = table.rows(table.between(begin, end))
+            self._check_none_behind(table, begin, found)
         return begin, replace(end, rows=rows, digest=digest)
 
     def _seen(self, table: TimedTable) -> tuple[Moment, int | None]:
