@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Iterator
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -17,9 +18,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _BETWEEN = "\x1f"
-_COLUMN = re.compile(r"([^\s(),\[\]]+)#(\d+)L?")
-"""Name and id of a column in Spark's text."""
-_DEFINED = re.compile(rf"(.*) AS {_COLUMN.pattern}", re.DOTALL)
+_ID = r"#(\d+)L?(?:-T\d+ms)?"
+_COLUMN = re.compile(rf"[\w.$]*{_ID}")
+"""A column in Spark's text: its id, with the name before it as far as that is a word."""
+_LAST = re.compile(rf"{_ID}$")
+_DEFINED = re.compile(rf"(.*) AS .*{_ID}", re.DOTALL)
 _IN_ORDER = 4
 """More columns of a deduplication are in another order in each version of Spark, whichever they are given in."""
 _LONGEST = 1000
@@ -50,26 +53,34 @@ def _below(plan: Any) -> Iterator[Any]:
 
 
 class _Names:
-    """Names of columns that are the same in each query: by the columns of streams that they are made of, and these by
-    the turn of the stream. Names that Spark's optimizer gives, or a transform, say nothing.
+    """Names of columns that are the same in each query: by the columns of streams that they are made of. Names that
+    Spark's optimizer gives, or a transform, say nothing.
 
     :param whole: the plan.
     """
 
     def __init__(self, whole: Any) -> None:
-        nodes = list(_below(whole))
-        # Beside the streams there may be more tables in one batch than in the next.
-        streams = enumerate(node for node in nodes if source_of(node) is not None)
-        self._turns = {id: turn for turn, leaf in streams for _, id in _COLUMN.findall(_told(leaf.output()))}
+        self._known = dict[str, str]()
         self._made = dict[str, str]()
-        for node in nodes:
-            kind = node.getClass().getSimpleName()
-            if kind == "Project":
+        self._beside = dict[str, list[str]]()
+        """Of a union, which has the ids of its first branch, the columns of the others."""
+        uses = Counter[str]()
+        for node in _below(whole):
+            kind, source = node.getClass().getSimpleName(), source_of(node)
+            if source is not None:
+                uses[source] += 1
+                stream = source if uses[source] == 1 else f"{source} {uses[source]}"
+                self._known |= {id: f"{name}~{stream}" for name, id in _named_in(node.output())}
+            elif kind == "Project":
                 found = map(_DEFINED.fullmatch, _told(node.projectList()).split(_BETWEEN))
-                self._made |= {one[3]: one[1] for one in found if one is not None}
+                self._made |= {one[2]: one[1] for one in found if one is not None}
             elif kind.endswith("EvalPython"):
-                ids = [id for _, id in _COLUMN.findall(_told(node.resultAttrs()))]
+                ids = (id for _, id in _named_in(node.resultAttrs()))
                 self._made |= zip(ids, _told(node.udfs()).split(_BETWEEN), strict=False)
+            elif kind == "Union":
+                first, *others = ([*_told(child.output()).split(_BETWEEN)] for child in each(node.children()))
+                for column, *same in zip(first, *others, strict=True):
+                    self._beside.setdefault(_LAST.search(column)[1], []).extend(same)  # type: ignore[index]
 
     def kept_by(self, node: Any) -> list[list[str]]:
         """The columns by which a node keeps its state."""
@@ -94,17 +105,19 @@ class _Names:
         return self._named(expression.toString())
 
     def _named(self, text: str) -> str:
-        return _COLUMN.sub(lambda column: self._origin(column[1], column[2]), text)
+        return _COLUMN.sub(lambda column: self._origin(column[0].partition("#")[0], column[1]), text)
 
     def _origin(self, name: str, id: str) -> str:
-        if id in self._turns:
-            return f"{name}~{self._turns[id]}"
-        made = self._made.pop(id, None)  # for as long as it is taken apart: no column is made of itself
-        if made is None:
-            return name
-        told = self._named(made)
-        self._made[id] = made
-        return told if len(told) <= _LONGEST else sha256(told.encode()).hexdigest()
+        beside, made = self._beside.pop(id, None), self._made.pop(id, None)
+        if beside is None and made is None:
+            return self._known.get(id, name)
+        told = self._known.get(id, name) if made is None else self._named(made)
+        if beside is not None:
+            # Whichever branch comes first: rows of each are kept by the same columns.
+            told = f"union({'|'.join(sorted({told, *map(self._named, beside)}))})"
+        # Kept, since a column may be made of others many times over.
+        self._known[id] = told if len(told) <= _LONGEST else sha256(told.encode()).hexdigest()
+        return self._known[id]
 
     def _equal_in(self, join: Any) -> Iterator[str]:
         """What a join's condition says to be equal: the keys of both sides, in their order."""
@@ -143,3 +156,11 @@ def _once(texts: Iterator[str]) -> list[str]:
 
 def _told(expressions: Any) -> str:
     return str(expressions.mkString(_BETWEEN))
+
+
+def _named_in(columns: Any) -> Iterator[tuple[str, str]]:
+    """Name and id of each."""
+    for column in _told(columns).split(_BETWEEN):
+        last = _LAST.search(column)
+        if last is not None:
+            yield column[: last.start()], last[1]

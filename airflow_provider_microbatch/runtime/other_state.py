@@ -26,10 +26,6 @@ _CODES = (
 _TOLD = re.compile(rf"\[(?:{'|'.join(_CODES)})[A-Z_.]*\] (.+?)\s*(?:If you want to force|SQLSTATE|$)", re.DOTALL)
 
 
-_TURN = re.compile(r"~\d+")
-"""What tells columns of streams apart in their names; see :mod:`.kept_columns`."""
-
-
 def refuse_other_state(error: str) -> None:
     """Refuse the transform, if this is what Spark's error says.
 
@@ -95,7 +91,7 @@ def refuse_moved_columns(before: Sequence[Any], now: Sequence[Sequence[Sequence[
             called = {_digest(name): name for name in names}
             at = _first_moved([[one] for one in digests], [[one] for one in called])
             if at is not None:
-                here, there = (_TURN.sub("", called[one]) for one in (list(called)[at[1]], digests[at[0]]))
+                here, there = (called[one].replace("~", " of ") for one in (list(called)[at[1]], digests[at[0]]))
                 raise _refusal(
                     f"the transform keeps state by {here!r} where the batches before had {there!r}, and what is kept "
                     "of one would be taken for the other's: grouping columns, aggregates, keys, or columns of a join's "

@@ -73,7 +73,7 @@ def test_nor_does_a_checkpoint_begin_anew_below_them(copy: Path, number: int, ep
     with pytest.raises(SinkError, match=told) as refused:
         publish(at, number, epoch=epoch)
     assert rows(copy) == before
-    condition = "lane = 'live' AND batch_id >= 5"
+    condition = "lane = 'live' AND batch_id BETWEEN 5 AND 7"
     assert f"(DELETE FROM delta.`{copy}` WHERE {condition})" in str(refused.value)
     table(copy).delete(condition)
     for one in (number, 6):
@@ -100,21 +100,28 @@ def put(sink: OpenSink, key: BatchKey, epoch: int = 1, *, past: Mapping[str, int
     (sink.replace if asked.is_past(key) else sink.publish)(asked, epoch)
 
 
-def test_the_rows_of_all_lanes_are_named_before_the_first_batch_of_any(root: Path) -> None:
+def test_the_rows_of_all_its_lanes_are_named_before_the_first_batch_of_any(root: Path) -> None:
     """Each further lane's first batch came in beside its rows: a file that tells of no lane was not opened any more."""
     untold(root, {JANUARY: [0], FEBRUARY: [0], "live": [5, 6]})
-    at, before = opened(root), rows(root)
-    with pytest.raises(SinkError, match=r"12 rows of batches .*, and its log has no record of them") as refused:
-        put(at, BatchKey(JANUARY, 0))
+    at, before, past = opened(root), rows(root), {"live": 4}
+    with pytest.raises(SinkError, match=r"9 rows of batches .*, and its log has no record of them") as refused:
+        put(at, BatchKey(JANUARY, 0), past=past)
     assert rows(root) == before
     (condition,) = re.findall(r"DELETE FROM delta\.`[^`]*` WHERE (.*)\), then", str(refused.value))
     assert condition == (
-        f"(lane IN ('{JANUARY}', '{FEBRUARY}') AND batch_id >= 0) OR (lane = 'live' AND batch_id >= 5)"
+        f"(lane = '{JANUARY}' AND batch_id BETWEEN 0 AND 0) OR (lane = 'live' AND batch_id BETWEEN 5 AND 6)"
     )
     table(root).delete(condition)
-    for key in (BatchKey(JANUARY, 0), BatchKey(FEBRUARY, 0), BatchKey("live", 0)):
-        put(opened(root), key)
-    assert rows(root) == {(0, 1): 9}
+    for key in (BatchKey(JANUARY, 0), BatchKey("live", 5)):
+        put(opened(root), key, past=past)
+    assert rows(root) == {(0, 1): 6, (5, 1): 3}
+
+
+def test_another_pipelines_rows_are_in_nobodys_way(root: Path) -> None:
+    """Whoever followed what was said of them took out what that pipeline has made."""
+    untold(root, {JANUARY: [0], "live": [0, 1, 2]})
+    put(opened(root), BatchKey("live", 3), past={"live": 2})
+    assert rows(root) == {(0, 1): 6, (1, 1): 3, (2, 1): 3, (3, 1): 3}
 
 
 def test_a_checkpoint_that_goes_on_in_a_copy_is_in_the_way_of_no_lane(root: Path) -> None:
@@ -130,7 +137,7 @@ def test_a_checkpoint_that_goes_on_in_a_copy_is_in_the_way_of_no_lane(root: Path
 
 def test_those_that_a_rewind_has_it_make_again_are(root: Path) -> None:
     untold(root, {"live": [4, 5, 6]})
-    with pytest.raises(SinkError, match=r"6 rows of batches live/5, live/6, .* batch_id >= 5\)"):
+    with pytest.raises(SinkError, match=r"6 rows of batches live/5, live/6, .* batch_id BETWEEN 5 AND 6\)"):
         put(opened(root), BatchKey("live", 5), 2, past={"live": 4})
 
 

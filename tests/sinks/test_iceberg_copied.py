@@ -82,7 +82,7 @@ def test_nor_does_a_checkpoint_begin_anew_below_them(copy: OpenIceberg, number: 
     with pytest.raises(SinkError, match=told) as refused:
         publish(copy, number, epoch=epoch)
     assert rows(copy) == before
-    condition = "lane = 'live' AND batch_id >= 5"
+    condition = "lane = 'live' AND batch_id BETWEEN 5 AND 7"
     assert f"(DELETE FROM shop.copy WHERE {condition})" in str(refused.value)
     table(copy).delete(condition)
     for one in (number, 6):
@@ -107,17 +107,17 @@ def put(sink: OpenIceberg, key: BatchKey, epoch: int = 1, *, past: Mapping[str, 
     (sink.replace if asked.is_past(key) else sink.publish)(asked, epoch)
 
 
-def test_the_rows_of_all_lanes_are_named_before_the_first_batch_of_any(folder: Path) -> None:
+def test_the_rows_of_all_its_lanes_are_named_before_the_first_batch_of_any(folder: Path) -> None:
     at = made_of(folder, of_lanes({JANUARY: [0], "live": [5, 6]}), "several")
-    before = rows(at)
+    before, past = rows(at), {JANUARY: -1, "live": 4}
     with pytest.raises(SinkError, match=r"9 rows of batches .* no record of them") as refused:
-        put(at, BatchKey("live", 0))
+        put(at, BatchKey(JANUARY, 0), past=past)
     assert rows(at) == before
     (condition,) = re.findall(r"DELETE FROM shop.several WHERE (.*)\), then", str(refused.value))
     table(at).delete(condition)
-    for key in (BatchKey("live", 0), BatchKey(JANUARY, 0)):
-        put(at, key)
-    assert rows(at) == {(0, 1): 6}
+    for key in (BatchKey(JANUARY, 0), BatchKey("live", 5)):
+        put(at, key, past=past)
+    assert rows(at) == {(0, 1): 3, (5, 1): 3}
 
 
 def test_a_checkpoint_that_goes_on_in_a_copy_is_in_the_way_of_no_lane(folder: Path) -> None:

@@ -285,3 +285,40 @@ def beside_growing_tables(batch: Batch) -> DataFrame:
     return one.join(orders.where("id >= 10").alias("b"), within).selectExpr(
         "a.id", "a.at", "b.id AS other", "b.at AS then"
     )
+
+
+def both_ways(batch: Batch, *, turned: bool = False) -> DataFrame:
+    """Edges between two numbers, counted by both ends, whichever branch of the union comes first."""
+    rows = _with_other(batch)
+    there, back = rows.selectExpr("id AS a", "other AS b"), rows.selectExpr("other AS a", "id AS b")
+    first, second = (back, there) if turned else (there, back)
+    return first.union(second).groupBy("a", "b").count()
+
+
+def both_ways_turned_round(batch: Batch) -> DataFrame:
+    """The same, with the branches in another order."""
+    return both_ways(batch, turned=True)
+
+
+def of_filled_columns(batch: Batch, *, turned: bool = False) -> DataFrame:
+    """Rows by two columns that one branch of a union does not have."""
+    rows = _with_other(batch)
+    by = ["other", "more"] if turned else ["more", "other"]
+    whole = rows.selectExpr("id", "other", "other + 1 AS more")
+    return rows.select("id").unionByName(whole, allowMissingColumns=True).groupBy(*by).count()
+
+
+def of_filled_columns_turned_round(batch: Batch) -> DataFrame:
+    """The same, grouped in another order."""
+    return of_filled_columns(batch, turned=True)
+
+
+def of_a_long_chain(batch: Batch) -> DataFrame:
+    """A column that is made of itself three times over, many times."""
+    from pyspark.sql import functions as F
+
+    rows = batch.sources["orders"]
+    for step in range(25):
+        again = F.when(F.col("id") > step, F.col("id") * 2).otherwise(F.col("id") + step) % 1000
+        rows = rows.withColumn("id", again)
+    return rows.groupBy("id").count()

@@ -216,6 +216,7 @@ def test_operators_of_one_source_are_told_apart_by_what_spark_leaves_out_of_its_
         "sums_of_sides",
         "by_two_made",
         "of_two_fields",
+        "of_filled_columns",
     ],
 )
 def test_columns_of_one_type_that_change_their_order_are_refused(
@@ -251,3 +252,20 @@ def test_tables_beside_the_streams_may_become_more(tmp_path: Path, engine: Sessi
         world.lands("orders", (number + 1, time))
     world.lands("orders", (11, "00:30"))
     assert (1, 11) in [(row["id"], row["other"]) for row in world.rows]
+
+
+def test_the_branches_of_a_union_may_come_in_another_order(tmp_path: Path, engine: SessionEngine) -> None:
+    """Its columns are in the same places, whatever they are made of in the first one."""
+    world = InTurn(tmp_path, engine, "tests.state.exchanged:both_ways")
+    world.sources, world.options["output_mode"] = ("orders",), "update"
+    world.lands("orders", (1, "00:00"))
+    world.transform = "tests.state.exchanged:both_ways_turned_round"
+    world.lands("orders", (1, "00:10"))
+    assert sorted(tuple(row.values()) for row in world.rows[-2:]) == [(1, 100, 2), (100, 1, 2)]
+
+
+def test_a_long_chain_of_columns_is_looked_at_in_passing(tmp_path: Path, engine: SessionEngine) -> None:
+    world = InTurn(tmp_path, engine, "tests.state.exchanged:of_a_long_chain")
+    world.sources, world.options["output_mode"] = ("orders",), "update"
+    world.lands("orders", (1, "00:00"))
+    assert [row["count"] for row in world.rows] == [1]

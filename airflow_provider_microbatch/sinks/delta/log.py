@@ -136,7 +136,7 @@ class Snapshot:
 
         table = pa.table(self.table.get_add_actions(flatten=False))
         if but:
-            table = table.filter(pa.array([path not in but for path in table.column("path").to_pylist()]))
+            table = table.filter(pa.array([path not in but for path in table.column("path").to_pylist()], pa.bool_()))
         names = [name for name in figures if name in table.column_names]
         for batch in table.select(names).to_batches(max_chunksize=1000):
             yield from batch.to_pylist()

@@ -55,7 +55,10 @@ def asked_by(batch: ExpectedBatch, epoch: int, *, is_new: Callable[[], bool]) ->
     own = batch.key
 
     def is_yet_to_come(key: BatchKey) -> bool:
-        return is_lane(key.lane) and not batch.is_past(key) and (key.lane != own.lane or key.id >= own.id)
+        if key.lane == own.lane:
+            return key.id >= own.id and not batch.is_past(key)
+        # A lane that this checkpoint never had may be another pipeline's, whose rows are in the table too.
+        return is_lane(key.lane) and batch.is_past(BatchKey(key.lane, 0)) and not batch.is_past(key)
 
     if is_new():
         return Asked(own, is_yet_to_come)
@@ -82,22 +85,24 @@ def without_record(asked: Asked, found: Mapping[BatchKey, int], *, where: str, l
         "alone), maybe those of other batches, too, and made again they would be twice in the table. Lead the sink to "
         f"the table that has the record; or take the rows out (DELETE FROM {table} WHERE {_condition(asked, keys)}), "
         f"then clear the batch's task.{more} Rows of another pipeline, which are to stay: have them be nobody's "
-        f"(UPDATE {table} SET {lane} = NULL, {number} = NULL WHERE …)."
+        f"(UPDATE {table} SET {lane} = NULL, {number} = NULL WHERE …); that pipeline would put them in beside that, if "
+        "it made their batches again."
     )
 
 
 def _condition(asked: Asked, keys: Sequence[BatchKey]) -> str:
     """The condition of the rows of the batches, and of none that is not asked for."""
     lane, number = RESERVED_COLUMNS
-    first, found = dict[str, int](), list[str]()
+    ends, found = dict[str, tuple[int, int]](), list[str]()
     for key in keys:
         if asked.is_other(key):
-            first.setdefault(key.lane, key.id)
+            ends[key.lane] = (ends.get(key.lane, (key.id, 0))[0], key.id)
         else:
             found.append(f"{lane} = '{key.lane}' AND {number} = {key.id}")
-    named = list(first)[:_NAMED]
-    for low in sorted({first[name] for name in named}):
-        of = [f"'{name}'" for name in named if first[name] == low]
+    named = list(ends)[:_NAMED]
+    # What comes in later than this was told is none of it.
+    for low, high in sorted({ends[name] for name in named}):
+        of = [f"'{name}'" for name in named if ends[name] == (low, high)]
         which = f"= {of[0]}" if len(of) == 1 else f"IN ({', '.join(of)})"
-        found.append(f"{lane} {which} AND {number} >= {low}")
+        found.append(f"{lane} {which} AND {number} BETWEEN {low} AND {high}")
     return found[0] if len(found) == 1 else " OR ".join(f"({one})" for one in found)
