@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from airflow_provider_microbatch.checkpoint.key import BatchKey, is_name, is_whole
+from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.delta.adding import add_of
 from airflow_provider_microbatch.sinks.delta.home import Home
@@ -26,7 +26,7 @@ from airflow_provider_microbatch.sinks.delta.present import has_none_of_ours
 from airflow_provider_microbatch.sinks.delta.protocol import has_change_feed, of_another
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.placed.arrow_types import plain
-from airflow_provider_microbatch.sinks.placed.data_files import is_of
+from airflow_provider_microbatch.sinks.placed.data_files import is_of, rows_by_batch
 from airflow_provider_microbatch.sinks.placed.places import DATA, REST, folder_of_batch, shared_by
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def files_with(snapshot: Snapshot, key: BatchKey | None, *, but: Collection[str]
         yield file["path"], told
 
 
-def rows_by_batch(home: Home, path: str) -> Counter[BatchKey]:
+def rows_in(home: Home, path: str) -> Counter[BatchKey]:
     """How many rows a file of the table has of each batch.
 
     :param path: as the log has it.
@@ -126,14 +126,12 @@ def rows_by_batch(home: Home, path: str) -> Counter[BatchKey]:
 
 
 def _by_batch(file: Any) -> Counter[BatchKey]:
-    found, (lane, number) = Counter[BatchKey](), RESERVED_COLUMNS
+    found = Counter[BatchKey]()
     if not set(RESERVED_COLUMNS) <= set(file.schema_arrow.names):
         return found
     parts = file.iter_batches(batch_size=_ROWS, columns=list(RESERVED_COLUMNS))
     for table in _tables(parts, plain(file.schema_arrow)):
-        for one in table.group_by(list(RESERVED_COLUMNS)).aggregate([([], "count_all")]).to_pylist():
-            if is_name(one[lane]) and is_whole(one[number]) and one[number] >= 0:
-                found[BatchKey(one[lane], one[number])] += one["count_all"]
+        found.update(rows_by_batch(table))
     return found
 
 

@@ -12,7 +12,7 @@ from airflow_provider_microbatch.sinks import ExpectedBatch, Sink
 from airflow_provider_microbatch.sinks.delta.home import Home
 from airflow_provider_microbatch.sinks.delta.log import Snapshot
 from airflow_provider_microbatch.sinks.delta.lost_rows import LooksForRows
-from airflow_provider_microbatch.sinks.delta.removing import files_with, rows_by_batch
+from airflow_provider_microbatch.sinks.delta.removing import files_with, rows_in
 from airflow_provider_microbatch.sinks.placed.unrecorded import Asked, asked_by, without_record
 
 
@@ -46,7 +46,7 @@ class LooksForCopies(LooksForRows):
     def _rows_in(self, path: str) -> Mapping[BatchKey, int]:
         """A file is opened once, however many batches are asked for: nobody changes it."""
         if path not in self._opened:
-            self._opened[path] = rows_by_batch(self._home, path)
+            self._opened[path] = rows_in(self._home, path)
         return self._opened[path]
 
     @cached_property

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from airflow_provider_microbatch.checkpoint.key import BatchKey, is_name, is_whole
+from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.iceberg.removing import read, telling_unread
+from airflow_provider_microbatch.sinks.placed.data_files import rows_by_batch
 from airflow_provider_microbatch.sinks.placed.unrecorded import Asked
 
 if TYPE_CHECKING:
@@ -58,12 +59,9 @@ def _by_batch(table: Table, task: FileScanTask) -> Counter[BatchKey]:
     import pyarrow as pa
     from pyiceberg.expressions import NotNull, Reference
 
-    found, (lane, number) = Counter[BatchKey](), RESERVED_COLUMNS
+    found, (lane, _) = Counter[BatchKey](), RESERVED_COLUMNS
     for part in read(table, task, NotNull(term=Reference(lane)), RESERVED_COLUMNS):
-        grouped = pa.Table.from_batches([part]).group_by(list(RESERVED_COLUMNS)).aggregate([([], "count_all")])
-        for one in grouped.to_pylist():
-            if is_name(one[lane]) and is_whole(one[number]) and one[number] >= 0:
-                found[BatchKey(one[lane], one[number])] += one["count_all"]
+        found.update(rows_by_batch(pa.Table.from_batches([part])))
     return found
 
 

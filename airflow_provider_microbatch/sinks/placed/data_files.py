@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.key import BatchKey, is_name, is_whole
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.file.posix import check_no_link, make_folders, sync
 
@@ -96,3 +97,12 @@ def is_of(table: Any, key: BatchKey) -> Any:
     lane, number = RESERVED_COLUMNS
     found = pc.and_(pc.equal(table.column(lane), key.lane), pc.equal(table.column(number), key.id))
     return pc.fill_null(found, False).combine_chunks()
+
+
+def rows_by_batch(table: Any) -> Counter[BatchKey]:
+    """How many of the rows are of each batch; others are of none."""
+    found, (lane, number) = Counter[BatchKey](), RESERVED_COLUMNS
+    for one in table.group_by([lane, number]).aggregate([([], "count_all")]).to_pylist():
+        if is_name(one[lane]) and is_whole(one[number]) and one[number] >= 0:
+            found[BatchKey(one[lane], one[number])] += one["count_all"]
+    return found
