@@ -93,7 +93,7 @@ def named_as_now(state: Mapping[str, Any], names: SourceNames) -> Mapping[str, A
         **state,
         "watermarks": {renamed(name, names.of): at for name, at in state.get("watermarks", {}).items()},
         "timed": [[renamed(name, names.of), *made] for name, *made in state.get("timed", ())],
-        **({"places": places} if "places" in state else {}),
+        "places": places,
     }
 
 

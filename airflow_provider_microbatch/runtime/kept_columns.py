@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_microbatch.runtime.query_plan import PROCESSOR, each, keeps_state, source_of
+from airflow_provider_microbatch.runtime.query_plan import PROCESSOR, below, each, keeps_state, source_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -40,16 +40,10 @@ def kept_columns(result: DataFrame) -> list[list[list[str]]] | None:
         # As Spark runs it: a join keeps no column that nobody reads, and sums lie in the order in which they are shown.
         whole = planned.sparkSession().sessionState().optimizer().execute(planned.analyzed().clone())
         names = _Names(whole)
-        return [names.kept_by(node) for node in _below(whole) if keeps_state(node)]
+        return [names.kept_by(node) for node in below(whole) if keeps_state(node)]
     except Exception as error:  # any of Spark's rules: a batch is made without this look
         log.warning("By which columns state is kept cannot be told, nor whether they change their order: %s", error)
         return None
-
-
-def _below(plan: Any) -> Iterator[Any]:
-    yield plan
-    for child in each(plan.children()):
-        yield from _below(child)
 
 
 class _Names:
@@ -65,7 +59,7 @@ class _Names:
         self._beside = dict[str, list[str]]()
         """Of a union, which has the ids of its first branch, the columns of the others."""
         uses = Counter[str]()
-        for node in _below(whole):
+        for node in below(whole):
             kind, source = node.getClass().getSimpleName(), source_of(node)
             if source is not None:
                 uses[source] += 1
@@ -78,9 +72,10 @@ class _Names:
                 ids = (id for _, id in _named_in(node.resultAttrs()))
                 self._made |= zip(ids, _told(node.udfs()).split(_BETWEEN), strict=False)
             elif kind == "Union":
-                first, *others = ([*_told(child.output()).split(_BETWEEN)] for child in each(node.children()))
-                for column, *same in zip(first, *others, strict=True):
-                    self._beside.setdefault(_LAST.search(column)[1], []).extend(same)  # type: ignore[index]
+                first, *others = (child.output() for child in each(node.children()))
+                same = zip(*(_told(columns).split(_BETWEEN) for columns in others), strict=True)
+                for (_, id), beside in zip(_named_in(first), same, strict=False):
+                    self._beside.setdefault(id, []).extend(beside)
 
     def kept_by(self, node: Any) -> list[list[str]]:
         """The columns by which a node keeps its state."""

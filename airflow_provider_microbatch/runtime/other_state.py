@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from hashlib import sha256
 from itertools import chain
 from typing import Any, NoReturn
 
 from airflow_provider_microbatch.runtime.failure import BatchFailure
-from airflow_provider_microbatch.runtime.query_plan import keeps_state
+from airflow_provider_microbatch.runtime.query_plan import digest_of, keeps_state
 
 _CODES = (
     "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE",
@@ -88,7 +87,7 @@ def refuse_moved_columns(before: Sequence[Any], now: Sequence[Sequence[Sequence[
     """
     for was, is_now in zip(before, now, strict=False):
         for digests, names in zip(was, is_now, strict=False):
-            called = {_digest(name): name for name in names}
+            called = {digest_of(name): name for name in names}
             at = _first_moved([[one] for one in digests], [[one] for one in called])
             if at is not None:
                 here, there = (called[one].replace("~", " of ") for one in (list(called)[at[1]], digests[at[0]]))
@@ -101,11 +100,7 @@ def refuse_moved_columns(before: Sequence[Any], now: Sequence[Sequence[Sequence[
 
 def columns_told(columns: Sequence[Sequence[Sequence[str]]]) -> list[list[list[str]]]:
     """The columns of a query's operators, as a batch tells them to the next one: there may be many."""
-    return [[list(map(_digest, names)) for names in place] for place in columns]
-
-
-def _digest(name: str) -> str:
-    return sha256(name.encode()).hexdigest()[:16]
+    return [[list(map(digest_of, names)) for names in place] for place in columns]
 
 
 def _all_sources(places: Sequence[Any]) -> frozenset[str]:

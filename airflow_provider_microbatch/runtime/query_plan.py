@@ -60,6 +60,18 @@ def each(found: Any) -> Iterator[Any]:
     return map(found.apply, range(found.size()))
 
 
+def below(plan: Any) -> Iterator[Any]:
+    """The nodes of a plan, the whole first."""
+    yield plan
+    for child in each(plan.children()):
+        yield from below(child)
+
+
+def digest_of(text: str) -> str:
+    """A text that is told to the next batch, which compares it and does not read it."""
+    return sha256(text.encode()).hexdigest()[:16]
+
+
 def source_of(leaf: Any) -> str | None:
     """The source that a leaf streams from; None if it is none of the batch's."""
     kind = leaf.getClass().getSimpleName()
@@ -113,14 +125,14 @@ class Query:
         return sorted(set(filter(None, map(source_of, self._leaves(node)))))
 
     def digests(self, node: Any) -> list[str]:
-        """Digests of how rows of a node are made of its sources: of all; of what is there
-        without names that may stand for a side, and not for what is in it; without numbers and functions, of which a
-        transform may write the batch's own; and without all of these."""
+        """Digests of how rows of a node are made of its sources: of all; of what is there without names that may stand
+        for a side, and not for what is in it; without numbers and functions, of which a transform may write the batch's
+        own; and without all of these."""
         whole = self._text(node)
         bare = _BRANCH.sub("", _ALIAS.sub("", whole))
         functions = "\n".join(["", *self._functions(node)])
         texts = (whole + functions, bare + functions, _NUMBER.sub("", whole), _NUMBER.sub("", bare))
-        return [sha256(text.encode()).hexdigest()[:16] for text in texts]
+        return list(map(digest_of, texts))
 
     def _walk(self, node: Any) -> Iterator[Any]:
         part = node.plan() if node.getClass().getSimpleName() == "WithCTE" else self._part(node)

@@ -161,17 +161,16 @@ def run_query(
     if streaming.bounded:
         _check_clock(planned.nodes)
     before = streaming.before
-    if before is not None:
-        refuse_other_spark(str(before.get("sparkVersion", spark.version)), spark.version)
+    was: Mapping[str, Any] = before or {}
+    refuse_other_spark(str(was.get("sparkVersion", spark.version)), spark.version)
     if before is not None and not before["ids"]:
         refuse_first_operator(planned.nodes)
     with planned.told_in_full():
         places, kept = planned.places(), kept_columns(result)
-        streams = streams_of(planned, (before or {}).get("timed", []))
-    if before is not None:
-        refuse_moved_state(before.get("places", places), places)
+        streams = streams_of(planned, was.get("timed", []))
+    refuse_moved_state(was.get("places", []), places)
     # Each version of Spark has its own order of some.
-    columns = (before or {}).get("columns", []) if (before or {}).get("sparkVersion") == spark.version else []
+    columns = was.get("columns", []) if was.get("sparkVersion") == spark.version else []
     if kept is not None:
         refuse_moved_columns(columns, kept)
         columns = columns_told(kept)
@@ -199,7 +198,7 @@ def run_query(
     with failing_as("runtime"):
         commit = read_commit(streaming.folder, job.batch_id)
         last = query._jsq.streamingQuery().lastExecution()
-        watermarks = moved_on((before or {}).get("watermarks", {}), named, last.executedPlan())
+        watermarks = moved_on(was.get("watermarks", {}), named, last.executedPlan())
         at_ms = of_query(commit["nextBatchWatermarkMs"], watermarks, named, policy=conf.get(POLICY, "min"))
         another = not streaming.bounded and _asks_for_another(last, at_ms, job)
         progress = query.lastProgress

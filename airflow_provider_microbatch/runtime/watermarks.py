@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from airflow_provider_microbatch.runtime.query_plan import Query, each
+from airflow_provider_microbatch.runtime.query_plan import Query, below
 
 POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 
@@ -98,7 +98,7 @@ def moved_on(before: Mapping[str, int], names: Mapping[str, str], executed: Any)
     :param executed: Spark's plan of the batch as it was executed.
     """
     found = {name: before[name] for name in names.values() if name in before}
-    for node in _below(executed):
+    for node in below(executed):
         if node.getClass().getSimpleName() == "EventTimeWatermarkExec":
             name, seen = names.get(node.nodeId().toString()), node.eventTimeStats().value()
             if name is not None and seen.count() > 0:
@@ -117,9 +117,3 @@ def of_query(own: int, found: Mapping[str, int], names: Mapping[str, str], *, po
     if policy == "max":
         return max([own, *values])
     return own if len(values) < len({*names.values()}) or not values else max(own, min(values))
-
-
-def _below(plan: Any) -> Iterator[Any]:
-    yield plan
-    for child in each(plan.children()):
-        yield from _below(child)
