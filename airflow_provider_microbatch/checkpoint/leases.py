@@ -50,6 +50,7 @@ class Leases:
         """Renew the lease of an epoch that is taken now, unless this process has begun the lease only just now: it may
         be that of another process that was here before, and long over, and this one may have slept."""
         began = self._began
+        # Not "later than": without a clock that goes on during a pause, the difference is no number.
         if began is None or began[:2] != (key, epoch) or not _now() - began[2] <= seconds / 6:
             self.renew(key, epoch, seconds=seconds)
 
@@ -123,11 +124,9 @@ class Leases:
         newest = max((one for one in written if one is not None), default=None)
         return math.inf if newest is None else (self._store.now_ms() - newest) / 1000
 
-    def forget(self, key: BatchKey, epoch: int) -> bool:
-        """Remove the attempt's lease: nothing of the attempt is left to do. False if there was none."""
-        found = self._renewals(key, epoch)
-        self._store.delete_many(_path(key, epoch, number) for number in found)
-        return bool(found)
+    def forget(self, key: BatchKey, epoch: int) -> None:
+        """Remove the attempt's lease: nothing of the attempt is left to do."""
+        self._store.delete_many(_path(key, epoch, number) for number in self._renewals(key, epoch))
 
     def unfinished(self, lane: str | None = None) -> list[tuple[BatchKey, int]]:
         """Batch and epoch of all attempts that have a lease, alive or not. One listing a lane."""

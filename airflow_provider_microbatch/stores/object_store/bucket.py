@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
-from functools import partial
+from functools import cached_property, partial
 from itertools import compress
 from threading import Event
 from typing import TYPE_CHECKING, TypeVar, cast, overload
@@ -86,7 +86,10 @@ class Bucket:
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self._clients: _Clients | None = None
+
+    @cached_property
+    def _clients(self) -> _Clients:
+        return kept((Bucket, self.address.scheme, self.address.conn_id, self.address.bucket), _Clients)
 
     def ask(
         self, doing: str, path: str, call: Callable[[Client], T], *, doubted: Callable[[], None] = lambda: None
@@ -176,9 +179,6 @@ class Bucket:
 
     def opened(self) -> Opened:
         """Return the current client, created in this process. :raises CheckpointError: as :func:`open_client`."""
-        if self._clients is None:
-            key = (Bucket, self.address.scheme, self.address.conn_id, self.address.bucket)
-            self._clients = kept(key, _Clients)
         opened = self._clients.newest
         if opened is None or opened.process != os.getpid():
             opened = self._clients.newest = open_client(self.address)
@@ -187,7 +187,7 @@ class Bucket:
 
     def explained(self, failure: Failure, doing: str, path: str) -> CheckpointError:
         """Return the error with an explanation for people."""
-        secrets = () if self._clients is None else tuple(self._clients.secrets)
+        secrets = tuple(self._clients.secrets)
         where = f"{path} of bucket {self.address.bucket!r}" if path else f"bucket {self.address.bucket!r}"
         said, remedy = failure.words(secrets=secrets), failure.remedy(bucket=self.address.bucket, who=self.address.who)
         return CheckpointError(
@@ -195,7 +195,7 @@ class Bucket:
         )
 
     def _forget(self, opened: Opened) -> None:
-        if self._clients is not None and self._clients.newest is opened:
+        if self._clients.newest is opened:
             self._clients.newest = None
 
 
