@@ -208,7 +208,7 @@ class Merged(Rows):
             execute(self.connection, f"CREATE INDEX ON {self.place.sql} ({listed((BATCH, LANE))})")
             record_merge(self.connection, self.place, self.merge)
             return
-        self._check_shown(self._shown(found))
+        self._shown(found)  # a renamed column would be added beside the one of before
         for column in columns:
             if column.name not in found:
                 name = f"{quoted(column.name)} {column.type}"
@@ -218,12 +218,13 @@ class Merged(Rows):
         self._check_order([column for column in columns if column.is_needed and column.name not in known])
 
     def _shown(self, names: Iterable[str]) -> list[str]:
-        """Those of the changes' columns that the table has too."""
-        return [name for name in names if name not in (*OWN, DELETED, *self.merge.leave_out)]
+        """Those of the changes' columns that readers are shown.
 
-    def _check_shown(self, names: Sequence[str]) -> None:
+        :raises SinkError: if the table has one of them no more.
+        """
+        shown = [name for name in names if name not in (*OWN, DELETED, *self.merge.leave_out)]
         there = {column.name for column in columns_of(self.connection, self.table)}
-        gone = [name for name in names if name not in there]
+        gone = [name for name in shown if name not in there]
         if gone:
             place, name = self.place.sql, quoted(gone[0])
             raise SinkError(
@@ -231,6 +232,7 @@ class Merged(Rows):
                 f"no more. If it was renamed there: ALTER TABLE {place} RENAME COLUMN {name} TO … its name of now; if "
                 f"it was dropped: ALTER TABLE {place} DROP COLUMN {name}. Nothing was changed. Then run this again."
             )
+        return shown
 
     def _check_room(
         self, columns: Sequence[Column], staged: Sequence[StagedColumn], found: Mapping[str, Column]
@@ -290,7 +292,6 @@ class Merged(Rows):
         if not names or not touched:
             return
         shown = self._shown(names)
-        self._check_shown(shown)
         keys = listed(self.merge.keys)
         affected = " UNION ".join(f"SELECT DISTINCT {keys} FROM {table.sql}" for table in touched)
         execute(

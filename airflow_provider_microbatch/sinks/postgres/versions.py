@@ -26,7 +26,6 @@ class Versioned(Merged):
             return
         merge, keys, sequence = self.merge, listed(self.merge.keys), quoted(self.merge.sequence_by[0])
         shown = self._shown(names)
-        self._check_shown(shown)
         told = [*shown, *merge.bounds]
         start, end = quoted(merge.valid_from), quoted(merge.valid_to)
         came = " UNION ALL ".join(f"SELECT {keys}, {sequence} FROM {table.sql}" for table in touched)
