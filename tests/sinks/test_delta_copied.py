@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -27,6 +26,7 @@ from tests.sinks.delta_world import opened, publish, rows, table
 from tests.sinks.delta_world import root as root
 from tests.sinks.delta_world import sink as sink
 from tests.sinks.stages import batch_of, expect
+from tests.support.clock import clock
 
 JANUARY = "interval-20260101T000000Z-20260201T000000Z"
 FEBRUARY = "interval-20260201T000000Z-20260301T000000Z"
@@ -172,12 +172,12 @@ def test_files_are_opened_once_and_however_long_that_takes_before_the_clock_runs
         publish(opened(root, schema_policy="add_columns"), 0)
     old = {path.name for path in root.glob("*.parquet")}
     opened_files, source = list[str](), FolderFiles.source
-    monkeypatch.setattr(delta_log, "PATIENCE_SECONDS", 0.5)
+    pass_by = clock(monkeypatch)
 
     def slow(self: FolderFiles, path: str) -> Any:
         opened_files.append(path)
         if path in old:
-            time.sleep(0.3)
+            pass_by(delta_log.PATIENCE_SECONDS)
             write_deltalake(str(root), pa.table({"id": [9]}), mode="append", schema_mode="merge")
         return source(self, path)
 

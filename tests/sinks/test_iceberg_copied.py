@@ -4,7 +4,6 @@ no record of their batches."""
 from __future__ import annotations
 
 import re
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -27,6 +26,7 @@ from tests.sinks.stages import batch_of, expect
 from tests.sinks.test_iceberg_sink import append, expire, publish, rows, table
 from tests.sinks.test_iceberg_sink import folder as folder
 from tests.sinks.test_iceberg_sink import sink as sink
+from tests.support.clock import clock
 from tests.support.iceberg_table import opened_in
 
 JANUARY = "interval-20260101T000000Z-20260201T000000Z"
@@ -173,12 +173,12 @@ def test_files_are_read_once_and_however_long_that_takes_before_the_clock_runs(
     if number:
         publish(at, 0)
     found, reading = list[str](), unrecorded.read
-    monkeypatch.setattr(iceberg_log, "PATIENCE_SECONDS", 0.5)
+    pass_by = clock(monkeypatch)
 
     def slow(of: Table, task: FileScanTask, *given: Any) -> Iterator[Any]:
         found.append(task.file.file_path)
         if len(found) == 1:
-            time.sleep(0.8)
+            pass_by(iceberg_log.PATIENCE_SECONDS)
             append(at)
         return reading(of, task, *given)
 
