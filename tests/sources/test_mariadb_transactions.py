@@ -167,6 +167,18 @@ def waiting(orders: OrdersInMariaDb, statement: str) -> Iterator[None]:
     running.join()
 
 
+def is_waited_for(opened: Any, orders: OrdersInMariaDb, statement: str) -> None:
+    """No row that comes while it runs is read before its own."""
+    source = opened(timestamp="updated_at")
+    orders.execute(BEFORE)
+    before = source.latest_offset(None)
+    with waiting(orders, statement):
+        orders.execute(INSERT)
+        assert source.has_new(before) is False
+        assert source.latest_offset(before) == before
+    assert orders.ids(source, before, source.latest_offset(before)) == [2, 3]
+
+
 @pytest.mark.parametrize(
     "statement",
     [
@@ -179,14 +191,7 @@ def test_a_statement_that_reads_for_long_before_it_writes_is_waited_for(
     opened: Any, orders: OrdersInMariaDb, statement: str
 ) -> None:
     """InnoDB lists it as no transaction yet, and its rows get the time at which it began."""
-    source = opened(timestamp="updated_at")
-    orders.execute(BEFORE)
-    before = source.latest_offset(None)
-    with waiting(orders, statement):
-        orders.execute(INSERT)
-        assert source.has_new(before) is False
-        assert source.latest_offset(before) == before
-    assert orders.ids(source, before, source.latest_offset(before)) == [2, 3]
+    is_waited_for(opened, orders, statement)
 
 
 @pytest.mark.parametrize(
@@ -199,17 +204,11 @@ def test_a_statement_that_reads_for_long_before_it_writes_is_waited_for(
 )
 def test_so_is_one_whose_trigger_reads_for_long(opened: Any, orders: OrdersInMariaDb, reads: str) -> None:
     """The server shows what the trigger does, and not the statement that will have written a row."""
-    source = opened(timestamp="updated_at")
-    orders.execute(BEFORE)
-    before = source.latest_offset(None)
     orders.execute(
         "CREATE TRIGGER slow BEFORE INSERT ON orders FOR EACH ROW BEGIN DECLARE found INT; "
         f"IF NEW.note = 'slow' THEN {reads}; END IF; END"
     )
-    with waiting(orders, "INSERT INTO orders (note) VALUES ('slow')"):
-        orders.execute(INSERT)
-        assert source.latest_offset(before) == before
-    assert orders.ids(source, before, source.latest_offset(before)) == [2, 3]
+    is_waited_for(opened, orders, "INSERT INTO orders (note) VALUES ('slow')")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime.batch import Batch
@@ -23,15 +23,7 @@ def of_wide_rows(batch: Batch, names: tuple[str, str] = ("rows", "tens")) -> Dat
 
     many = [F.lit(number).alias(f"c{number}") for number in range(30)]
     added = {"rows": F.col("id"), "tens": F.col("id") * 10}
-    first, second = (
-        batch.sources["orders"]
-        .select("id", *many, added[name].alias("added"))
-        .groupBy("id")
-        .agg(F.sum("added").alias("total"))
-        .select("id", F.lit(name).alias("of"), "total")
-        for name in names
-    )
-    return first.union(second)
+    return _sums(names, lambda name: batch.sources["orders"].select("id", *many, added[name].alias("added")))
 
 
 def of_wide_rows_turned_round(batch: Batch) -> DataFrame:
@@ -45,15 +37,8 @@ def of_many_values(batch: Batch, names: tuple[str, str] = ("rows", "tens")) -> D
 
     none = [F.lit(None).cast("long")] * 30
     added = {"rows": F.col("id"), "tens": F.col("id") * 10}
-    first, second = (
-        batch.sources["orders"]
-        .select("id", F.coalesce(*none, added[name]).alias("added"))
-        .groupBy("id")
-        .agg(F.sum("added").alias("total"))
-        .select("id", F.lit(name).alias("of"), "total")
-        for name in names
-    )
-    return first.union(second)
+    orders = batch.sources["orders"]
+    return _sums(names, lambda name: orders.select("id", F.coalesce(*none, added[name]).alias("added")))
 
 
 def of_many_values_turned_round(batch: Batch) -> DataFrame:
@@ -66,15 +51,7 @@ def of_functions(batch: Batch, names: tuple[str, str] = ("rows", "tens")) -> Dat
     from pyspark.sql import functions as F
 
     added = {"rows": F.udf(lambda id: id, "long"), "tens": F.udf(lambda id: id * 10, "long")}
-    first, second = (
-        batch.sources["orders"]
-        .select("id", added[name]("id").alias("added"))
-        .groupBy("id")
-        .agg(F.sum("added").alias("total"))
-        .select("id", F.lit(name).alias("of"), "total")
-        for name in names
-    )
-    return first.union(second)
+    return _sums(names, lambda name: batch.sources["orders"].select("id", added[name]("id").alias("added")))
 
 
 def of_functions_turned_round(batch: Batch) -> DataFrame:
@@ -225,15 +202,8 @@ def beside_two_files(batch: Batch, names: tuple[str, str] = ("rows", "tens")) ->
     """Two sums by id, of what a file of each says to a row."""
     from pyspark.sql import functions as F
 
-    first, second = (
-        batch.sources["orders"]
-        .crossJoin(F.broadcast(batch.spark.read.schema("times long").json(f"{os.environ[FILES]}/{name}.json")))
-        .groupBy("id")
-        .agg(F.sum("times").alias("total"))
-        .select("id", F.lit(name).alias("of"), "total")
-        for name in names
-    )
-    return first.union(second)
+    orders, files = batch.sources["orders"], batch.spark.read.schema("added long")
+    return _sums(names, lambda name: orders.crossJoin(F.broadcast(files.json(f"{os.environ[FILES]}/{name}.json"))))
 
 
 def beside_two_files_turned_round(batch: Batch) -> DataFrame:
@@ -322,3 +292,17 @@ def of_a_long_chain(batch: Batch) -> DataFrame:
         again = F.when(F.col("id") > step, F.col("id") * 2).otherwise(F.col("id") + step) % 1000
         rows = rows.withColumn("id", again)
     return rows.groupBy("id").count()
+
+
+def _sums(names: tuple[str, str], rows: Callable[[str], DataFrame]) -> DataFrame:
+    """Two sums by id.
+
+    :param rows: tells what each is of, by its name.
+    """
+    from pyspark.sql import functions as F
+
+    first, second = (
+        rows(name).groupBy("id").agg(F.sum("added").alias("total")).select("id", F.lit(name).alias("of"), "total")
+        for name in names
+    )
+    return first.union(second)

@@ -189,7 +189,7 @@ def test_operators_of_one_source_are_told_apart_by_what_spark_leaves_out_of_its_
 ) -> None:
     """Columns and values beyond the first 25, the code of functions and processors, and the place of files."""
     for name, times in (("rows", 1), ("tens", 10)):
-        (tmp_path / f"{name}.json").write_text(f'{{"times": {times}}}')
+        (tmp_path / f"{name}.json").write_text(f'{{"added": {times}}}')
     monkeypatch.setenv(FILES, str(tmp_path))
     world = InTurn(tmp_path, engine, f"tests.state.exchanged:{transform}")
     world.sources = ("orders",)
