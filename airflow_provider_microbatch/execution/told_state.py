@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -94,7 +94,15 @@ def named_as_now(state: Mapping[str, Any], names: SourceNames) -> Mapping[str, A
         "watermarks": {renamed(name, names.of): at for name, at in state.get("watermarks", {}).items()},
         "timed": [[renamed(name, names.of), *made] for name, *made in state.get("timed", ())],
         "places": places,
+        # Columns are told by digests of texts that have the names in them: who compares makes them by the former names.
+        "renamed": {names.of(name): name for name in _sources_of(state) if names.of(name) != name},
     }
+
+
+def _sources_of(state: Mapping[str, Any]) -> Iterator[str]:
+    for place in state.get("places", ()):
+        for sources, *_ in place:
+            yield from sources
 
 
 def _are_watermarks(value: object) -> bool:
@@ -113,7 +121,9 @@ def _are_places(value: object) -> bool:
 
 def _are_columns(value: object) -> bool:
     """Whether it is what :func:`.other_state.columns_told` tells."""
-    return isinstance(value, list) and all(isinstance(place, list) and all(map(_are_texts, place)) for place in value)
+    if not isinstance(value, list) or not all(isinstance(place, list) for place in value):
+        return False
+    return all(isinstance(names, list) and all(map(_are_texts, names)) for place in value for names in place)
 
 
 def _is_part(value: object) -> bool:

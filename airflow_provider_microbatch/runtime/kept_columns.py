@@ -6,8 +6,10 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
+from itertools import chain
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime.query_plan import PROCESSOR, below, each, keeps_state, source_of
@@ -17,29 +19,33 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_AS_THEY_ARE: Mapping[str, str] = MappingProxyType({})
 _BETWEEN = "\x1f"
 _ID = r"#(\d+)L?(?:-T\d+ms)?"
 _COLUMN = re.compile(rf"[\w.$]*{_ID}")
 """A column in Spark's text: its id, with the name before it as far as that is a word."""
 _LAST = re.compile(rf"{_ID}$")
 _DEFINED = re.compile(rf"(.*) AS .*{_ID}", re.DOTALL)
+_NUMBER = re.compile(r"-?\d+")
+_DIGITS = str.maketrans("0123456789", "ghijklmnop")
 _IN_ORDER = 4
 """More columns of a deduplication are in another order in each version of Spark, whichever they are given in."""
 _LONGEST = 1000
 """Characters of a column's definition that are told as they are."""
 
 
-def kept_columns(result: DataFrame) -> list[list[list[str]]] | None:
+def kept_columns(result: DataFrame, *, called: Mapping[str, str] = _AS_THEY_ARE) -> list[list[list[str]]] | None:
     """Of the operators that keep state, in the order of the plan: the columns by which they do so, in lists of those of
     which one may be taken for another. None where Spark cannot say: then no change of an order is seen.
 
     :param result: the frame that the transform made of the streams.
+    :param called: names by which sources go in what is told, by the names that they have, where these are others.
     """
     try:
         planned = result._jdf.queryExecution()
         # As Spark runs it: a join keeps no column that nobody reads, and sums lie in the order in which they are shown.
         whole = planned.sparkSession().sessionState().optimizer().execute(planned.analyzed().clone())
-        names = _Names(whole)
+        names = _Names(whole, called)
         return [names.kept_by(node) for node in below(whole) if keeps_state(node)]
     except Exception as error:  # any of Spark's rules: a batch is made without this look
         log.warning("By which columns state is kept cannot be told, nor whether they change their order: %s", error)
@@ -51,27 +57,24 @@ class _Names:
     Spark's optimizer gives, or a transform, say nothing.
 
     :param whole: the plan.
+    :param called: see :func:`kept_columns`.
     """
 
-    def __init__(self, whole: Any) -> None:
+    def __init__(self, whole: Any, called: Mapping[str, str]) -> None:
         self._known = dict[str, str]()
         self._made = dict[str, str]()
         self._beside = dict[str, list[str]]()
         """Of a union, which has the ids of its first branch, the columns of the others."""
         uses = Counter[str]()
         for node in below(whole):
-            kind, source = node.getClass().getSimpleName(), source_of(node)
+            self._made |= _made_by(node)
+            source = source_of(node)
             if source is not None:
+                source = called.get(source, source)
                 uses[source] += 1
                 stream = source if uses[source] == 1 else f"{source} {uses[source]}"
                 self._known |= {id: f"{name}~{stream}" for name, id in _named_in(node.output())}
-            elif kind == "Project":
-                found = map(_DEFINED.fullmatch, _told(node.projectList()).split(_BETWEEN))
-                self._made |= {one[2]: one[1] for one in found if one is not None}
-            elif kind.endswith("EvalPython"):
-                ids = (id for _, id in _named_in(node.resultAttrs()))
-                self._made |= zip(ids, _told(node.udfs()).split(_BETWEEN), strict=False)
-            elif kind == "Union":
+            elif node.getClass().getSimpleName() == "Union":
                 first, *others = (child.output() for child in each(node.children()))
                 same = zip(*(_told(columns).split(_BETWEEN) for columns in others), strict=True)
                 for (_, id), beside in zip(_named_in(first), same, strict=False):
@@ -84,8 +87,10 @@ class _Names:
             left, right = node.left().output(), node.right().output()
             return [self._texts(left), self._texts(right), list(self._equal_in(node))]
         if kind == "Aggregate":
-            made = (one for each_made in each(node.aggregateExpressions()) for one in _aggregates_in(each_made))
-            return [self._texts(node.groupingExpressions()), _once(map(self._text, made))]
+            made = dict[str, Any]()
+            for one in chain.from_iterable(map(_aggregates_in, each(node.aggregateExpressions()))):
+                made.setdefault(str(one.canonicalized()), one)  # those that say the same are one for Spark
+            return [self._texts(node.groupingExpressions()), _once(map(self._text, made.values()))]
         if kind.startswith("Deduplicate"):
             keys = self._texts(node.keys())
             return [keys] if len(keys) <= _IN_ORDER else []
@@ -111,12 +116,12 @@ class _Names:
             # Whichever branch comes first: rows of each are kept by the same columns.
             told = f"union({'|'.join(sorted({told, *map(self._named, beside)}))})"
         # Kept, since a column may be made of others many times over.
-        self._known[id] = told if len(told) <= _LONGEST else sha256(told.encode()).hexdigest()
+        self._known[id] = told if len(told) <= _LONGEST else _shortened(told)
         return self._known[id]
 
     def _equal_in(self, join: Any) -> Iterator[str]:
         """What a join's condition says to be equal: the keys of both sides, in their order."""
-        left = join.left().outputSet()
+        left, right = join.left().outputSet(), join.right().outputSet()
         for one in _all_of(join.condition().get() if join.condition().isDefined() else None):
             if one.getClass().getSimpleName() in ("EqualTo", "EqualNullSafe"):
                 sides = [one.left(), one.right()]
@@ -124,7 +129,30 @@ class _Names:
                     continue
                 if not sides[0].references().subsetOf(left):
                     sides.reverse()
-                yield " = ".join(map(self._text, sides))
+                # What takes columns of both sides is looked at when a row is found, and is no key.
+                if sides[0].references().subsetOf(left) and sides[1].references().subsetOf(right):
+                    yield " = ".join(map(self._text, sides))
+
+
+def _made_by(node: Any) -> Iterator[tuple[str, str]]:
+    """Ids of the columns that a node makes, and Spark's text of what it makes them of."""
+    kind = node.getClass().getSimpleName()
+    if kind in ("Project", "Aggregate"):
+        defined = _told(node.projectList() if kind == "Project" else node.aggregateExpressions())
+        yield from ((one[2], one[1]) for one in map(_DEFINED.fullmatch, defined.split(_BETWEEN)) if one is not None)
+    elif kind == "Generate":
+        for turn, (_, id) in enumerate(_named_in(node.generatorOutput())):
+            yield id, f"{node.generator().toString()} at {turn}"
+    elif kind == "Expand":
+        passed = {id for _, id in _named_in(node.child().output())}
+        rows = (_told(row).split(_BETWEEN) for row in each(node.projections()))
+        for (_, id), *column in zip(_named_in(node.output()), *rows, strict=True):
+            if id not in passed:
+                # By each set of columns to group by the same, or null.
+                yield id, f"one of {'|'.join(one for one in dict.fromkeys(column) if one != 'null')}"
+    elif kind.endswith("EvalPython"):
+        ids = (id for _, id in _named_in(node.resultAttrs()))
+        yield from zip(ids, _told(node.udfs()).split(_BETWEEN), strict=False)
 
 
 def _all_of(condition: Any) -> Iterator[Any]:
@@ -143,6 +171,18 @@ def _aggregates_in(expression: Any) -> Iterator[Any]:
         return
     for child in each(expression.children()):
         yield from _aggregates_in(child)
+
+
+def without_numbers(text: str) -> str:
+    """A column, whatever a transform writes of the batch's own values into it, Spark of the time of day, or PySpark to
+    number the variables of lambda functions."""
+    return _NUMBER.sub("", text)
+
+
+def _shortened(told: str) -> str:
+    """Digits by all of it, and letters by what stays without its numbers: so do the letters."""
+    whole, bare = (sha256(text.encode()).hexdigest() for text in (told, without_numbers(told)))
+    return f"{int(whole, 16)}{bare.translate(_DIGITS)}"
 
 
 def _once(texts: Iterator[str]) -> list[str]:

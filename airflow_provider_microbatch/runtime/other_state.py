@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any, NoReturn
 
 from airflow_provider_microbatch.runtime.failure import BatchFailure
+from airflow_provider_microbatch.runtime.kept_columns import without_numbers
 from airflow_provider_microbatch.runtime.query_plan import digest_of, keeps_state
 
 _CODES = (
@@ -86,11 +87,10 @@ def refuse_moved_columns(before: Sequence[Any], now: Sequence[Sequence[Sequence[
     :raises BatchFailure: naming two of the columns, and the way on.
     """
     for was, is_now in zip(before, now, strict=False):
-        for digests, names in zip(was, is_now, strict=False):
-            called = {digest_of(name): name for name in names}
-            at = _first_moved([[one] for one in digests], [[one] for one in called])
-            if at is not None:
-                here, there = (called[one].replace("~", " of ") for one in (list(called)[at[1]], digests[at[0]]))
+        for told, names in zip(was, is_now, strict=False):
+            moved = _moved_columns(told, names)
+            if moved is not None:
+                here, there = (name.replace("~", " of ") for name in moved)
                 raise _refusal(
                     f"the transform keeps state by {here!r} where the batches before had {there!r}, and what is kept "
                     "of one would be taken for the other's: grouping columns, aggregates, keys, or columns of a join's "
@@ -98,9 +98,25 @@ def refuse_moved_columns(before: Sequence[Any], now: Sequence[Sequence[Sequence[
                 )
 
 
-def columns_told(columns: Sequence[Sequence[Sequence[str]]]) -> list[list[list[str]]]:
-    """The columns of a query's operators, as a batch tells them to the next one: there may be many."""
-    return [[list(map(digest_of, names)) for names in place] for place in columns]
+def columns_told(columns: Sequence[Sequence[Sequence[str]]]) -> list[list[list[list[str]]]]:
+    """The columns of a query's operators, as a batch tells them to the next one: there may be many. Of each: digests of
+    all of it, and of what is there without its numbers, of which some may be the batch's own."""
+    return [[list(map(_digests_of, names)) for names in place] for place in columns]
+
+
+def _moved_columns(before: Sequence[Sequence[str]], names: Sequence[str]) -> tuple[str, str] | None:
+    """The column of now and that of before in the first place at which their order differs; None for none."""
+    digests = list(map(_digests_of, names))
+    for level in range(min((len(one) for one in [*before, *digests]), default=0)):
+        then, here = ([[one[level]] for one in told] for told in (before, digests))
+        at = _first_moved(then, here)
+        if at is not None:
+            return names[at[1]], names[here.index(then[at[0]])]
+    return None
+
+
+def _digests_of(column: str) -> list[str]:
+    return [digest_of(column), digest_of(without_numbers(column))]
 
 
 def _all_sources(places: Sequence[Any]) -> frozenset[str]:

@@ -167,12 +167,13 @@ def run_query(
         refuse_first_operator(planned.nodes)
     with planned.told_in_full():
         places, kept = planned.places(), kept_columns(result)
+        as_before = kept_columns(result, called=was["renamed"]) if was.get("renamed") else kept
         streams = streams_of(planned, was.get("timed", []))
     refuse_moved_state(was.get("places", []), places)
     # Each version of Spark has its own order of some.
     columns = was.get("columns", []) if was.get("sparkVersion") == spark.version else []
-    if kept is not None:
-        refuse_moved_columns(columns, kept)
+    if kept is not None and as_before is not None:
+        refuse_moved_columns(columns, as_before)
         columns = columns_told(kept)
     with failing_as("runtime"):
         # The first batch changes all state anyway; a state taken over from a streaming query has its snapshots at other

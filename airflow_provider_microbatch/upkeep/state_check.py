@@ -40,6 +40,7 @@ def check_state(checkpoint: Checkpoint, recorded: Recorded) -> Iterator[Finding]
         if what is not None and sinks:
             message = f"files of the state that batch {key} has left, and that the next batch goes on from, {what}."
             repair = "Bring the files back."
-            with suppress(CannotTell):  # of an earlier batch, which may be one to go back to
+            # Of an earlier batch, to which one may go back, or of a log on the way: this is told all the same.
+            with suppress(CannotTell, CheckpointError, SinkError, OSError):
                 repair += f" If nobody has them: {way_on(kept, sinks[0], number=number, is_gone=True)}."
             yield Finding(kind="state", where=where, message=message, repair=repair)

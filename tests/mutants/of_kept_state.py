@@ -6,6 +6,7 @@ from tests.mutants.mutation import Mutation
 
 KEPT = "tests/state/test_kept_state.py"
 LOST = "tests/state/test_lost_state.py"
+COLUMNS = "tests/state/test_kept_columns.py"
 
 MUTATIONS = [
     Mutation(
@@ -207,5 +208,37 @@ MUTATIONS = [
         old="    if way is not None and way.to == key.id - 1:\n",
         new="    if True:\n",
         tests=(KEPT,),
+    ),
+    Mutation(
+        name="a column is another one in each batch that writes its number into it",
+        why="such columns change their order unseen: what is kept of one is taken for the other's",
+        file="runtime/other_state.py",
+        old="    return [digest_of(column), digest_of(without_numbers(column))]",
+        new="    return [digest_of(column)]",
+        tests=(COLUMNS,),
+    ),
+    Mutation(
+        name="what an array is taken apart to goes by the names that a transform gives",
+        why="two of them change places under these names unseen: what is kept of one is taken for the other's",
+        file="runtime/kept_columns.py",
+        old='    elif kind == "Generate":',
+        new='    elif kind == "Nothing":',
+        tests=(COLUMNS,),
+    ),
+    Mutation(
+        name="any equality in a join's condition is a key of both sides",
+        why="who says the same in another order has to begin anew",
+        file="runtime/kept_columns.py",
+        old="                if sides[0].references().subsetOf(left) and sides[1].references().subsetOf(right):",
+        new="                if True:",
+        tests=(COLUMNS,),
+    ),
+    Mutation(
+        name="columns of a renamed source are others",
+        why="they change their order with its name unseen: what is kept of one is taken for the other's",
+        file="execution/told_state.py",
+        old="for name in _sources_of(state) if names.of(name) != name}",
+        new="for name in _sources_of(state) if names.of(name) == name}",
+        tests=("tests/state/test_two_streams.py",),
     ),
 ]

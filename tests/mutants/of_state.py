@@ -84,7 +84,7 @@ MUTATIONS = [
         name="columns of one type may change their order",
         why="what is kept by one is read as the other's: rows are lost, and wrong, in green",
         file="runtime/other_state.py",
-        old="            if at is not None:\n                here, there",
+        old="            if moved is not None:\n                here, there",
         new="            if False:\n                here, there",
         tests=("tests/state/test_moved_state.py",),
     ),

@@ -198,6 +198,19 @@ def sums_of_sides_turned_round(batch: Batch) -> DataFrame:
     return sums_of_sides(batch, turned=True)
 
 
+def sums_by_name(batch: Batch) -> DataFrame:
+    """A sum of each of two streams that are joined, in the order of their names."""
+    from pyspark.sql import functions as F
+
+    (other,) = set(batch.sources) - {"payments"}
+    first, second = (
+        batch.sources[name].withWatermark("at", "30 seconds").selectExpr("at", f"id AS {name}")
+        for name in ("payments", other)
+    )
+    sums = [F.sum(name).alias(f"sum{turn}") for turn, name in enumerate(sorted(batch.sources))]
+    return first.join(second, "at").groupBy(F.window("at", "1 minute")).agg(*sums)
+
+
 def beside_two_files(batch: Batch, names: tuple[str, str] = ("rows", "tens")) -> DataFrame:
     """Two sums by id, of what a file of each says to a row."""
     from pyspark.sql import functions as F

@@ -212,26 +212,32 @@ def test_operators_of_one_source_are_told_apart_by_what_spark_leaves_out_of_its_
         "of_two_sums",
         "once_by_two_columns",
         "met_by_two_columns",
-        "met_with_columns",
-        "sums_of_sides",
-        "by_two_made",
-        "of_two_fields",
-        "of_filled_columns",
     ],
 )
 def test_columns_of_one_type_that_change_their_order_are_refused(
     tmp_path: Path, engine: SessionEngine, transform: str
 ) -> None:
-    """Spark reads what is kept by their places, and compares their types."""
+    """Spark reads what is kept by their places, and compares their types. Others in ``test_kept_columns.py``."""
     world = InTurn(tmp_path, engine, f"tests.state.exchanged:{transform}")
     world.sources = ("orders",)
-    world.options["output_mode"] = "append" if transform.startswith(("met", "once", "sums")) else "update"
+    world.options["output_mode"] = "append" if transform.startswith(("met", "once")) else "update"
     world.lands("orders", (1, "00:00"))
     world.transform = f"tests.state.exchanged:{transform}_turned_round"
     with pytest.raises(TransformError, match="have changed their order"):
         world.lands("orders", (11, "00:10"))
     world.transform = f"tests.state.exchanged:{transform}"
     world.rests()
+
+
+def test_columns_that_change_their_order_with_the_name_of_a_source_are_refused(
+    tmp_path: Path, engine: SessionEngine
+) -> None:
+    world = InTurn(tmp_path, engine, "tests.state.exchanged:sums_by_name")
+    world.lands("orders", (1, "00:00"))
+    assert main(["rename-source", str(tmp_path / "checkpoint"), "orders", "sales"]) == 0
+    world.sources = ("sales", "payments")
+    with pytest.raises(TransformError, match=r"sum\(id of orders\).*changed their order"):
+        world.lands("payments", (1, "00:00"))
 
 
 def test_columns_that_are_shown_in_another_order_are_kept_as_they_were(tmp_path: Path, engine: SessionEngine) -> None:

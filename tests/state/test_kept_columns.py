@@ -1,0 +1,208 @@
+"""Columns by which state is kept, looked at in Spark's plan alone: whose order has changed, and who is only said anew.
+
+That Spark mixes the rows of those that change places, ``test_two_streams.py`` holds on batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_provider_microbatch.runtime.failure import BatchFailure
+from airflow_provider_microbatch.runtime.kept_columns import kept_columns
+from airflow_provider_microbatch.runtime.other_state import columns_told, refuse_moved_columns
+from airflow_provider_microbatch.runtime.query_plan import SOURCE, Query
+from tests.state import exchanged
+from tests.support.local_spark import local_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+SCHEMA = "id long, other long, at timestamp, some array<long>, more array<long>"
+
+
+@dataclass(frozen=True)
+class Looked:
+    """A batch that is looked at, as far as these transforms ask for it."""
+
+    sources: Mapping[str, DataFrame]
+    id: int
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    with local_spark() as session:
+        yield session
+
+
+def batch_of(spark: SparkSession, folder: Path, *names: str, id: int = 7) -> Looked:
+    """A batch of empty sources."""
+    for name in names:
+        (folder / name).mkdir(exist_ok=True)
+    read = {name: spark.readStream.schema(SCHEMA).option(SOURCE, name).json(str(folder / name)) for name in names}
+    return Looked(read, id)
+
+
+def look(frame: DataFrame, **called: str) -> list[list[list[str]]]:
+    """The columns of a query, as its batch finds them."""
+    with Query(frame).told_in_full():
+        found = kept_columns(frame, called=called)
+    assert found is not None
+    assert any(names for place in found for names in place)
+    return found
+
+
+def of_lambdas(batch: Looked, *, turned: bool = False) -> DataFrame:
+    """Two sums of what a lambda function makes of an array; PySpark numbers its variables as they come."""
+    from pyspark.sql import functions as F
+
+    columns = ["more", "some"] if turned else ["some", "more"]
+    sums = [F.sum(F.aggregate(name, F.lit(0).cast("long"), lambda a, x: a + x)).alias(name) for name in columns]
+    return batch.sources["orders"].groupBy("id").agg(*sums)
+
+
+def of_the_batch(batch: Looked, *, turned: bool = False) -> DataFrame:
+    """Two sums by what each batch writes into them."""
+    from pyspark.sql import functions as F
+
+    columns = ["other", "id"] if turned else ["id", "other"]
+    return batch.sources["orders"].groupBy("at").agg(*(F.sum(F.col(name) + batch.id).alias(name) for name in columns))
+
+
+def of_the_clock(batch: Looked, *, turned: bool = False) -> DataFrame:
+    """Two sums by the time of day, which Spark's optimizer writes into them."""
+    from pyspark.sql import functions as F
+
+    columns = ["other", "id"] if turned else ["id", "other"]
+    return (
+        batch.sources["orders"].groupBy("at").agg(*(F.sum(F.expr(f"unix_micros(now()) - {name}")) for name in columns))
+    )
+
+
+def of_the_batch_at_length(batch: Looked, *, turned: bool = False) -> DataFrame:
+    """The same, of texts that are too long to be told as they are."""
+    from pyspark.sql import functions as F
+
+    columns = ["other", "id"] if turned else ["id", "other"]
+    steps = " + ".join(f"abs({{0}} * {number})" for number in range(100))
+    made = [F.expr(steps.format(f"({name} + {batch.id})")).alias(f"{name}s") for name in columns]
+    return (
+        batch.sources["orders"]
+        .select("at", *made)
+        .groupBy("at")
+        .agg(*(F.sum(f"{name}s").alias(name) for name in columns))
+    )
+
+
+def by_exploded(batch: Looked, *, turned: bool = False) -> DataFrame:
+    """Rows by elements of two arrays, under names that stay where they are."""
+    from pyspark.sql import functions as F
+
+    first, second = ("more", "some") if turned else ("some", "more")
+    one = batch.sources["orders"].select(F.explode(first).alias("x"), second)
+    return one.select("x", F.explode(second).alias("y")).groupBy("x", "y").count()
+
+
+def by_aggregates(batch: Looked, *, turned: bool = False) -> DataFrame:
+    """Windows by two sums of theirs, under names that stay where they are."""
+    from pyspark.sql import functions as F
+
+    names = ["y", "x"] if turned else ["x", "y"]
+    sums = [F.sum(column).alias(name) for column, name in zip(("id", "other"), names, strict=True)]
+    by_minute = batch.sources["orders"].withWatermark("at", "1 minute").groupBy(F.window("at", "1 minute")).agg(*sums)
+    return by_minute.groupBy("window", "x", "y").count()
+
+
+def by_cube(batch: Looked, *, turned: bool = False) -> DataFrame:
+    """Rows by two columns and by each of them, under names that stay where they are."""
+    first, second = ("other", "id") if turned else ("id", "other")
+    return batch.sources["orders"].selectExpr(f"{first} AS x", f"{second} AS y").cube("x", "y").count()
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        of_lambdas,
+        of_the_batch,
+        of_the_clock,
+        of_the_batch_at_length,
+        by_exploded,
+        by_aggregates,
+        by_cube,
+        exchanged.met_with_columns,
+        exchanged.sums_of_sides,
+        exchanged.by_two_made,
+        exchanged.of_two_fields,
+        exchanged.of_filled_columns,
+    ],
+    ids=lambda transform: transform.__name__,
+)
+def test_an_exchange_is_seen_whatever_the_columns_are_made_by(
+    spark: SparkSession, tmp_path: Path, transform: Any
+) -> None:
+    before = columns_told(look(transform(batch_of(spark, tmp_path, "orders"))))
+    next_batch = batch_of(spark, tmp_path, "orders", id=8)
+    refuse_moved_columns(before, look(transform(next_batch)))
+    with pytest.raises(BatchFailure, match="have changed their order"):
+        refuse_moved_columns(before, look(transform(next_batch, turned=True)))
+
+
+def test_names_of_exploded_columns_may_be_exchanged_where_the_grouping_follows(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    from pyspark.sql import functions as F
+
+    def by(x: str, y: str) -> DataFrame:
+        one = batch_of(spark, tmp_path, "orders").sources["orders"].select(F.explode("some").alias(x), "more")
+        return one.select(x, F.explode("more").alias(y)).groupBy(x, y).count()
+
+    refuse_moved_columns(columns_told(look(by("x", "y"))), look(by("y", "x")))
+
+
+def test_what_is_equal_in_a_join_and_no_key_may_be_said_in_any_order(spark: SparkSession, tmp_path: Path) -> None:
+    from pyspark.sql import functions as F
+
+    def join(*conditions: str) -> DataFrame:
+        orders, payments = (batch_of(spark, tmp_path, name).sources[name] for name in ("orders", "payments"))
+        return orders.alias("a").join(payments.alias("b"), F.expr(" AND ".join(conditions))).select("a.id")
+
+    said = "a.id = b.id", "b.other = a.other + b.id"
+    refuse_moved_columns(columns_told(look(join(*said))), look(join(*reversed(said))))
+
+
+def test_two_aggregates_that_say_the_same_are_one(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark keeps one sum for both."""
+    from pyspark.sql import functions as F
+
+    def sums(*made: str) -> DataFrame:
+        of = (F.expr(f"sum({one})").alias(f"sum{turn}") for turn, one in enumerate(made))
+        return batch_of(spark, tmp_path, "orders").sources["orders"].groupBy("at").agg(*of)
+
+    refuse_moved_columns(columns_told(look(sums("id + other", "other + id"))), look(sums("other + id", "id + other")))
+
+
+def test_columns_that_change_their_order_with_the_name_of_their_source_are_seen(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    from pyspark.sql import functions as F
+
+    def sums(*names: str) -> DataFrame:
+        """A sum of each, in the order of their names."""
+        batch = batch_of(spark, tmp_path, *names)
+        first, second = (
+            batch.sources[name].withWatermark("at", "1 minute").selectExpr("id", "at", f"other AS {name}")
+            for name in names
+        )
+        both = first.join(second, ["id", "at"])
+        return both.groupBy(F.window("at", "1 minute")).agg(*(F.sum(name).alias(name) for name in sorted(names)))
+
+    before = columns_told(look(sums("orders", "payments")))
+    refuse_moved_columns(before, look(sums("accounts", "payments"), accounts="orders"))
+    with pytest.raises(BatchFailure, match=r"other of payments.* had .*other of orders"):
+        refuse_moved_columns(before, look(sums("sales", "payments"), sales="orders"))
