@@ -34,6 +34,22 @@ MUTATIONS = [
         tests=(COPIED_DELTA, COPIED_ICEBERG),
     ),
     Mutation(
+        name="a table has a batch though all were taken out",
+        why="rows that were copied there are not looked for, and batches come in beside them",
+        file="sinks/delta/log.py",
+        old="any(self.number(key) is not None for key in likely)",
+        new="any(self._told(key) is not None for key in likely)",
+        tests=(COPIED_DELTA,),
+    ),
+    Mutation(
+        name="whether a batch is in is asked at each try of a commit",
+        why="others commit meanwhile, and the publish is outrun again and again",
+        file="sinks/delta/table.py",
+        old="asked if is_asked else self._asked(",
+        new="asked or self._asked(",
+        tests=(COPIED_DELTA,),
+    ),
+    Mutation(
         name="it looks for rows of its own lane alone",
         why="the first batch of each other lane comes beside its rows",
         file="sinks/placed/unrecorded.py",

@@ -20,13 +20,16 @@ from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks import OpenSink
 from airflow_provider_microbatch.sinks.delta import log as delta_log
 from airflow_provider_microbatch.sinks.delta import unrecorded
+from airflow_provider_microbatch.sinks.delta.log import DeltaLog
 from airflow_provider_microbatch.sinks.placed.data_files import FolderFiles
+from airflow_provider_microbatch.sinks.placed.records import FolderRecords
 from tests.sinks.delta_stages import write_delta_stage
 from tests.sinks.delta_world import opened, publish, rows, table
 from tests.sinks.delta_world import root as root
 from tests.sinks.delta_world import sink as sink
 from tests.sinks.stages import batch_of, expect
 from tests.support.clock import clock
+from tests.support.interrupted import interrupted
 
 JANUARY = "interval-20260101T000000Z-20260201T000000Z"
 FEBRUARY = "interval-20260201T000000Z-20260301T000000Z"
@@ -204,6 +207,15 @@ def test_rows_that_are_put_in_later_are_found_too(sink: OpenSink, root: Path) ->
     is_refused(sink, root, 7)
 
 
+def test_those_of_later_batches_are_found_where_all_batches_were_taken_out(sink: OpenSink, root: Path) -> None:
+    publish(sink, 6)
+    assert sink.withdraw(expect(BatchKey("live", 6)), 1)
+    untold(root, {"live": [8]})
+    with pytest.raises(SinkError, match="3 rows of batch live/8, and its log has no record of it"):
+        publish(sink, 7)
+    assert rows(root) == {(8, 1): 3}
+
+
 def test_rows_of_nobody_and_of_other_batches_are_in_nobodys_way(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those between them, in a file of several; a file of nobody's rows is not even opened."""
     table(copy).delete("batch_id = 6")
@@ -227,6 +239,22 @@ def test_what_is_made_for_the_first_time_in_a_table_of_ours_is_not_looked_for(
     monkeypatch.setattr(unrecorded, "files_with", None)
     publish(sink, 7)
     assert rows(root) == {(6, 1): 6, (7, 1): 3}
+
+
+def test_whether_a_batch_is_in_is_asked_once_however_often_others_commit(
+    sink: OpenSink, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where none of a lane is in, the lanes are listed for it, and others were first again."""
+    publish(sink, 6)
+    one = table(root).to_pyarrow_table().slice(0, 1)
+    key, listed, lanes = BatchKey(JANUARY, 0), list[object](), FolderRecords.lanes
+    write_delta_stage(sink, 1, batch=batch_of(key))
+    monkeypatch.setattr(FolderRecords, "lanes", lambda self: (listed.append(self), lanes(self))[1])
+    monkeypatch.setattr(sink, "_check_kept", lambda snapshot: None)  # it lists them, too
+    with interrupted(monkeypatch, DeltaLog, "commit", lambda: write_deltalake(str(root), one, mode="append")):
+        sink.publish(expect(key), 1)
+    assert len(listed) == 1
+    assert rows(root) == {(6, 1): 4, (0, 1): 3}
 
 
 def test_a_stray_folder_beside_those_of_lanes_is_none_of_them(sink: OpenSink, root: Path) -> None:

@@ -50,7 +50,7 @@ def asked_by(batch: ExpectedBatch, epoch: int, *, is_new: Callable[[], bool]) ->
     attempt that is not the first asks, for rows of its batch that somebody has put in by hand: to ask of each new
     batch, all files would be gone through.
 
-    :param is_new: whether the table never had a batch.
+    :param is_new: whether the table has no batch yet.
     """
     own = batch.key
 
