@@ -74,6 +74,22 @@ MUTATIONS = [
         tests=(COPIED_ICEBERG,),
     ),
     Mutation(
+        name="rows of a batch of which a Delta table has a record are looked for",
+        why="a rewind, or a clear, reads all that it is about to take out",
+        file="sinks/delta/unrecorded.py",
+        old="        if asked.only is not None and snapshot.has_had(asked.only):\n",
+        new="        if False:\n",
+        tests=(COPIED_DELTA,),
+    ),
+    Mutation(
+        name="rows of a batch of which an Iceberg table has a record are looked for",
+        why="a rewind, or a clear, reads all that it is about to take out",
+        file="sinks/iceberg/opened.py",
+        old="if look.head is None or (asked.only is not None and self._number(look, asked.only) is not None):",
+        new="if look.head is None:",
+        tests=(COPIED_ICEBERG,),
+    ),
+    Mutation(
         name="a file is opened again for each batch that is asked for",
         why="a rewind opens all files as often as it has batches",
         file="sinks/delta/unrecorded.py",

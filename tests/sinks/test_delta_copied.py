@@ -191,9 +191,26 @@ def test_files_are_opened_once_and_however_long_that_takes_before_the_clock_runs
     assert rows(root)[number, 2] == 3
 
 
+def files_opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    found, source = list[str](), FolderFiles.source
+    monkeypatch.setattr(FolderFiles, "source", lambda self, path: (found.append(path), source(self, path))[1])
+    return found
+
+
+def test_for_a_batch_on_record_no_file_is_opened(sink: OpenSink, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rewind read all that it was about to take out."""
+    for number in (5, 6, 7):
+        publish(sink, number)
+    assert sink.withdraw(expect(BatchKey("live", 5)), 1)
+    write_deltalake(str(root), table(root).to_pyarrow_table(), mode="overwrite")
+    found = files_opened(monkeypatch)
+    for number in (5, 6, 7):
+        assert sink.unrecorded(expect(BatchKey("live", number)), []) is None
+    assert found == []
+
+
 def test_a_file_is_opened_once_for_all_batches_that_are_asked_for(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    at, opened_files, source = opened(copy), list[str](), FolderFiles.source
-    monkeypatch.setattr(FolderFiles, "source", lambda self, path: (opened_files.append(path), source(self, path))[1])
+    at, opened_files = opened(copy), files_opened(monkeypatch)
     for number in (5, 6, 7):
         assert "3 rows" in str(at.unrecorded(expect(BatchKey("live", number)), []))
     assert len(opened_files) == 1
@@ -222,12 +239,11 @@ def test_rows_of_nobody_and_of_other_batches_are_in_nobodys_way(copy: Path, monk
     publish(opened(copy), 8)
     nobodys = {"id": [1], "epoch": [9], "lane": pa.array([None], pa.string()), "batch_id": pa.array([None], pa.int64())}
     write_deltalake(str(copy), pa.table(nobodys), mode="append")
-    opened_files, source = set[str](), FolderFiles.source
-    monkeypatch.setattr(FolderFiles, "source", lambda self, path: (opened_files.add(path), source(self, path))[1])
+    opened_files = files_opened(monkeypatch)
     assert opened(copy).unrecorded(expect(BatchKey("live", 6)), []) is None
     publish(opened(copy), 6, epoch=2)
     assert rows(copy) == Counter({(5, 1): 3, (6, 2): 3, (7, 1): 3, (8, 1): 3, (None, 9): 1})
-    assert len([path for path in opened_files if not path.startswith("microbatch/")]) == 1
+    assert len({path for path in opened_files if not path.startswith("microbatch/")}) == 1
 
 
 def test_what_is_made_for_the_first_time_in_a_table_of_ours_is_not_looked_for(

@@ -21,6 +21,7 @@ from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.iceberg import log as iceberg_log
 from airflow_provider_microbatch.sinks.iceberg import unrecorded
 from airflow_provider_microbatch.sinks.iceberg.opened import OpenIceberg
+from airflow_provider_microbatch.sinks.iceberg.unrecorded import RowsInFiles
 from tests.sinks.delta_stages import write_delta_stage
 from tests.sinks.stages import batch_of, expect
 from tests.sinks.test_iceberg_sink import append, expire, publish, rows, table
@@ -195,6 +196,15 @@ def test_a_file_is_read_once_for_all_batches_that_are_asked_for(
     for number in (5, 6, 7):
         assert "3 rows" in str(copy.unrecorded(expect(BatchKey("live", number)), []))
     assert len(found) == 1
+
+
+def test_for_a_batch_on_record_no_file_is_read(sink: OpenIceberg, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rewind read all that it was about to take out."""
+    for number in (6, 7):
+        publish(sink, number)
+    monkeypatch.setattr(RowsInFiles, "of", None)
+    for number in (6, 7):
+        assert sink.unrecorded(expect(BatchKey("live", number)), []) is None
 
 
 def test_rows_that_are_put_back_after_their_batch_was_taken_out_are_found_too(sink: OpenIceberg) -> None:

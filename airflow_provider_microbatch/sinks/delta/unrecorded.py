@@ -30,7 +30,9 @@ class LooksForCopies(LooksForRows):
 
     def _unrecorded(self, snapshot: Snapshot, asked: Asked) -> str | None:
         """Rows of such batches, in words; None if there are none. What was taken out, and is there again, was put back:
-        see :meth:`came_back`."""
+        see :meth:`came_back`. What is on record is never read: a rewind would read all that it is about to take out."""
+        if asked.only is not None and snapshot.has_had(asked.only):
+            return None
         files = list(files_with(snapshot, asked.only, but=asked.passed))
         found = Counter[BatchKey]()
         for path, may_have in files:
