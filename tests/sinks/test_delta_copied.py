@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import Field, write_deltalake
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
@@ -167,10 +167,11 @@ def test_rows_that_are_put_in_by_hand_are_found_in_a_file_that_tells_of_no_lane(
 def test_files_are_opened_once_and_however_long_that_takes_before_the_clock_runs(
     root: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """Of an adopted table, and of one of which a batch is made again. Others committed meanwhile, so each try was
-    outrun, and the next process began at the first file."""
+    """Of a table that has got our columns, and of one of which a batch is made again. Others committed meanwhile, so
+    each try was outrun, and the next process began at the first file."""
     for one in range(3):
         write_deltalake(str(root), pa.table({"id": [one]}), mode="append")
+    table(root).alter.add_columns([Field("lane", "string"), Field("batch_id", "long")])
     if number:
         publish(opened(root, schema_policy="add_columns"), 0)
     old = {path.name for path in root.glob("*.parquet")}
@@ -189,6 +190,35 @@ def test_files_are_opened_once_and_however_long_that_takes_before_the_clock_runs
     theirs = [path for path in opened_files if not path.startswith("microbatch/")]
     assert len(theirs) == len(set(theirs)) >= len(old)
     assert rows(root)[number, 2] == 3
+
+
+def of_live(*ids: int) -> pa.Table:
+    made = [{"id": row, "epoch": 1, "lane": "live", "batch_id": id} for id in ids for row in range(3)]
+    return pa.Table.from_pylist(made)
+
+
+def test_before_a_first_batch_a_file_without_rows_that_are_asked_for_is_not_opened(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint that went on in a copy opened each file of it, of which the statistics told that all is past."""
+    for id in range(5):
+        write_deltalake(str(root), of_live(id), mode="append")
+    found = files_opened(monkeypatch)
+    put(opened(root), BatchKey("live", 5), past={"live": 4})
+    assert [path for path in found if not path.startswith("microbatch/")] == []
+
+
+def test_one_is_that_has_some_beside_those_that_are_past(root: Path) -> None:
+    write_deltalake(str(root), of_live(4, 5, 6, 7))
+    with pytest.raises(SinkError, match=r"6 rows of batches live/6, live/7, "):
+        put(opened(root), BatchKey(JANUARY, 0), past={"live": 5})
+
+
+def test_no_file_of_a_table_without_our_columns_is_opened(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_deltalake(str(root), pa.table({"id": [1]}))
+    found = files_opened(monkeypatch)
+    publish(opened(root, schema_policy="add_columns"), 0)
+    assert [path for path in found if not path.startswith("microbatch/")] == []
 
 
 def files_opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:

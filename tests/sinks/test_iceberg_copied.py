@@ -189,6 +189,23 @@ def test_files_are_read_once_and_however_long_that_takes_before_the_clock_runs(
     assert rows(at)[number, 2] == 3
 
 
+def test_before_a_first_batch_a_file_without_rows_that_are_asked_for_is_not_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint that went on in a copy read each file of it, of which the statistics told that all is past."""
+    at = made_of(folder, of_lanes({"live": [0, 1]}), "several")
+    table(at).append(of_lanes({"live": [2]}))
+    found = files_read(monkeypatch)
+    put(at, BatchKey("live", 3), past={"live": 2})
+    assert found == []
+
+
+def test_one_is_that_has_some_beside_those_that_are_past(folder: Path) -> None:
+    at = made_of(folder, of_lanes({"live": [4, 5, 6, 7]}), "several")
+    with pytest.raises(SinkError, match=r"6 rows of batches live/6, live/7, "):
+        put(at, BatchKey(JANUARY, 0), past={"live": 5})
+
+
 def test_a_file_is_read_once_for_all_batches_that_are_asked_for(
     copy: OpenIceberg, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,7 +33,7 @@ class LooksForCopies(LooksForRows):
         see :meth:`came_back`. What is on record is never read: a rewind would read all that it is about to take out."""
         if asked.only is not None and snapshot.has_had(asked.only):
             return None
-        files = list(files_with(snapshot, asked.only, but=asked.passed))
+        files = list(files_with(snapshot, asked))
         found = Counter[BatchKey]()
         for path, may_have in files:
             found.update(asked.of(self._rows_in(path)) if may_have else {})

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from airflow_provider_microbatch.checkpoint.key import BatchKey, is_lane
+from airflow_provider_microbatch.checkpoint.key import BatchKey, is_lane, is_name, is_whole
 from airflow_provider_microbatch.sinks import ExpectedBatch
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 
@@ -32,6 +33,15 @@ class Asked:
     def only(self) -> BatchKey | None:
         """The batch, if no other is asked for."""
         return self.key if self.others is None else None
+
+    def may_be_in(self, lanes: tuple[Any, Any], ids: tuple[Any, Any]) -> bool:
+        """Whether a file may have rows of them, by the least and the greatest value of either column in it; None: not
+        known. Bounds of a text may be cut short: only where both are one, they are the lane's whole name."""
+        (lane, other), (low, high) = lanes, ids
+        if not is_name(lane) or lane != other or not is_whole(low) or not is_whole(high) or high < 0:
+            return True
+        own = self.key.lane == lane and low <= self.key.id <= high
+        return own or self.is_other(BatchKey(lane, high))
 
     def of(self, rows: Mapping[BatchKey, int]) -> dict[BatchKey, int]:
         """The rows of those that are asked for."""
