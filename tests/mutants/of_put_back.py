@@ -445,7 +445,7 @@ MUTATIONS = [
         name="batches whose commits the log has lost came in after all that it has",
         why="who follows the error partitions anew, and no batch of before can be made again or taken out",
         file="sinks/delta/protocol.py",
-        old="else 0 if snapshot.has_had_any(records) else snapshot.version",
+        old="else 0 if snapshot.has_any(records) else snapshot.version",
         new="else snapshot.version",
         tests=("tests/sinks/test_delta_refused.py",),
     ),
@@ -456,5 +456,13 @@ MUTATIONS = [
         old='if info["version"] > first else None',
         new='if info["version"] else None',
         tests=("tests/sinks/test_delta_refused.py",),
+    ),
+    Mutation(
+        name="a commit of this package that has brought no batch in is a table's first",
+        why="who partitions a table anew that a failed attempt has made is told to take that back",
+        file="sinks/delta/protocol.py",
+        old="if is_of_batch(info)]",
+        new='if "microbatch" in info]',
+        tests=("tests/sinks/test_delta_bucket_refused.py",),
     ),
 ]

@@ -8,19 +8,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, Field, Schema
+from deltalake import DeltaTable, Field, Schema, write_deltalake
 
 from airflow_provider_microbatch import connections
+from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
 from airflow_provider_microbatch.sinks import OpenSink, SinkContext
 from airflow_provider_microbatch.sinks.delta import DeltaSink
+from airflow_provider_microbatch.sinks.delta.log import DeltaLog
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.stores.object_store import bucket
-from tests.sinks.delta_bucket import keys, uri
+from tests.sinks.delta_bucket import OPTIONS, keys, opened, publish, rows, table, uri
 from tests.sinks.delta_stages import write_delta_stage
-from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED
+from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, NOTHING_KNOWN, batch_of
 from tests.support import object_store
 from tests.support.faulty_proxy import Asked, FaultyProxy, done_but_lost, error
 
@@ -230,3 +233,49 @@ def test_a_table_that_asks_for_what_we_do_not_do_is_refused_by_name(tmp_path: Pa
     DeltaTable.create(uri(tmp_path), schema, configuration={"delta.enableDeletionVectors": "true"})
     with pytest.raises(SinkError, match="deletionVectors"):
         sink.check()
+
+
+@pytest.mark.parametrize("copied", [(5, 6, 7), (0, 1, 2)])
+def test_rows_that_were_copied_are_named_however_often_the_first_batch_is_tried(
+    tmp_path: Path, copied: tuple[int, ...]
+) -> None:
+    """The stage of an attempt that was refused left the batch behind as taken out: the next one was let in, or sent to
+    undo a RESTORE that nobody had made, and each later batch came in beside its rows."""
+    object_store.endpoint()
+    made = [{"id": row, "epoch": 1, "lane": "live", "batch_id": id} for id in copied for row in range(3)]
+    write_deltalake(uri(tmp_path), pa.Table.from_pylist(made), storage_options=OPTIONS)
+    before, first, told = rows(tmp_path), batch_of(BatchKey("live", 0)), ", ".join(f"live/{id}" for id in copied)
+    for epoch in (1, 2, 3):
+        with pytest.raises(SinkError, match=f"9 rows of batches {told}, and its log has no record of them"):
+            publish(opened(tmp_path), 0, epoch=epoch)
+        assert opened(tmp_path).drop_stage(first, epoch)
+    assert rows(tmp_path) == before
+    assert not opened(tmp_path).came_back("live", [0], NOTHING_KNOWN)
+    table(tmp_path).delete(f"batch_id BETWEEN {copied[0]} AND {copied[-1]}")
+    for number in sorted({0, *copied}):
+        publish(opened(tmp_path), number, epoch=4)
+    assert rows(tmp_path) == {(id, 4): 3 for id in {0, *copied}}
+
+
+def test_nobody_who_partitions_a_table_before_its_first_batch_is_told_to_bring_it_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failed attempt had made the table, and its stage was dropped: neither is a batch."""
+    sink, by = opened(tmp_path), ["id"]
+    write_delta_stage(sink, 1)
+    with monkeypatch.context() as dying:
+        dying.setattr(DeltaLog, "commit", _dies)
+        with pytest.raises(KeyboardInterrupt):
+            sink.publish(EXPECTED, 1)
+    assert sink.drop_stage(BATCH, 1)
+    of_nobody = pa.table({"id": [1], "epoch": [9]})
+    write_deltalake(
+        uri(tmp_path), of_nobody, mode="overwrite", schema_mode="overwrite", partition_by=by, storage_options=OPTIONS
+    )
+    with pytest.raises(SinkError, match=r"and the sink says \[\]: DeltaSink\(…, partition_by=\['id'\]\)"):
+        opened(tmp_path).check()
+    opened(tmp_path, partition_by=by).check()
+
+
+def _dies(*_: object, **__: object) -> Any:
+    raise KeyboardInterrupt

@@ -13,20 +13,23 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import Field, write_deltalake
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks import OpenSink
 from airflow_provider_microbatch.sinks.delta import log as delta_log
 from airflow_provider_microbatch.sinks.delta import unrecorded
+from airflow_provider_microbatch.sinks.delta.log import DeltaLog
 from airflow_provider_microbatch.sinks.placed.data_files import FolderFiles
+from airflow_provider_microbatch.sinks.placed.records import FolderRecords
 from tests.sinks.delta_stages import write_delta_stage
 from tests.sinks.delta_world import opened, publish, rows, table
 from tests.sinks.delta_world import root as root
 from tests.sinks.delta_world import sink as sink
 from tests.sinks.stages import batch_of, expect
 from tests.support.clock import clock
+from tests.support.interrupted import interrupted
 
 JANUARY = "interval-20260101T000000Z-20260201T000000Z"
 FEBRUARY = "interval-20260201T000000Z-20260301T000000Z"
@@ -164,10 +167,11 @@ def test_rows_that_are_put_in_by_hand_are_found_in_a_file_that_tells_of_no_lane(
 def test_files_are_opened_once_and_however_long_that_takes_before_the_clock_runs(
     root: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """Of an adopted table, and of one of which a batch is made again. Others committed meanwhile, so each try was
-    outrun, and the next process began at the first file."""
+    """Of a table that has got our columns, and of one of which a batch is made again. Others committed meanwhile, so
+    each try was outrun, and the next process began at the first file."""
     for one in range(3):
         write_deltalake(str(root), pa.table({"id": [one]}), mode="append")
+    table(root).alter.add_columns([Field("lane", "string"), Field("batch_id", "long")])
     if number:
         publish(opened(root, schema_policy="add_columns"), 0)
     old = {path.name for path in root.glob("*.parquet")}
@@ -188,9 +192,55 @@ def test_files_are_opened_once_and_however_long_that_takes_before_the_clock_runs
     assert rows(root)[number, 2] == 3
 
 
+def of_live(*ids: int) -> pa.Table:
+    made = [{"id": row, "epoch": 1, "lane": "live", "batch_id": id} for id in ids for row in range(3)]
+    return pa.Table.from_pylist(made)
+
+
+def test_before_a_first_batch_a_file_without_rows_that_are_asked_for_is_not_opened(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint that went on in a copy opened each file of it, of which the statistics told that all is past."""
+    for id in range(5):
+        write_deltalake(str(root), of_live(id), mode="append")
+    found = files_opened(monkeypatch)
+    put(opened(root), BatchKey("live", 5), past={"live": 4})
+    assert [path for path in found if not path.startswith("microbatch/")] == []
+
+
+def test_one_is_that_has_some_beside_those_that_are_past(root: Path) -> None:
+    write_deltalake(str(root), of_live(4, 5, 6, 7))
+    with pytest.raises(SinkError, match=r"6 rows of batches live/6, live/7, "):
+        put(opened(root), BatchKey(JANUARY, 0), past={"live": 5})
+
+
+def test_no_file_of_a_table_without_our_columns_is_opened(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_deltalake(str(root), pa.table({"id": [1]}))
+    found = files_opened(monkeypatch)
+    publish(opened(root, schema_policy="add_columns"), 0)
+    assert [path for path in found if not path.startswith("microbatch/")] == []
+
+
+def files_opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    found, source = list[str](), FolderFiles.source
+    monkeypatch.setattr(FolderFiles, "source", lambda self, path: (found.append(path), source(self, path))[1])
+    return found
+
+
+def test_for_a_batch_on_record_no_file_is_opened(sink: OpenSink, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rewind read all that it was about to take out."""
+    for number in (5, 6, 7):
+        publish(sink, number)
+    assert sink.withdraw(expect(BatchKey("live", 5)), 1)
+    write_deltalake(str(root), table(root).to_pyarrow_table(), mode="overwrite")
+    found = files_opened(monkeypatch)
+    for number in (5, 6, 7):
+        assert sink.unrecorded(expect(BatchKey("live", number)), []) is None
+    assert found == []
+
+
 def test_a_file_is_opened_once_for_all_batches_that_are_asked_for(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    at, opened_files, source = opened(copy), list[str](), FolderFiles.source
-    monkeypatch.setattr(FolderFiles, "source", lambda self, path: (opened_files.append(path), source(self, path))[1])
+    at, opened_files = opened(copy), files_opened(monkeypatch)
     for number in (5, 6, 7):
         assert "3 rows" in str(at.unrecorded(expect(BatchKey("live", number)), []))
     assert len(opened_files) == 1
@@ -204,18 +254,26 @@ def test_rows_that_are_put_in_later_are_found_too(sink: OpenSink, root: Path) ->
     is_refused(sink, root, 7)
 
 
+def test_those_of_later_batches_are_found_where_all_batches_were_taken_out(sink: OpenSink, root: Path) -> None:
+    publish(sink, 6)
+    assert sink.withdraw(expect(BatchKey("live", 6)), 1)
+    untold(root, {"live": [8]})
+    with pytest.raises(SinkError, match="3 rows of batch live/8, and its log has no record of it"):
+        publish(sink, 7)
+    assert rows(root) == {(8, 1): 3}
+
+
 def test_rows_of_nobody_and_of_other_batches_are_in_nobodys_way(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those between them, in a file of several; a file of nobody's rows is not even opened."""
     table(copy).delete("batch_id = 6")
     publish(opened(copy), 8)
     nobodys = {"id": [1], "epoch": [9], "lane": pa.array([None], pa.string()), "batch_id": pa.array([None], pa.int64())}
     write_deltalake(str(copy), pa.table(nobodys), mode="append")
-    opened_files, source = set[str](), FolderFiles.source
-    monkeypatch.setattr(FolderFiles, "source", lambda self, path: (opened_files.add(path), source(self, path))[1])
+    opened_files = files_opened(monkeypatch)
     assert opened(copy).unrecorded(expect(BatchKey("live", 6)), []) is None
     publish(opened(copy), 6, epoch=2)
     assert rows(copy) == Counter({(5, 1): 3, (6, 2): 3, (7, 1): 3, (8, 1): 3, (None, 9): 1})
-    assert len([path for path in opened_files if not path.startswith("microbatch/")]) == 1
+    assert len({path for path in opened_files if not path.startswith("microbatch/")}) == 1
 
 
 def test_what_is_made_for_the_first_time_in_a_table_of_ours_is_not_looked_for(
@@ -227,6 +285,22 @@ def test_what_is_made_for_the_first_time_in_a_table_of_ours_is_not_looked_for(
     monkeypatch.setattr(unrecorded, "files_with", None)
     publish(sink, 7)
     assert rows(root) == {(6, 1): 6, (7, 1): 3}
+
+
+def test_whether_a_batch_is_in_is_asked_once_however_often_others_commit(
+    sink: OpenSink, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where none of a lane is in, the lanes are listed for it, and others were first again."""
+    publish(sink, 6)
+    one = table(root).to_pyarrow_table().slice(0, 1)
+    key, listed, lanes = BatchKey(JANUARY, 0), list[object](), FolderRecords.lanes
+    write_delta_stage(sink, 1, batch=batch_of(key))
+    monkeypatch.setattr(FolderRecords, "lanes", lambda self: (listed.append(self), lanes(self))[1])
+    monkeypatch.setattr(sink, "_check_kept", lambda snapshot: None)  # it lists them, too
+    with interrupted(monkeypatch, DeltaLog, "commit", lambda: write_deltalake(str(root), one, mode="append")):
+        sink.publish(expect(key), 1)
+    assert len(listed) == 1
+    assert rows(root) == {(6, 1): 4, (0, 1): 3}
 
 
 def test_a_stray_folder_beside_those_of_lanes_is_none_of_them(sink: OpenSink, root: Path) -> None:

@@ -21,6 +21,7 @@ from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.iceberg import log as iceberg_log
 from airflow_provider_microbatch.sinks.iceberg import unrecorded
 from airflow_provider_microbatch.sinks.iceberg.opened import OpenIceberg
+from airflow_provider_microbatch.sinks.iceberg.unrecorded import RowsInFiles
 from tests.sinks.delta_stages import write_delta_stage
 from tests.sinks.stages import batch_of, expect
 from tests.sinks.test_iceberg_sink import append, expire, publish, rows, table
@@ -188,6 +189,23 @@ def test_files_are_read_once_and_however_long_that_takes_before_the_clock_runs(
     assert rows(at)[number, 2] == 3
 
 
+def test_before_a_first_batch_a_file_without_rows_that_are_asked_for_is_not_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint that went on in a copy read each file of it, of which the statistics told that all is past."""
+    at = made_of(folder, of_lanes({"live": [0, 1]}), "several")
+    table(at).append(of_lanes({"live": [2]}))
+    found = files_read(monkeypatch)
+    put(at, BatchKey("live", 3), past={"live": 2})
+    assert found == []
+
+
+def test_one_is_that_has_some_beside_those_that_are_past(folder: Path) -> None:
+    at = made_of(folder, of_lanes({"live": [4, 5, 6, 7]}), "several")
+    with pytest.raises(SinkError, match=r"6 rows of batches live/6, live/7, "):
+        put(at, BatchKey(JANUARY, 0), past={"live": 5})
+
+
 def test_a_file_is_read_once_for_all_batches_that_are_asked_for(
     copy: OpenIceberg, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +213,15 @@ def test_a_file_is_read_once_for_all_batches_that_are_asked_for(
     for number in (5, 6, 7):
         assert "3 rows" in str(copy.unrecorded(expect(BatchKey("live", number)), []))
     assert len(found) == 1
+
+
+def test_for_a_batch_on_record_no_file_is_read(sink: OpenIceberg, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rewind read all that it was about to take out."""
+    for number in (6, 7):
+        publish(sink, number)
+    monkeypatch.setattr(RowsInFiles, "of", None)
+    for number in (6, 7):
+        assert sink.unrecorded(expect(BatchKey("live", number)), []) is None
 
 
 def test_rows_that_are_put_back_after_their_batch_was_taken_out_are_found_too(sink: OpenIceberg) -> None:

@@ -102,3 +102,9 @@ class History:
 def is_ours(info: Mapping[str, Any]) -> bool:
     """Whether this package has made the commit."""
     return isinstance(info.get("microbatch"), Mapping)
+
+
+def is_of_batch(info: Mapping[str, Any]) -> bool:
+    """Whether the commit has brought a batch into a table that was there, or taken one out. Others of this package make
+    a table without a row, drop a stage or join files."""
+    return is_ours(info) and "manifest" in info["microbatch"]

@@ -83,18 +83,18 @@ class Snapshot:
         """Whether the log knows of the batch: it is in, or was taken out."""
         return self._told(key) is not None
 
-    def has_had_any(self, records: Records, *, likely: Iterable[BatchKey] = ()) -> bool:
-        """Whether the log knows of any batch.
+    def has_any(self, records: Records, *, likely: Iterable[BatchKey] = ()) -> bool:
+        """Whether any batch is in. That one was taken out does not count: where all were, rows that somebody has copied
+        there would not be looked for, and each of their batches would come beside them.
 
         :param records: the manifests of the table.
-        :param likely: batches of which it most likely does.
+        :param likely: batches that most likely are.
         """
-        if any(map(self.has_had, likely)):
+        if any(self.number(key) is not None for key in likely):
             return True  # without a listing
         lanes = filter(is_lane, records.lanes())
-        return any(
-            self.has_had(BatchKey(one, id)) for one in lanes for id in list(records.ids(one))[: -_ASKED - 1 : -1]
-        )
+        keys = (BatchKey(one, id) for one in lanes for id in list(records.ids(one))[: -_ASKED - 1 : -1])
+        return any(self.number(key) is not None for key in keys)
 
     def _told(self, key: BatchKey) -> int | None:
         if key not in self._numbers:  # each question replays the log
@@ -240,7 +240,7 @@ class DeltaLog:
     def rearrange(
         self, before: Snapshot, actions: Sequence[AddAction | RemoveAction], *, info: Mapping[str, Any]
     ) -> bool:
-        """Commit files in place of others with the same rows, as the version after ``before``.
+        """Commit files in place of others with the same rows, or no change at all, as the version after ``before``.
 
         :param info: JSON values for the commit info.
         :return: False if another writer has committed that version.
@@ -272,12 +272,15 @@ class DeltaLog:
         *,
         schema: Mapping[str, Any],
         partition_by: Sequence[str],
-        key: BatchKey,
-        number: int,
         info: Mapping[str, Any],
-        transactions: Mapping[str, int] | None = None,
+        transactions: Mapping[str, int],
     ) -> bool:
-        """Make the table, with its first batch. :return: False if another writer has made it."""
+        """Make the table, with its first batch or without a row.
+
+        :param info: JSON values for the commit info.
+        :param transactions: application transactions: none of a batch that is not in.
+        :return: False if another writer has made it.
+        """
         from deltalake import Schema
         from deltalake.exceptions import DeltaError
         from deltalake.transaction import create_table_with_add_actions
@@ -291,7 +294,7 @@ class DeltaLog:
                     mode="error",
                     partition_by=list(partition_by),
                     storage_options=self.home.options(),
-                    commit_properties=_properties(info, {transaction_of(key): number, **(transactions or {})}),
+                    commit_properties=_properties(info, transactions),
                 )
             except DeltaError:
                 if self.open() is None:

@@ -111,7 +111,7 @@ class Present:
             elif (joined := shared_by(path)) is not None:
                 shared.add(((joined.lane, joined.lane), (joined.low, joined.high)))
             elif not has_none_of_ours(file):
-                shared.add((_bounds(file, lane), _bounds(file, number)))
+                shared.add((bounds(file, lane), bounds(file, number)))
         return own, shared
 
 
@@ -134,7 +134,8 @@ def has_none_of_ours(file: Mapping[str, Any]) -> bool:
     return rows is not None and rows == nulls
 
 
-def _bounds(file: Mapping[str, Any], column: str) -> _Bounds:
+def bounds(file: Mapping[str, Any], column: str) -> _Bounds:
+    """The least and the greatest value of a column in the file."""
     return (file.get("min") or {}).get(column), (file.get("max") or {}).get(column)
 
 

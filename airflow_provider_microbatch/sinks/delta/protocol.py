@@ -12,7 +12,7 @@ from typing import Any
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.intake import constrains, needs
 from airflow_provider_microbatch.sinks.delta.columns import nullable_type
-from airflow_provider_microbatch.sinks.delta.history import is_ours
+from airflow_provider_microbatch.sinks.delta.history import is_of_batch
 from airflow_provider_microbatch.sinks.delta.intake import constraints_of
 from airflow_provider_microbatch.sinks.delta.log import Snapshot, in_words
 from airflow_provider_microbatch.sinks.delta.put_back import is_of_whole, restoring
@@ -108,9 +108,9 @@ def check_whole(snapshot: Snapshot, *, partition_by: Sequence[str], where: str, 
     with suppress(SinkError):  # Spark's CLONE, which cannot be read here, is a table's first commit, and none of ours
         infos = snapshot.history_after(-1)
     # Before the first batch, whoever has made the table has made it so, and a RESTORE would take out what others have.
-    ours = [info["version"] for info in infos if is_ours(info)]
+    ours = [info["version"] for info in infos if is_of_batch(info)]
     # The log forgets commits, and never a batch: then that came in before all commits that are left.
-    first = min(ours) if ours else 0 if snapshot.has_had_any(records) else snapshot.version
+    first = min(ours) if ours else 0 if snapshot.has_any(records) else snapshot.version
     for info in filter(is_of_whole, infos):
         before = snapshot.log.at(info["version"] - 1) if info["version"] > first else None
         if before is not None and before.partition_columns == tuple(partition_by):

@@ -22,12 +22,13 @@ from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.delta.adding import add_of
 from airflow_provider_microbatch.sinks.delta.home import Home
 from airflow_provider_microbatch.sinks.delta.log import OF_ANOTHER, Snapshot
-from airflow_provider_microbatch.sinks.delta.present import has_none_of_ours
+from airflow_provider_microbatch.sinks.delta.present import bounds, has_none_of_ours
 from airflow_provider_microbatch.sinks.delta.protocol import has_change_feed, of_another
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.placed.arrow_types import plain
 from airflow_provider_microbatch.sinks.placed.data_files import is_of, rows_by_batch
 from airflow_provider_microbatch.sinks.placed.places import DATA, REST, folder_of_batch, shared_by
+from airflow_provider_microbatch.sinks.placed.unrecorded import Asked
 
 if TYPE_CHECKING:
     from deltalake.transaction import AddAction, RemoveAction
@@ -100,16 +101,19 @@ def removal_of(snapshot: Snapshot, home: Home, key: BatchKey) -> Removal:
     return found
 
 
-def files_with(snapshot: Snapshot, key: BatchKey | None, *, but: Collection[str]) -> Iterator[tuple[str, bool]]:
-    """The files of the snapshot, by their paths as the log has them, each with whether it may have rows of the batch,
-    by its path and the log's statistics.
+def files_with(snapshot: Snapshot, asked: Asked) -> Iterator[tuple[str, bool]]:
+    """The files of the snapshot that were not gone through yet, by their paths as the log has them, each with whether
+    it may have rows of a batch that is asked for, by the table's columns, its path and the log's statistics."""
+    tells = set(RESERVED_COLUMNS) <= {one["name"] for one in snapshot.schema["fields"]}
+    for file in snapshot.files("path", *_TELLING, but=asked.passed):
+        yield file["path"], tells and _may_have_any(file, asked)
 
-    :param key: None: of any batch.
-    :param but: paths of files to leave out.
-    """
-    for file in snapshot.files("path", *_TELLING, but=but):
-        told = not has_none_of_ours(file) if key is None else _may_have(file, unquote(file["path"]), key)
-        yield file["path"], told
+
+def _may_have_any(file: Mapping[str, Any], asked: Asked) -> bool:
+    if asked.only is not None:
+        return _may_have(file, unquote(file["path"]), asked.only)
+    lanes, ids = (bounds(file, name) for name in RESERVED_COLUMNS)
+    return not has_none_of_ours(file) and asked.may_be_in(lanes, ids)
 
 
 def rows_in(home: Home, path: str) -> Counter[BatchKey]:
@@ -186,7 +190,7 @@ def _is_of_another(path: str, key: BatchKey) -> bool:
 
 
 def _may_be(file: Mapping[str, Any], name: str, value: Any) -> bool:
-    low, high = ((file.get(side) or {}).get(name) for side in ("min", "max"))
+    low, high = bounds(file, name)
     return low is None or high is None or low <= value <= high
 
 

@@ -23,7 +23,7 @@ from airflow_provider_microbatch.sinks.delta.columns import Columns
 from airflow_provider_microbatch.sinks.delta.compacting import Compacting
 from airflow_provider_microbatch.sinks.delta.home import Home
 from airflow_provider_microbatch.sinks.delta.intake import intake_of, rules_of
-from airflow_provider_microbatch.sinks.delta.log import PATIENCE_SECONDS, WITHDRAWN, DeltaLog, Snapshot
+from airflow_provider_microbatch.sinks.delta.log import PATIENCE_SECONDS, WITHDRAWN, DeltaLog, Snapshot, transaction_of
 from airflow_provider_microbatch.sinks.delta.put_back import is_of_whole, restoring
 from airflow_provider_microbatch.sinks.delta.removing import Removal, files_of, removal_of, those_in
 from airflow_provider_microbatch.sinks.delta.unrecorded import LooksForCopies
@@ -303,6 +303,7 @@ class OpenDeltaTable(LooksForCopies):
         """Commit the attempt's files to the table's log, or find that some attempt's files are in it."""
         key, before = batch.key, None
         asked: Asked | None = None
+        is_asked = False
         with self._telling("replace" if replaces else "publish", key), self._publishing(batch, epoch):
             for snapshot in self._log.snapshots():
                 found = self._published(snapshot, batch)
@@ -316,7 +317,9 @@ class OpenDeltaTable(LooksForCopies):
                 if found is not None:
                     self._settle(found)
                 elif snapshot is not None:
-                    asked = asked or self._asked(snapshot, batch, epoch)
+                    # Once: whether a batch is in may take a question for each that was taken out, and others would
+                    # commit meanwhile, at each try.
+                    asked, is_asked = asked if is_asked else self._asked(snapshot, batch, epoch), True
                     self._check_none_unrecorded(snapshot, asked)
                 if snapshot is not None and self._widen(snapshot, columns):
                     continue
@@ -463,10 +466,8 @@ class OpenDeltaTable(LooksForCopies):
                 change.actions,
                 schema=columns.schema,
                 partition_by=self._sink.partition_by,
-                key=batch.key,
-                number=ready.number,
                 info=info,
-                transactions=change.transactions,
+                transactions={transaction_of(batch.key): ready.number, **change.transactions},
             )
         return self._commit(snapshot, change, batch, ready.number, info)
 

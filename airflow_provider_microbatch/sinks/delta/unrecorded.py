@@ -30,8 +30,10 @@ class LooksForCopies(LooksForRows):
 
     def _unrecorded(self, snapshot: Snapshot, asked: Asked) -> str | None:
         """Rows of such batches, in words; None if there are none. What was taken out, and is there again, was put back:
-        see :meth:`came_back`."""
-        files = list(files_with(snapshot, asked.only, but=asked.passed))
+        see :meth:`came_back`. What is on record is never read: a rewind would read all that it is about to take out."""
+        if asked.only is not None and snapshot.has_had(asked.only):
+            return None
+        files = list(files_with(snapshot, asked))
         found = Counter[BatchKey]()
         for path, may_have in files:
             found.update(asked.of(self._rows_in(path)) if may_have else {})
@@ -56,7 +58,7 @@ class LooksForCopies(LooksForRows):
     def _asked(self, snapshot: Snapshot, batch: ExpectedBatch, epoch: int) -> Asked | None:
         own = batch.key
         likely = [BatchKey(own.lane, id) for id in (own.id - 1, own.id) if id >= 0]
-        return asked_by(batch, epoch, is_new=lambda: not snapshot.has_had_any(self._records, likely=likely))
+        return asked_by(batch, epoch, is_new=lambda: not snapshot.has_any(self._records, likely=likely))
 
     def _check_none_unrecorded(self, snapshot: Snapshot, asked: Asked | None) -> None:
         """:raises SinkError: if the table has rows of a batch that is asked for: it would be there twice."""

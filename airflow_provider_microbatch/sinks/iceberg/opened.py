@@ -178,8 +178,9 @@ class OpenIceberg(OpenPlaced):
             return None if look is None else self._unrecorded(look, Asked(batch.key))
 
     def _unrecorded(self, look: Look, asked: Asked) -> str | None:
-        """Rows of such batches, in words; None if there are none."""
-        if look.head is None:
+        """Rows of such batches, in words; None if there are none. What is on record is never read: a rewind would read
+        all that it is about to take out."""
+        if look.head is None or (asked.only is not None and self._number(look, asked.only) is not None):
             return None
         found = self._there.of(asked, look.table, look.head.snapshot_id, where=self._where)
         left = {key: rows for key, rows in found.items() if self._number(look, key) is None}

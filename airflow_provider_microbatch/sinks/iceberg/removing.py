@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.key import BatchKey, is_whole
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 
@@ -106,17 +106,24 @@ def telling_unread(where: str) -> Iterator[None]:
 
 def _ids_in(table: Table, task: FileScanTask, lane: str, rows: BooleanExpression) -> set[int]:
     """Ids of batches of the lane of which a file has rows."""
+    id, _ = bounds(table, task.file, RESERVED_COLUMNS[1])
+    if not task.delete_files and is_whole(id) and id >= 0 and _is_wholly(table, task.file, BatchKey(lane, id)):
+        return {id}
+    parts = read(table, task, rows, RESERVED_COLUMNS)
+    return {id for part in parts for id in part.column(RESERVED_COLUMNS[1]).unique().to_pylist()}
+
+
+def bounds(table: Table, file: DataFile, name: str) -> tuple[Any, Any]:
+    """The least and the greatest value of a column in a file, by its statistics; None: not known."""
     from pyiceberg.conversions import from_bytes
     from pyiceberg.types import PrimitiveType
 
-    column = table.schema().find_field(RESERVED_COLUMNS[1])
-    bound = (task.file.lower_bounds or {}).get(column.field_id)
-    if bound is not None and not task.delete_files and isinstance(column.field_type, PrimitiveType):
-        id: Any = from_bytes(column.field_type, bound)
-        if isinstance(id, int) and id >= 0 and _is_wholly(table, task.file, BatchKey(lane, id)):
-            return {id}
-    parts = read(table, task, rows, RESERVED_COLUMNS)
-    return {id for part in parts for id in part.column(RESERVED_COLUMNS[1]).unique().to_pylist()}
+    column = table.schema().find_field(name)
+    kind = column.field_type
+    if not isinstance(kind, PrimitiveType):
+        return None, None
+    least, most = ((side or {}).get(column.field_id) for side in (file.lower_bounds, file.upper_bounds))
+    return None if least is None else from_bytes(kind, least), None if most is None else from_bytes(kind, most)
 
 
 def _take_out(found: Removal, task: FileScanTask, key: BatchKey) -> None:

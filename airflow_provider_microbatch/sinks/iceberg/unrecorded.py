@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
-from airflow_provider_microbatch.sinks.iceberg.removing import read, telling_unread
+from airflow_provider_microbatch.sinks.iceberg.removing import bounds, read, telling_unread
 from airflow_provider_microbatch.sinks.placed.data_files import rows_by_batch
 from airflow_provider_microbatch.sinks.placed.unrecorded import Asked
 
@@ -45,7 +45,8 @@ class RowsInFiles:
     def _asked_of(self, asked: Asked, table: Table, tasks: Iterable[FileScanTask]) -> dict[BatchKey, int]:
         found = Counter[BatchKey]()
         for task in tasks:
-            found.update(asked.of(self._rows(table, task)))
+            if asked.may_be_in(*(bounds(table, task.file, name) for name in RESERVED_COLUMNS)):
+                found.update(asked.of(self._rows(table, task)))
         return found
 
     def _rows(self, table: Table, task: FileScanTask) -> Counter[BatchKey]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from airflow_provider_microbatch.checkpoint.key import BatchKey, is_lane
+from airflow_provider_microbatch.checkpoint.key import BatchKey, is_lane, is_name, is_whole
 from airflow_provider_microbatch.sinks import ExpectedBatch
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 
@@ -33,6 +34,15 @@ class Asked:
         """The batch, if no other is asked for."""
         return self.key if self.others is None else None
 
+    def may_be_in(self, lanes: tuple[Any, Any], ids: tuple[Any, Any]) -> bool:
+        """Whether a file may have rows of them, by the least and the greatest value of either column in it; None: not
+        known. Bounds of a text may be cut short: only where both are one, they are the lane's whole name."""
+        (lane, other), (low, high) = lanes, ids
+        if not is_name(lane) or lane != other or not is_whole(low) or not is_whole(high) or high < 0:
+            return True
+        own = self.key.lane == lane and low <= self.key.id <= high
+        return own or self.is_other(BatchKey(lane, high))
+
     def of(self, rows: Mapping[BatchKey, int]) -> dict[BatchKey, int]:
         """The rows of those that are asked for."""
         return {key: count for key, count in rows.items() if key == self.key or self.is_other(key)}
@@ -50,7 +60,7 @@ def asked_by(batch: ExpectedBatch, epoch: int, *, is_new: Callable[[], bool]) ->
     attempt that is not the first asks, for rows of its batch that somebody has put in by hand: to ask of each new
     batch, all files would be gone through.
 
-    :param is_new: whether the table never had a batch.
+    :param is_new: whether the table has no batch yet.
     """
     own = batch.key
 

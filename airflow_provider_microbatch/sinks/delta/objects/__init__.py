@@ -34,7 +34,7 @@ from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Published
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.delta.change import Change, Ready
 from airflow_provider_microbatch.sinks.delta.columns import Columns
-from airflow_provider_microbatch.sinks.delta.log import WITHDRAWN, Snapshot
+from airflow_provider_microbatch.sinks.delta.log import Snapshot
 from airflow_provider_microbatch.sinks.delta.objects.home import BucketHome
 from airflow_provider_microbatch.sinks.delta.objects.layout import PLAIN, RECORDS, InDelta
 from airflow_provider_microbatch.sinks.delta.objects.records import ObjectRecords
@@ -124,9 +124,8 @@ class OpenDeltaInBucket(StagedInObjects, OpenDeltaTable):
                 [],
                 schema=columns.schema,
                 partition_by=self._sink.partition_by,
-                key=batch.key,
-                number=WITHDRAWN,
                 info={},
+                transactions={},
             )
             snapshot = self._log.open()
         if snapshot is not None:
@@ -223,12 +222,10 @@ class OpenDeltaInBucket(StagedInObjects, OpenDeltaTable):
         for snapshot in self._log.snapshots():
             if self._is_in(snapshot, written):
                 return False
-            if snapshot is None or self._log.commit(
-                snapshot,
-                [],
-                key=written.key,
-                number=snapshot.number(written.key) or WITHDRAWN,
-                info={"dropped": f"{written.key} attempt {written.epoch}"},
+            # The version alone refuses the commit. Of the batch it says nothing: one that was never in would count as
+            # taken out, and rows of it that somebody has copied there as put back.
+            if snapshot is None or self._log.rearrange(
+                snapshot, [], info={"dropped": f"{written.key} attempt {written.epoch}"}
             ):
                 # Who replaces an attempt first removes its mark: its files belong to the table's history.
                 return self._stages.is_marked(written)
