@@ -5,9 +5,25 @@ from __future__ import annotations
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry
 from airflow_provider_microbatch.exceptions import AttemptFencedError, BrokenLogError, MaintenanceError
-from airflow_provider_microbatch.execution.identity import check_still_planned
+from airflow_provider_microbatch.execution.identity import check_still_planned, expected
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.planned import PlannedBatch
+from airflow_provider_microbatch.sinks import Manifest, OpenSink
+
+
+def check_published(checkpoint: Checkpoint, sink: OpenSink, planned: PlannedBatch, manifest: Manifest) -> None:
+    """Check that a batch that is to be committed is in the sink.
+
+    :param planned: the batch as this process has read it.
+    :param manifest: of the output that was published.
+    :raises AttemptFencedError: if it is no longer: a command took it out to have it run again.
+    """
+    batch = expected(checkpoint, planned.identity)
+    if not planned.committed and sink.contains(batch) is None:
+        raise AttemptFencedError(
+            f"batch {planned.key} attempt {manifest.epoch} was published and is not in {sink.location()} any "
+            "more: the pipeline was rewound meanwhile. Nothing was committed; the next run makes the batch again."
+        )
 
 
 def add_commit(
