@@ -269,6 +269,14 @@ MUTATIONS = [
         tests=(RUNS,),
     ),
     Mutation(
+        name="a new run of an interval that was read fails by its source alone",
+        why="nobody is told that the batch is there, and that the task may be marked",
+        file="execution/backfill.py",
+        old="        except SourceError as away:\n",
+        new="        except NothingInIntervalError as away:\n",
+        tests=(RUNS,),
+    ),
+    Mutation(
         name="each live batch asks again for leave to read what intervals have read",
         why="a table that is read from the first row again, by a command, stops behind its first batch",
         file="sources/jdbc/timed.py",
