@@ -48,10 +48,13 @@ class Leases:
 
     def confirm(self, key: BatchKey, epoch: int, *, seconds: float = LEASE_SECONDS) -> None:
         """Renew the lease of an epoch that is taken now, unless this process has begun the lease only just now: it may
-        be that of another process that was here before, and long over, and this one may have slept."""
+        be that of another process that was here before, and long over, and this one may have slept. No clock of a
+        machine goes on while its hypervisor pauses it, and whoever finds the lease to be over then removes it: so it is
+        looked for, too. An attempt without one does not hold back retention and ``clean_source``."""
         began = self._began
         # Not "later than": without a clock that goes on during a pause, the difference is no number.
-        if began is None or began[:2] != (key, epoch) or not _now() - began[2] <= seconds / 6:
+        is_new = began is not None and began[:2] == (key, epoch) and _now() - began[2] <= seconds / 6
+        if not is_new or self._store.modified_ms(_path(key, epoch, 1)) is None:
             self.renew(key, epoch, seconds=seconds)
 
     def renew(

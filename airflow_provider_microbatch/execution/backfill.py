@@ -27,6 +27,7 @@ from airflow_provider_microbatch.exceptions import (
     ConcurrentPlanError,
     IntervalError,
     NothingInIntervalError,
+    SourceError,
 )
 from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.execution.execution import Execution
@@ -347,14 +348,22 @@ class IntervalWork:
         """Check that a skip leaves out no data that has taken the place of what the interval's batch has read: the run
         would be green, and the data in no table.
 
-        :raises IntervalError: if it may.
+        :raises IntervalError: if it may, or if that cannot be asked now.
         """
-        why = self._planner.sources.why_untold(self._interval)
+        who = f"pipeline {self._pipeline.name!r}: batch {key} has read the data interval {self._interval}"
+        try:
+            why = self._planner.sources.why_untold(self._interval)
+        except SourceError as away:
+            # Nothing else of such a run asks a source: by its error alone the interval would seem to have no batch.
+            raise IntervalError(
+                f"{who}, and whether its source has other data by now cannot be asked: {away} Clear the task when it "
+                f"can be. {AS_IT_IS}"
+            ) from away
         if why is not None:
             raise IntervalError(
-                f"pipeline {self._pipeline.name!r}: batch {key} has read the data interval {self._interval}, and "
-                f"its source has changed since: {why} If other data is there now it is in no batch, and an interval "
-                f"has its batch once: read it by a pipeline with a checkpoint and a table of its own. {AS_IT_IS}"
+                f"{who}, and its source has changed since: {why} If other data is there now it is in no batch, and an "
+                "interval has its batch once: read it by a pipeline with a checkpoint and a table of its own. "
+                f"{AS_IT_IS}"
             )
 
     def _lane_batch(self, run: RunIdentity, surveys: Sequence[IntervalSurvey]) -> BatchKey | None:

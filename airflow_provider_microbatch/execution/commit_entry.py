@@ -5,9 +5,45 @@ from __future__ import annotations
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry
 from airflow_provider_microbatch.exceptions import AttemptFencedError, BrokenLogError, MaintenanceError
-from airflow_provider_microbatch.execution.identity import check_still_planned
+from airflow_provider_microbatch.execution.identity import check_still_planned, expected
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.planned import PlannedBatch
+from airflow_provider_microbatch.sinks import Manifest, OpenSink
+from airflow_provider_microbatch.sinks.manifest import ADOPTED
+
+
+def check_published(checkpoint: Checkpoint, sink: OpenSink, planned: PlannedBatch, manifest: Manifest) -> None:
+    """Check that what is to be committed is the batch's output in the sink. Its process may have slept since it was
+    published, while the batch was planned anew and made by another attempt: under the figures, the watermark and the
+    epoch of this one a replay, a clear and the next batch would go on from what is in no table.
+
+    :param planned: the batch as this process has read it.
+    :param manifest: of the output that was published.
+    :raises AttemptFencedError: if it is no longer in: a command, or a backup that was restored, took it out to have it
+        run again.
+    """
+    key, place = planned.key, sink.location()
+    published = f"batch {key} attempt {manifest.epoch} was published and is not in {place} any more"
+    # Output that was adopted, or made by an older version, does not tell of which plan it is.
+    tells_plan = manifest.epoch != ADOPTED and manifest.identity is not None
+    if tells_plan and manifest.identity != planned.identity:
+        raise AttemptFencedError(
+            f"{published}: the batch was taken back and planned anew meanwhile. Nothing was committed by this attempt; "
+            "the next run goes on with the batch as it is planned now."
+        )
+    if planned.committed:
+        return
+    found = sink.contains(expected(checkpoint, planned.identity))
+    if found is None:
+        raise AttemptFencedError(
+            f"{published}: the pipeline was rewound meanwhile. Nothing was committed; the next run makes the batch "
+            "again."
+        )
+    if found.epoch != manifest.epoch:
+        raise AttemptFencedError(
+            f"{published}, which has it by attempt {found.epoch}. Nothing was committed by this attempt; the next run "
+            "commits what is there."
+        )
 
 
 def add_commit(

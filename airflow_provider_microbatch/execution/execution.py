@@ -21,7 +21,7 @@ from airflow_provider_microbatch.exceptions import (
     PublishConflictError,
     SinkError,
 )
-from airflow_provider_microbatch.execution.commit_entry import add_commit
+from airflow_provider_microbatch.execution.commit_entry import add_commit, check_published
 from airflow_provider_microbatch.execution.ending import Ending
 from airflow_provider_microbatch.execution.engine import Code, Engine
 from airflow_provider_microbatch.execution.explain import check_staged
@@ -323,12 +323,7 @@ class Execution:
         """
         check_no_half_rename(self.checkpoint)
         planned = self.load(key)
-        batch = expected(self.checkpoint, planned.identity)
-        if not planned.committed and self.sink.contains(batch) is None:
-            raise AttemptFencedError(
-                f"batch {key} attempt {manifest.epoch} was published and is not in {self.sink.location()} any "
-                "more: the pipeline was rewound meanwhile. Nothing was committed; the next run makes the batch again."
-            )
+        check_published(self.checkpoint, self.sink, planned, manifest)
         if not planned.committed:  # a restored backup may lack the resolution
             planned = resolve(self.checkpoint, self.planner.sources, planned, manifest)
         sources, ranges = self.planner.sources, planned.ranges

@@ -64,7 +64,7 @@ class SourceContext:
         checkpoint, since the command may take batches back.
     :param at_end: registers what closes the source's resources when the task, look or command ends that opened it.
     :param kept: what this process has read of ``log`` and ``state`` that never changes, by name, for the next opening.
-        Emptied before each plan: a command or a backup may have put other entries there since.
+        Emptied before a plan: a command or a backup may put others there. They may later, too: give nothing up by it.
     """
 
     name: str

@@ -57,6 +57,16 @@ def test_a_lease_that_was_begun_just_now_is_not_renewed_and_any_other_is(
     assert names(tmp_path) == ["0-1-2", "0-2-2"]
 
 
+def test_one_that_is_gone_by_then_is_renewed_though_no_clock_of_the_machine_went_on(tmp_path: Path) -> None:
+    """A hypervisor had paused it, and the janitor found an epoch that nobody had taken."""
+    leases = Leases(PosixStore(tmp_path))
+    leases.begin(KEY, 1)
+    Leases(PosixStore(tmp_path)).forget(KEY, 1)
+    leases.confirm(KEY, 1)
+    assert leases.unfinished() == [(KEY, 1)]
+    assert leases.remaining_seconds(KEY, 1) > 50
+
+
 def test_what_killed_renewals_have_left_goes_with_the_next_one(tmp_path: Path) -> None:
     leases = Leases(PosixStore(tmp_path))
     leases.begin(KEY, 1)

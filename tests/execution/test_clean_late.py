@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,31 @@ def test_a_cleaner_that_wakes_up_while_a_rewind_begins_leaves_what_is_rewound(wo
     world.run(3)
     assert world.table() == {0: [0], 1: [1], 2: [2]}
     assert verify_all(world.checkpoint) == []
+
+
+def test_one_that_sleeps_while_a_backup_is_restored_deletes_what_the_next_run_has_read_alone(
+    world: World, sleep: Sleep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has read two files of an entry, under whose number one of them was planned since."""
+    for folder in ("checkpoint", "lake"):
+        shutil.copytree(world.root / folder, world.root / f"{folder}.backup")
+    world.land(3)
+
+    def restored_meanwhile() -> None:
+        for folder in ("checkpoint", "lake"):
+            shutil.rmtree(world.root / folder)
+            (world.root / f"{folder}.backup").rename(world.root / folder)
+        world.sources = {"orders": replace(cleaning(world), max_files=1)}
+        with monkeypatch.context() as patch:
+            patch.setattr(Cleaner, "_entry", killed)
+            with pytest.raises(Killed):
+                world.run(3)
+
+    sleep.before(OpenedSources, "commit", restored_meanwhile, lambda _, ends: ends == {"orders": '{"logOffset":2}'})
+    world.run(2)
+    assert [path.name for path in world.landing().glob("[!.]*")] == ["000003.json"]
+    world.run(4)
+    assert world.table() == {number: [number] for number in range(4)}
 
 
 def test_nor_does_one_that_sleeps_between_its_two_looks(

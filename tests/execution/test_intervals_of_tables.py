@@ -109,3 +109,17 @@ def test_a_new_run_of_an_interval_that_was_read_skips_no_rows_of_another_table(
             world.backfill(hour(1), number, world.engine)
     world.make(2)
     assert world.rows() == {key(1): [1], key(2): [2]}, "of which nobody had anything"
+
+
+def test_where_its_table_is_away_a_new_run_of_an_interval_that_was_read_says_that_its_batch_is_there(
+    tmp_path: Path, orders: OrdersTable
+) -> None:
+    world = TableWorld(tmp_path, orders)
+    insert(orders, 1)
+    world.make(1)
+    orders.execute("ALTER TABLE orders RENAME TO away")
+    with pytest.raises(IntervalError, match=r"has read the data interval.*\"orders\" does not exist.*mark the task"):
+        world.backfill(hour(1), 11, world.engine)
+    orders.execute("ALTER TABLE away RENAME TO orders")
+    with pytest.raises(NothingInIntervalError, match="has had its batch"):
+        world.backfill(hour(1), 11, world.engine)

@@ -4,6 +4,7 @@ take the entry back: to whoever finds it the batch is planned and not committed.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -13,12 +14,14 @@ from unittest import mock
 import pytest
 
 from airflow_provider_microbatch.checkpoint.codec import OURS
+from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.cli.main import main
-from airflow_provider_microbatch.exceptions import BrokenLogError, CheckpointError
+from airflow_provider_microbatch.exceptions import AttemptFencedError, BrokenLogError, CheckpointError
 from airflow_provider_microbatch.execution import commit_entry
+from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.intervals import batch_of
 from airflow_provider_microbatch.execution.left import find_left
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
@@ -185,3 +188,59 @@ def test_one_of_no_epoch_is_damage_that_repair_mends(world: World, kind: str, ep
     assert applied(world).problems == ()
     world.run(2)
     assert rows(world) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_a_commit_that_slept_while_another_run_made_its_batch_commits_nothing_of_its_own(
+    world: World, sleep: Sleep, is_committed: bool
+) -> None:
+    """It would have told the figures of its own output, which is in no table."""
+    filled(world, 2)
+    world.land(2, 3)
+    made = list[Attempt]()
+
+    def made_anew() -> None:
+        rewound(world, 1)()
+        made.append(world.staged(3))
+        finish(world, made[0], commits=is_committed)
+
+    sleep.before(Execution, "commit", made_anew)
+    of_fewer = InlineEngine(transform=lambda sources: [{"id": row["id"]} for row in sources["orders"] if row["id"] < 3])
+    with pytest.raises(AttemptFencedError, match="planned anew"):
+        world.run(2, of_fewer)
+    finish(world, made[0])
+    entry = world.checkpoint.commit_log.get(2)
+    assert entry is not None
+    assert (entry.epoch, entry.progress["numOutputRows"]) == (made[0].epoch, 2)
+    ended = world.checkpoint.attempts.ended(made[0].key, 1)
+    assert ended is None or ended.state != "succeeded"
+    assert world.table() == {0: [0], 1: [1], 2: [2, 3]}
+    assert verify_all(world.checkpoint) == []
+
+
+def finish(world: World, attempt: Attempt, *, commits: bool = True) -> None:
+    """Publish and commit an attempt."""
+    execution = world.execution
+    manifest = execution.publish(attempt)
+    if commits:
+        execution.commit(key=attempt.key, manifest=manifest, run=attempt.run)
+
+
+def test_nor_where_the_same_plan_was_made_once_more(world: World, sleep: Sleep) -> None:
+    """Somebody has moved the batch out of the table, and the next attempt has put its own there."""
+    world.land(0)
+
+    def made_again() -> None:
+        world.expire_leases()
+        shutil.rmtree(world.lake / "lane=live")
+        world.execution.publish(world.staged(1))
+
+    sleep.before(Execution, "commit", made_again)
+    with pytest.raises(AttemptFencedError, match="by attempt 2"):
+        world.run(0)
+    world.expire_leases()
+    world.run(2)
+    entry = world.checkpoint.commit_log.get(0)
+    assert entry is not None
+    assert entry.epoch == 2
+    assert world.table() == {0: [0]}

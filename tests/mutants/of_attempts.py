@@ -390,4 +390,20 @@ MUTATIONS = [
         new="    for request in waiting:\n",
         tests=("tests/execution/test_clears.py",),
     ),
+    Mutation(
+        name="an attempt commits a batch that was planned anew and made by another since",
+        why="the commit entry has figures and a watermark of output that is in no table",
+        file="execution/commit_entry.py",
+        old="    if tells_plan and manifest.identity != planned.identity:\n",
+        new="    if False:\n",
+        tests=("tests/execution/test_late_commits.py",),
+    ),
+    Mutation(
+        name="an attempt commits what another one has put in the place of its output",
+        why="the commit entry names an attempt whose output is in no table",
+        file="execution/commit_entry.py",
+        old="    if found.epoch != manifest.epoch:\n",
+        new="    if False:\n",
+        tests=("tests/execution/test_late_commits.py",),
+    ),
 ]

@@ -123,6 +123,14 @@ MUTATIONS = [
         tests=("tests/execution/test_janitor_replays.py",),
     ),
     Mutation(
+        name="a lease that was begun just now is taken to be there",
+        why="on a machine that was paused an attempt has none, and what it reads is deleted",
+        file="checkpoint/leases.py",
+        old="        if not is_new or self._store.modified_ms(_path(key, epoch, 1)) is None:\n",
+        new="        if not is_new:\n",
+        tests=("tests/checkpoint/test_leases.py",),
+    ),
+    Mutation(
         name="any folder is a lane of leases",
         why="a folder that somebody made stops janitor and retention",
         file="checkpoint/leases.py",

@@ -50,6 +50,22 @@ MUTATIONS = [
         tests=(TRANSACTIONS,),
     ),
     Mutation(
+        name="a program's query of MariaDB that begins by WITH only reads",
+        why="the row of a statement whose trigger reads for long by one is in no batch",
+        file="sources/jdbc/mariadb/running.py",
+        old="((SELECT|WITH\\b(?!.*\\b(INSERT|REPLACE|UPDATE|DELETE)\\b))\\b(?!",
+        new="(WITH\\b(?!.*\\b(INSERT|REPLACE|UPDATE|DELETE)\\b)|SELECT\\b(?!",
+        tests=(TRANSACTIONS,),
+    ),
+    Mutation(
+        name="a temporary table of MariaDB is made of nothing that is read for long",
+        why="the row of a statement whose trigger makes one is in no batch",
+        file="sources/jdbc/mariadb/running.py",
+        old="CREATE\\b(?!.*\\bTEMPORARY\\b)",
+        new="CREATE",
+        tests=(TRANSACTIONS,),
+    ),
+    Mutation(
         name="what begins in the millisecond of a plan is not waited for in MariaDB",
         why="its row is in no batch",
         file="sources/jdbc/mariadb/table.py",

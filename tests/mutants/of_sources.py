@@ -278,7 +278,8 @@ MUTATIONS = [
         name="a live commit releases what other lanes have read",
         why="what a backfill committed before clean_source was switched on is archived or deleted",
         file="sources/file/open.py",
-        old="        read = {file.log_id for file in self._range(log_id(start), log_id(end))}\n",
+        old="        read = {one.log_id for one in self._log.anew().range(log_id(start), log_id(end)) "
+        "if one.lane == self._lane}\n",
         new="        read = set(_entries(start, end))\n",
         tests=(CLEAN_LATE,),
     ),
@@ -294,7 +295,8 @@ MUTATIONS = [
         name="clean_source takes all before the commit",
         why="files that no batch of this checkpoint has read are deleted: of an adopted query, set aside, skipped",
         file="sources/file/open.py",
-        old="        read = {file.log_id for file in self._range(log_id(start), log_id(end))}\n",
+        old="        read = {one.log_id for one in self._log.anew().range(log_id(start), log_id(end)) "
+        "if one.lane == self._lane}\n",
         new="        read = set(range(log_id(end) + 1))\n",
         tests=(CLEAN,),
     ),
@@ -321,6 +323,14 @@ MUTATIONS = [
         old="            found |= over if one.is_read else set()\n",
         new="            found |= over\n",
         tests=(CLEAN,),
+    ),
+    Mutation(
+        name="clean_source deletes by what its process remembers of the log",
+        why="a process that slept while a backup was restored deletes files that no batch has read",
+        file="sources/file/clean.py",
+        old="        self._log = source_log.anew()\n",
+        new="        self._log = source_log\n",
+        tests=(CLEAN_LATE,),
     ),
     Mutation(
         name="clean_source does not look at the logs once more",

@@ -237,6 +237,22 @@ MUTATIONS = [
         tests=(LANES,),
     ),
     Mutation(
+        name="a table of which an interval's rows are all gone was written anew",
+        why="a healthy table stands still, and the commands that the error names pass over what came late",
+        file="sources/jdbc/relation.py",
+        old="        return any((moved or none_seen)",
+        new="        return none_seen or any((moved or none_seen)",
+        tests=(ANEW,),
+    ),
+    Mutation(
+        name="a partition that was made again has its old transactions",
+        why="the live lane reads all rows again that intervals had of it",
+        file="sources/jdbc/relation.py",
+        old="(moved or none_seen) and not",
+        new="moved and not",
+        tests=(ANEW,),
+    ),
+    Mutation(
         name="a table that was written anew has its old transactions for a live lane before intervals",
         why="the live lane reads all rows again that they had",
         file="sources/jdbc/timed.py",
@@ -250,6 +266,14 @@ MUTATIONS = [
         file="execution/backfill.py",
         old="            self._check_told(lane_batch)\n",
         new="",
+        tests=(RUNS,),
+    ),
+    Mutation(
+        name="a new run of an interval that was read fails by its source alone",
+        why="nobody is told that the batch is there, and that the task may be marked",
+        file="execution/backfill.py",
+        old="        except SourceError as away:\n",
+        new="        except NothingInIntervalError as away:\n",
         tests=(RUNS,),
     ),
     Mutation(

@@ -80,3 +80,58 @@ def test_files_that_keep_each_row_its_transaction_stop_nothing(in_postgres: InPo
     with in_postgres.table.connect(autocommit=True) as session:
         session.execute("VACUUM FULL orders")
     assert lanes.live() == [3]
+
+
+@pytest.mark.parametrize("gone", ["UPDATE orders SET updated_at = {} WHERE id = 2", "DELETE FROM orders WHERE id = 2"])
+@pytest.mark.parametrize("files", ["VACUUM FULL", "a new partition"])
+def test_nor_do_other_files_where_an_interval_has_none_of_its_rows_any_more(
+    in_postgres: InPostgres, lanes: Lanes, gone: str, files: str
+) -> None:
+    """A row that came late is in its times, and the rows that it had were changed or deleted."""
+    if files == "a new partition":
+        by_month(in_postgres)
+    insert(in_postgres, 0, 2)
+    assert lanes.live(ReadLimit(rows=1)) == [1]
+    assert lanes.interval("interval-a", hours(1, 4)) == [2]
+    in_postgres.table.execute(gone.format(in_postgres.at(6)))
+    insert(in_postgres, 1.5)
+    with in_postgres.table.connect(autocommit=True) as session:
+        session.execute(
+            "CREATE TABLE october PARTITION OF orders FOR VALUES FROM ('2026-10-01') TO ('2026-11-01')"
+            if files == "a new partition"
+            else "VACUUM FULL orders"
+        )
+    assert lanes.open().has_new(lanes.logs[LIVE][-1].end)
+    assert lanes.live() == ([2, 3] if "UPDATE" in gone else [3])
+
+
+@pytest.mark.parametrize("how", ["loaded", "made again"])
+def test_a_partition_that_was_written_anew_stops_a_lane_before_its_intervals(
+    in_postgres: InPostgres, lanes: Lanes, how: str
+) -> None:
+    """Rows of the other one are there as they were."""
+    by_month(in_postgres)
+    insert(in_postgres, -24 * 30, 0, 1, 3)
+    assert lanes.live(ReadLimit(rows=2)) == [1, 2]
+    assert lanes.interval("interval-a", hours(1, 4)) == [3, 4]
+    if how == "made again":
+        in_postgres.table.execute("CREATE TABLE kept AS SELECT * FROM september")
+        in_postgres.table.execute("DROP TABLE september")
+        in_postgres.table.execute(
+            "CREATE TABLE september PARTITION OF orders FOR VALUES FROM ('2026-09-01') TO ('2026-10-01')"
+        )
+        in_postgres.table.execute("INSERT INTO september SELECT * FROM kept WHERE id > 2")
+    else:
+        in_postgres.table.execute("DELETE FROM orders WHERE id = 2")
+        write_anew(in_postgres.table, "september")
+    check_refused(lanes, "2026-09-21 14:00:00")
+
+
+def by_month(orders: InPostgres) -> None:
+    """Make the table anew, in partitions."""
+    orders.table.execute("DROP TABLE orders CASCADE")
+    orders.table.execute(
+        "CREATE TABLE orders (id bigserial, note text, updated_at timestamptz) PARTITION BY RANGE (updated_at)"
+    )
+    for month, first, last in (("august", "2026-08-01", "2026-09-01"), ("september", "2026-09-01", "2026-10-01")):
+        orders.table.execute(f"CREATE TABLE {month} PARTITION OF orders FOR VALUES FROM ('{first}') TO ('{last}')")

@@ -199,6 +199,8 @@ def test_a_statement_that_reads_for_long_before_it_writes_is_waited_for(
     [
         "SELECT get_lock('go', 60) INTO found",
         "SET found = get_lock('go', 60)",
+        "WITH one AS (SELECT get_lock('go', 60) AS got) SELECT got INTO found FROM one",
+        "CREATE TEMPORARY TABLE IF NOT EXISTS kept AS SELECT get_lock('go', 60) AS got",
         "FOR got IN (SELECT get_lock('go', 60) AS one) DO SET found = got.one; END FOR",
     ],
 )

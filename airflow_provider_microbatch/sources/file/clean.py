@@ -42,7 +42,9 @@ class Cleaner:
         archive: str | None,
         taken: Taken,
     ) -> None:
-        self._log = source_log
+        # Asked anew, whoever makes the cleaner: since its process has read an entry, a backup may have been restored
+        # and other files be planned under that number: by memory, files would be deleted that no batch has read.
+        self._log = source_log.anew()
         self._place = place
         self._record = record
         self._base = base

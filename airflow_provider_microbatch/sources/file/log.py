@@ -193,6 +193,10 @@ class SourceLog:
         self._top = top
         self._kept = kept
 
+    def anew(self) -> SourceLog:
+        """The same log, of which nothing is kept: for whoever gives data up by it."""
+        return SourceLog(self._store, top=self._top)
+
     @property
     def location(self) -> str:
         """The folder, for messages."""

@@ -259,7 +259,7 @@ class OpenFileSource(OpenSource):
         if self._source.clean_source is None:
             self.keep(start, end)
             return
-        read = {file.log_id for file in self._range(log_id(start), log_id(end))}
+        read = {one.log_id for one in self._log.anew().range(log_id(start), log_id(end)) if one.lane == self._lane}
         self._cleaning.change(
             lambda found: replace(found.archiving(self._listing.base, self._archive), due=found.due.with_(read))
         )

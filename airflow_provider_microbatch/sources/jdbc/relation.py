@@ -83,15 +83,17 @@ class Relation:
         of a partition that has another file than it was made with. VACUUM FULL and CLUSTER keep the transaction of each
         row; ALTER TABLE, and a restore behind TRUNCATE, replace it.
 
+        Rows of the place may also be gone one by one, changed or deleted. What gives a table or a partition other files
+        and transactions leaves it no row that was visible, at any place: where one is, the others came late.
+
         :param unseen: rows of the place that were not visible when they were read.
         :param seen: rows of it that were.
         :param before: rows of any place that were.
         """
         parts = self._opened.execute(f"SELECT DISTINCT tableoid::bigint, {_MOVED} FROM {self._table} WHERE {unseen}")
         found = parts.fetchall()
-        if not found or not self.any(seen):
-            return bool(found)
-        return any(moved and not self.any(f"tableoid = {oid} AND {before}") for oid, moved in found)
+        none_seen = bool(found) and not self.any(seen)
+        return any((moved or none_seen) and not self.any(f"tableoid = {oid} AND {before}") for oid, moved in found)
 
     def has_column(self, name: str, number: int | None) -> bool:
         """Whether the table has a column of this name.
