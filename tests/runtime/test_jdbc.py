@@ -72,6 +72,24 @@ def test_exactly_the_planned_rows_are_read_by_partitions(spark: Any, tmp_path: P
         assert (empty.columns, empty.count()) == (["id", "note"], 0)
 
 
+def test_a_number_is_not_rounded_whatever_the_database_says(spark: Any, tmp_path: Path) -> None:
+    """0 was PostgreSQL's default before version 12."""
+    store = PosixStore(tmp_path / "checkpoint")
+    with orders_table() as orders:
+        orders.execute("ALTER ROLE current_user SET extra_float_digits = 0")
+        try:
+            orders.execute("ALTER TABLE orders ADD amount double precision, ADD rate real")
+            orders.execute("INSERT INTO orders (amount, rate) VALUES (0.30000000000000004, 1.2345678)")
+            context = SourceContext(name="orders", log=store, state=store, clock_ms=lambda: 0)
+            source = JdbcSource("orders", orders.conn_id).open(context)
+            frame = read(spark, source.read(None, source.latest_offset(None)).arguments).frame
+            assert [tuple(row) for row in frame.selectExpr("amount", "string(rate)").collect()] == [
+                (0.30000000000000004, "1.2345678")
+            ]
+        finally:
+            orders.execute("ALTER ROLE current_user RESET extra_float_digits")
+
+
 def test_rows_by_time_are_read_as_they_were_planned(spark: Any, tmp_path: Path) -> None:
     store = PosixStore(tmp_path / "checkpoint")
     with orders_table() as orders:
@@ -134,6 +152,30 @@ def test_rows_of_mariadb_are_those_that_were_planned_wherever_spark_is(
             rows = sorted((row.id, row.at) for row in frame.selectExpr("id", "unix_millis(updated_at) at").collect())
             assert rows == [(id, JUNE_MS + id * 3_600_000) for id in ids]
             assert frame.rdd.getNumPartitions() > 1
+
+
+def test_all_committed_rows_of_mariadb_and_no_others_are_read_whatever_the_server_says(
+    spark: Any, tmp_path: Path
+) -> None:
+    store = PosixStore(tmp_path / "checkpoint")
+    with orders_in_mariadb() as orders:
+        context = SourceContext(name="orders", log=store, state=store, clock_ms=lambda: 0)
+        source = JdbcSource("orders", orders.conn_id, database="mariadb").open(context)
+        orders.execute("INSERT INTO orders (note) VALUES ('a'), ('b'), ('c'), ('d')")
+        first = source.latest_offset(None)
+        settings = {"sql_select_limit": 2, "tx_isolation": "'READ-UNCOMMITTED'"}
+        before = {name: orders.execute(f"SELECT @@global.{name}")[0][0] for name in settings}
+        for name, value in settings.items():
+            orders.execute(f"SET GLOBAL {name} = {value}")
+        try:
+            with orders.connect() as other:
+                other.execute("DELETE FROM orders WHERE note = 'a'")
+                other.execute("UPDATE orders SET note = 'x' WHERE note = 'b'")
+                frame = read(spark, source.read(None, first).arguments).frame
+                assert sorted(row.note for row in frame.collect()) == ["a", "b", "c", "d"]
+        finally:
+            for name, value in before.items():
+                orders.execute(f"SET GLOBAL {name} = " + (f"'{value}'" if isinstance(value, str) else str(value)))
 
 
 @pytest.mark.parametrize(("database", "kind"), KINDS)

@@ -213,6 +213,13 @@ def test_so_is_one_whose_trigger_reads_for_long(opened: Any, orders: OrdersInMar
     is_waited_for(opened, orders, "INSERT INTO orders (note) VALUES ('slow')")
 
 
+def test_so_is_one_that_shows_what_a_function_that_writes_lets_through(opened: Any, orders: OrdersInMariaDb) -> None:
+    orders.execute(
+        "CREATE FUNCTION writes() RETURNS INT BEGIN INSERT IGNORE INTO orders (id) VALUES (3); RETURN 1; END"
+    )
+    is_waited_for(opened, orders, "SHOW TABLES WHERE get_lock('go', 60) AND writes()")
+
+
 @pytest.mark.parametrize(
     "statement",
     [

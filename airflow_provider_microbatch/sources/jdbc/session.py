@@ -42,7 +42,8 @@ def access(connection: Connection, *, table: str) -> Access:
     return Access(
         url=f"jdbc:postgresql://{connection.host}:{connection.port or 5432}/{connection.schema or ''}",
         driver="org.postgresql.Driver",
-        options=tls(connection),
+        # Whatever the default of the database or the user is: with 0 or less a number of floating point is rounded.
+        options={"sessionInitStatement": "SET extra_float_digits = 1", **tls(connection)},
         table=quoted(table),
     )
 

@@ -25,11 +25,11 @@ _LISTED = (
 _READS = (
     r"(?is)^(\s|\(|/\*(?!M?!).*?\*/|(--\s|#)[^\n]*\n)*"
     r"((SELECT|WITH\b(?!.*\b(INSERT|REPLACE|UPDATE|DELETE)\b))\b(?!.*\bINTO\b(?!\s+(OUT|DUMP)FILE\b))"
-    r"|CREATE\b(?!.*\bTEMPORARY\b)|SHOW|ALTER|DROP|OPTIMIZE|CHECK|REPAIR|FLUSH|BACKUP)\b"
+    r"|CREATE\b(?!.*\bTEMPORARY\b)|SHOW\b(?!.*\bWHERE\b)|ALTER|DROP|OPTIMIZE|CHECK|REPAIR|FLUSH|BACKUP)\b"
 )
 """Statements that add no row to a table that is there; any other may. Of one whose trigger or function runs the server
 shows what that does: a query ``INTO`` a variable, or one that a temporary table is made of, may be a program's, and
-what called it may add rows."""
+what called it may add rows; and so may a function in the condition of a ``SHOW``."""
 
 _STATEMENTS = (
     "SELECT coalesce(max(time_ms), 0) FROM information_schema.processlist WHERE id <> connection_id() "

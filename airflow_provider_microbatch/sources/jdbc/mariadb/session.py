@@ -18,6 +18,7 @@ _LOCK_SECONDS = 60
 
 _TYPE = "mysql"  # Airflow's type of connections to MariaDB too
 _SSL = "ssl"
+_ALL_ROWS = "sql_select_limit = 18446744073709551615"
 _NO_RIGHT = 1227  # MariaDB's number of the error
 
 
@@ -45,6 +46,9 @@ def access(connection: Connection, *, table: str) -> Access:
         # A TINYINT(1) may be 2, and a year is no date.
         "tinyInt1isBit": "false",
         "yearIsDateType": "false",
+        # Whatever the server's default is: rows that nobody has committed are no rows, and a query is not cut.
+        "transactionIsolation": "REPEATABLE-READ",
+        "sessionInitStatement": f"SET SESSION {_ALL_ROWS}",
         **({} if ca is None else {"sslMode": "verify-full", "serverSslCert": ca}),
     }
     # Spark knows how MariaDB quotes names by this scheme only. By jdbc:mariadb: it would quote them as the standard
@@ -141,7 +145,7 @@ def connected(connection: Connection, *, seconds: float | None = None) -> Iterat
             waits = _LOCK_SECONDS if seconds is None else math.ceil(seconds)
             session.rows("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             session.rows(
-                "SET SESSION time_zone = '+00:00', sql_mode = '', "
+                f"SET SESSION time_zone = '+00:00', sql_mode = '', {_ALL_ROWS}, "
                 f"lock_wait_timeout = {waits}, max_statement_time = {0 if seconds is None else float(seconds)}"
             )
             _check_knows_what_runs(session, connection)
