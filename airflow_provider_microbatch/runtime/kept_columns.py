@@ -85,7 +85,10 @@ class _Names:
         kind = node.getClass().getSimpleName()
         if kind == "Join":
             left, right = node.left().output(), node.right().output()
-            return [self._texts(left), self._texts(right), list(self._equal_in(node))]
+            equal = list(self._equal_in(node))
+            # Also by side: each one's rows lie by its own keys, with whichever of the other's they are compared.
+            sides = [[one for one, _ in equal], [other for _, other in equal]]
+            return [self._texts(left), self._texts(right), list(map(" = ".join, equal)), *sides]
         if kind == "Aggregate":
             made = dict[str, Any]()
             for one in chain.from_iterable(map(_aggregates_in, each(node.aggregateExpressions()))):
@@ -119,8 +122,8 @@ class _Names:
         self._known[id] = told if len(told) <= _LONGEST else _shortened(told)
         return self._known[id]
 
-    def _equal_in(self, join: Any) -> Iterator[str]:
-        """What a join's condition says to be equal: the keys of both sides, in their order."""
+    def _equal_in(self, join: Any) -> Iterator[tuple[str, str]]:
+        """What a join's condition says to be equal: the keys of the left side and of the right one, in their order."""
         left, right = join.left().outputSet(), join.right().outputSet()
         for one in _all_of(join.condition().get() if join.condition().isDefined() else None):
             if one.getClass().getSimpleName() in ("EqualTo", "EqualNullSafe"):
@@ -131,7 +134,7 @@ class _Names:
                     sides.reverse()
                 # What takes columns of both sides is looked at when a row is found, and is no key.
                 if sides[0].references().subsetOf(left) and sides[1].references().subsetOf(right):
-                    yield " = ".join(map(self._text, sides))
+                    yield self._text(sides[0]), self._text(sides[1])
 
 
 def _made_by(node: Any) -> Iterator[tuple[str, str]]:

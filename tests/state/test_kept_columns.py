@@ -125,6 +125,17 @@ def by_cube(batch: Looked, *, turned: bool = False) -> DataFrame:
     return batch.sources["orders"].selectExpr(f"{first} AS x", f"{second} AS y").cube("x", "y").count()
 
 
+def met_crosswise(batch: Looked, *, turned: bool = False) -> DataFrame:
+    """Rows of one column's numbers in either column of the others, or crosswise."""
+    from pyspark.sql import functions as F
+
+    small, large = (
+        batch.sources["orders"].where(where).alias(name) for where, name in (("id < 5", "a"), ("id > 4", "b"))
+    )
+    same = "a.id = b.other AND a.other = b.id" if turned else "a.id = b.id AND a.other = b.other"
+    return small.join(large, F.expr(same)).select("a.id")
+
+
 @pytest.mark.parametrize(
     "transform",
     [
@@ -135,6 +146,7 @@ def by_cube(batch: Looked, *, turned: bool = False) -> DataFrame:
         by_exploded,
         by_aggregates,
         by_cube,
+        met_crosswise,
         exchanged.met_with_columns,
         exchanged.sums_of_sides,
         exchanged.by_two_made,
