@@ -12,13 +12,14 @@ from airflow_provider_microbatch.sinks import Manifest, OpenSink
 from airflow_provider_microbatch.sinks.manifest import ADOPTED
 
 
-def check_published(checkpoint: Checkpoint, sink: OpenSink, planned: PlannedBatch, manifest: Manifest) -> None:
+def check_published(checkpoint: Checkpoint, sink: OpenSink, planned: PlannedBatch, manifest: Manifest) -> Manifest:
     """Check that what is to be committed is the batch's output in the sink. Its process may have slept since it was
     published, while the batch was planned anew and made by another attempt: under the figures, the watermark and the
     epoch of this one a replay, a clear and the next batch would go on from what is in no table.
 
     :param planned: the batch as this process has read it.
     :param manifest: of the output that was published.
+    :return: of what is in the sink, which is to be committed: a backup that was restored gives out the same epochs.
     :raises AttemptFencedError: if it is no longer in: a command, or a backup that was restored, took it out to have it
         run again.
     """
@@ -32,7 +33,7 @@ def check_published(checkpoint: Checkpoint, sink: OpenSink, planned: PlannedBatc
             "the next run goes on with the batch as it is planned now."
         )
     if planned.committed:
-        return
+        return manifest
     found = sink.contains(expected(checkpoint, planned.identity))
     if found is None:
         raise AttemptFencedError(
@@ -44,6 +45,7 @@ def check_published(checkpoint: Checkpoint, sink: OpenSink, planned: PlannedBatc
             f"{published}, which has it by attempt {found.epoch}. Nothing was committed by this attempt; the next run "
             "commits what is there."
         )
+    return found
 
 
 def add_commit(

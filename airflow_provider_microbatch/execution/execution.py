@@ -323,7 +323,7 @@ class Execution:
         """
         check_no_half_rename(self.checkpoint)
         planned = self.load(key)
-        check_published(self.checkpoint, self.sink, planned, manifest)
+        manifest = check_published(self.checkpoint, self.sink, planned, manifest)
         if not planned.committed:  # a restored backup may lack the resolution
             planned = resolve(self.checkpoint, self.planner.sources, planned, manifest)
         sources, ranges = self.planner.sources, planned.ranges

@@ -176,8 +176,9 @@ def test_a_cleaner_that_wakes_up_while_a_rewind_begins_leaves_what_is_rewound(wo
     assert verify_all(world.checkpoint) == []
 
 
+@pytest.mark.parametrize("at", ["before it", "in it"])
 def test_one_that_sleeps_while_a_backup_is_restored_deletes_what_the_next_run_has_read_alone(
-    world: World, sleep: Sleep, monkeypatch: pytest.MonkeyPatch
+    world: World, sleep: Sleep, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     """It has read two files of an entry, under whose number one of them was planned since."""
     for folder in ("checkpoint", "lake"):
@@ -194,11 +195,16 @@ def test_one_that_sleeps_while_a_backup_is_restored_deletes_what_the_next_run_ha
             with pytest.raises(Killed):
                 world.run(3)
 
-    sleep.before(OpenedSources, "commit", restored_meanwhile, lambda _, ends: ends == {"orders": '{"logOffset":2}'})
+    if at == "in it":
+        sleep.before(Cleaner, "_changed", restored_meanwhile, lambda _, files: any(one.log_id == 2 for one in files))
+    else:
+        sleep.before(OpenedSources, "commit", restored_meanwhile, lambda _, ends: ends == {"orders": '{"logOffset":2}'})
     world.run(2)
-    assert [path.name for path in world.landing().glob("[!.]*")] == ["000003.json"]
+    assert "000003.json" in {path.name for path in world.landing().glob("[!.]*")}
     world.run(4)
+    world.run(5)
     assert world.table() == {number: [number] for number in range(4)}
+    assert list(world.landing().glob("[!.]*")) == []
 
 
 def test_nor_does_one_that_sleeps_between_its_two_looks(

@@ -244,3 +244,31 @@ def test_nor_where_the_same_plan_was_made_once_more(world: World, sleep: Sleep) 
     assert entry is not None
     assert entry.epoch == 2
     assert world.table() == {0: [0]}
+
+
+def test_what_a_restored_backup_has_made_by_the_same_plan_and_number_is_committed_as_it_is(
+    world: World, sleep: Sleep
+) -> None:
+    """The attempt that slept has made other rows by older code, which the restore took away."""
+    filled(world, 2)
+    world.land(2, 3)
+
+    def copied() -> None:
+        for folder in ("checkpoint", "lake"):
+            shutil.copytree(world.root / folder, world.root / f"{folder}.backup")
+
+    def restored() -> None:
+        for folder in ("checkpoint", "lake"):
+            shutil.rmtree(world.root / folder)
+            (world.root / f"{folder}.backup").rename(world.root / folder)
+        finish(world, world.staged(2), commits=False)
+
+    sleep.before(Execution, "open_attempt", copied)
+    sleep.before(Execution, "commit", restored)
+    of_fewer = InlineEngine(transform=lambda sources: [{"id": row["id"]} for row in sources["orders"] if row["id"] < 3])
+    world.run(2, of_fewer)
+    entry = world.checkpoint.commit_log.get(2)
+    assert entry is not None
+    assert (entry.epoch, entry.progress["numOutputRows"]) == (1, 2)
+    assert world.table() == {0: [0], 1: [1], 2: [2, 3]}
+    assert verify_all(world.checkpoint) == []

@@ -153,4 +153,12 @@ MUTATIONS = [
         new="found = {}",
         tests=(COPIED_ICEBERG,),
     ),
+    Mutation(
+        name="an Iceberg table whose batches were all taken out has had its first",
+        why="rows that were copied there are not looked for, and each of their batches comes beside them",
+        file="sinks/iceberg/opened.py",
+        old="is_new=lambda: not (any(is_in) or any(self._batches(look))))",
+        new="is_new=lambda: self._last(look) is None and not (any(is_in) or any(self._batches(look))))",
+        tests=("tests/sinks/test_iceberg_copied.py",),
+    ),
 ]

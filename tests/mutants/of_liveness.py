@@ -466,4 +466,20 @@ MUTATIONS = [
         new="        if False:  # meanwhile",
         tests=(STOP,),
     ),
+    Mutation(
+        name="a cleaner that sleeps between its looks deletes what the entry of before has read",
+        why="files that were planned anew under its number since, or by nobody, are gone: lost in green",
+        file="sources/file/clean.py",
+        old="        ready = {number for number in ready if self._log.range(number - 1, number) == files[number]}\n",
+        new="",
+        tests=("tests/execution/test_clean_late.py",),
+    ),
+    Mutation(
+        name="an attempt commits its own figures where a backup's has the same number",
+        why="the entry, its watermark and its state are of rows that are in no table",
+        file="execution/commit_entry.py",
+        old="    return found\n\n\ndef add_commit",
+        new="    return manifest\n\n\ndef add_commit",
+        tests=("tests/execution/test_late_commits.py",),
+    ),
 ]

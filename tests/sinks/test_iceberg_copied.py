@@ -236,6 +236,14 @@ def test_rows_that_are_put_back_after_their_batch_was_taken_out_are_found_too(si
     is_refused(sink, 7, epoch=3)
 
 
+def test_those_of_later_batches_are_found_where_all_batches_were_taken_out(sink: OpenIceberg) -> None:
+    publish(sink, 0)
+    assert sink.withdraw(expect(BatchKey("live", 0)), 1)
+    table(sink).append(of_lanes({"live": [3]}).select(["id", "epoch", "lane", "batch_id"]))
+    with pytest.raises(SinkError, match="live/3"):
+        publish(sink, 0, epoch=2)
+
+
 def test_a_table_of_others_and_rows_of_nobody_are_in_nobodys_way(folder: Path) -> None:
     ids = pa.table({"id": pa.array([1], pa.int64()), "epoch": pa.array([9], pa.int64())})
     at = made_of(folder, ids, "others")

@@ -269,6 +269,7 @@ class OpenIceberg(OpenPlaced):
         """Commit the attempt's files to the table, or find that some attempt's files are in it."""
         key, before = batch.key, None
         asked: Asked | None = None
+        is_asked = False
         with reporting("replace" if replaces else "publish", key), self._places.locked(batch.staged, epoch):
             for look in self._log.looks():
                 found = self._published(look, batch)
@@ -286,7 +287,7 @@ class OpenIceberg(OpenPlaced):
                     self._settle(found)
                 self._check_fits(look, held=placed.manifest.held_to)
                 if found is None:
-                    asked = asked or self._asked(look, batch, epoch)
+                    asked, is_asked = asked if is_asked else self._asked(look, batch, epoch), True
                     self._check_none_unrecorded(look, asked)
                 if self._widen(look, columns):
                     continue
@@ -312,7 +313,12 @@ class OpenIceberg(OpenPlaced):
                 )
 
     def _asked(self, look: Look, batch: ExpectedBatch, epoch: int) -> Asked | None:
-        return asked_by(batch, epoch, is_new=lambda: self._last(look) is None and not any(self._batches(look)))
+        # Batches that were taken out do not count: where all were, rows that somebody has copied there would not be
+        # looked for, and each of their batches would come beside them.
+        own = batch.key
+        likely = (BatchKey(own.lane, id) for id in (own.id - 1, own.id) if id >= 0)  # without all of the record
+        is_in = (self._number(look, key) is not None for key in likely)
+        return asked_by(batch, epoch, is_new=lambda: not (any(is_in) or any(self._batches(look))))
 
     def _check_none_unrecorded(self, look: Look, asked: Asked | None) -> None:
         """:raises SinkError: if the branch has rows of a batch that is asked for: it would be there twice."""

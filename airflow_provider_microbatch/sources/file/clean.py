@@ -90,6 +90,9 @@ class Cleaner:
         held = being_read()
         still = {number for number in changed if number in due and number not in held}
         ready = _committed({number: files[number] for number in still}, committed)
+        # Last: a backup may have been restored since the entries were read, and others have been planned and committed
+        # under their numbers. Their files are the next commit's.
+        ready = {number for number in ready if self._log.range(number - 1, number) == files[number]}
         cleaned: list[int] = []
         for number in sorted(ready):
             failed = self._entry(files[number])
