@@ -273,7 +273,7 @@ def test_a_commit_that_comes_after_the_output_was_dropped_is_refused(tmp_path: P
     world.expire_leases()
     applied(world, rewind(2))
     world.execution.plan(run_identity(4))
-    with pytest.raises(AttemptFencedError, match="rewound"):
+    with pytest.raises(AttemptFencedError, match="taken back and planned anew"):
         world.execution.commit(key=attempt.key, manifest=manifest, run=run_identity(3))
     world.run(5)
     assert rows(world) == [0, 1, 2, 3]
