@@ -204,7 +204,7 @@ def test_killed_anywhere_one_place_at_most_goes_on_and_the_next_command_finishes
         assert verify_all(at(world, target).checkpoint) == [], f"killed at {moment}"
         with pytest.raises(MovedError):
             world.run(9)
-    assert moment > 50
+    assert moment > 56
     assert closed > 10
 
 

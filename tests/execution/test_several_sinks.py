@@ -140,7 +140,7 @@ def test_whatever_dies_when_in_a_batch_it_is_in_both_tables_once(tmp_path: Path)
         assert is_clean(world)
         assert world.stages() == []
         count += 1
-    assert count > 10
+    assert count > 12
 
 
 @pytest.mark.slow
@@ -153,7 +153,7 @@ def test_whatever_dies_when_in_a_replay_both_tables_get_the_new_code(tmp_path: P
         assert world.tables() == [{0: [(1, 2), (2, 2)]}] * 2, f"death {count + 1}"
         assert is_clean(world)
         count += 1
-    assert count > 10
+    assert count > 11
 
 
 @pytest.mark.slow
