@@ -12,7 +12,7 @@ import json
 import random
 import re
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -83,15 +83,11 @@ class Snapshot:
         """Whether the log knows of the batch: it is in, or was taken out."""
         return self._told(key) is not None
 
-    def has_any(self, records: Records, *, likely: Iterable[BatchKey] = ()) -> bool:
-        """Whether any batch is in. That one was taken out does not count: where all were, rows that somebody has copied
-        there would not be looked for, and each of their batches would come beside them.
+    def has_any(self, records: Records) -> bool:
+        """Whether any batch is in: one that was taken out does not count.
 
         :param records: the manifests of the table.
-        :param likely: batches that most likely are.
         """
-        if any(self.number(key) is not None for key in likely):
-            return True  # without a listing
         lanes = filter(is_lane, records.lanes())
         keys = (BatchKey(one, id) for one in lanes for id in list(records.ids(one))[: -_ASKED - 1 : -1])
         return any(self.number(key) is not None for key in keys)

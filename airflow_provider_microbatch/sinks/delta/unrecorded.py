@@ -56,9 +56,12 @@ class LooksForCopies(LooksForRows):
         return {}
 
     def _asked(self, snapshot: Snapshot, batch: ExpectedBatch, epoch: int) -> Asked | None:
-        own = batch.key
-        likely = [BatchKey(own.lane, id) for id in (own.id - 1, own.id) if id >= 0]
-        return asked_by(batch, epoch, is_new=lambda: not snapshot.has_any(self._records, likely=likely))
+        return asked_by(
+            batch,
+            epoch,
+            is_in=lambda key: snapshot.number(key) is not None,
+            has_any=lambda: snapshot.has_any(self._records),
+        )
 
     def _check_none_unrecorded(self, snapshot: Snapshot, asked: Asked | None) -> None:
         """:raises SinkError: if the table has rows of a batch that is asked for: it would be there twice."""

@@ -313,12 +313,12 @@ class OpenIceberg(OpenPlaced):
                 )
 
     def _asked(self, look: Look, batch: ExpectedBatch, epoch: int) -> Asked | None:
-        # Batches that were taken out do not count: where all were, rows that somebody has copied there would not be
-        # looked for, and each of their batches would come beside them.
-        own = batch.key
-        likely = (BatchKey(own.lane, id) for id in (own.id - 1, own.id) if id >= 0)  # without all of the record
-        is_in = (self._number(look, key) is not None for key in likely)
-        return asked_by(batch, epoch, is_new=lambda: not (any(is_in) or any(self._batches(look))))
+        return asked_by(
+            batch,
+            epoch,
+            is_in=lambda key: self._number(look, key) is not None,
+            has_any=lambda: any(self._batches(look)),
+        )
 
     def _check_none_unrecorded(self, look: Look, asked: Asked | None) -> None:
         """:raises SinkError: if the branch has rows of a batch that is asked for: it would be there twice."""

@@ -52,7 +52,9 @@ class Asked:
         return self.others is not None and self.others(key)
 
 
-def asked_by(batch: ExpectedBatch, epoch: int, *, is_new: Callable[[], bool]) -> Asked | None:
+def asked_by(
+    batch: ExpectedBatch, epoch: int, *, is_in: Callable[[BatchKey], bool], has_any: Callable[[], bool]
+) -> Asked | None:
     """What an attempt asks for before its batch comes in; None for nothing.
 
     Before a table's first batch, no row may be of a batch that the checkpoint has yet to make: a copy has those of
@@ -60,9 +62,14 @@ def asked_by(batch: ExpectedBatch, epoch: int, *, is_new: Callable[[], bool]) ->
     attempt that is not the first asks, for rows of its batch that somebody has put in by hand: to ask of each new
     batch, all files would be gone through.
 
-    :param is_new: whether the table has no batch yet.
+    Batches that were taken out do not count: where all were, rows that somebody has copied there would not be looked
+    for, and each of their batches would come beside them.
+
+    :param is_in: whether the table has a batch.
+    :param has_any: whether it has any, for which all of its record may have to be read.
     """
     own = batch.key
+    likely = (BatchKey(own.lane, id) for id in (own.id - 1, own.id) if id >= 0)
 
     def is_yet_to_come(key: BatchKey) -> bool:
         if key.lane == own.lane:
@@ -70,7 +77,7 @@ def asked_by(batch: ExpectedBatch, epoch: int, *, is_new: Callable[[], bool]) ->
         # A lane that this checkpoint never had may be another pipeline's, whose rows are in the table too.
         return is_lane(key.lane) and batch.is_past(BatchKey(key.lane, 0)) and not batch.is_past(key)
 
-    if is_new():
+    if not any(map(is_in, likely)) and not has_any():
         return Asked(own, is_yet_to_come)
     return None if epoch == 1 else Asked(own)
 
