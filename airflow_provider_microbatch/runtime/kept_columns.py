@@ -12,7 +12,14 @@ from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_microbatch.runtime.query_plan import PROCESSOR, below, each, keeps_state, source_of
+from airflow_provider_microbatch.runtime.query_plan import (
+    PROCESSOR,
+    below,
+    each,
+    keeps_state,
+    source_of,
+    without_numbers,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -26,7 +33,6 @@ _COLUMN = re.compile(rf"[\w.$]*{_ID}")
 """A column in Spark's text: its id, with the name before it as far as that is a word."""
 _LAST = re.compile(rf"{_ID}$")
 _DEFINED = re.compile(rf"(.*) AS .*{_ID}", re.DOTALL)
-_NUMBER = re.compile(r"-?\d+")
 _DIGITS = str.maketrans("0123456789", "ghijklmnop")
 _IN_ORDER = 4
 """More columns of a deduplication are in another order in each version of Spark, whichever they are given in."""
@@ -174,12 +180,6 @@ def _aggregates_in(expression: Any) -> Iterator[Any]:
         return
     for child in each(expression.children()):
         yield from _aggregates_in(child)
-
-
-def without_numbers(text: str) -> str:
-    """A column, whatever a transform writes of the batch's own values into it, Spark of the time of day, or PySpark to
-    number the variables of lambda functions."""
-    return _NUMBER.sub("", text)
 
 
 def _shortened(told: str) -> str:

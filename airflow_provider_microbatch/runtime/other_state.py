@@ -8,8 +8,7 @@ from itertools import chain
 from typing import Any, NoReturn
 
 from airflow_provider_microbatch.runtime.failure import BatchFailure
-from airflow_provider_microbatch.runtime.kept_columns import without_numbers
-from airflow_provider_microbatch.runtime.query_plan import digest_of, keeps_state
+from airflow_provider_microbatch.runtime.query_plan import digest_of, keeps_state, without_numbers
 
 _CODES = (
     "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE",

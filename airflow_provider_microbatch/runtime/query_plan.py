@@ -72,6 +72,12 @@ def digest_of(text: str) -> str:
     return sha256(text.encode()).hexdigest()[:16]
 
 
+def without_numbers(text: str) -> str:
+    """A text of Spark's, whatever a transform writes of the batch's own values into it, Spark of the time of day, or
+    PySpark to number the variables of lambda functions."""
+    return _NUMBER.sub("", text)
+
+
 def source_of(leaf: Any) -> str | None:
     """The source that a leaf streams from; None if it is none of the batch's."""
     kind = leaf.getClass().getSimpleName()
@@ -131,7 +137,7 @@ class Query:
         whole = self._text(node)
         bare = _BRANCH.sub("", _ALIAS.sub("", whole))
         functions = "\n".join(["", *self._functions(node)])
-        texts = (whole + functions, bare + functions, _NUMBER.sub("", whole), _NUMBER.sub("", bare))
+        texts = (whole + functions, bare + functions, without_numbers(whole), without_numbers(bare))
         return list(map(digest_of, texts))
 
     def _walk(self, node: Any) -> Iterator[Any]:
