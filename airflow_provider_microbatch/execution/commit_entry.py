@@ -15,7 +15,8 @@ from airflow_provider_microbatch.sinks.manifest import ADOPTED
 def check_published(checkpoint: Checkpoint, sink: OpenSink, planned: PlannedBatch, manifest: Manifest) -> Manifest:
     """Check that what is to be committed is the batch's output in the sink. Its process may have slept since it was
     published, while the batch was planned anew and made by another attempt: under the figures, the watermark and the
-    epoch of this one a replay, a clear and the next batch would go on from what is in no table.
+    epoch of this one a replay, a clear and the next batch would go on from what is in no table. A clear would be
+    answered by it, and the files of a batch that was set aside be cleaned.
 
     :param planned: the batch as this process has read it.
     :param manifest: of the output that was published.
@@ -32,20 +33,22 @@ def check_published(checkpoint: Checkpoint, sink: OpenSink, planned: PlannedBatc
             f"{published}: the batch was taken back and planned anew meanwhile. Nothing was committed by this attempt; "
             "the next run goes on with the batch as it is planned now."
         )
-    if planned.committed:
+    # The commit of a committed batch changes nothing, unless it answers a clear, or lets go of what was set aside.
+    if planned.committed and not planned.set_aside and not checkpoint.replays.pending(planned.key):
         return manifest
     found = sink.contains(expected(checkpoint, planned.identity))
     if found is None:
         raise AttemptFencedError(
-            f"{published}: the pipeline was rewound meanwhile. Nothing was committed; the next run makes the batch "
-            "again."
+            f"{published}: the pipeline was rewound, or put back to a backup, meanwhile. Nothing was committed; the "
+            "next run makes the batch again."
         )
     if found.epoch != manifest.epoch:
         raise AttemptFencedError(
             f"{published}, which has it by attempt {found.epoch}. Nothing was committed by this attempt; the next run "
             "commits what is there."
         )
-    return found
+    # A sink's record may leave out files, which nobody needs any more: their count is told of the batch.
+    return found if found.files or found.result != manifest.result else manifest
 
 
 def add_commit(

@@ -15,11 +15,11 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.codec import OURS
 from airflow_provider_microbatch.checkpoint.entries import Attempt
-from airflow_provider_microbatch.checkpoint.key import LIVE
+from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.cli.main import main
-from airflow_provider_microbatch.exceptions import AttemptFencedError, BrokenLogError, CheckpointError
+from airflow_provider_microbatch.exceptions import AttemptFencedError, BatchSetAsideError, BrokenLogError, CheckpointError
 from airflow_provider_microbatch.execution import commit_entry
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.intervals import batch_of
@@ -205,9 +205,8 @@ def test_a_commit_that_slept_while_another_run_made_its_batch_commits_nothing_of
         finish(world, made[0], commits=is_committed)
 
     sleep.before(Execution, "commit", made_anew)
-    of_fewer = InlineEngine(transform=lambda sources: [{"id": row["id"]} for row in sources["orders"] if row["id"] < 3])
     with pytest.raises(AttemptFencedError, match="planned anew"):
-        world.run(2, of_fewer)
+        world.run(2, of_fewer())
     finish(world, made[0])
     entry = world.checkpoint.commit_log.get(2)
     assert entry is not None
@@ -246,6 +245,22 @@ def test_nor_where_the_same_plan_was_made_once_more(world: World, sleep: Sleep) 
     assert world.table() == {0: [0]}
 
 
+def of_fewer() -> InlineEngine:
+    """By older code, which leaves row 3 out."""
+    return InlineEngine(transform=lambda sources: [{"id": row["id"]} for row in sources["orders"] if row["id"] < 3])
+
+
+def backed_up(world: World) -> None:
+    for folder in ("checkpoint", "lake"):
+        shutil.copytree(world.root / folder, world.root / f"{folder}.backup")
+
+
+def put_back(world: World, *folders: str) -> None:
+    for folder in folders:
+        shutil.rmtree(world.root / folder)
+        (world.root / f"{folder}.backup").rename(world.root / folder)
+
+
 def test_what_a_restored_backup_has_made_by_the_same_plan_and_number_is_committed_as_it_is(
     world: World, sleep: Sleep
 ) -> None:
@@ -253,22 +268,62 @@ def test_what_a_restored_backup_has_made_by_the_same_plan_and_number_is_committe
     filled(world, 2)
     world.land(2, 3)
 
-    def copied() -> None:
-        for folder in ("checkpoint", "lake"):
-            shutil.copytree(world.root / folder, world.root / f"{folder}.backup")
-
     def restored() -> None:
-        for folder in ("checkpoint", "lake"):
-            shutil.rmtree(world.root / folder)
-            (world.root / f"{folder}.backup").rename(world.root / folder)
+        put_back(world, "checkpoint", "lake")
         finish(world, world.staged(2), commits=False)
 
-    sleep.before(Execution, "open_attempt", copied)
+    sleep.before(Execution, "open_attempt", lambda: backed_up(world))
     sleep.before(Execution, "commit", restored)
-    of_fewer = InlineEngine(transform=lambda sources: [{"id": row["id"]} for row in sources["orders"] if row["id"] < 3])
-    world.run(2, of_fewer)
+    world.run(2, of_fewer())
     entry = world.checkpoint.commit_log.get(2)
     assert entry is not None
     assert (entry.epoch, entry.progress["numOutputRows"]) == (1, 2)
     assert world.table() == {0: [0], 1: [1], 2: [2, 3]}
+    assert verify_all(world.checkpoint) == []
+
+
+@pytest.mark.parametrize("folders", [("checkpoint", "lake"), ("lake",)], ids=["whole", "the table alone"])
+def test_a_clear_whose_output_a_backup_took_away_is_not_answered(
+    world: World, sleep: Sleep, folders: tuple[str, ...]
+) -> None:
+    """The rows of before are there again, and nobody would run the batch by the mended code."""
+    filled(world, 2)
+    world.land(2, 3)
+    world.run(2)
+    sleep.before(Execution, "open_attempt", lambda: backed_up(world))
+    sleep.before(Execution, "commit", lambda: put_back(world, *folders))
+    with pytest.raises(AttemptFencedError, match="put back to a backup|by attempt 1"):
+        world.run(2, of_fewer(), clear_number=1)
+    world.expire_leases()
+    assert world.checkpoint.replays.pending(BatchKey(LIVE, 2))
+    world.run(2, of_fewer(), clear_number=1, try_number=2)
+    assert world.table() == {0: [0], 1: [1], 2: [2]}
+    assert verify_all(world.checkpoint) == []
+
+
+@pytest.mark.parametrize("since", ["the clear", "before the clear", "of the table alone"])
+def test_nothing_that_was_set_aside_is_cleaned_whose_output_a_backup_took_away(
+    tmp_path: Path, sleep: Sleep, since: str
+) -> None:
+    world = World(tmp_path, on_failure="set_aside", set_aside_after=1)
+    world.sources = {"orders": cleaning(world)}
+    unread = world.land(0)
+    with pytest.raises(BatchSetAsideError):
+        world.run(0, InlineEngine(transform=lambda sources: [{"id": 1 / 0}]))
+    world.land(1)
+    world.run(1)
+    if since == "before the clear":
+        backed_up(world)
+    else:
+        sleep.before(Execution, "open_attempt", lambda: backed_up(world))
+    folders = ("lake",) if since == "of the table alone" else ("checkpoint", "lake")
+    sleep.before(Execution, "commit", lambda: put_back(world, *folders))
+    with pytest.raises(AttemptFencedError, match="put back to a backup"):
+        world.run(0, clear_number=1, try_number=2)
+    world.expire_leases()
+    world.land(2)
+    world.run(2)
+    assert unread.exists()
+    world.run(0, clear_number=1, try_number=3)
+    assert world.table() == {0: [0], 1: [1], 2: [2]}
     assert verify_all(world.checkpoint) == []

@@ -406,4 +406,20 @@ MUTATIONS = [
         new="    if False:\n",
         tests=("tests/execution/test_late_commits.py",),
     ),
+    Mutation(
+        name="a clear is answered by output that a restore took away",
+        why="its task is green, and the rows of before are in the table",
+        file="execution/commit_entry.py",
+        old=" and not checkpoint.replays.pending(planned.key):\n",
+        new=":\n",
+        tests=("tests/execution/test_late_commits.py",),
+    ),
+    Mutation(
+        name="what was set aside is let go of for output that a restore took away",
+        why="its files are cleaned, and its rows are in no table",
+        file="execution/commit_entry.py",
+        old=" and not planned.set_aside and not checkpoint",
+        new=" and not checkpoint",
+        tests=("tests/execution/test_late_commits.py",),
+    ),
 ]

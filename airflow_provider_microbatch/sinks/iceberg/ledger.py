@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -75,12 +75,16 @@ class Ledger:
     def batches(self, properties: Mapping[str, str]) -> dict[BatchKey, int]:
         """All batches that are in, with the numbers of their manifests. A lane of a name that no lane has is left
         out."""
-        prefix, found = self.name(""), dict[BatchKey, int]()
+        return dict(self.items(properties))
+
+    def items(self, properties: Mapping[str, str]) -> Iterator[tuple[BatchKey, int]]:
+        """The same one by one, of each lane the newest page first, which is in the property: the file of a page is read
+        when all of the pages behind it are through. Whether there is any batch is asked between look and commit."""
+        prefix = self.name("")
         for lane in (key.removeprefix(prefix) for key in properties if key.startswith(prefix)):
             if is_name(lane):
-                pages = map(self._page, self._pages(properties, lane).values())
-                found |= {BatchKey(lane, id): number for page in pages for id, number in page.items()}
-        return found
+                for _, page in sorted(self._pages(properties, lane).items(), reverse=True):
+                    yield from ((BatchKey(lane, id), number) for id, number in self._page(page).items())
 
     def change(self, properties: Mapping[str, str], lane: str, id: int, number: int | None) -> dict[str, str]:
         """The properties that a commit has to set so that the batch is in by that number, or out (None). Pages that
