@@ -20,7 +20,7 @@ from tests.execution.world import KEY, World, run_identity
 from tests.support.waiting import wait_until
 from tests.support.yarn import Yarn, yarn_cluster
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 # The first attempt never ends.
 WAITS_ONCE = """
@@ -77,8 +77,10 @@ def test_a_retry_finds_the_application_that_its_task_has_left_on_yarn(
     """The task's host is gone with all that ran there: in cluster mode nobody but YARN knows of the driver."""
     connect(monkeypatch, yarn, deploy_mode="cluster")
     with subprocess.Popen([sys.executable, "-c", TASK, str(root), json.dumps(dict(yarn.spark))]) as task:
-        wait_until(lambda: (root / "begun").exists() or task.poll() is not None)
-        processes.end([*psutil.Process(task.pid).children(recursive=True), psutil.Process(task.pid)], grace=0)
+        try:
+            wait_until(lambda: (root / "begun").exists() or task.poll() is not None, seconds=400)
+        finally:  # what never ends is not waited for either
+            processes.end([*psutil.Process(task.pid).children(recursive=True), psutil.Process(task.pid)], grace=0)
     (attempt,) = World(root).checkpoint.attempts.all(KEY)
     assert list(yarn.states().values()) == ["RUNNING"]
     assert SparkSubmitEngine().poll(attempt.handle) is EngineState.RUNNING
