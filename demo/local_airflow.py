@@ -199,8 +199,9 @@ class LocalAirflow(RunningAirflow):
                 "secret_key": secrets.token_hex(16),
             },
             "api_auth": {"jwt_secret": secrets.token_hex(32)},
-            # A second of idling between two loops is most of a micro-batch's overhead.
-            "scheduler": {"scheduler_idle_sleep_time": "0.1"},
+            # A second of idling between two loops is most of a micro-batch's overhead; loops without a pause take a
+            # seventh of a core, which the batches need.
+            "scheduler": {"scheduler_idle_sleep_time": "0.3"},
             # A file that comes or changes is parsed within seconds. To parse all others as often takes a core, and one
             # whose parse was not in time, on a busy machine, waits for so long.
             "dag_processor": {

@@ -98,7 +98,7 @@ class RunningAirflow(ABC):
         """Where a component's output goes."""
         return self.home / "logs" / f"{component}.log"
 
-    def wait_for(self, condition: Callable[[], T], *, timeout: float, what: str, every: float = 0.2) -> T:
+    def wait_for(self, condition: Callable[[], T], *, timeout: float, what: str, every: float = 0.4) -> T:
         """Ask ``condition`` until it answers with something true, and return that.
 
         :param timeout: seconds before giving up.

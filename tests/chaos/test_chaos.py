@@ -40,7 +40,7 @@ def run_chaos(folder: Path, *arguments: str) -> tuple[subprocess.CompletedProces
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("system", "seed", "worlds"),
-    [("files-on-posix", 11, 8), ("files-in-sqlite", 12, 4), ("files-into-a-database", 13, 4)],
+    [("files-on-posix", 11, 4), ("files-in-sqlite", 12, 2), ("files-into-a-database", 13, 2)],
 )
 def test_nothing_is_lost_doubled_or_left_over(tmp_path: Path, system: str, seed: int, worlds: int) -> None:
     among = ("--system", system, "--worlds", str(worlds), "--workers", "1", "--seed", str(seed))

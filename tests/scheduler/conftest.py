@@ -57,14 +57,15 @@ with DAG("inline", schedule=None, max_active_runs=1):
 '''
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def database_server() -> Iterator[Postgres]:
     """Where each Airflow has its database."""
     with postgres() as server:
         yield server
 
 
-@pytest.fixture(scope="session")
+# An Airflow that nobody asks for anything takes a third of a core: it ends with the last test of this folder.
+@pytest.fixture(scope="package")
 def shop(tmp_path_factory: pytest.TempPathFactory, database_server: Postgres) -> Iterator[Shop]:
     """Airflow with the DAGs that ship, as they are but for two whose next run could come in the middle of a test; and
     with the tests' own."""
