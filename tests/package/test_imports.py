@@ -14,30 +14,35 @@ HEAVY = ("pyspark", "pandas", "pyarrow", "numpy", "grpc", "py4j", "duckdb")
 
 REPORT = "import sys, json; {}; print(json.dumps([name for name in sys.modules if '.' not in name]))"
 
+FACE = (
+    "from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator",
+    "from airflow_provider_microbatch.sensors.new_data import NewDataSensor",
+    "from airflow_provider_microbatch.triggers.new_data import NewDataTrigger",
+    "from airflow_provider_microbatch.decorators.micro_batch import micro_batch_task",
+    "from airflow_provider_microbatch.plugins.microbatch import MicroBatchPlugin",
+)
+WITHOUT_AIRFLOW = (
+    "import airflow_provider_microbatch",
+    "from airflow_provider_microbatch.get_provider_info import get_provider_info; get_provider_info()",
+    "from airflow_provider_microbatch import FileSink, FileSource, Pipeline",
+    "from airflow_provider_microbatch.execution.execution import Execution",
+    "from airflow_provider_microbatch.cli.main import main",
+)
 
-def loaded_after(statement: str) -> set[str]:
-    """Top-level modules that are loaded after a statement ran in a fresh Python."""
-    run = subprocess.run([sys.executable, "-c", REPORT.format(statement)], capture_output=True, text=True, check=False)
+
+def loaded_after(*statements: str) -> set[str]:
+    """Top-level modules that are loaded after statements ran in a fresh Python: what one loads, all load."""
+    told = REPORT.format("; ".join(statements))
+    run = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     return set(json.loads(run.stdout.splitlines()[-1]))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator",
-        "from airflow_provider_microbatch.sensors.new_data import NewDataSensor",
-        "from airflow_provider_microbatch.triggers.new_data import NewDataTrigger",
-        "from airflow_provider_microbatch.decorators.micro_batch import micro_batch_task",
-        "from airflow_provider_microbatch.plugins.microbatch import MicroBatchPlugin",
-        "from airflow_provider_microbatch import FileSink, FileSource, Pipeline",
-        "from airflow_provider_microbatch.execution.execution import Execution",
-        "from airflow_provider_microbatch.cli.main import main",
-    ],
-)
-def test_importing_the_face_loads_no_spark(statement: str) -> None:
-    assert not loaded_after(statement) & set(HEAVY)
+def test_importing_the_face_loads_no_spark() -> None:
+    loaded = loaded_after(*FACE)
+    assert "airflow" in loaded
+    assert not loaded & set(HEAVY)
 
 
 def test_every_name_of_the_package_is_there_and_loads_no_spark_and_no_airflow() -> None:
@@ -47,18 +52,8 @@ def test_every_name_of_the_package_is_there_and_loads_no_spark_and_no_airflow() 
     assert not loaded & {*HEAVY, "airflow"}
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "import airflow_provider_microbatch",
-        "from airflow_provider_microbatch.get_provider_info import get_provider_info; get_provider_info()",
-        "from airflow_provider_microbatch import FileSink, FileSource, Pipeline",
-        "from airflow_provider_microbatch.execution.execution import Execution",
-        "from airflow_provider_microbatch.cli.main import main",
-    ],
-)
-def test_what_needs_no_airflow_loads_none(statement: str) -> None:
-    assert "airflow" not in loaded_after(statement)
+def test_what_needs_no_airflow_loads_none_and_no_spark() -> None:
+    assert not loaded_after(*WITHOUT_AIRFLOW) & {*HEAVY, "airflow"}
 
 
 def test_provider_discovery_loads_only_the_info() -> None:
