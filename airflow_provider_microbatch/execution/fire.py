@@ -75,7 +75,7 @@ def should_fire(
     if position.planned is not None:
         return FireDecision(fire=False, reason=str(by_another))
     try:
-        planner.check_no_replay_waits(position)
+        position = planner.standing(position)
     except BatchInProgressError as busy:
         return FireDecision(fire=False, reason=str(busy))
     ahead = planner.sources.with_new(position.committed)

@@ -45,7 +45,7 @@ from airflow_provider_microbatch.execution.position import (
 from airflow_provider_microbatch.execution.refused_plan import record_refused
 from airflow_provider_microbatch.execution.rewind_named import rewind_named
 from airflow_provider_microbatch.execution.source_names import check_names, check_no_half_rename
-from airflow_provider_microbatch.execution.standing_state import check_no_replay_waits
+from airflow_provider_microbatch.execution.standing_state import standing_commit
 from airflow_provider_microbatch.execution.stateful import check_goes_on
 from airflow_provider_microbatch.execution.table_place import check_none_lost, check_there
 from airflow_provider_microbatch.execution.table_shape import check_shape
@@ -232,7 +232,7 @@ class Planner:
         if assigned is not None:
             return self.load(assigned)
         self._check_kept(run)
-        self.check_no_replay_waits(position)
+        position = self.standing(position)
         try:
             self.sources.check(position.committed)
             self.say_commit_again(position)
@@ -263,11 +263,16 @@ class Planner:
                 "range cannot be run again. What is new is left to the next run."
             )
 
-    def check_no_replay_waits(self, position: Position) -> None:
-        """Check that no clear waits for an answer that would replace the state of the next batch; see
-        :func:`~airflow_provider_microbatch.execution.standing_state.check_no_replay_waits`."""
-        if self.pipeline.stateful:
-            check_no_replay_waits(self.checkpoint, self.sink, BatchKey(self.lane.name, position.batch_id))
+    def standing(self, position: Position) -> Position:
+        """The position, with the last commit as the next batch goes on from it; raises as
+        :func:`~airflow_provider_microbatch.execution.standing_state.standing_commit`.
+
+        :param position: nothing is planned there.
+        """
+        if not self.pipeline.stateful or position.last_commit is None:
+            return position
+        key = BatchKey(self.lane.name, position.batch_id)
+        return replace(position, last_commit=standing_commit(self.checkpoint, self.sink, key, position.last_commit))
 
     def claim(self) -> None:
         """Make the checkpoint this pipeline's, or raise if it is another's."""

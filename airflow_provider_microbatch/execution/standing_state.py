@@ -10,10 +10,11 @@ too early is ended, and whoever comes later sees the plan.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd
+from airflow_provider_microbatch.checkpoint.entries import Attempt, AttemptEnd, CommitEntry
 from airflow_provider_microbatch.checkpoint.fences import FencedBy, fence
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.leases import LEASE_SECONDS
@@ -23,12 +24,38 @@ from airflow_provider_microbatch.execution.liveness import sign_of_life
 from airflow_provider_microbatch.execution.planned import PlannedBatch, load_batch
 from airflow_provider_microbatch.execution.replay import answers
 from airflow_provider_microbatch.execution.stateful import state_before
-from airflow_provider_microbatch.execution.told_state import state_of
+from airflow_provider_microbatch.execution.told_state import published_result, state_of
 from airflow_provider_microbatch.sinks import Manifest, OpenSink
 
 EndEarlier = Callable[[Attempt, int], Mapping[int, str]]
 """Puts an end to the attempts of a batch before the given one, and after the epoch. What cannot be ended now stays
 without an end on record, and is returned by its epoch, with the reason in words."""
+
+
+def standing_commit(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, commit: CommitEntry) -> CommitEntry:
+    """The commit entry of the batch before, as a plan goes on from it. The entry is the first attempt's, and is never
+    written again; a replay replaces output and state. By the entry's own watermark the next batch would drop rows as
+    late that are not, or take rows that are, and one without data that the replay asks for would not be made.
+
+    :param key: the batch that is to be planned.
+    :param commit: the entry as it lies in the log.
+    :raises BatchInProgressError: as :func:`check_no_replay_waits`.
+    :raises CheckpointError: as :func:`check_no_replay_waits`, and if what the replay tells of its state cannot be read.
+    :raises SinkError: if the table cannot tell.
+    """
+    before = _before(key)
+    if before is None or not checkpoint.replays.epochs.all(before):
+        return commit
+    check_no_replay_waits(checkpoint, sink, key)
+    result = published_result(checkpoint, before, [sink])
+    state = state_of(result, where=f"batch {before} of {checkpoint.location}")
+    if state is None:
+        return commit  # an attempt says what is wrong with it
+    return replace(
+        commit,
+        next_watermark_ms=int(state["nextWatermarkMs"]),
+        requires_another_batch=bool(result.get("requiresAnotherBatch", False)),
+    )
 
 
 def check_no_replay_waits(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey) -> None:

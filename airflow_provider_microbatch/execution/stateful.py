@@ -17,6 +17,7 @@ from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import CheckpointError, IntervalError, MicroBatchError
 from airflow_provider_microbatch.execution.kept_states import ANEW, KeptStates
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
+from airflow_provider_microbatch.execution.pinned_watermark import told_of_other_watermark, way_to_right_watermark
 from airflow_provider_microbatch.execution.planned import PlannedBatch, load_batch
 from airflow_provider_microbatch.execution.rewind_named import way_back
 from airflow_provider_microbatch.execution.state_files import MARGIN_MS, Needed, flat, remove_unneeded
@@ -57,7 +58,7 @@ def streaming_of(
     """How an attempt runs a stateful batch.
 
     :raises CheckpointError: if the checkpoint lies where Spark's driver finds no folder, if the state of the batch
-        before is not known, or if a later batch has gone on from this one.
+        before is not known or has another watermark, or if a later batch has gone on from this one.
     """
     folder = local_folder(checkpoint)
     bounded = _is_bounded(pipeline, planned.key, checkpoint)
@@ -68,6 +69,7 @@ def streaming_of(
     if before is not None:
         _check_partitions(pipeline, before, checkpoint)
         _check_output_mode(pipeline, before, checkpoint)
+        _check_watermark(planned, before, checkpoint, sink)
     own = _own_folder(checkpoint, attempt)
     return Streaming(
         folder=str(own),
@@ -181,6 +183,14 @@ def _check_partitions(pipeline: Pipeline, before: Mapping[str, Any], checkpoint:
             f"in {kept} partitions: rows of a key would be looked for where they are not. Put {kept} back, or begin a "
             "new checkpoint and table with the new number."
         )
+
+
+def _check_watermark(planned: PlannedBatch, before: Mapping[str, Any], checkpoint: Checkpoint, sink: OpenSink) -> None:
+    """A planner looks before it writes the entry. Here no replay replaces the state any more."""
+    told = told_of_other_watermark(checkpoint, planned.key, planned.entry, before)
+    if told is not None:
+        way = way_to_right_watermark(checkpoint, planned.key, sink)
+        raise CheckpointError(f"{told} Nothing was run. {way}")
 
 
 def _check_output_mode(pipeline: Pipeline, before: Mapping[str, Any], checkpoint: Checkpoint) -> None:

@@ -1,4 +1,4 @@
-"""Looks whether the state that the next batch goes on from is there."""
+"""Looks whether the state that the next batch goes on from is there, and whether each has gone on from what it pins."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from airflow_provider_microbatch.checkpoint.verify import Finding
 from airflow_provider_microbatch.exceptions import CheckpointError, SinkError
 from airflow_provider_microbatch.execution.kept_states import CannotTell, KeptStates
 from airflow_provider_microbatch.execution.lost_state import gone, way_on
+from airflow_provider_microbatch.execution.pinned_watermark import told_of_other_watermark, way_to_right_watermark
+from airflow_provider_microbatch.execution.told_state import published_result, state_of
 from airflow_provider_microbatch.runtime.streaming_folder import STATE
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
 
@@ -44,3 +46,21 @@ def check_state(checkpoint: Checkpoint, recorded: Recorded) -> Iterator[Finding]
             with suppress(CannotTell, CheckpointError, SinkError, OSError):
                 repair += f" If nobody has them: {way_on(kept, sinks[0], number=number, is_gone=True)}."
             yield Finding(kind="state", where=where, message=message, repair=repair)
+
+
+def check_watermarks(checkpoint: Checkpoint, recorded: Recorded) -> Iterator[Finding]:
+    """A finding for each batch of the live lane that pins the watermark of an attempt which a clear has replaced."""
+    with suppress(CheckpointError, SinkError, OSError):  # of logs and tables that cannot be read others tell
+        for number in checkpoint.replays.epochs.ids(LIVE):
+            key, behind = BatchKey(LIVE, number), BatchKey(LIVE, number + 1)
+            entry = checkpoint.offset_log.get(behind.id)
+            commit = None if entry is None else checkpoint.commit_log.get(number)
+            if entry is None or commit is None or commit.progress.get("state") is None:
+                continue
+            sinks = [sink for sink in recorded.today(LIVE) if not recorded.is_gone(sink)]
+            state = state_of(published_result(checkpoint, key, sinks), where=f"batch {key}")
+            told = None if state is None else told_of_other_watermark(checkpoint, behind, entry, state)
+            if told is not None and sinks:
+                where = f"{checkpoint.offset_log.location}/{behind.id}"
+                repair = way_to_right_watermark(checkpoint, behind, sinks[0])
+                yield Finding(kind="state", where=where, message=told, repair=repair[:1].upper() + repair[1:])

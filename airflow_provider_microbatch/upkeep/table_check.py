@@ -40,7 +40,7 @@ from airflow_provider_microbatch.execution.unknown_batches import check_letters_
 from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, OpenSink
 from airflow_provider_microbatch.upkeep.batch_back import batch_back
 from airflow_provider_microbatch.upkeep.commands.site import Recorded, is_among, tables_of
-from airflow_provider_microbatch.upkeep.state_check import check_state
+from airflow_provider_microbatch.upkeep.state_check import check_state, check_watermarks
 from airflow_provider_microbatch.upkeep.taken_away import taken_away
 
 SAMPLE = 20
@@ -102,6 +102,7 @@ def check_table(checkpoint: Checkpoint, *, everything: bool) -> TableCheck:
     findings += [finding for finding in _look_at_next(checkpoint, sinks) if finding.message not in told]
     findings += [finding for table in tables for finding in _strays(checkpoint, table)]
     findings += check_state(checkpoint, recorded)
+    findings += check_watermarks(checkpoint, recorded) if everything else []
     return TableCheck(findings=findings, asked=len(chosen), of=len(committed) - len(asked) + len(chosen))
 
 

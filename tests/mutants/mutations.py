@@ -59,6 +59,7 @@ from tests.mutants import (
     of_tablestore,
     of_topics,
     of_unfit_rows,
+    of_watermarks,
     of_what_is_told,
 )
 
@@ -108,6 +109,7 @@ MUTATIONS = [
     *of_subtasks.MUTATIONS,
     *of_sql.MUTATIONS,
     *of_state.MUTATIONS,
+    *of_watermarks.MUTATIONS,
     *of_processors.MUTATIONS,
     *of_put_back.MUTATIONS,
     *of_converted_state.MUTATIONS,

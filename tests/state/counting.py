@@ -28,10 +28,14 @@ class CountingEngine(InlineEngine):
     :param kept: the numbers so far by id of the state; engines of one pipeline share it.
     :param times: how often each number counts.
     :param watermark_ms: of the next batch.
+    :param another: whether it asks for a batch without data.
     """
 
-    def __init__(self, kept: dict[str, int], *, times: int = 1, watermark_ms: int = 0, **more: Any) -> None:
+    def __init__(
+        self, kept: dict[str, int], *, times: int = 1, watermark_ms: int = 0, another: bool = False, **more: Any
+    ) -> None:
         super().__init__(**more)
+        self._another = another
         self._watermark_ms = watermark_ms
         self._kept = kept
         self._times = times
@@ -49,7 +53,7 @@ class CountingEngine(InlineEngine):
         self._leave_file(Path(job.streaming.state), version=job.batch_id + 1, id=own)
         self.transform = counted
         kept = {"ids": {"0": [[own]]}, "base": base, "conf": CONF, "nextWatermarkMs": self._watermark_ms}
-        self.told = {"state": kept}
+        self.told = {"state": kept, "requiresAnotherBatch": self._another}
         return super()._run(job, subtask)
 
     @staticmethod

@@ -21,6 +21,8 @@ from airflow_provider_microbatch.exceptions import (
     MicroBatchError,
     SinkError,
 )
+from airflow_provider_microbatch.execution import plan as planning
+from airflow_provider_microbatch.execution import stateful
 from airflow_provider_microbatch.execution.retention import find_held
 from airflow_provider_microbatch.sinks import file as file_sink
 from airflow_provider_microbatch.sinks.file import FileSink
@@ -30,6 +32,7 @@ from tests.execution.maintaining import applied, rewind
 from tests.execution.sleepers import Sleep, killed
 from tests.execution.world import CODE, Killed, run_identity
 from tests.state.counting import CountingEngine, CountingWorld
+from tests.state.test_state_check import found, type_it
 from tests.support.foreach_sinks import RowsInSqlite
 
 FIRST = BatchKey("live", 0)
@@ -299,3 +302,99 @@ def test_a_batch_that_was_taken_back_leaves_the_one_before_to_its_replay(world: 
     next_batch(world, try_number=2)
 
     assert world.table() == {0: [2], 1: [3]}
+
+
+YEAR_3000 = 32_503_680_000_000
+
+
+@pytest.fixture
+def replayed(tmp_path: Path) -> CountingWorld:
+    """Batch 0 had a time of the year 3000, and was cleared with code that leaves it out."""
+    made = CountingWorld(tmp_path)
+    made.come(1)
+    made.run(0, made.engine(watermark_ms=YEAR_3000, another=True))
+    replay(made, watermark_ms=60_000)
+    return made
+
+
+def pinned(world: CountingWorld, number: int) -> int:
+    entry = world.checkpoint.offset_log.get(number)
+    assert entry is not None
+    return entry.watermark_ms
+
+
+def test_the_batch_behind_a_replay_pins_the_watermark_that_the_replay_has_come_to(replayed: CountingWorld) -> None:
+    """By that of the attempt that was replaced all rows to come would be late, in green."""
+    replayed.come(2)
+    next_batch(replayed)
+    assert pinned(replayed, 1) == 60_000
+    assert found(replayed) == []
+
+
+def test_so_does_the_batch_behind_a_rewind_to_it(replayed: CountingWorld) -> None:
+    replayed.come(2)
+    next_batch(replayed)
+    applied(replayed, rewind(0))
+    next_batch(replayed, try_number=2)
+    assert pinned(replayed, 1) == 60_000
+    assert replayed.table() == {0: [2], 1: [3]}
+
+
+def test_a_replay_that_asks_for_no_batch_without_data_is_followed_by_none(replayed: CountingWorld) -> None:
+    assert not replayed.execution.should_fire(run_identity(1)).fire
+    next_batch(replayed)
+    assert replayed.checkpoint.offset_log.ids() == [0]
+
+
+def test_the_batch_without_data_that_a_replay_asks_for_is_made(tmp_path: Path) -> None:
+    world = CountingWorld(tmp_path)
+    world.batch(0, head=1)
+    replay(world, another=True)
+    assert world.execution.should_fire(run_identity(1)).fire
+    next_batch(world)
+    assert world.checkpoint.commit_log.ids() == [0, 1]
+
+
+def test_a_plan_that_a_replay_has_come_before_in_the_last_moment_runs_by_no_other_watermark(
+    world: CountingWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planner has looked before the clear."""
+    plan, refused = planned_by_a_sleeper(world), []
+
+    def meanwhile() -> None:
+        with pytest.raises(
+            CheckpointError, match=r"live/1 .*watermark 0, .*has come to 60000 .*Nothing was run"
+        ) as why:
+            plan()
+        refused.append(str(why.value))
+
+    Sleep(monkeypatch).before(Replays, "complete", meanwhile)
+    replay(world, watermark_ms=60_000)
+    assert world.table() == {0: [2]}
+    assert [finding.kind for finding in found(world)] == ["state"]
+
+    type_it(world, refused[0])
+    next_batch(world, try_number=2)
+    assert pinned(world, 1) == 60_000
+    assert world.table() == {0: [2], 1: [3]}
+
+
+def test_a_batch_that_an_older_version_has_made_by_the_watermark_of_before_is_found_with_the_way_on(
+    replayed: CountingWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replayed.come(2)
+    with monkeypatch.context() as older:
+        older.setattr(planning, "standing_commit", lambda *given: given[-1])
+        older.setattr(stateful, "_check_watermark", lambda *given: None)
+        next_batch(replayed)
+    replayed.batch(2, head=3)
+    assert pinned(replayed, 1) == YEAR_3000
+
+    (finding,) = found(replayed)
+    assert "takes it back with all that follow" in finding.repair
+    type_it(replayed, finding.repair)
+    for number in (1, 2):
+        replayed.run(number, replayed.engine(watermark_ms=60_000), try_number=2)
+    assert [pinned(replayed, number) for number in (1, 2)] == [60_000, 60_000]
+    assert found(replayed) == []
+    assert replayed.table() == {0: [2], 1: [3], 2: [4]}

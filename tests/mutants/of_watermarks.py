@@ -1,0 +1,50 @@
+"""Mutations of the watermark that a batch which keeps state pins."""
+
+from __future__ import annotations
+
+from tests.mutants.mutation import Mutation
+
+BESIDE = "tests/state/test_replay_beside_the_next.py"
+
+MUTATIONS = [
+    Mutation(
+        name="the batch behind a replay pins the watermark of the attempt that was replaced",
+        why="behind a time in the far future that was mended all rows are late for good, in green",
+        file="execution/standing_state.py",
+        old='        next_watermark_ms=int(state["nextWatermarkMs"]),\n',
+        new="",
+        tests=(BESIDE,),
+    ),
+    Mutation(
+        name="whether a batch without data follows a replay is told by the attempt that was replaced",
+        why="rows that the watermark has let go of are in no table until there is new data",
+        file="execution/standing_state.py",
+        old='        requires_another_batch=bool(result.get("requiresAnotherBatch", False)),\n',
+        new="",
+        tests=(BESIDE,),
+    ),
+    Mutation(
+        name="the sensor looks at the attempt that a replay has replaced",
+        why="it does not fire for the batch without data that the replay asks for",
+        file="execution/fire.py",
+        old="        position = planner.standing(position)\n",
+        new="        planner.standing(position)\n",
+        tests=(BESIDE,),
+    ),
+    Mutation(
+        name="a plan that is older than the state runs by its own watermark",
+        why="a replay that replaced the state in the last moment is followed by rows that are taken for late",
+        file="execution/stateful.py",
+        old="        _check_watermark(planned, before, checkpoint, sink)\n",
+        new="",
+        tests=(BESIDE,),
+    ),
+    Mutation(
+        name="a batch by the watermark of an attempt that was replaced is not found",
+        why="what an older version has dropped as late stays away, and check is clean",
+        file="upkeep/table_check.py",
+        old="    findings += check_watermarks(checkpoint, recorded) if everything else []\n",
+        new="",
+        tests=(BESIDE,),
+    ),
+]
