@@ -19,7 +19,12 @@ from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.cli.main import main
-from airflow_provider_microbatch.exceptions import AttemptFencedError, BatchSetAsideError, BrokenLogError, CheckpointError
+from airflow_provider_microbatch.exceptions import (
+    AttemptFencedError,
+    BatchSetAsideError,
+    BrokenLogError,
+    CheckpointError,
+)
 from airflow_provider_microbatch.execution import commit_entry
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.intervals import batch_of
@@ -292,7 +297,7 @@ def test_a_clear_whose_output_a_backup_took_away_is_not_answered(
     world.run(2)
     sleep.before(Execution, "open_attempt", lambda: backed_up(world))
     sleep.before(Execution, "commit", lambda: put_back(world, *folders))
-    with pytest.raises(AttemptFencedError, match="put back to a backup|by attempt 1"):
+    with pytest.raises(AttemptFencedError, match=r"put back to a backup|by attempt 1"):
         world.run(2, of_fewer(), clear_number=1)
     world.expire_leases()
     assert world.checkpoint.replays.pending(BatchKey(LIVE, 2))

@@ -100,6 +100,7 @@ def test_a_processor_goes_on_and_from_hand_to_hand(tmp_path: Path, spark: Spark)
     assert [json.loads(row)["id"] for row in rows] == [1, 2, 4]
 
 
+@of_the_newest
 def test_an_interval_tells_all_at_its_end(tmp_path: Path, spark: Spark) -> None:
     world = IntervalsWorld(tmp_path, "tests.state.transforms:by_minute", engine=spark.engine, mode="append")
     world.land_at(0.5, (1, "00:10:00"), (1, "00:10:00"), (2, "00:50:00"))
@@ -109,6 +110,7 @@ def test_an_interval_tells_all_at_its_end(tmp_path: Path, spark: Spark) -> None:
     assert world.left() == []
 
 
+@of_the_newest
 def test_a_transform_that_keeps_other_state_is_refused_with_the_way_on(tmp_path: Path, spark: Spark) -> None:
     world = StatefulWorld(tmp_path, "tests.state.transforms:counts", engine=spark.engine)
     world.land("a", 1)

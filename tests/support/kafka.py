@@ -268,8 +268,7 @@ def _settings(folder: Path, *, plain: int, secured: int, controller: int) -> str
         "auto.create.topics.enable": "false",
         "num.partitions": 1,
         "log.segment.delete.delay.ms": 1000,
-        # Twice a second a controller writes a record that says nothing, for brokers that are not there: a twentieth of a
-        # core, as long as the tests run.
+        # Twice a second a controller writes a record that says nothing, for brokers that are not there.
         "metadata.max.idle.interval.ms": 0,
     }
     return "".join(f"{key}={value}\n" for key, value in settings.items())
