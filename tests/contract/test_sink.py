@@ -3,8 +3,8 @@ stage in it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ class Kind:
     :param keeps_replaced: so many of them keep what was replaced until it is asked to go.
     :param needs: a fixture that it is made with.
     :param catalog: finds the address of the catalog that it is in, if that is a server.
+    :param elsewhere: whether another of the sinks says in the same way whose a batch is, and lies in another place.
     """
 
     make: Callable[[Path], Sink]
@@ -48,6 +49,12 @@ class Kind:
     keeps_replaced: int | None = None
     needs: str | None = None
     catalog: Callable[[], str] | None = None
+    elsewhere: bool = False
+
+    @property
+    def foreign(self) -> Sequence[BatchIdentity]:
+        """Batches of others that are tried in it."""
+        return FOREIGN[::3] if self.elsewhere else FOREIGN
 
     @property
     def kept(self) -> int:
@@ -115,12 +122,14 @@ SYSTEMS = {
         write_stage=write_changes_stage,
         keeps_replaced=0,  # as on a file system
         needs="bucket",
+        elsewhere=True,
     ),
     "delta-s3": Kind(
         make=lambda folder: DeltaSink(f"{object_store.address(folder)}/orders", packages=[]),
         write_stage=write_delta_stage,
         keeps_replaced=0,  # as on a file system
         needs="bucket",
+        elsewhere=True,
     ),
     "iceberg": Kind(
         make=iceberg_table.sink_in,
@@ -132,12 +141,14 @@ SYSTEMS = {
         write_stage=write_delta_stage,
         keeps_replaced=0,  # as above
         catalog=iceberg_catalogs.rest,
+        elsewhere=True,
     ),
     "iceberg-hive": Kind(
         make=lambda folder: iceberg_table.sink_in(folder, namespace=iceberg_catalogs.namespace_of(folder)),
         write_stage=write_delta_stage,
         keeps_replaced=0,  # as above
         catalog=iceberg_catalogs.hive,
+        elsewhere=True,
     ),
     "iceberg-merged": Kind(
         make=lambda folder: iceberg_table.sink_in(
@@ -396,18 +407,12 @@ def test_a_compaction_leaves_the_batches_of_others(kind: Kind, sink: OpenSink) -
     assert sink.contains(known) == before
 
 
-FOREIGN = {
-    "another checkpoint": batch_of(checkpoint="another", location="/checkpoints/another"),
-    "another pipeline": batch_of(pipeline="returns"),
-    "another plan": batch_of(digest="d2"),
-    "an older version": BatchIdentity.at(KEY),
-}
-
-
-@pytest.fixture(params=list(FOREIGN.values()), ids=list(FOREIGN))
-def foreign(request: pytest.FixtureRequest) -> BatchIdentity:
-    found: BatchIdentity = request.param
-    return found
+FOREIGN = (
+    batch_of(KEY, checkpoint="another", location="/checkpoints/another"),
+    batch_of(BatchKey("live", 8), pipeline="returns"),
+    batch_of(BatchKey("live", 9), digest="d2"),  # another plan
+    BatchIdentity.at(BatchKey("live", 10)),  # of an older version
+)
 
 
 def theirs(kind: Kind, sink: OpenSink, foreign: BatchIdentity, epoch: int = 1) -> ExpectedBatch:
@@ -420,59 +425,49 @@ def theirs(kind: Kind, sink: OpenSink, foreign: BatchIdentity, epoch: int = 1) -
     return known
 
 
-def test_what_is_at_a_batchs_place_and_not_the_batch_is_an_error(
-    kind: Kind, sink: OpenSink, foreign: BatchIdentity
-) -> None:
-    known = theirs(kind, sink, foreign)
-    kind.write_stage(sink, 2)
-    for asked in (
-        lambda: sink.contains(EXPECTED),
-        lambda: sink.publish(EXPECTED, 2),
-        lambda: sink.replace(EXPECTED, 2),
-    ):
-        with pytest.raises(ForeignBatchError, match="is another one than pipeline 'orders'"):
-            asked()
-    found = sink.contains(known)
-    assert found is not None
-    assert found.epoch == 1
-    assert (KEY, 2) in sink.stages(CHECKPOINT)
-    assert sink.batches("live", NOTHING_KNOWN) == [7]
+def test_what_is_at_a_batchs_place_and_not_the_batch_is_an_error_with_the_ways_on(kind: Kind, sink: OpenSink) -> None:
+    for foreign in kind.foreign:
+        known, own = theirs(kind, sink, foreign), expect(foreign.key)
+        kind.write_stage(sink, 2, batch=own.identity)
+        for asked in (
+            lambda own=own: sink.publish(own, 2),
+            lambda own=own: sink.replace(own, 2),
+            lambda own=own: sink.withdraw(own, 1),
+            lambda own=own: sink.contains(own),
+        ):
+            with pytest.raises(ForeignBatchError, match="is another one than pipeline 'orders'") as error:
+                asked()
+        text = str(error.value)
+        assert "another path or table" in text
+        assert f"microbatch adopt /checkpoints/orders {foreign.key}" in text
+        restored = foreign.checkpoint == CHECKPOINT
+        taken_out = restored and sink.definition.can_withdraw
+        back = f"microbatch rewind /checkpoints/orders --to {foreign.key.id - 1} --drop-output"
+        assert (back in text) is taken_out
+        assert ("microbatch start-behind /checkpoints/orders" in text) is not taken_out
+        assert foreign.location in text
+        found = sink.contains(known)
+        assert found is not None
+        assert found.epoch == 1
+        assert (foreign.key, 2) in sink.stages(CHECKPOINT)
+    assert sink.batches("live", NOTHING_KNOWN) == [foreign.key.id for foreign in kind.foreign]
     assert sink.batches("backfill", NOTHING_KNOWN) == []
     assert sink.lanes(NOTHING_KNOWN) in (["live"], None)
 
 
-def test_a_foreign_batch_is_not_taken_out(kind: Kind, sink: OpenSink, foreign: BatchIdentity) -> None:
-    known = theirs(kind, sink, foreign)
-    with pytest.raises(ForeignBatchError):
-        sink.withdraw(EXPECTED, 1)
-    assert sink.contains(known) is not None
-
-
-def test_a_foreign_batch_is_named_with_the_ways_on(kind: Kind, sink: OpenSink, foreign: BatchIdentity) -> None:
-    theirs(kind, sink, foreign)
-    with pytest.raises(ForeignBatchError) as error:
-        sink.contains(EXPECTED)
-    text = str(error.value)
-    assert "another path or table" in text
-    assert "microbatch adopt /checkpoints/orders live/7" in text
-    restored = foreign.checkpoint == CHECKPOINT
-    taken_out = restored and sink.definition.can_withdraw
-    assert ("microbatch rewind /checkpoints/orders --to 6 --drop-output" in text) is taken_out
-    assert ("microbatch start-behind /checkpoints/orders" in text) is not taken_out
-    assert foreign.location in text
-
-
 def test_output_that_is_recognised_counts_and_an_adopted_one_is_older_than_every_attempt(
-    kind: Kind, sink: OpenSink, foreign: BatchIdentity
+    kind: Kind, sink: OpenSink
 ) -> None:
-    theirs(kind, sink, foreign, epoch=5)
-    adopting = ExpectedBatch(identity=BATCH, tables=NOTHING_KNOWN, recognise=as_adopted)
-    found = sink.contains(adopting)
-    assert found is not None
-    assert found.epoch == 0
-    kind.write_stage(sink, 1)
-    assert sink.replace(adopting, 1).epoch == 1
-    assert sink.contains(EXPECTED) is not None
+    for foreign in kind.foreign:
+        theirs(kind, sink, foreign, epoch=5)
+        own = expect(foreign.key)
+        adopting = replace(own, recognise=as_adopted)
+        found = sink.contains(adopting)
+        assert found is not None
+        assert found.epoch == 0
+        kind.write_stage(sink, 1, batch=own.identity)
+        assert sink.replace(adopting, 1).epoch == 1
+        assert sink.contains(own) is not None
 
 
 def test_a_stage_of_another_plan_is_not_published(kind: Kind, sink: OpenSink) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -36,11 +36,11 @@ SYSTEMS: dict[str, tuple[str, Make]] = {
 system_name = registered(SYSTEMS)
 
 MAKES_A_FILE = "INSERT OVERWRITE DIRECTORY '{folder}' USING json SELECT 1 AS id"
-SECONDS = 20
-MAKES_IT_LATE = (
+MAKES_FILES_FOR_LONG = (
     "INSERT OVERWRITE DIRECTORY '{folder}' USING json "
-    f"SELECT java_method('java.lang.Thread', 'sleep', {SECONDS}000L) AS slept FROM range(1)"
+    "SELECT java_method('java.lang.Thread', 'sleep', 100L) AS slept FROM range(0, 5000, 1, 5000)"
 )
+"""A file each tenth of a second, each by a task of its own: whoever sees none more sees that it has ended."""
 
 DIES_OVER_A_STEP = """
 import json, sys
@@ -82,18 +82,28 @@ def test_rows_come_back_in_order_and_what_is_refused_ends_the_rest(statements: S
 
 def test_a_step_whose_process_died_is_ended_by_the_next_holder(statements: Statements, tmp_path: Path) -> None:
     records, folder = tmp_path / "records", tmp_path / "made"
-    given = (statements.to_dict(), str(records), [MAKES_IT_LATE.format(folder=folder)], sorted(statements.servers()))
+    step = [MAKES_FILES_FOR_LONG.format(folder=folder)]
+    given = (statements.to_dict(), str(records), step, sorted(statements.servers()))
+
+    def files() -> set[Path]:
+        return set(folder.rglob("*.json"))
+
+    def writes_on(seconds: float = 1.5) -> bool:
+        before = files()
+        threading.Event().wait(seconds)
+        return not files() <= before
+
     dying = subprocess.Popen([sys.executable, "-c", DIES_OVER_A_STEP, json.dumps(given)])
-    wait_until(lambda: folder.exists() or dying.poll() is not None)
-    begun = time.monotonic()
+    wait_until(lambda: bool(files()) or dying.poll() is not None)
     dying.kill()
     dying.wait()
     assert len(list(records.glob("*.json"))) == 1
+    wait_until(writes_on)
 
     StatementSteps(statements, records).end_all()
 
     assert not records.exists()
-    wait_until(lambda: (folder / "_SUCCESS").exists() or time.monotonic() > begun + SECONDS + 2)
+    wait_until(lambda: not writes_on(), seconds=30)
     assert not (folder / "_SUCCESS").exists()
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +13,9 @@ from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.stores import Store, Versioned, look_by_listing
 from airflow_provider_microbatch.stores.location import open_store
 from tests.contract.registered import registered
+from tests.contract.store_processes import WHOLE, Place, count_up, put_forever, race
 from tests.support import object_store, object_store_azure, sql
+from tests.support.forks import FORKS
 from tests.support.waiting import wait_until
 
 Address = Callable[[Path], str]
@@ -34,9 +34,6 @@ def _at(address: Address) -> Callable[[Path], Store]:
 
 
 SYSTEMS = {name: _at(address) for name, address in ADDRESSES.items()}
-SPAWN = multiprocessing.get_context("spawn")
-WHOLE = 200_000
-
 
 system_name = registered(SYSTEMS, slow=["azure", "s3", "sql-postgres"])
 
@@ -263,23 +260,17 @@ def test_asking_the_clock_leaves_nothing_behind(store: Store, tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def _race(system: str, folder: Path, rounds: int, number: int, barrier: Any, wins: Any) -> None:
-    store = SYSTEMS[system](folder)
-    for turn in range(rounds):
-        barrier.wait()
-        if store.put_if_absent(f"offsets/{turn}", f"{number}".encode()):
-            wins.put((turn, number))
-    wins.put(None)
+@pytest.fixture
+def place(store: Store, system_name: str, tmp_path: Path) -> Place:
+    """The store's, for other processes."""
+    return Place(ADDRESSES[system_name](tmp_path))
 
 
 @pytest.mark.slow
-def test_of_many_processes_exactly_one_puts(system_name: str, store: Store, tmp_path: Path) -> None:
-    workers, rounds = 4, 25
-    barrier, wins = SPAWN.Barrier(workers), SPAWN.Queue()
-    processes = [
-        SPAWN.Process(target=_race, args=(system_name, tmp_path, rounds, number, barrier, wins))
-        for number in range(workers)
-    ]
+def test_of_many_processes_exactly_one_puts(store: Store, place: Place) -> None:
+    workers, rounds = 4, 15
+    barrier, wins = FORKS.Barrier(workers), FORKS.Queue()
+    processes = [FORKS.Process(target=race, args=(place, rounds, number, barrier, wins)) for number in range(workers)]
     for process in processes:
         process.start()
     won: list[tuple[int, int]] = []
@@ -294,24 +285,12 @@ def test_of_many_processes_exactly_one_puts(system_name: str, store: Store, tmp_
     assert all(store.get(f"offsets/{turn}") == str(number).encode() for turn, number in won)
 
 
-def _count_up(system: str, folder: Path, rounds: int, barrier: Any) -> None:
-    store = SYSTEMS[system](folder)
-    barrier.wait()
-    for _ in range(rounds):
-        while True:
-            read = store.get_versioned("count")
-            assert read is not None, "there is one at every moment"
-            if store.compare_and_put("count", str(int(read.data) + 1).encode(), version=read.version) is not None:
-                break
-
-
 @pytest.mark.slow
-def test_of_many_processes_that_replace_none_overwrites_another(system_name: str, store: Store, tmp_path: Path) -> None:
-    workers, rounds = 4, 10
+def test_of_many_processes_that_replace_none_overwrites_another(store: Store, place: Place) -> None:
+    workers, rounds = 3, 8
     store.put_if_absent("count", b"0")
-    barrier = SPAWN.Barrier(workers)
-    given = (system_name, tmp_path, rounds, barrier)
-    processes = [SPAWN.Process(target=_count_up, args=given) for _ in range(workers)]
+    barrier = FORKS.Barrier(workers)
+    processes = [FORKS.Process(target=count_up, args=(place, rounds, barrier)) for _ in range(workers)]
     for process in processes:
         process.start()
     for process in processes:
@@ -321,23 +300,11 @@ def test_of_many_processes_that_replace_none_overwrites_another(system_name: str
     assert store.list("") == ["count"]
 
 
-def _put_forever(system: str, folder: Path, lane: int, started: Any) -> None:
-    store = SYSTEMS[system](folder)
-    number = 0
-    while True:
-        store.put_if_absent(f"lane-{lane}/{number}", f"{number:08d}".encode() * (WHOLE // 8))
-        number += 1
-        if number == 3:
-            started.set()
-
-
 @pytest.mark.slow
-def test_a_writer_killed_at_any_moment_leaves_whole_entries_alone(
-    system_name: str, store: Store, tmp_path: Path
-) -> None:
+def test_a_writer_killed_at_any_moment_leaves_whole_entries_alone(store: Store, place: Place) -> None:
     for lane in range(4):
-        started = SPAWN.Event()
-        process = SPAWN.Process(target=_put_forever, args=(system_name, tmp_path, lane, started))
+        started = FORKS.Event()
+        process = FORKS.Process(target=put_forever, args=(place, lane, started))
         process.start()
         assert started.wait(timeout=60)
         assert process.pid is not None

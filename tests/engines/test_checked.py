@@ -1,4 +1,4 @@
-"""Dead letters by the real spark-submit, from the pipeline to the command line."""
+"""Dead letters from the pipeline to the command line, which runs them again by the real spark-submit."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import pytest
 
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.engines.code import resolve_code
-from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources.file import FileSource
 from tests.execution.world import World, run_identity
+from tests.support.local_spark import local_spark
+from tests.support.spark_engine import SparkEngine
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -32,25 +33,27 @@ def mend(batch):
 
 
 def test_rows_that_are_refused_are_counted_replayed_and_forgotten(
-    tmp_path: Path, spark_default: None, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, spark_default: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = World(
         tmp_path,
         sink=FileSink(str(tmp_path / "lake")),
         expect={"id > 0": "dead_letter"},
         dead_letters=FileSink(str(tmp_path / "letters")),
-        transform="orders_job.py:transform",
+        transform="checked_orders.py:transform",
     )
     bundle = tmp_path / "bundle"
     bundle.mkdir()
-    (bundle / "orders_job.py").write_text(TRANSFORM)
+    (bundle / "checked_orders.py").write_text(TRANSFORM)
     (bundle / "mend_job.py").write_text(MEND)
     landed = world.landing() / "a b.json"
     landed.write_text('{"id": 1}\n{"id": -2}\n{"id": "thirty"}\n{"id": 4}\n')
-    code, called = resolve_code("orders_job.py:transform", base=bundle)
-    engine = SparkSubmitEngine(conf={"spark.ui.enabled": "false"}, grace_seconds=5)
+    code, called = resolve_code("checked_orders.py:transform", base=bundle)
+    monkeypatch.syspath_prepend(bundle)
     world.checkpoint.forgotten.add("id = 4", sinks=(), by="me@here", at_ms=1)
-    summary = world.execution.run(run=run_identity(0), engine=engine, code=code, transform=called)
+    with local_spark() as spark:
+        engine = SparkEngine(spark)
+        summary = world.execution.run(run=run_identity(0), engine=engine, code=code, transform=called)
     assert summary is not None
     assert summary.label == "batch 0 · 1 row · 2 dead letters"
     letters = ds.dataset(tmp_path / "letters", partitioning="hive").to_table().to_pylist()

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.engines import class_archive
 from airflow_provider_microbatch.engines.spark_submit import SparkSubmitEngine
 from tests.engines.conftest import World
@@ -45,11 +44,12 @@ def classes_of(world: World, told: Path) -> str:
 
 @pytest.mark.spark
 def test_batches_take_their_classes_from_an_archive_that_is_whole(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "spark classes"
-    command = [sys.executable, "-m", "airflow_provider_microbatch.cli.main", "class-archive", str(folder), "--json"]
-    made = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    quick = [f"--conf={setting}" for setting in ("spark.sql.shuffle.partitions=1", "spark.ui.enabled=false")]
+    assert main(["class-archive", str(folder), "--json", *quick]) == 0
+    made = json.loads(capsys.readouterr().out)
     archive = folder / made["file"]
     assert archive.stat().st_size == made["bytes"]
 
@@ -108,8 +108,6 @@ def test_an_archive_that_cannot_be_used_is_told_and_changes_nothing(
 def test_what_keeps_java_from_sharing_is_said_before_anything_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from airflow_provider_microbatch.cli.main import main
-
     (tmp_path / "hive-site.xml").touch()
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     assert main(["class-archive", str(tmp_path / "classes")]) == 2
@@ -121,8 +119,6 @@ def test_what_keeps_java_from_sharing_is_said_before_anything_runs(
 def test_a_batch_that_fails_leaves_the_archive_that_was_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from airflow_provider_microbatch.cli.main import main
-
     (tmp_path / "archive.json").write_text('{"file": "classes-1.jsa", "bytes": 3, "spark": "4.1.3"}')
     (tmp_path / "classes-1.jsa").write_bytes(b"abc")
     (tmp_path / "classes-2.jsa").write_bytes(b"left by one that was killed")

@@ -16,6 +16,8 @@ from typing import Any
 import psutil
 import pytest
 from acme_microbatch.counter import CounterSource
+from jobs.orders_api import OrdersApi
+from parted_numbers import PartedNumbers
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.cli.main import main
@@ -25,9 +27,11 @@ from airflow_provider_microbatch.engines.spark_connect import SparkConnectEngine
 from airflow_provider_microbatch.exceptions import AttemptCanceledError, EngineError, TransformError
 from airflow_provider_microbatch.execution.engine import EngineState
 from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator
+from airflow_provider_microbatch.sources.python import PythonSource
 from airflow_provider_microbatch.task_context import stoppable
 from tests.airflow_face.support import context
 from tests.execution.world import World
+from tests.support.orders_api import OrdersServer, serving
 from tests.support.waiting import wait_until
 from tests.support.warm import Warm, warm_server
 
@@ -98,16 +102,42 @@ def test_code_reaches_client_and_workers_and_attempts_do_not_mix_it(
     assert first["session"] != second["session"]
 
 
-def test_a_batch_of_a_source_that_somebody_else_brings(
+UNION = """
+from functools import reduce
+def transform(batch):
+    return reduce(lambda some, more: some.union(more), [rows.select("id") for rows in batch.sources.values()])
+"""
+
+
+def test_batches_of_sources_that_users_and_packages_bring_one_after_the_other(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    head = tmp_path / "numbers.txt"
+    head, numbers = tmp_path / "head", tmp_path / "numbers.txt"
     monkeypatch.setenv("AIRFLOW_CONN_ACME", json.dumps({"conn_type": "acme", "host": str(tmp_path)}))
-    world.sources = {"numbers": CounterSource(head.name, max_rows=3, conn_id="acme")}
-    world.options["transform"] = None
-    head.write_text("5")
-    assert [execute(world, number)["rows_out"] for number in (1, 2)] == [3, 2]
-    assert world.table() == {0: [1, 2, 3], 1: [4, 5]}
+    transform(world, UNION)
+    with serving(OrdersServer()) as api:
+        world.sources = {
+            "api": OrdersApi(api.url),
+            "parted": PartedNumbers(str(head)),
+            "stream": PythonSource("number_streams:Numbers", options={"path": str(head)}),
+            "numbers": CounterSource(numbers.name, max_rows=3, conn_id="acme"),
+        }
+        api.add(100, 101)
+        head.write_text("12")
+        numbers.write_text("5")
+        assert execute(world)["rows_out"] == 2 + 12 + 12 + 3
+        api.add(102)
+        head.write_text("14")
+        assert execute(world, 2)["rows_out"] == 1 + 2 + 2 + 2
+    assert world.table() == {
+        0: sorted([100, 101, *range(12), *range(1, 13), *(1, 2, 3)]),
+        1: sorted([102, 12, 13, 13, 14, *(4, 5)]),
+    }
+    first = world.checkpoint.offset_log.get(0)
+    assert first is not None
+    assert (first.starts["api"], first.starts["parted"], first.starts["stream"]) == ("0", "0", '{"n": 0}')
+    # What is committed is said to the user's source.
+    assert (tmp_path / "head.committed").read_text() == "14"
 
 
 DIMENSION = """
@@ -148,12 +178,12 @@ def mapped(world: World, index: int) -> None:
 def test_each_attempt_of_a_dag_run_sees_what_is_there_now(world: World, cached: bool) -> None:
     dimension = Dimension(world, cached=cached)
     dimension.go.touch()
-    for index in range(3):
+    for index in range(2):
         world.land(index)
         dimension.land(index)
         mapped(world, index)
-    assert world.table() == {0: [0], 1: [0, 1], 2: [0, 1, 2]}
-    assert len({handles(world, BatchKey("live", index))[0]["session"] for index in range(3)}) == 3
+    assert world.table() == {0: [0], 1: [0, 1]}
+    assert len({handles(world, BatchKey("live", index))[0]["session"] for index in range(2)}) == 2
 
 
 ENOUGH = """
@@ -254,27 +284,12 @@ def held(warm: Warm, *kinds: str) -> list[int]:
 SESSION, CACHED = "connect.service.SessionHolder", "execution.CachedData"
 
 
-def test_a_server_keeps_nothing_of_attempts_that_have_ended_or_were_killed(world: World, warm: Warm) -> None:
+def test_a_server_keeps_nothing_of_attempts_that_have_ended(warm: Warm, world: World) -> None:
     engine = SparkConnectEngine(conn_id=CONN_ID)
-    for number in range(40):
+    for number in range(20):
         handle = engine.handle(pipeline="orders", key=BatchKey("live", number), epoch=1)
         engine._launches[handle["tag"]].close()
     wait_until(lambda: held(warm, SESSION)[0] < 5)
-    dimension = Dimension(world, cached=True)
-    dimension.land(1)
-    world.land(1)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    with subprocess.Popen([sys.executable, "-c", TASK, str(world.root)], env=environment) as process:
-        wait_until(lambda: held(warm, CACHED) == [1])
-        psutil.Process(handles(world)[0]["pid"]).kill()
-        process.kill()
-    assert held(warm, CACHED) == [1]
-    world.expire_leases()
-    dimension.go.touch()
-    execute(world, 2)
-    assert world.table() == {0: [1]}
-    wait_until(lambda: held(warm, SESSION, CACHED) < [5, 1])
-    assert held(warm, CACHED) == [0]
 
 
 def test_a_failing_transform_is_told_by_its_traceback(world: World) -> None:
@@ -308,7 +323,15 @@ def tick(n):
         time.sleep(0.05)
     return n
 def transform(batch):
+    batch.spark.range(1).cache().count()
     return batch.sources["orders"].select(F.udf(tick, "long")("id").alias("id"))
+"""
+
+CACHES = """
+def transform(batch):
+    orders = batch.sources["orders"].cache()
+    assert orders.count() == 1 and orders.is_cached
+    return orders
 """
 
 TASK = """
@@ -352,7 +375,7 @@ def task(world: World) -> Iterator[tuple[Ticking, subprocess.Popen[bytes], dict[
 
 
 def test_what_a_killed_client_left_on_the_server_is_cancelled_and_the_batch_published_once(
-    world: World, task: tuple[Ticking, subprocess.Popen[bytes], dict[str, Any]]
+    world: World, warm: Warm, task: tuple[Ticking, subprocess.Popen[bytes], dict[str, Any]]
 ) -> None:
     ticking, process, handle = task
     # The process on the server's side of the task first, so that nobody is left who could tell the server.
@@ -360,10 +383,11 @@ def test_what_a_killed_client_left_on_the_server_is_cancelled_and_the_batch_publ
     process.kill()
     process.wait()
     assert not ticking.is_silent()
+    assert held(warm, CACHED)[0] >= 1
     engine = find_engine("spark-connect")
     assert engine is not None
     assert engine.poll(handle) is EngineState.UNKNOWN
-    transform(world, "def transform(batch):\n    return batch.sources['orders']\n")
+    transform(world, CACHES)
     world.expire_leases()
     execute(world, 2)
     wait_until(ticking.is_silent)
@@ -374,6 +398,7 @@ def test_what_a_killed_client_left_on_the_server_is_cancelled_and_the_batch_publ
     assert ended.state == "failed"
     assert str(ended.error).startswith("found dead")
     assert engine.cancel(handle) is False
+    wait_until(lambda: held(warm, CACHED) == [0])
 
 
 def test_a_killed_task_takes_its_write_along(

@@ -1,10 +1,12 @@
-"""Jobs on a real Spark standalone cluster, a master and two workers, in client mode through both engines."""
+"""Jobs on a real Spark standalone cluster, a master and a worker, in client mode through both engines."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -30,8 +32,11 @@ def transform(batch):
 
 @pytest.fixture(scope="module")
 def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of the cluster."""
-    with standalone_cluster(tmp_path_factory.mktemp("cluster"), workers=2) as address:
+    """Address of the cluster. Its daemons and executors start as quickly as the tests' drivers do."""
+    with pytest.MonkeyPatch.context() as patched, ExitStack() as running:
+        patched.setenv("JAVA_TOOL_OPTIONS", os.environ["SPARK_SUBMIT_OPTS"])
+        address = running.enter_context(standalone_cluster(tmp_path_factory.mktemp("cluster"), workers=1))
+        patched.undo()
         yield address
 
 

@@ -13,10 +13,12 @@ from airflow_provider_microbatch.execution.engine import Code
 from airflow_provider_microbatch.runtime.job import Transform
 from airflow_provider_microbatch.sinks.file import FileSink
 from tests.execution.world import World, run_identity
+from tests.support.local_spark import local_spark
+from tests.support.spark_engine import SparkEngine
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-SPLITS, ROWS, AT = 10, 5, 9
+SPLITS, ROWS, AT = 6, 5, 5
 
 KILLED_AT = """
 import os, signal
@@ -35,13 +37,15 @@ def transform(batch):
 def code_of(world: World, *, at: str) -> tuple[Code, Transform | None]:
     bundle = world.root / "bundle"
     bundle.mkdir()
-    (bundle / "orders_job.py").write_text(KILLED_AT.format(at=at, flag=str(world.root / "killed")))
-    return resolve_code("orders_job.py:transform", base=bundle)
+    (bundle / "killed_at_a_split.py").write_text(KILLED_AT.format(at=at, flag=str(world.root / "killed")))
+    return resolve_code("killed_at_a_split.py:transform", base=bundle)
 
 
-def test_the_second_attempt_reads_what_the_first_had_not_finished(tmp_path: Path, spark_default: None) -> None:
+def test_the_second_attempt_reads_what_the_first_had_not_finished(
+    tmp_path: Path, spark_default: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sink = FileSink(str(tmp_path / "lake"), format="parquet", partition_by=("day",))
-    world = World(tmp_path, split_wise=True, sink=sink, transform="orders_job.py:transform")
+    world = World(tmp_path, split_wise=True, sink=sink, transform="killed_at_a_split.py:transform")
     for split in range(SPLITS):
         world.land(*range(split * ROWS, (split + 1) * ROWS))
     code, called = code_of(world, at=f"{AT * ROWS:06}.json")
@@ -50,7 +54,10 @@ def test_the_second_attempt_reads_what_the_first_had_not_finished(tmp_path: Path
     with pytest.raises(EngineError):
         world.execution.run(run=run_identity(0), engine=engine, code=code, transform=called)
     assert (tmp_path / "killed").exists()
-    summary = world.execution.run(run=run_identity(0, try_number=2), engine=engine, code=code, transform=called)
+    monkeypatch.syspath_prepend(tmp_path / "bundle")
+    with local_spark() as spark:
+        second = run_identity(0, try_number=2)
+        summary = world.execution.run(run=second, engine=SparkEngine(spark), code=code, transform=called)
 
     assert summary is not None
     commit = world.checkpoint.commit_log.get(0)

@@ -3,7 +3,6 @@ takes part in it."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import shutil
 import signal
@@ -14,12 +13,10 @@ import pytest
 from airflow_provider_microbatch.cli.main import main
 from tests.execution.maintaining import at_change, expire_all
 from tests.execution.typed_commands import COMMANDS, goes_on, is_sound, said, same
+from tests.support.forks import FORKS
 
 STEPS = {"rewind": 4, "adopt": 2, "copy": 10}
 """At every change, or, where there are many, at some."""
-
-_forks = multiprocessing.get_context("forkserver")
-_forks.set_forkserver_preload(["tests.execution.typed_commands"])
 
 
 def _type(words: list[str], moment: int) -> None:
@@ -38,7 +35,7 @@ def test_killed_by_sigkill_it_goes_on_when_it_is_typed_again(tmp_path: Path, nam
         shutil.rmtree(tmp_path / "world")
         shutil.copytree(tmp_path / "kept", tmp_path / "world", symlinks=True)
         world = same(original)
-        process = _forks.Process(target=_type, args=(given.words(world), moment))
+        process = FORKS.Process(target=_type, args=(given.words(world), moment))
         process.start()
         process.join(timeout=60)
         assert process.exitcode in (0, -signal.SIGKILL)
