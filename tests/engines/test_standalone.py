@@ -1,4 +1,4 @@
-"""Jobs on a real Spark standalone cluster, a master and a worker, in client mode through both engines."""
+"""Jobs on a real Spark standalone cluster, a master and two workers, in client mode through both engines."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Address of the cluster. Its daemons and executors start as quickly as the tests' drivers do."""
     with pytest.MonkeyPatch.context() as patched, ExitStack() as running:
         patched.setenv("JAVA_TOOL_OPTIONS", os.environ["SPARK_SUBMIT_OPTS"])
-        address = running.enter_context(standalone_cluster(tmp_path_factory.mktemp("cluster"), workers=1))
+        address = running.enter_context(standalone_cluster(tmp_path_factory.mktemp("cluster"), workers=2))
         patched.undo()
         yield address
 
