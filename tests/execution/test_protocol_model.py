@@ -18,7 +18,7 @@ from tests.execution.modelled_world import HOUR_MS, ROWS, World
 pytestmark = pytest.mark.slow
 
 JANITOR = -1
-BOUND = int(os.environ.get("MICROBATCH_MODEL_STATES", "800"))
+BOUND = int(os.environ.get("MICROBATCH_MODEL_STATES", "400"))
 """How many states are visited where there are too many for all of them; 0 visits all, which takes hours."""
 
 

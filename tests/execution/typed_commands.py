@@ -99,6 +99,12 @@ def goes_on(given: Typed, world: World) -> World:
     raise AssertionError("it does not come to an end")
 
 
+def rests(given: Typed, world: World) -> World:
+    """The pipeline goes on, and once more where somebody has typed what ``check`` prints then."""
+    current = goes_on(given, world)
+    return goes_on(given, world) if checked(given, world) else current
+
+
 def does(given: Typed, world: World, text: str) -> None:
     """Somebody types the first command that a text names; where that is refused, what the refusal names. What takes
     batches out of a table has to be typed as it was: then he does that."""
@@ -116,15 +122,16 @@ def does(given: Typed, world: World, text: str) -> None:
     raise AssertionError(f"each way is refused: {told}, after {text}")
 
 
-def checked(given: Typed, world: World) -> None:
-    """Somebody types what ``check`` prints until it finds nothing, or nothing that a command mends."""
+def checked(given: Typed, world: World) -> bool:
+    """Somebody types what ``check`` prints until it finds nothing, or nothing that a command mends; whether that was
+    anything."""
     seen: list[str] = []
     for _ in range(WAYS):
         expire_all(world.root)
         status, text = said(["check", given.carried_on(world).pipeline.checkpoint, "--table"])
         seen.append(text)
         if status == 0 or not advised(text, world):
-            return
+            return len(seen) > 1
         does(given, world, text)
     raise AssertionError(f"it does not come to an end: {seen}")
 

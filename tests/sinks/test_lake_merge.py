@@ -232,12 +232,12 @@ IN_FOLDER = {
     "what went out is removed": (Places, "remove"),
     "old records are removed": (NewestRecords, "sweep"),
 }
-IN_BUCKET = {
-    **IN_FOLDER,
+OF_BUCKET = {
     "the changes are in place": (Stages, "claim"),
     "what goes out is marked": (Stages, "give_up"),
     "what went out is removed": (Stages, "remove"),
 }
+IN_BUCKET = {**IN_FOLDER, **OF_BUCKET}
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -257,9 +257,11 @@ def test_who_dies_between_two_writes_leaves_nothing_that_the_next_attempt_does_n
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("doing", "done"), [*(("replace", done) for done in IN_BUCKET), ("withdraw", "it is committed")]
+    ("doing", "done"),
+    [*(("replace", done) for done in OF_BUCKET), ("replace", "it is committed"), ("withdraw", "it is committed")],
 )
 def test_nor_does_who_dies_in_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, doing: str, done: str) -> None:
+    """At the steps that are others there, and at the one that is seen."""
     check_who_dies(MergedInBucket(tmp_path / MergedInBucket.name), monkeypatch, doing, *IN_BUCKET[done], after=True)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +51,14 @@ class SessionEngine(InlineEngine):
 
     def result(self, handle: Handle) -> None:
         """It has ended."""
+
+    @contextmanager
+    def own_session(self, name: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
+        """In the place of one that a command starts for itself."""
+        session = self._spark.newSession()
+        for setting, value in settings.items():
+            session.conf.set(setting, value)
+        yield session
 
 
 class StatefulWorld:

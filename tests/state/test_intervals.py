@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
-from airflow_provider_microbatch.exceptions import CheckpointError, IntervalError
+from airflow_provider_microbatch.exceptions import CheckpointError, EngineError, IntervalError
 from airflow_provider_microbatch.sources.file import FileSource
 from tests.execution.intervals import backfill_run
 from tests.state.intervals import IntervalsWorld, minute
@@ -29,28 +29,47 @@ class ArchivedWorld(IntervalsWorld):
         )
 
 
+def _killed(*given: object, **named: object) -> None:
+    raise KeyError("killed")
+
+
 def test_each_interval_begins_with_empty_state_and_tells_what_waits_for_the_watermark_at_its_end(
-    tmp_path: Path, engine: SessionEngine
+    tmp_path: Path, engine: SessionEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last minutes are not behind any watermark of data: a query of Spark's would tell them when more came."""
+    """The last minutes are not behind any watermark of data: a query of Spark's would tell them when more came. The
+    first attempt at an hour dies between its data and its end."""
     world = IntervalsWorld(tmp_path, "tests.state.transforms:by_minute", engine=engine, mode="append")
     world.land_at(0.5, (1, "00:10:00"), (1, "00:10:00"), (2, "00:50:00"))
     world.land_at(1.5, (1, "00:10:00"), (3, "01:30:00"))
-    world.run_hour(1)
+    with monkeypatch.context() as patched:
+        patched.setattr("airflow_provider_microbatch.runtime.streaming.plan_end", _killed)
+        with pytest.raises(EngineError, match="killed"):
+            world.run_hour(1)
+    assert world.hours() == []
+    world.run_hour(1, try_number=2)
     world.run_hour(0)
 
     assert world.hours() == [[minute("00:10", 1), minute("00:50", 1)], [minute("00:10", 1), minute("01:30", 1)]]
     assert world.left() == []
 
 
-def test_what_has_no_watermark_is_an_aggregate_of_the_interval_alone(tmp_path: Path, engine: SessionEngine) -> None:
-    world = IntervalsWorld(tmp_path, "tests.state.transforms:counts", engine=engine)
+def test_what_has_no_watermark_is_an_aggregate_of_the_interval_alone_and_a_replay_replaces_it(
+    tmp_path: Path, engine: SessionEngine
+) -> None:
+    """Also one that a backfill of an interval that was read asks for, where the pipeline says so."""
+    world = IntervalsWorld(tmp_path, "tests.state.transforms:counts", engine=engine, on_overlap="replay")
     world.land_at(0.5, (1, "00:10:00"), (1, "00:20:00"))
     world.land_at(1.5, (1, "01:10:00"))
     world.run_hour(0)
     world.run_hour(1)
 
     assert world.hours() == [["1 2"], ["1 1"]]
+    world.transform = "tests.state.transforms:counts_twice"
+    world.run_hour(0, clear_number=1)
+    assert world.hours() == [["1 4"], ["1 1"]]
+    code, called = world.code()
+    world.work(1).run(run=backfill_run(77), engine=engine, code=code, transform=called)
+    assert world.hours() == [["1 4"], ["1 2"]]
     assert world.left() == []
 
 
@@ -58,7 +77,6 @@ def test_of_a_copy_it_is_the_same(tmp_path: Path, engine: SessionEngine) -> None
     world = ArchivedWorld(tmp_path, "tests.state.transforms:by_minute", engine=engine, mode="append")
     world.land_at(0.5, (1, "00:10:00"), (1, "00:10:00"), (2, "00:50:00"))
     world.run_hour(0)
-    world.run_hour(0, clear_number=1)
 
     assert world.hours() == [[minute("00:10", 1), minute("00:50", 1)]]
     assert world.left() == []
@@ -88,32 +106,6 @@ def test_rows_of_before_the_end_and_of_the_end_are_one_batch(tmp_path: Path, eng
     assert commit.progress["numOutputRows"] == 2
     assert commit.progress["numInputRows"] == {"orders": 2, "payments": 1}
     assert not commit.requires_another_batch
-
-
-def test_a_replay_of_an_interval_replaces_its_output_and_leaves_no_state(tmp_path: Path, engine: SessionEngine) -> None:
-    world = IntervalsWorld(tmp_path, "tests.state.transforms:counts", engine=engine)
-    world.land_at(0.5, (1, "00:10:00"))
-    world.land_at(1.5, (1, "01:10:00"))
-    world.run_hour(0)
-    world.run_hour(1)
-    world.transform = "tests.state.transforms:counts_twice"
-    world.run_hour(0, clear_number=1)
-
-    assert world.hours() == [["1 2"], ["1 1"]]
-    assert world.left() == []
-
-
-def test_a_backfill_of_an_interval_that_was_read_replays_it_where_the_pipeline_says_so(
-    tmp_path: Path, engine: SessionEngine
-) -> None:
-    world = IntervalsWorld(tmp_path, "tests.state.transforms:counts", engine=engine, on_overlap="replay")
-    world.land_at(0.5, (1, "00:10:00"))
-    world.run_hour(0)
-    world.transform = "tests.state.transforms:counts_twice"
-    code, called = world.code()
-    world.work(0).run(run=backfill_run(77), engine=engine, code=code, transform=called)
-
-    assert world.hours() == [["1 2"]]
 
 
 def test_an_interval_is_not_read_beside_batches_that_keep_state(tmp_path: Path, engine: SessionEngine) -> None:

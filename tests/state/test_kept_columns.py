@@ -1,10 +1,12 @@
-"""Columns by which state is kept, looked at in Spark's plan alone: whose order has changed, and who is only said anew.
+"""Operators that keep state, and the columns by which they keep it, looked at in Spark's plan alone: whose order has
+changed, and who is only said anew.
 
 That Spark mixes the rows of those that change places, ``test_two_streams.py`` holds on batches.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +16,10 @@ import pytest
 
 from airflow_provider_microbatch.runtime.failure import BatchFailure
 from airflow_provider_microbatch.runtime.kept_columns import kept_columns
-from airflow_provider_microbatch.runtime.other_state import columns_told, refuse_moved_columns
+from airflow_provider_microbatch.runtime.other_state import columns_told, refuse_moved_columns, refuse_moved_state
 from airflow_provider_microbatch.runtime.query_plan import SOURCE, Query
-from tests.state import exchanged
+from tests.state import exchanged, transforms
+from tests.state.exchanged import FILES
 from tests.support.local_spark import local_spark
 
 if TYPE_CHECKING:
@@ -33,6 +36,7 @@ class Looked:
 
     sources: Mapping[str, DataFrame]
     id: int
+    spark: SparkSession
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +50,15 @@ def batch_of(spark: SparkSession, folder: Path, *names: str, id: int = 7) -> Loo
     for name in names:
         (folder / name).mkdir(exist_ok=True)
     read = {name: spark.readStream.schema(SCHEMA).option(SOURCE, name).json(str(folder / name)) for name in names}
-    return Looked(read, id)
+    return Looked(read, id, spark)
+
+
+def placed(frame: DataFrame) -> list[Any]:
+    """The places of a query's operators, as its batch tells them to the next one."""
+    query = Query(frame)
+    with query.told_in_full():
+        told: list[Any] = json.loads(json.dumps(query.places()))
+    return told
 
 
 def look(frame: DataFrame, **called: str) -> list[list[list[str]]]:
@@ -139,6 +151,9 @@ def met_crosswise(batch: Looked, *, turned: bool = False) -> DataFrame:
 @pytest.mark.parametrize(
     "transform",
     [
+        exchanged.by_two_columns,
+        exchanged.once_by_two_columns,
+        exchanged.met_by_two_columns,
         of_lambdas,
         of_the_batch,
         of_the_clock,
@@ -163,6 +178,47 @@ def test_an_exchange_is_seen_whatever_the_columns_are_made_by(
     refuse_moved_columns(before, look(transform(next_batch)))
     with pytest.raises(BatchFailure, match="have changed their order"):
         refuse_moved_columns(before, look(transform(next_batch, turned=True)))
+
+
+@pytest.mark.parametrize(
+    ("transform", "turned_round"),
+    [
+        (exchanged.of_wide_rows, exchanged.of_wide_rows_turned_round),
+        (exchanged.of_many_values, exchanged.of_many_values_turned_round),
+        (exchanged.by_two_processors, exchanged.by_two_processors_turned_round),
+        (exchanged.beside_two_files, exchanged.beside_two_files_turned_round),
+        (transforms.met, transforms.met_turned_round),
+        (transforms.met_by_place, transforms.met_by_place_turned_round),
+        (transforms.paid_in_sql, transforms.paid_in_sql_turned_round),
+        (transforms.each_once_in_sql, transforms.each_once_in_sql_turned_round),
+    ],
+    ids=lambda transform: transform.__name__,
+)
+def test_operators_and_sides_of_a_join_that_change_places_are_seen(
+    spark: SparkSession, tmp_path: Path, transform: Any, turned_round: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by what Spark leaves out of its text: columns and values beyond the first 25, the code of processors, and
+    the place of files. Parts of SQL are where they are named, not where they are defined."""
+    for name, times in (("rows", 1), ("tens", 10)):
+        (tmp_path / f"{name}.json").write_text(f'{{"added": {times}}}')
+    monkeypatch.setenv(FILES, str(tmp_path))
+    before = placed(transform(batch_of(spark, tmp_path, "orders", "payments")))
+    next_batch = batch_of(spark, tmp_path, "orders", "payments", id=8)
+    refuse_moved_state(before, placed(transform(next_batch)))
+    with pytest.raises(BatchFailure, match="have changed places"):
+        refuse_moved_state(before, placed(turned_round(next_batch)))
+
+
+def test_the_branches_of_a_union_may_come_in_another_order(spark: SparkSession, tmp_path: Path) -> None:
+    """Its columns are in the same places, whatever they are made of in the first one."""
+    there, back = (exchanged.both_ways(batch_of(spark, tmp_path, "orders"), turned=turned) for turned in (False, True))
+    refuse_moved_state(placed(there), placed(back))
+    refuse_moved_columns(columns_told(look(there)), look(back))
+
+
+@pytest.mark.timeout(60)
+def test_a_long_chain_of_columns_is_looked_at_in_passing(spark: SparkSession, tmp_path: Path) -> None:
+    assert look(exchanged.of_a_long_chain(batch_of(spark, tmp_path, "orders")))
 
 
 def test_names_of_exploded_columns_may_be_exchanged_where_the_grouping_follows(

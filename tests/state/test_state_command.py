@@ -1,4 +1,4 @@
-"""`microbatch state`: what is kept, by Spark's own reader, in a process of its own."""
+"""`microbatch state`: what is kept, by Spark's own reader, in a process of its own, and in one that has a Spark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_microbatch.exceptions import CheckpointError
+from airflow_provider_microbatch.runtime import kept_state as reading
 from airflow_provider_microbatch.upkeep.kept_state import kept_state
+from tests.execution.typed_commands import said
 from tests.execution.world import World
 from tests.state.stateful import SessionEngine, StatefulWorld
 
@@ -31,7 +33,7 @@ def stores(world: StatefulWorld, *arguments: str) -> list[dict[str, Any]]:
 
 
 def test_rows_and_the_oldest_event_of_each_operator_are_those_of_the_winner(
-    tmp_path: Path, engine: SessionEngine
+    tmp_path: Path, engine: SessionEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = StatefulWorld(
         tmp_path, "tests.state.transforms:by_minute", engine=engine, schema="id long, at timestamp", mode="append"
@@ -48,11 +50,13 @@ def test_rows_and_the_oldest_event_of_each_operator_are_those_of_the_winner(
     assert (windows["name"], windows["rows"]) == ("stateStoreSave", 1)
     assert "found" not in windows
 
-    first = asked(world, "--batch", "0")
-    assert "operator 1 dedupe: 2 rows, oldest event 2026-01-01 00:00:10" in first.stdout, first.stderr
-    refused = asked(world, "--key", "nobody=1")
-    assert refused.returncode == 2
-    assert "Columns of keys are" in refused.stderr
+    monkeypatch.setattr(reading, "own_session", engine.own_session)
+    status, told = said(["state", str(tmp_path / "checkpoint"), "--batch", "0"])
+    assert "operator 1 dedupe: 2 rows, oldest event 2026-01-01 00:00:10" in told
+    assert status == 0
+    status, told = said(["state", str(tmp_path / "checkpoint"), "--key", "nobody=1"])
+    assert status == 2
+    assert "Columns of keys are" in told
 
 
 def test_a_checkpoint_without_state_is_named_before_a_spark_is_started(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import TransformError
 from tests.execution.maintaining import expire_all
 from tests.execution.typed_commands import said
-from tests.state.exchanged import FILES
 from tests.state.stateful import SessionEngine, StatefulWorld
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -87,32 +86,29 @@ def test_a_replay_goes_on_from_those_of_before_its_batch(tmp_path: Path, engine:
     assert world.rows == [{"id": 1, "paid": False}]
 
 
-@pytest.mark.parametrize(
-    ("transform", "exchanged"), [("paid_at_all", "paid_turned_round"), ("paid_in_sql", "paid_in_sql_turned_round")]
-)
 def test_a_join_whose_sides_are_exchanged_is_refused_and_goes_on_as_it_was(
-    tmp_path: Path, engine: SessionEngine, transform: str, exchanged: str
+    tmp_path: Path, engine: SessionEngine
 ) -> None:
-    """The kept rows of each side are of the same types, which is all that Spark compares."""
-    world = InTurn(tmp_path, engine, f"tests.state.transforms:{transform}")
+    """The kept rows of each side are of the same types, which is all that Spark compares. Others in
+    ``test_kept_columns.py``."""
+    world = InTurn(tmp_path, engine, "tests.state.transforms:paid_at_all")
     world.lands("orders", (1, "00:00"))
-    world.transform = f"tests.state.transforms:{exchanged}"
+    world.transform = "tests.state.transforms:paid_turned_round"
     with pytest.raises(TransformError, match=r"joins payments with orders .* had one that joins orders with payments"):
         world.lands("payments", (1, "00:30"))
-    world.transform = f"tests.state.transforms:{transform}"
+    world.transform = "tests.state.transforms:paid_at_all"
     world.rests()
     assert world.rows == [{"id": 1, "paid": True}]
 
 
-@pytest.mark.parametrize("transform", ["met", "met_by_place", "met_below_another"])
-def test_also_where_both_sides_are_of_one_source(tmp_path: Path, engine: SessionEngine, transform: str) -> None:
-    world = InTurn(tmp_path, engine, f"tests.state.transforms:{transform}")
+def test_also_where_both_sides_are_of_one_source(tmp_path: Path, engine: SessionEngine) -> None:
+    world = InTurn(tmp_path, engine, "tests.state.transforms:met_below_another")
     world.sources = ("orders",)
     world.lands("orders", (1, "00:00"))
-    world.transform = f"tests.state.transforms:{transform}_turned_round"
+    world.transform = "tests.state.transforms:met_below_another_turned_round"
     with pytest.raises(TransformError, match=r"joins orders with orders .* sides of a join, have changed places"):
         world.lands("orders", (11, "00:30"))
-    world.transform = f"tests.state.transforms:{transform}"
+    world.transform = "tests.state.transforms:met_below_another"
     world.rests()
     assert world.rows == [{"id": 1}]
 
@@ -147,18 +143,6 @@ def test_a_renamed_stream_goes_on_from_its_watermark(tmp_path: Path, engine: Ses
     assert world.rows == [{"id": 1, "paid": False}]
 
 
-def test_parts_that_are_named_in_another_order_are_refused(tmp_path: Path, engine: SessionEngine) -> None:
-    """Spark puts them where they are named, not where they are defined."""
-    world = InTurn(tmp_path, engine, "tests.state.transforms:each_once_in_sql")
-    world.lands("orders", (1, "00:00"))
-    world.transform = "tests.state.transforms:each_once_in_sql_turned_round"
-    with pytest.raises(TransformError, match="have changed places"):
-        world.lands("payments", (1, "00:30"))
-    world.transform = "tests.state.transforms:each_once_in_sql"
-    world.rests()
-    assert [(row["id"], row["of"]) for row in world.rows] == [(1, "orders"), (1, "payments")]
-
-
 def test_streams_of_one_source_go_on_though_each_batch_writes_its_number_into_them(
     tmp_path: Path, engine: SessionEngine
 ) -> None:
@@ -181,51 +165,33 @@ def test_a_stream_does_not_go_on_from_the_watermark_of_one_that_is_gone(tmp_path
     assert [(row["minute"], row["count"]) for row in world.rows] == [("00:00", 1), ("00:10", 2), ("00:20", 1)]
 
 
-@pytest.mark.parametrize(
-    "transform", ["of_wide_rows", "of_many_values", "of_functions", "by_two_processors", "beside_two_files"]
-)
 def test_operators_of_one_source_are_told_apart_by_what_spark_leaves_out_of_its_text(
-    tmp_path: Path, engine: SessionEngine, transform: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, engine: SessionEngine
 ) -> None:
-    """Columns and values beyond the first 25, the code of functions and processors, and the place of files."""
-    for name, times in (("rows", 1), ("tens", 10)):
-        (tmp_path / f"{name}.json").write_text(f'{{"added": {times}}}')
-    monkeypatch.setenv(FILES, str(tmp_path))
-    world = InTurn(tmp_path, engine, f"tests.state.exchanged:{transform}")
+    """The code of functions. Others in ``test_kept_columns.py``."""
+    world = InTurn(tmp_path, engine, "tests.state.exchanged:of_functions")
     world.sources = ("orders",)
     world.options["output_mode"] = "update"
     world.lands("orders", (1, "00:00"))
     world.lands("orders", (1, "00:10"))
     assert [(row["of"], row["total"]) for row in world.rows[-2:]] == [("rows", 2), ("tens", 20)]
-    world.transform = f"tests.state.exchanged:{transform}_turned_round"
+    world.transform = "tests.state.exchanged:of_functions_turned_round"
     with pytest.raises(TransformError, match="have changed places"):
         world.lands("orders", (1, "00:20"))
-    world.transform = f"tests.state.exchanged:{transform}"
+    world.transform = "tests.state.exchanged:of_functions"
     world.rests()
     assert [(row["of"], row["total"]) for row in world.rows[-2:]] == [("rows", 3), ("tens", 30)]
 
 
-@pytest.mark.parametrize(
-    "transform",
-    [
-        "by_two_columns",
-        "of_two_sums",
-        "once_by_two_columns",
-        "met_by_two_columns",
-    ],
-)
-def test_columns_of_one_type_that_change_their_order_are_refused(
-    tmp_path: Path, engine: SessionEngine, transform: str
-) -> None:
+def test_columns_of_one_type_that_change_their_order_are_refused(tmp_path: Path, engine: SessionEngine) -> None:
     """Spark reads what is kept by their places, and compares their types. Others in ``test_kept_columns.py``."""
-    world = InTurn(tmp_path, engine, f"tests.state.exchanged:{transform}")
-    world.sources = ("orders",)
-    world.options["output_mode"] = "append" if transform.startswith(("met", "once")) else "update"
+    world = InTurn(tmp_path, engine, "tests.state.exchanged:of_two_sums")
+    world.sources, world.options["output_mode"] = ("orders",), "update"
     world.lands("orders", (1, "00:00"))
-    world.transform = f"tests.state.exchanged:{transform}_turned_round"
+    world.transform = "tests.state.exchanged:of_two_sums_turned_round"
     with pytest.raises(TransformError, match="have changed their order"):
         world.lands("orders", (11, "00:10"))
-    world.transform = f"tests.state.exchanged:{transform}"
+    world.transform = "tests.state.exchanged:of_two_sums"
     world.rests()
 
 
@@ -258,20 +224,3 @@ def test_tables_beside_the_streams_may_become_more(tmp_path: Path, engine: Sessi
         world.lands("orders", (number + 1, time))
     world.lands("orders", (11, "00:30"))
     assert (1, 11) in [(row["id"], row["other"]) for row in world.rows]
-
-
-def test_the_branches_of_a_union_may_come_in_another_order(tmp_path: Path, engine: SessionEngine) -> None:
-    """Its columns are in the same places, whatever they are made of in the first one."""
-    world = InTurn(tmp_path, engine, "tests.state.exchanged:both_ways")
-    world.sources, world.options["output_mode"] = ("orders",), "update"
-    world.lands("orders", (1, "00:00"))
-    world.transform = "tests.state.exchanged:both_ways_turned_round"
-    world.lands("orders", (1, "00:10"))
-    assert sorted(tuple(row.values()) for row in world.rows[-2:]) == [(1, 100, 2), (100, 1, 2)]
-
-
-def test_a_long_chain_of_columns_is_looked_at_in_passing(tmp_path: Path, engine: SessionEngine) -> None:
-    world = InTurn(tmp_path, engine, "tests.state.exchanged:of_a_long_chain")
-    world.sources, world.options["output_mode"] = ("orders",), "update"
-    world.lands("orders", (1, "00:00"))
-    assert [row["count"] for row in world.rows] == [1]
