@@ -284,4 +284,20 @@ MUTATIONS = [
         new="raise __import__('pyiceberg.exceptions').exceptions.CommitFailedException(f",
         tests=(HIVE,),
     ),
+    Mutation(
+        name="rows of an empty text lie in a file of Iceberg with those of none",
+        why="the file is in the partition of one of them, and who asks for the other misses its rows",
+        file="runtime/transforms.py",
+        old="concat('_', {quoted})",
+        new="{quoted}",
+        tests=("tests/runtime/test_run_job.py",),
+    ),
+    Mutation(
+        name="a file with rows of a partition and of none is refused only if the first row is of none",
+        why="a stage of an older version is published, and readers miss rows of it",
+        file="sinks/iceberg/adding.py",
+        old="        if statistics.null_value_counts.get(",
+        new="        if first is None and statistics.null_value_counts.get(",
+        tests=(REFUSALS,),
+    ),
 ]

@@ -1,4 +1,5 @@
-"""A commit that the catalog of an Iceberg table refuses: what the table names stays there, and nothing else does."""
+"""A commit that the catalog of an Iceberg table refuses: what the table names stays there, and nothing else does. Files
+and tables that the sink refuses."""
 
 from __future__ import annotations
 
@@ -9,7 +10,10 @@ import pytest
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.types import StringType
 
+from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.iceberg.opened import OpenIceberg
+from tests.sinks.delta_stages import write_rows
+from tests.sinks.stages import EXPECTED
 from tests.sinks.test_iceberg_sink import append, before_the_next_commit, expire, publish, rows, table
 from tests.support.iceberg_table import opened_in
 
@@ -70,3 +74,14 @@ def test_a_dot_in_the_name_of_a_column_is_a_part_of_the_name(sink: OpenIceberg, 
     sink = opened_in(folder, schema_policy="add_columns")
     publish(sink, 7)
     assert rows(sink) == {(6, 1): 3, (7, 1): 3}
+
+
+@pytest.mark.parametrize("notes", [["", None], [None, ""], ["a", None]])
+def test_a_file_with_rows_of_a_partition_and_of_none_is_not_published(folder: Path, notes: list[str | None]) -> None:
+    """Readers of the other one would miss rows: so were stages written of an empty text and of none."""
+    sink = opened_in(folder, partition_by=("note",))
+    parts = [[{"id": id, "note": note} for id, note in enumerate(notes)]]
+    write_rows(sink, 1, parts, {"id": "long", "note": "string"})
+    with pytest.raises(SinkError, match=r"rows with and without note, .* run the batch again"):
+        sink.publish(EXPECTED, 1)
+    assert not table(sink).metadata.snapshots
