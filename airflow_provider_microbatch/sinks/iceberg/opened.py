@@ -111,7 +111,7 @@ class OpenIceberg(OpenPlaced):
             if look is None or found is None:
                 return None
             away = rolled_away(look, self._last(look))
-            if away is None or str(batch.key) in away:
+            if away is None or str(batch.key) in away.gone:
                 self._check_not_rolled_back(look)
             # A commit entry relies on this answer.
             self._settle(found)
@@ -213,6 +213,7 @@ class OpenIceberg(OpenPlaced):
             look = self._log.look()
             if look is not None:
                 self._check_tells_batches(look)
+                self._check_not_rolled_back(look)
 
     def _check_tells_batches(self, look: Look) -> None:
         names = [one.name for one in look.table.schema().fields]
@@ -286,7 +287,7 @@ class OpenIceberg(OpenPlaced):
                 else:
                     self._settle(found)
                 self._check_fits(look, held=placed.manifest.held_to)
-                if found is None:
+                if found is None or self._log.stays_rolled_back(look):
                     asked, is_asked = asked if is_asked else self._asked(look, batch, epoch), True
                     self._check_none_unrecorded(look, asked)
                 if self._widen(look, columns):
@@ -318,6 +319,9 @@ class OpenIceberg(OpenPlaced):
             epoch,
             is_in=lambda key: self._number(look, key) is not None,
             has_any=lambda: any(self._batches(look)),
+            # The branch may have rows again of each batch that was taken out since. The commit that is to come sets the
+            # mark, and nobody would ask any more.
+            is_put_back=self._log.stays_rolled_back(look),
         )
 
     def _check_none_unrecorded(self, look: Look, asked: Asked | None) -> None:
