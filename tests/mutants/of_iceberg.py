@@ -332,4 +332,12 @@ MUTATIONS = [
         new="                self._check_tells_batches(look)\n\n",
         tests=(REFUSALS,),
     ),
+    Mutation(
+        name="rows of an attempt before count as those of the replay that a rollback took away",
+        why="check finds nothing, and readers have the old rows for good",
+        file="sinks/iceberg/opened.py",
+        old="                return self._put_back(look, batch.key, found)\n            head",
+        new="                return None\n            head",
+        tests=(REFUSALS,),
+    ),
 ]

@@ -129,3 +129,30 @@ def test_once_it_is_to_stay_no_batch_comes_beside_rows_that_came_back(
     assert rows(sink) == {(0, 1): 3, (1, 1): 3} | {(number, epoch): 3} if number else {(0, epoch): 3, (1, 1): 3}
     publish(sink, 3 if number else 2, epoch=3)
     sink.check()
+
+
+def test_rows_of_an_attempt_before_are_found_once_a_rollback_of_its_replay_is_to_stay(sink: OpenIceberg) -> None:
+    for number in (0, 1):
+        publish(sink, number)
+    before = table(sink).current_snapshot()
+    assert before is not None
+    for number in (0, 1):
+        write_delta_stage(sink, 2, batch=batch_of(BatchKey("live", number)))
+        sink.replace(expect(BatchKey("live", number)), 2)
+
+    def told(number: int) -> list[str | None]:
+        asked = expect(BatchKey("live", number))
+        found = sink.contains(asked)
+        assert found is not None
+        return [sink.damage(asked, found), sink.put_back(asked, found)]
+
+    assert told(0) == told(1) == [None, None]
+    table(sink).manage_snapshots().set_current_snapshot(snapshot_id=before.snapshot_id).commit()
+    with table(sink).transaction() as change:
+        change.remove_properties("microbatch.last.main")
+    assert told(1) == [f"its rows in snapshot {before.snapshot_id} are those of before attempt 2"] * 2
+    write_delta_stage(sink, 3, batch=batch_of(BatchKey("live", 0)))
+    sink.replace(expect(BatchKey("live", 0)), 3)
+    assert told(0) == [None, None]
+    assert rows(sink) == {(0, 3): 3, (1, 1): 3}
+    assert told(1) != [None, None]
