@@ -31,7 +31,9 @@ def column(frame: DataFrame, transform: str, name: str) -> Column:
         )
     quoted = "`" + name.replace("`", "``") + "`"
     if transform == "identity":
-        return F.expr(quoted)
+        # Spark takes an empty text, and the name of its folder of rows without a value, for no value: such rows would
+        # lie in the file of those without one, of which the table knows one value alone, and readers would miss rows.
+        return F.expr(f"concat('_', {quoted})" if kind == "string" else quoted)
     if kind not in ("date", "timestamp", "timestamp_ntz") or (transform, kind) == ("hour", "date"):
         raise BatchFailure("result", f"the table is partitioned by {transform}({name}), and {name} is a {kind}")
     days = {

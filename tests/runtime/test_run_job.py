@@ -19,6 +19,7 @@ from airflow_provider_microbatch.sinks.file.report import read_schema
 from airflow_provider_microbatch.sinks.table import TableSink
 from airflow_provider_microbatch.sinks.table.path_catalog import PathCatalog
 from tests.runtime.jobs import BATCH, EXPECTED, ROWS, land, make_job
+from tests.support.iceberg_table import opened_in
 from tests.support.local_spark import local_spark
 from tests.tables.stages import create_stage_table
 
@@ -220,6 +221,23 @@ def test_a_text_that_spark_takes_for_no_value_is_named_with_the_ways_on(spark: A
     assert failure.value.error.startswith("FileAlreadyExistsException: ")
     assert "rows without a value in a column of partition_by (note)" in failure.value.error
     assert "make that text null (nullif)" in failure.value.error
+
+
+def test_texts_that_spark_takes_for_no_value_have_partitions_of_their_own_in_iceberg(
+    spark: Any, tmp_path: Path
+) -> None:
+    notes = [None, "", "__HIVE_DEFAULT_PARTITION__", "_"]
+    landed = land(tmp_path / "landing", [{"id": id, "note": note} for id, note in enumerate(notes)])
+    sink = opened_in(tmp_path / "lake", partition_by=("note",))
+    run_job(spark, make_job(sink, "keep", [landed]))
+    sink.publish(EXPECTED, 1)
+    look = sink._log.look()
+    assert look is not None
+    for id, note in enumerate(notes):
+        asked = "note IS NULL" if note is None else f"note = '{note}'"
+        found = look.table.scan(row_filter=asked).to_arrow().to_pylist()
+        assert [(row["id"], row["note"]) for row in found] == [(id, note)]
+    assert sorted(str(one.file.partition[0]) for one in look.table.scan().plan_files()) == sorted(map(str, notes))
 
 
 def test_a_stage_is_never_written_twice_and_the_result_is_not_blamed(spark: Any, sink: FileSink, orders: str) -> None:

@@ -1,4 +1,5 @@
-"""A commit that the catalog of an Iceberg table refuses: what the table names stays there, and nothing else does."""
+"""A commit that the catalog of an Iceberg table refuses: what the table names stays there, and nothing else does. Files
+and tables that the sink refuses."""
 
 from __future__ import annotations
 
@@ -9,7 +10,11 @@ import pytest
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.types import StringType
 
+from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.exceptions import RolledBackError, SinkError
 from airflow_provider_microbatch.sinks.iceberg.opened import OpenIceberg
+from tests.sinks.delta_stages import write_delta_stage, write_rows
+from tests.sinks.stages import EXPECTED, batch_of, expect
 from tests.sinks.test_iceberg_sink import append, before_the_next_commit, expire, publish, rows, table
 from tests.support.iceberg_table import opened_in
 
@@ -70,3 +75,84 @@ def test_a_dot_in_the_name_of_a_column_is_a_part_of_the_name(sink: OpenIceberg, 
     sink = opened_in(folder, schema_policy="add_columns")
     publish(sink, 7)
     assert rows(sink) == {(6, 1): 3, (7, 1): 3}
+
+
+@pytest.mark.parametrize("notes", [["", None], [None, ""], ["a", None]])
+def test_a_file_with_rows_of_a_partition_and_of_none_is_not_published(folder: Path, notes: list[str | None]) -> None:
+    """Readers of the other one would miss rows: so were stages written of an empty text and of none."""
+    sink = opened_in(folder, partition_by=("note",))
+    parts = [[{"id": id, "note": note} for id, note in enumerate(notes)]]
+    write_rows(sink, 1, parts, {"id": "long", "note": "string"})
+    with pytest.raises(SinkError, match=r"rows with and without note, .* run the batch again"):
+        sink.publish(EXPECTED, 1)
+    assert not table(sink).metadata.snapshots
+
+
+def put_back_before_a_rewind(sink: OpenIceberg, *, to_stay: bool) -> None:
+    """A rewind takes batches 3 and 2 out, and somebody sets the branch back to before that."""
+    for number in range(4):
+        publish(sink, number)
+    before = table(sink).current_snapshot()
+    assert before is not None
+    for number in (3, 2):
+        assert sink.withdraw(expect(BatchKey("live", number)), 1)
+    table(sink).manage_snapshots().set_current_snapshot(snapshot_id=before.snapshot_id).commit()
+    if to_stay:
+        with table(sink).transaction() as change:
+            change.remove_properties("microbatch.last.main")
+
+
+def test_a_rollback_to_before_a_rewind_is_told_as_what_it_is(sink: OpenIceberg) -> None:
+    put_back_before_a_rewind(sink, to_stay=False)
+    told = "by which batches live/2, live/3 had been taken out: rows of them are back, without a record"
+    for asks in (sink.check, sink.check_whole):
+        with pytest.raises(RolledBackError, match=told) as refused:
+            asks()
+        assert "count as published" not in str(refused.value)
+    assert sink.contains(expect(BatchKey("live", 1))) is not None
+    assert sink.contains(expect(BatchKey("live", 2))) is None
+
+
+@pytest.mark.parametrize(("number", "epoch"), [(2, 1), (2, 3), (0, 2)])
+def test_once_it_is_to_stay_no_batch_comes_beside_rows_that_came_back(
+    sink: OpenIceberg, number: int, epoch: int
+) -> None:
+    """Not those of its own number alone: the next commit would make the table one that nobody asks any more."""
+    put_back_before_a_rewind(sink, to_stay=True)
+    key = BatchKey("live", number)
+    write_delta_stage(sink, epoch, batch=batch_of(key))
+    puts = sink.publish if number == 2 else sink.replace
+    with pytest.raises(SinkError, match=r"6 rows of batches live/2, live/3, .*batch_id BETWEEN 2 AND 3\)"):
+        puts(expect(key), epoch)
+    table(sink).delete("lane = 'live' AND batch_id BETWEEN 2 AND 3")
+    puts(expect(key), epoch)
+    assert rows(sink) == {(0, 1): 3, (1, 1): 3} | {(number, epoch): 3} if number else {(0, epoch): 3, (1, 1): 3}
+    publish(sink, 3 if number else 2, epoch=3)
+    sink.check()
+
+
+def test_rows_of_an_attempt_before_are_found_once_a_rollback_of_its_replay_is_to_stay(sink: OpenIceberg) -> None:
+    for number in (0, 1):
+        publish(sink, number)
+    before = table(sink).current_snapshot()
+    assert before is not None
+    for number in (0, 1):
+        write_delta_stage(sink, 2, batch=batch_of(BatchKey("live", number)))
+        sink.replace(expect(BatchKey("live", number)), 2)
+
+    def told(number: int) -> list[str | None]:
+        asked = expect(BatchKey("live", number))
+        found = sink.contains(asked)
+        assert found is not None
+        return [sink.damage(asked, found), sink.put_back(asked, found)]
+
+    assert told(0) == told(1) == [None, None]
+    table(sink).manage_snapshots().set_current_snapshot(snapshot_id=before.snapshot_id).commit()
+    with table(sink).transaction() as change:
+        change.remove_properties("microbatch.last.main")
+    assert told(1) == [f"its rows in snapshot {before.snapshot_id} are those of before attempt 2"] * 2
+    write_delta_stage(sink, 3, batch=batch_of(BatchKey("live", 0)))
+    sink.replace(expect(BatchKey("live", 0)), 3)
+    assert told(0) == [None, None]
+    assert rows(sink) == {(0, 3): 3, (1, 1): 3}
+    assert told(1) != [None, None]

@@ -86,7 +86,12 @@ def _rows(metadata: TableMetadata, file: Any, statistics: DataFileStatistics) ->
         first = next(file.iter_batches(batch_size=1, columns=[name])).column(0)[0].as_py()
         known = statistics.column_aggregates.get(one.source_id)
         bounds = [] if known is None else [known.current_min, known.current_max]
-        if first is None and statistics.null_value_counts.get(one.source_id) not in (None, file.metadata.num_rows):
-            raise SinkError(f"a file of the stage has rows with and without {name}, by which the table is partitioned.")
+        # Readers who ask for either value pass over a file of the other one's partition. So a file may have rows with
+        # and rows without a value neither where its first row has one, nor where that has none.
+        if statistics.null_value_counts.get(one.source_id) not in (None, 0, file.metadata.num_rows):
+            raise SinkError(
+                f"a file of the stage has rows with and without {name}, by which the table is partitioned. It was not "
+                "published; run the batch again, to have it staged anew."
+            )
         rows[name] = [first, *(bound for bound in bounds if bound is not None)]
     return rows

@@ -124,21 +124,29 @@ class IcebergLog:
         told = look.rolled_back(last)
         if told is not None:
             away = rolled_away(look, last)
-            which = f"batches {', '.join(away)}" if away else "batches"
-            raise RolledBackError(
-                f"branch {self.branch!r} of {self.where} was rolled back {told}, by which {which} were published: they "
-                "count as published, and their rows are gone. Nothing was written. To have them back: CALL "
-                "system.set_current_snapshot, or a fast-forward of the branch. If the rollback is to stay: ALTER TABLE "
-                f"{self.catalog.table} UNSET TBLPROPERTIES ('{look.mark}'), and clear the tasks whose batches are to "
-                "come back."
+            which = (
+                "by which batches were published, or taken out: what counts as published may be gone, and what does "
+                "not may be there"
+                if away is None
+                else away.told
             )
+            raise RolledBackError(
+                f"branch {self.branch!r} of {self.where} was rolled back {told}, {which}. Nothing was written. To undo "
+                "it: CALL system.set_current_snapshot, or a fast-forward of the branch. If the rollback is to stay: "
+                f"ALTER TABLE {self.catalog.table} UNSET TBLPROPERTIES ('{look.mark}'), and clear the tasks whose "
+                "batches are to come back; rows that came back the next run names, with the DELETE that takes them out."
+            )
+
+    def stays_rolled_back(self, look: Look) -> bool:
+        """Whether somebody has removed the mark, so that a rollback of the branch is to stay; until the next commit."""
+        own = self.ledger.name("")
+        return look.last_on(self.branch) is None and any(name.startswith(own) for name in look.properties)
 
     def record(self, look: Look) -> Mapping[str, str]:
         """The table's properties, with the record of the batches that this branch has: also of those that it was made
         with, or got by a fast-forward, until its next commit has taken them over."""
-        own = self.ledger.name("")
-        if look.last_on(self.branch) is None and any(name.startswith(own) for name in look.properties):
-            return look.properties  # a rollback is to stay: somebody has removed the mark
+        if self.stays_rolled_back(look):
+            return look.properties
         descent = look.goes_on_from()
         since = look.came_since(descent.sequence)
         if descent.branch == self.branch and not since and not descent.unsure:

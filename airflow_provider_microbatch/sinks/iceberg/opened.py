@@ -26,7 +26,7 @@ from airflow_provider_microbatch.sinks.iceberg.intake import intake_of
 from airflow_provider_microbatch.sinks.iceberg.log import PATIENCE_SECONDS, IcebergLog
 from airflow_provider_microbatch.sinks.iceberg.look import Look
 from airflow_provider_microbatch.sinks.iceberg.partitions import spec_of
-from airflow_provider_microbatch.sinks.iceberg.removing import Removal, batches_with_rows, removal_of
+from airflow_provider_microbatch.sinks.iceberg.removing import Removal, attempts_shown, batches_with_rows, removal_of
 from airflow_provider_microbatch.sinks.iceberg.rolled_away import rolled_away
 from airflow_provider_microbatch.sinks.iceberg.unrecorded import RowsInFiles
 from airflow_provider_microbatch.sinks.placed import HIDDEN, OpenPlaced, Placed
@@ -73,6 +73,7 @@ class OpenIceberg(OpenPlaced):
         self._log = IcebergLog(catalog, sink.root, sink.root / HIDDEN, sink.branch)
         self._there = RowsInFiles()
         self._shown: tuple[int | None, Collection[BatchKey]] | None = None
+        self._attempted: tuple[int | None, Mapping[BatchKey, Collection[int]]] | None = None
 
     @property
     def definition(self) -> IcebergSink:
@@ -111,7 +112,7 @@ class OpenIceberg(OpenPlaced):
             if look is None or found is None:
                 return None
             away = rolled_away(look, self._last(look))
-            if away is None or str(batch.key) in away:
+            if away is None or str(batch.key) in away.gone:
                 self._check_not_rolled_back(look)
             # A commit entry relies on this answer.
             self._settle(found)
@@ -141,10 +142,35 @@ class OpenIceberg(OpenPlaced):
         rows = rows_written(found)
         with reporting("look into", batch.key):
             look = self._log.look()
-            if look is None or not rows or batch.key in self._with_rows(look):
+            if look is None or not rows:
                 return None
+            if batch.key in self._with_rows(look):
+                return self._put_back(look, batch.key, found)
             head = "no snapshot" if look.head is None else f"snapshot {look.head.snapshot_id}"
         return f"none of its {rows:,} rows is in {head}"
+
+    def put_back(self, batch: ExpectedBatch, found: Manifest) -> str | None:
+        with reporting("look into", batch.key):
+            look = self._log.look()
+            return None if look is None else self._put_back(look, batch.key, found)
+
+    def _put_back(self, look: Look, key: BatchKey, found: Manifest) -> str | None:
+        """See :meth:`put_back`. A compaction leaves no file of any attempt, and then nobody can tell."""
+        number = self._number(look, key)
+        if look.head is None or number is None or number in (shown := self._attempts(look).get(key, ())) or not shown:
+            return None
+        return f"its rows in snapshot {look.head.snapshot_id} are those of before attempt {found.epoch}"
+
+    def _attempts(self, look: Look) -> Mapping[BatchKey, Collection[int]]:
+        """The attempts of which the branch has files; none where nobody can list them. Read once for each snapshot, as
+        above."""
+        head = None if look.head is None else look.head.snapshot_id
+        if self._attempted is None or self._attempted[0] != head:
+            found: Mapping[BatchKey, Collection[int]] = {}
+            with suppress(SinkError):
+                found = attempts_shown(look.table, head, self._root)
+            self._attempted = (head, found)
+        return self._attempted[1]
 
     def _with_rows(self, look: Look) -> Collection[BatchKey]:
         """The batches of the record of which the branch may have rows: all where a file cannot be read. Read once for
@@ -213,6 +239,7 @@ class OpenIceberg(OpenPlaced):
             look = self._log.look()
             if look is not None:
                 self._check_tells_batches(look)
+                self._check_not_rolled_back(look)
 
     def _check_tells_batches(self, look: Look) -> None:
         names = [one.name for one in look.table.schema().fields]
@@ -286,7 +313,7 @@ class OpenIceberg(OpenPlaced):
                 else:
                     self._settle(found)
                 self._check_fits(look, held=placed.manifest.held_to)
-                if found is None:
+                if found is None or self._log.stays_rolled_back(look):
                     asked, is_asked = asked if is_asked else self._asked(look, batch, epoch), True
                     self._check_none_unrecorded(look, asked)
                 if self._widen(look, columns):
@@ -318,6 +345,9 @@ class OpenIceberg(OpenPlaced):
             epoch,
             is_in=lambda key: self._number(look, key) is not None,
             has_any=lambda: any(self._batches(look)),
+            # The branch may have rows again of each batch that was taken out since. The commit that is to come sets the
+            # mark, and nobody would ask any more.
+            is_put_back=self._log.stays_rolled_back(look),
         )
 
     def _check_none_unrecorded(self, look: Look, asked: Asked | None) -> None:

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Collection, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey, is_whole
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
+from airflow_provider_microbatch.sinks.iceberg.protocol import plain_path
+from airflow_provider_microbatch.sinks.placed.places import own_of
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
@@ -89,6 +93,21 @@ def batches_with_rows(
                 if not ids:
                     break
             found |= {key for key in keys if key.lane == lane and key.id not in ids}
+    return found
+
+
+def attempts_shown(table: Table, snapshot_id: int | None, root: Path) -> Mapping[BatchKey, Collection[int]]:
+    """The numbers of the manifests of the attempts of which the table has files in that snapshot, by batch. A file of
+    which others have deleted rows counts as nobody's: a replay leaves it where it is if none of its rows is left.
+
+    :raises SinkError: if the files cannot be listed.
+    """
+    found = defaultdict[BatchKey, set[int]](set)
+    with telling_unread(f"the Iceberg table at {root}"):
+        for task in () if snapshot_id is None else table.scan(snapshot_id=snapshot_id).plan_files():
+            own = own_of(plain_path(task.file.file_path).removeprefix(f"{root}/"))
+            if own is not None and not task.delete_files:
+                found[own[0]].add(own[1])
     return found
 
 

@@ -53,7 +53,12 @@ class Asked:
 
 
 def asked_by(
-    batch: ExpectedBatch, epoch: int, *, is_in: Callable[[BatchKey], bool], has_any: Callable[[], bool]
+    batch: ExpectedBatch,
+    epoch: int,
+    *,
+    is_in: Callable[[BatchKey], bool],
+    has_any: Callable[[], bool],
+    is_put_back: bool = False,
 ) -> Asked | None:
     """What an attempt asks for before its batch comes in; None for nothing.
 
@@ -67,6 +72,8 @@ def asked_by(
 
     :param is_in: whether the table has a batch.
     :param has_any: whether it has any, for which all of its record may have to be read.
+    :param is_put_back: whether somebody has put it back to what it was before, so that it may have rows again of
+        batches that were taken out: asked for as before a first batch.
     """
     own = batch.key
     likely = (BatchKey(own.lane, id) for id in (own.id - 1, own.id) if id >= 0)
@@ -77,7 +84,7 @@ def asked_by(
         # A lane that this checkpoint never had may be another pipeline's, whose rows are in the table too.
         return is_lane(key.lane) and batch.is_past(BatchKey(key.lane, 0)) and not batch.is_past(key)
 
-    if not any(map(is_in, likely)) and not has_any():
+    if is_put_back or (not any(map(is_in, likely)) and not has_any()):
         return Asked(own, is_yet_to_come)
     return None if epoch == 1 else Asked(own)
 
@@ -99,10 +106,11 @@ def without_record(asked: Asked, found: Mapping[BatchKey, int], *, where: str, l
     return (
         f"{where} has {sum(found.values()):,} rows of {which}{' …' if len(keys) > _NAMED else ''}, and {log} no record "
         f"of {'it' if len(keys) == 1 else 'them'}: somebody has put them there (CREATE TABLE AS SELECT copies rows "
-        "alone), maybe those of other batches, too, and made again they would be twice in the table. Lead the sink to "
-        f"the table that has the record; or take the rows out (DELETE FROM {table} WHERE {_condition(asked, keys)}), "
-        f"then clear the batch's task.{more} Rows of another pipeline, which are to stay: have them be nobody's "
-        f"(UPDATE {table} SET {lane} = NULL, {number} = NULL WHERE …); that pipeline would put them in beside that, if "
+        "alone; a rollback to before a `rewind` brings back what that took out), maybe those of other batches, too, "
+        "and made again they would be twice in the table. Lead the sink to the table that has the record; or take the "
+        f"rows out (DELETE FROM {table} WHERE {_condition(asked, keys)}), then clear the batch's task.{more} Rows of "
+        f"another pipeline, which are to stay: have them be nobody's (UPDATE {table} SET {lane} = NULL, {number} = "
+        "NULL WHERE …); that pipeline would put them in beside that, if "
         "it made their batches again."
     )
 
