@@ -71,7 +71,7 @@ def write_folder(
         before: Mapping[str, Any] = streaming.before or {}
         # Spark counts as late what is behind this entry's watermark. By the batch's own one, what an operator lets go
         # of at that watermark would be late for the operator behind it.
-        late = _line(streaming.late_ms, timestamp_ms, conf)
+        late = _line(streaming.late_ms, 0, conf)
         starts = [stream.start or _VOID for stream in uses]
         _write(folder / "offsets" / str(batch_id - 1), "\n".join(["v1", late, *starts]))
         _write(folder / "commits" / str(batch_id - 1), _commit(watermark_ms, before.get("ids", {})))

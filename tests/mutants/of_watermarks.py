@@ -47,4 +47,12 @@ MUTATIONS = [
         new="",
         tests=(BESIDE,),
     ),
+    Mutation(
+        name="the batch before is shown to Spark with the time of the batch",
+        why="what a processor forgets stays in its state for good, by Spark 4.2",
+        file="runtime/streaming_folder.py",
+        old="        late = _line(streaming.late_ms, 0, conf)\n",
+        new="        late = _line(streaming.late_ms, timestamp_ms, conf)\n",
+        tests=("tests/spark_exchange/test_state_elsewhere.py",),
+    ),
 ]

@@ -120,3 +120,19 @@ def test_a_transform_that_keeps_other_state_is_refused_with_the_way_on(tmp_path:
         world.transform = f"tests.state.transforms:{other}"
         with pytest.raises(EngineError, match="Put them back as they were, or begin a checkpoint and a table"):
             world.run(1, try_number=1 + number)
+
+
+@pytest.mark.parametrize("spark", ["4.2.0"], indirect=True)
+def test_what_a_processor_forgets_is_gone_from_its_state(tmp_path: Path, spark: Spark) -> None:
+    """It looks for what has expired since the batch before."""
+    one = {"spark.sql.shuffle.partitions": "1"}
+    world = StatefulWorld(tmp_path, "tests.state.transforms:reminders", engine=spark.engine, conf=one)
+    rows = []
+    for number in range(3):
+        world.land(str(number), number)
+        world.run(number)
+        world.clock += 200_000
+        entry = world.checkpoint.commit_log.get(number)
+        assert entry is not None
+        rows.append([operator["numRowsTotal"] for operator in entry.progress["stateOperators"]])
+    assert rows == [[1], [1], [1]]
