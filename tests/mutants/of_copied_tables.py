@@ -29,7 +29,7 @@ MUTATIONS = [
         name="the first batch of a table looks for rows of its own number alone",
         why="a new checkpoint beside a copied table reads again what that has, and each batch comes beside its rows",
         file="sinks/placed/unrecorded.py",
-        old="    if not any(map(is_in, likely)) and not has_any():\n",
+        old="    if is_put_back or (not any(map(is_in, likely)) and not has_any()):\n",
         new="    if False:\n",
         tests=(COPIED_DELTA, COPIED_ICEBERG),
     ),

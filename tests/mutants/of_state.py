@@ -52,8 +52,8 @@ MUTATIONS = [
         name="a row is late behind the watermark of its own batch",
         why="rows that a query of Spark's tells are dropped, and all that one operator lets go of before the next one",
         file="runtime/streaming_folder.py",
-        old="        late = _line(streaming.late_ms, timestamp_ms, conf)\n",
-        new="        late = _line(watermark_ms, timestamp_ms, conf)\n",
+        old="        late = _line(streaming.late_ms, 0, conf)\n",
+        new="        late = _line(watermark_ms, 0, conf)\n",
         tests=(BATCHES,),
     ),
     Mutation(
