@@ -29,8 +29,8 @@ MUTATIONS = [
         name="the first batch of a table looks for rows of its own number alone",
         why="a new checkpoint beside a copied table reads again what that has, and each batch comes beside its rows",
         file="sinks/placed/unrecorded.py",
-        old="    if not any(map(is_in, likely)) and not has_any():\n",
-        new="    if False:\n",
+        old="    if is_put_back or (not any(map(is_in, likely)) and not has_any()):\n",
+        new="    if is_put_back:\n",
         tests=(COPIED_DELTA, COPIED_ICEBERG),
     ),
     Mutation(
