@@ -340,4 +340,20 @@ MUTATIONS = [
         new="                return None\n            head",
         tests=(REFUSALS,),
     ),
+    Mutation(
+        name="a table of Iceberg that is partitioned anew is another one",
+        why="two errors ask for two partitions, and the pipeline stands still",
+        file="sinks/iceberg/__init__.py",
+        old='return None if others is None else f"the Iceberg table {self.table} {others}"',
+        new='return f"{others}" if others or self.partition_by != getattr(before, "partition_by", ()) else None',
+        tests=(REFUSALS,),
+    ),
+    Mutation(
+        name="a time that Python has no value for fails without a word of its column",
+        why="a bare OverflowError from deep inside a publish",
+        file="sinks/iceberg/adding.py",
+        old="        except (OverflowError, ValueError) as error:\n            raise SinkError(",
+        new="        except KeyError as error:\n            raise SinkError(",
+        tests=(REFUSALS,),
+    ),
 ]

@@ -3,10 +3,13 @@ and tables that the sink refuses."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.types import StringType
 
@@ -156,3 +159,47 @@ def test_rows_of_an_attempt_before_are_found_once_a_rollback_of_its_replay_is_to
     assert told(0) == [None, None]
     assert rows(sink) == {(0, 3): 3, (1, 1): 3}
     assert told(1) != [None, None]
+
+
+def test_a_table_that_is_partitioned_anew_goes_on_and_batches_of_before_are_replaced(
+    sink: OpenIceberg, folder: Path
+) -> None:
+    for number in (0, 1, 2):
+        publish(sink, number)
+    with table(sink).update_spec() as update:
+        update.add_identity("epoch")
+    with pytest.raises(SinkError, match=r"partition_by=\['epoch'\]"):
+        sink.check()
+    anew = opened_in(folder, partition_by=("epoch",))
+    anew.check()
+    assert anew.definition.unlike(sink.definition) is None
+    publish(anew, 3)
+
+    def replace(number: int, epoch: int) -> None:
+        write_delta_stage(anew, epoch, batch=batch_of(BatchKey("live", number)))
+        anew.replace(expect(BatchKey("live", number)), epoch)
+
+    replace(0, 2)
+    assert rows(anew) == {(0, 2): 3, (1, 1): 3, (2, 1): 3, (3, 1): 3}
+    table(anew).overwrite(table(anew).scan().to_arrow())  # a compaction writes files of both anew
+    replace(1, 2)
+    assert anew.withdraw(expect(BatchKey("live", 3)), 1)
+    assert anew.withdraw(expect(BatchKey("live", 2)), 1)
+    assert rows(anew) == {(0, 2): 3, (1, 2): 3}
+    assert len(table(anew).scan(row_filter="epoch = 2").to_arrow()) == 6
+
+
+def test_a_time_that_python_has_no_value_for_is_told_with_its_column(folder: Path) -> None:
+    sink, kind = opened_in(folder, partition_by=("day(at)",)), pa.timestamp("us", tz="UTC")
+    stage = write_rows(
+        sink, 1, [[{"id": 1, "at": datetime(2026, 1, 1, tzinfo=UTC)}]], {"id": "long", "at": "timestamp"}
+    )
+    (path,), manifest = stage.glob("part-*.parquet"), stage / "_manifest" / "part-00000.txt"
+    far, before = pa.array([253_402_300_800_000_000]).cast(kind), parquet.read_table(path)
+    size = path.stat().st_size
+    parquet.write_table(before.set_column(before.schema.get_field_index("at"), "at", far), path)
+    told = manifest.read_text()
+    assert told.count(f'"bytes": {size}') == 1
+    manifest.write_text(told.replace(f'"bytes": {size}', f'"bytes": {path.stat().st_size}'))
+    with pytest.raises(SinkError, match="a value of at, by which the table is partitioned"):
+        sink.publish(EXPECTED, 1)

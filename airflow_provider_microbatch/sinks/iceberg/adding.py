@@ -83,7 +83,13 @@ def _rows(metadata: TableMetadata, file: Any, statistics: DataFileStatistics) ->
     schema, rows = metadata.schema(), dict[str, list[Any]]()
     for one in metadata.spec().fields:
         name = schema.find_field(one.source_id).name
-        first = next(file.iter_batches(batch_size=1, columns=[name])).column(0)[0].as_py()
+        try:
+            first = next(file.iter_batches(batch_size=1, columns=[name])).column(0)[0].as_py()
+        except (OverflowError, ValueError) as error:
+            raise SinkError(
+                f"a file of the stage has a value of {name}, by which the table is partitioned, that Python has none "
+                f"for ({error}): a time beyond the year 9999. It was not published; have the transform leave it out."
+            ) from error
         known = statistics.column_aggregates.get(one.source_id)
         bounds = [] if known is None else [known.current_min, known.current_max]
         # Readers who ask for either value pass over a file of the other one's partition. So a file may have rows with
