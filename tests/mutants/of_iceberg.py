@@ -328,8 +328,8 @@ MUTATIONS = [
         name="check does not look whether a branch was rolled back",
         why="each run is refused, and check finds nothing",
         file="sinks/iceberg/opened.py",
-        old="                self._check_tells_batches(look)\n                self._check_not_rolled_back(look)\n\n",
-        new="                self._check_tells_batches(look)\n\n",
+        old="                if self._log.may_have_brought_back(look):  #",
+        new="                if False:  #",
         tests=(REFUSALS,),
     ),
     Mutation(

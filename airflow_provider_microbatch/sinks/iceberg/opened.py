@@ -239,7 +239,8 @@ class OpenIceberg(OpenPlaced):
             look = self._log.look()
             if look is not None:
                 self._check_tells_batches(look)
-                self._check_not_rolled_back(look)
+                if self._log.may_have_brought_back(look):  # what it took away is told of each batch
+                    self._check_not_rolled_back(look)
 
     def _check_tells_batches(self, look: Look) -> None:
         names = [one.name for one in look.table.schema().fields]
