@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -109,10 +109,20 @@ LONGEST_FIRST = (AIRFLOW_SCOPE, METASTORE_SCOPE)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest scopes begin first; and what a database is started for is none of the inner loop's."""
     for item in items:
-        if "postgres_server" in getattr(item, "fixturenames", ()):
+        if "postgres_server" in _asked_for(item):
             item.add_marker(pytest.mark.slow)
-    turns = {scope: turn for turn, scope in enumerate(LONGEST_FIRST)}
-    items.sort(key=lambda item: turns.get(scope_of(item.nodeid), len(turns)))
+    items.sort(key=_turn)
+
+
+def _asked_for(item: pytest.Item) -> Collection[str]:
+    return getattr(item, "fixturenames", ())
+
+
+def _turn(item: pytest.Item) -> tuple[int, bool]:
+    """Who starts an Airflow of its own comes before those who share one, which would idle meanwhile."""
+    scope = scope_of(item.nodeid)
+    turn = LONGEST_FIRST.index(scope) if scope in LONGEST_FIRST else len(LONGEST_FIRST)
+    return turn, scope == AIRFLOW_SCOPE and "shop" in _asked_for(item)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
