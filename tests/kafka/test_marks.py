@@ -24,6 +24,8 @@ from airflow_provider_microbatch.sinks.kafka.mark_index import Found, MarkIndex
 from airflow_provider_microbatch.sinks.kafka.marks import Marks
 from airflow_provider_microbatch.sinks.kafka.records import OURS, headers_of
 from airflow_provider_microbatch.sinks.manifest import Manifest
+from tests.execution.maintaining import filled
+from tests.kafka.pipeline import TopicWorld
 from tests.kafka.topic import World
 from tests.sinks.stages import EXPECTED, KEY, batch_of
 from tests.support import kafka
@@ -119,6 +121,18 @@ def test_a_list_of_files_that_is_too_long_for_a_record_is_left_out() -> None:
     assert decode(encode(mark), KEY, where="here") == dataclasses.replace(
         mark, manifest=dataclasses.replace(mark.manifest, files={})
     )
+
+
+@pytest.mark.slow
+def test_a_batch_whose_mark_has_no_files_is_committed_with_their_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_provider_microbatch.sinks.kafka.mark._LARGEST", 1)
+    world = filled(TopicWorld(tmp_path), 1)
+    entry = world.checkpoint.commit_log.get(0)
+    assert entry is not None
+    assert entry.progress["numOutputFiles"] == 1
+    assert world.ids() == [0]
 
 
 def test_what_is_read_further_back_says_nothing_of_a_batch_that_has_a_newer_record() -> None:
