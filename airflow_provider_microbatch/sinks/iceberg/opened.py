@@ -25,6 +25,7 @@ from airflow_provider_microbatch.sinks.iceberg.columns import Columns
 from airflow_provider_microbatch.sinks.iceberg.intake import intake_of
 from airflow_provider_microbatch.sinks.iceberg.log import PATIENCE_SECONDS, IcebergLog
 from airflow_provider_microbatch.sinks.iceberg.look import Look
+from airflow_provider_microbatch.sinks.iceberg.of_snapshot import OfSnapshot
 from airflow_provider_microbatch.sinks.iceberg.partitions import spec_of
 from airflow_provider_microbatch.sinks.iceberg.removing import Removal, attempts_shown, batches_with_rows, removal_of
 from airflow_provider_microbatch.sinks.iceberg.rolled_away import rolled_away
@@ -72,8 +73,8 @@ class OpenIceberg(OpenPlaced):
         catalog = catalog_of(sink, context)
         self._log = IcebergLog(catalog, sink.root, sink.root / HIDDEN, sink.branch)
         self._there = RowsInFiles()
-        self._shown: tuple[int | None, Collection[BatchKey]] | None = None
-        self._attempted: tuple[int | None, Mapping[BatchKey, Collection[int]]] | None = None
+        self._batches_shown = OfSnapshot(self._read_batches)
+        self._attempts_shown = OfSnapshot(self._read_attempts)
 
     @property
     def definition(self) -> IcebergSink:
@@ -144,7 +145,7 @@ class OpenIceberg(OpenPlaced):
             look = self._log.look()
             if look is None or not rows:
                 return None
-            if batch.key in self._with_rows(look):
+            if batch.key in self._batches_shown.of(look):
                 return self._put_back(look, batch.key, found)
             head = "no snapshot" if look.head is None else f"snapshot {look.head.snapshot_id}"
         return f"none of its {rows:,} rows is in {head}"
@@ -157,31 +158,25 @@ class OpenIceberg(OpenPlaced):
     def _put_back(self, look: Look, key: BatchKey, found: Manifest) -> str | None:
         """See :meth:`put_back`. A compaction leaves no file of any attempt, and then nobody can tell."""
         number = self._number(look, key)
-        if look.head is None or number is None or number in (shown := self._attempts(look).get(key, ())) or not shown:
+        if look.head is None or number is None:
+            return None
+        shown = self._attempts_shown.of(look).get(key, ())
+        if number in shown or not shown:
             return None
         return f"its rows in snapshot {look.head.snapshot_id} are those of before attempt {found.epoch}"
 
-    def _attempts(self, look: Look) -> Mapping[BatchKey, Collection[int]]:
-        """The attempts of which the branch has files; none where nobody can list them. Read once for each snapshot, as
-        above."""
-        head = None if look.head is None else look.head.snapshot_id
-        if self._attempted is None or self._attempted[0] != head:
-            found: Mapping[BatchKey, Collection[int]] = {}
-            with suppress(SinkError):
-                found = attempts_shown(look.table, head, self._root)
-            self._attempted = (head, found)
-        return self._attempted[1]
+    def _read_attempts(self, look: Look, head: int | None) -> Mapping[BatchKey, Collection[int]]:
+        """The attempts of which the branch has files; none where nobody can list them."""
+        with suppress(SinkError):
+            return attempts_shown(look.table, head, self._root)
+        return {}
 
-    def _with_rows(self, look: Look) -> Collection[BatchKey]:
-        """The batches of the record of which the branch may have rows: all where a file cannot be read. Read once for
-        each snapshot, however many batches are asked for."""
-        head = None if look.head is None else look.head.snapshot_id
-        if self._shown is None or self._shown[0] != head:
-            keys: Collection[BatchKey] = self._log.ledger.batches(self._log.record(look))
-            with suppress(SinkError):
-                keys = batches_with_rows(look.table, head, keys, where=self._where)
-            self._shown = (head, keys)
-        return self._shown[1]
+    def _read_batches(self, look: Look, head: int | None) -> Collection[BatchKey]:
+        """The batches of the record of which the branch may have rows: all where a file cannot be read."""
+        keys = self._log.ledger.batches(self._log.record(look))
+        with suppress(SinkError):
+            return batches_with_rows(look.table, head, keys, where=self._where)
+        return keys
 
     def is_gone(self) -> bool:
         with reporting("look at", self._root):

@@ -110,8 +110,7 @@ def without_record(asked: Asked, found: Mapping[BatchKey, int], *, where: str, l
         "and made again they would be twice in the table. Lead the sink to the table that has the record; or take the "
         f"rows out (DELETE FROM {table} WHERE {_condition(asked, keys)}), then clear the batch's task.{more} Rows of "
         f"another pipeline, which are to stay: have them be nobody's (UPDATE {table} SET {lane} = NULL, {number} = "
-        "NULL WHERE …); that pipeline would put them in beside that, if "
-        "it made their batches again."
+        "NULL WHERE …); that pipeline would put them in beside that, if it made their batches again."
     )
 
 
