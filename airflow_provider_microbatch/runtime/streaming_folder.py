@@ -70,7 +70,8 @@ def write_folder(
     if batch_id > 0:
         before: Mapping[str, Any] = streaming.before or {}
         # Spark counts as late what is behind this entry's watermark. By the batch's own one, what an operator lets go
-        # of at that watermark would be late for the operator behind it.
+        # of at that watermark would be late for the operator behind it. Its time is before all others: what a processor
+        # forgets, Spark 4.2 looks for between the two, and would keep all of it for good if they were one.
         late = _line(streaming.late_ms, 0, conf)
         starts = [stream.start or _VOID for stream in uses]
         _write(folder / "offsets" / str(batch_id - 1), "\n".join(["v1", late, *starts]))
