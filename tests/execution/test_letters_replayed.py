@@ -128,6 +128,11 @@ def test_a_batch_is_not_replayed_whose_letters_were_and_forget_says_so(
     assert world.ids() == [1]
     assert world.replay(12) is not None
     assert world.ids() == [1, 2, 3]
+    applied(world, rewind(-1, lane="dead-letters"))
+    applied(world, rewind(-1))
+    world.run(13, world.engine)
+    assert world.replay(14) is not None
+    assert world.ids() == [1, 2, 3]
     assert main(["forget", world.pipeline.checkpoint, "--where", "id = 3"]) == 0
     told = capsys.readouterr().out
     assert f"microbatch rewind {world.checkpoint.location} --lane dead-letters --to -1 --drop-output" in told
