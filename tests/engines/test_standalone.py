@@ -33,10 +33,10 @@ def transform(batch):
 @pytest.fixture(scope="module")
 def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Address of the cluster. Its daemons and executors start as quickly as the tests' drivers do."""
-    with pytest.MonkeyPatch.context() as patched, ExitStack() as running:
-        patched.setenv("JAVA_TOOL_OPTIONS", os.environ["SPARK_SUBMIT_OPTS"])
-        address = running.enter_context(standalone_cluster(tmp_path_factory.mktemp("cluster"), workers=2))
-        patched.undo()
+    with ExitStack() as running:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setenv("JAVA_TOOL_OPTIONS", os.environ["SPARK_SUBMIT_OPTS"])
+            address = running.enter_context(standalone_cluster(tmp_path_factory.mktemp("cluster"), workers=2))
         yield address
 
 

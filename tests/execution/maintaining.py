@@ -81,6 +81,23 @@ def rows(world: World) -> list[int]:
     return sorted(row for found in world.table().values() for row in found)
 
 
+KEPT = ("checkpoint", "lake")
+"""What a backup is of."""
+
+
+def backed_up(world: World) -> None:
+    """A backup is taken of checkpoint and table."""
+    for folder in KEPT:
+        shutil.copytree(world.root / folder, world.root / "backup" / folder)
+
+
+def put_back(world: World, *folders: str) -> None:
+    """The backup is put back: of both, or of those that are named."""
+    for folder in folders or KEPT:
+        shutil.rmtree(world.root / folder)
+        shutil.copytree(world.root / "backup" / folder, world.root / folder)
+
+
 def expire(world: World) -> None:
     """What was killed a while ago counts as dead."""
     world.expire_leases()

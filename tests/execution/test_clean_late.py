@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from airflow_provider_microbatch.sources.file.cleaning import CleaningRecord
 from airflow_provider_microbatch.stores.posix import PosixStore
 from airflow_provider_microbatch.upkeep.commands.apply import Applier
 from tests.execution.intervals import IntervalWorld, hour
-from tests.execution.maintaining import applied, expire, rewind
+from tests.execution.maintaining import applied, backed_up, expire, put_back, rewind
 from tests.execution.sleepers import Sleep, cleaning, killed, rewound
 from tests.execution.test_clean_source import skip_to
 from tests.execution.test_source_names import rename
@@ -181,14 +180,11 @@ def test_one_that_sleeps_while_a_backup_is_restored_deletes_what_the_next_run_ha
     world: World, sleep: Sleep, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     """It has read two files of an entry, under whose number one of them was planned since."""
-    for folder in ("checkpoint", "lake"):
-        shutil.copytree(world.root / folder, world.root / f"{folder}.backup")
+    backed_up(world)
     world.land(3)
 
     def restored_meanwhile() -> None:
-        for folder in ("checkpoint", "lake"):
-            shutil.rmtree(world.root / folder)
-            (world.root / f"{folder}.backup").rename(world.root / folder)
+        put_back(world)
         world.sources = {"orders": replace(cleaning(world), max_files=1)}
         with monkeypatch.context() as patch:
             patch.setattr(Cleaner, "_entry", killed)

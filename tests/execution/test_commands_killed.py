@@ -23,11 +23,6 @@ def _again(given: Typed, world: World) -> World:
     return goes_on(given, world)
 
 
-def _not_again(given: Typed, world: World) -> World:
-    """Nobody types it again: the pipeline goes on, or says what is to be typed."""
-    return rests(given, world)
-
-
 def _as_checked(given: Typed, world: World) -> World:
     """Somebody does what ``check`` prints, before the pipeline goes on and after it."""
     checked(given, world)
@@ -42,7 +37,7 @@ def _given_up(given: Typed, world: World) -> World:
 
 AFTERWARDS: dict[str, Afterwards] = {
     "again": _again,
-    "not again": _not_again,
+    "not again": rests,  # the pipeline goes on, or says what is to be typed
     "as checked": _as_checked,
     "given up": _given_up,
 }

@@ -15,7 +15,7 @@ from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.sources.file.place import NOTES
 from airflow_provider_microbatch.upkeep.commands.rename_source import plan_rename_source
 from airflow_provider_microbatch.upkeep.source_check import check_sources
-from tests.execution.maintaining import applied
+from tests.execution.maintaining import applied, backed_up, put_back
 from tests.execution.world import World, run_identity
 from tests.support.inline_engine import InlineEngine
 
@@ -37,17 +37,6 @@ def world(tmp_path: Path, how: str) -> World:
     return world
 
 
-def backed_up(world: World) -> None:
-    for folder in ("checkpoint", "lake"):
-        shutil.copytree(world.root / folder, world.root / "backup" / folder)
-
-
-def restored(world: World) -> None:
-    for folder in ("checkpoint", "lake"):
-        shutil.rmtree(world.root / folder)
-        shutil.copytree(world.root / "backup" / folder, world.root / folder)
-
-
 def restored_from_before(world: World) -> World:
     """Batch 0 is in the backup; batches 1 and 2, which read files 2 and 3, came after it. File 4 has landed since."""
     world.land(1)
@@ -56,7 +45,7 @@ def restored_from_before(world: World) -> World:
     for number in (1, 2):
         world.land(number + 1)
         world.run(number)
-    restored(world)
+    put_back(world)
     world.land(4)
     return world
 
@@ -113,7 +102,7 @@ def test_a_landing_folder_that_was_restored_too_has_the_note_of_then(world: Worl
     shutil.copytree(world.landing(), world.root / "landing of then")
     world.land(2)
     world.run(1)
-    restored(world)
+    put_back(world)
     shutil.rmtree(world.landing())
     (world.root / "landing of then").rename(world.landing())
     world.land(2)
@@ -130,7 +119,7 @@ def test_what_was_planned_when_the_backup_was_made_is_not_skipped_as_vanished(wo
     (world.root / "lake").mkdir(exist_ok=True)
     backed_up(world)
     world.run(0)
-    restored(world)
+    put_back(world)
     if how == "archive":
         world.run(1)
         assert world.table() == {0: [1, 2]}, "the note knows the archive, too"
@@ -194,7 +183,7 @@ def test_so_does_a_source_that_was_renamed_since_and_has_its_former_name_again(w
     renamed(world, "sales", "revenue")
     world.land(2)
     world.run(1)
-    restored(world)
+    put_back(world)
     world.sources = {"orders": world.sources["revenue"]}
     world.land(3)
     with pytest.raises(SourceError, match=r"source 'orders': .*files of entries 1 to 1 .*older backup") as told:
@@ -234,7 +223,7 @@ def added_since_and_forgotten(world: World) -> FileSource:
     (world.landing() / "2.other").write_text('{"id": 2}\n')
     world.run(1)
     assert not (world.landing() / "2.other").exists()
-    restored(world)
+    put_back(world)
     del world.sources["b"]
     return other
 

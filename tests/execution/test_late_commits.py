@@ -33,7 +33,7 @@ from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.execution.summary import summarize
 from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.execution.intervals import IntervalWorld, backfill_run, hour
-from tests.execution.maintaining import applied, filled, rows
+from tests.execution.maintaining import applied, backed_up, filled, put_back, rows
 from tests.execution.sleepers import Sleep, cleaning, killed, of_log, rewound
 from tests.execution.world import CODE, Killed, World, run_identity
 from tests.support.inline_engine import InlineEngine
@@ -255,17 +255,6 @@ def of_fewer() -> InlineEngine:
     return InlineEngine(transform=lambda sources: [{"id": row["id"]} for row in sources["orders"] if row["id"] < 3])
 
 
-def backed_up(world: World) -> None:
-    for folder in ("checkpoint", "lake"):
-        shutil.copytree(world.root / folder, world.root / f"{folder}.backup")
-
-
-def put_back(world: World, *folders: str) -> None:
-    for folder in folders:
-        shutil.rmtree(world.root / folder)
-        (world.root / f"{folder}.backup").rename(world.root / folder)
-
-
 def test_what_a_restored_backup_has_made_by_the_same_plan_and_number_is_committed_as_it_is(
     world: World, sleep: Sleep
 ) -> None:
@@ -274,7 +263,7 @@ def test_what_a_restored_backup_has_made_by_the_same_plan_and_number_is_committe
     world.land(2, 3)
 
     def restored() -> None:
-        put_back(world, "checkpoint", "lake")
+        put_back(world)
         finish(world, world.staged(2), commits=False)
 
     sleep.before(Execution, "open_attempt", lambda: backed_up(world))
@@ -287,7 +276,7 @@ def test_what_a_restored_backup_has_made_by_the_same_plan_and_number_is_committe
     assert verify_all(world.checkpoint) == []
 
 
-@pytest.mark.parametrize("folders", [("checkpoint", "lake"), ("lake",)], ids=["whole", "the table alone"])
+@pytest.mark.parametrize("folders", [(), ("lake",)], ids=["whole", "the table alone"])
 def test_a_clear_whose_output_a_backup_took_away_is_not_answered(
     world: World, sleep: Sleep, folders: tuple[str, ...]
 ) -> None:
@@ -321,7 +310,7 @@ def test_nothing_that_was_set_aside_is_cleaned_whose_output_a_backup_took_away(
         backed_up(world)
     else:
         sleep.before(Execution, "open_attempt", lambda: backed_up(world))
-    folders = ("lake",) if since == "of the table alone" else ("checkpoint", "lake")
+    folders = ("lake",) if since == "of the table alone" else ()
     sleep.before(Execution, "commit", lambda: put_back(world, *folders))
     with pytest.raises(AttemptFencedError, match="put back to a backup"):
         world.run(0, clear_number=1, try_number=2)
