@@ -87,4 +87,4 @@ def test_a_retry_finds_the_application_that_its_task_has_left_on_yarn(
 
     assert run(root, yarn.spark, try_number=2) is not None
     assert World(root).table() == {0: [1, 2]}
-    assert list(yarn.states().values()) == ["KILLED", "FINISHED"]
+    wait_until(lambda: list(yarn.states().values()) == ["KILLED", "FINISHED"])  # after its client

@@ -30,9 +30,7 @@ from airflow_provider_microbatch.sinks.table.spark_catalog import SparkCatalog
 from airflow_provider_microbatch.sinks.table.statements import ConnectStatements
 from tests.contract.test_sink import (  # noqa: F401
     Kind,
-    foreign,
     test_a_batch_that_is_withdrawn_is_out_and_can_come_back,
-    test_a_foreign_batch_is_named_with_the_ways_on,
     test_a_replay_needs_a_complete_stage,
     test_a_replay_replaces_and_an_older_one_cannot_come_back,
     test_a_stage_is_published_once_and_saying_it_again_changes_nothing,
@@ -44,7 +42,7 @@ from tests.contract.test_sink import (  # noqa: F401
     test_of_two_attempts_the_first_wins_and_the_other_learns_it,
     test_output_that_is_recognised_counts_and_an_adopted_one_is_older_than_every_attempt,
     test_the_definition_survives_a_round_trip,
-    test_what_is_at_a_batchs_place_and_not_the_batch_is_an_error,
+    test_what_is_at_a_batchs_place_and_not_the_batch_is_an_error_with_the_ways_on,
     test_what_was_withdrawn_is_kept_and_goes_as_replaced_output_does,
 )
 from tests.sinks.stages import BATCH, EXPECTED
@@ -73,7 +71,7 @@ def kind(server: ConnectStatements, name: str) -> Kind:
         catalog = SparkCatalog(server, str(folder / "lake"))
         return TableSink(catalog, name, format="json", schema="id long, epoch long")
 
-    return Kind(make=make, write_stage=write_stage_table)
+    return Kind(make=make, write_stage=write_stage_table, elsewhere=True)
 
 
 @pytest.fixture
