@@ -289,6 +289,8 @@ def test_batches_and_lanes_do_not_meet(kind: Kind, sink: OpenSink) -> None:
     assert sink.drop_stage(BATCH, 1) is False
     assert sink.contains(EXPECTED) is not None
     assert sink.lanes(NOTHING_KNOWN) in (["backfill", "live"], None)
+    for table in sink.tables:
+        assert [list(table.batches_after("live", number, NOTHING_KNOWN)) for number in (-1, 6, 7)] == [[7], [7], []]
 
 
 def test_a_replay_replaces_and_an_older_one_cannot_come_back(kind: Kind, sink: OpenSink) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -446,11 +447,8 @@ def test_a_connection_says_where_the_catalog_is_and_keeps_its_secrets(folder: Pa
         with pytest.raises(DefinitionError):
             properties_of(wrong)
     secret = "s3cr3t/of%us"
-    extra = {
-        "type": "sql",
-        "uri": f"postgresql+psycopg://me:{secret}@127.0.0.1:1/none",
-        "s3.secret-access-key": "longkey",
-    }
+    uri = f"postgresql+psycopg://me:{secret}@127.0.0.1:1/none"
+    extra = {"type": "sql", "uri": uri, "s3.secret-access-key": "longkey"}
     catalog = OpenCatalog(
         "lake",
         "shop.orders",
@@ -471,8 +469,6 @@ def test_a_connection_says_where_the_catalog_is_and_keeps_its_secrets(folder: Pa
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 4 * PAGE), st.one_of(st.none(), st.integers(1, 2**62 - 1))), max_size=60))
 def test_a_ledger_knows_what_a_dictionary_does(changes: list[tuple[int, int | None]]) -> None:
-    import tempfile
-
     with tempfile.TemporaryDirectory() as root:
         ledger, known = Ledger(Path(root), Path(root) / "ledger", "main.x"), dict[int, int]()
         properties: dict[str, str] = {}
@@ -482,7 +478,8 @@ def test_a_ledger_knows_what_a_dictionary_does(changes: list[tuple[int, int | No
             if number is not None:
                 known[id] = number
             assert ledger.number(properties, "live", id) == number
-        assert ledger.ids(properties, "live") == sorted(known)
+        for after in (-1, PAGE + 5):
+            assert ledger.ids(properties, "live", after=after) == sorted(id for id in known if id > after)
         assert {id: ledger.number(properties, "live", id) for id in known} == known
         assert ledger.lanes(properties) == (["live"] if known else [])
 
@@ -498,3 +495,4 @@ def test_a_page_of_the_ledger_that_somebody_changed_is_no_answer(tmp_path: Path)
     page.unlink()
     with pytest.raises(SinkError, match="backup"):
         ledger.ids(properties, "live")
+    assert ledger.ids(properties, "live", after=PAGE - 1) == [PAGE]  # as a plan asks

@@ -53,7 +53,7 @@ class Ledger:
         """Lanes that have batches, ascending."""
         prefix = self.name("")
         names = {key.removeprefix(prefix) for key in properties if key.startswith(prefix)}
-        return sorted(name for name in names if self.ids(properties, name))
+        return sorted(name for name in names if any(True for _ in self._newest_first(properties, name)))
 
     def number(self, properties: Mapping[str, str], lane: str, id: int) -> int | None:
         """The number of the manifest of a batch that is in; None if the batch is not in."""
@@ -67,10 +67,13 @@ class Ledger:
         found = ((one, replace(self, branch=one).number(properties, key.lane, key.id)) for one in branches)
         return {branch: number for branch, number in found if number is not None}
 
-    def ids(self, properties: Mapping[str, str], lane: str) -> list[int]:
-        """Ids of all batches of the lane that are in, ascending."""
-        pages = self._pages(properties, lane)
-        return [id for _, page in sorted(pages.items()) for id in sorted(self._page(page))]
+    def ids(self, properties: Mapping[str, str], lane: str, *, after: int = -1) -> list[int]:
+        """Ids of the batches of the lane that are in, ascending.
+
+        :param after: ids up to this one are not asked for, and pages of these alone are not read.
+        """
+        found = self._newest_first(properties, lane, after=after)
+        return sorted(id for id, _ in found if id > after)
 
     def batches(self, properties: Mapping[str, str]) -> dict[BatchKey, int]:
         """All batches that are in, with the numbers of their manifests. A lane of a name that no lane has is left
@@ -83,8 +86,7 @@ class Ledger:
         prefix = self.name("")
         for lane in (key.removeprefix(prefix) for key in properties if key.startswith(prefix)):
             if is_name(lane):
-                for _, page in sorted(self._pages(properties, lane).items(), reverse=True):
-                    yield from ((BatchKey(lane, id), number) for id, number in self._page(page).items())
+                yield from ((BatchKey(lane, id), number) for id, number in self._newest_first(properties, lane))
 
     def change(self, properties: Mapping[str, str], lane: str, id: int, number: int | None) -> dict[str, str]:
         """The properties that a commit has to set so that the batch is in by that number, or out (None). Pages that
@@ -116,6 +118,12 @@ class Ledger:
                 self._set(pages, id, number)
             found[self.name(lane)] = _text(pages)
         return found
+
+    def _newest_first(self, properties: Mapping[str, str], lane: str, *, after: int = -1) -> Iterator[tuple[int, int]]:
+        """What the pages of a lane hold that may have an id behind ``after``, the newest page first."""
+        for at, page in sorted(self._pages(properties, lane).items(), reverse=True):
+            if at >= (after + 1) // PAGE:
+                yield from self._page(page).items()
 
     def _set(self, pages: dict[int, Page | str], id: int, number: int | None) -> None:
         """Have a batch be in by that number, or out (None)."""

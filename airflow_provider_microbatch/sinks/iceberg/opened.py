@@ -209,9 +209,12 @@ class OpenIceberg(OpenPlaced):
         return without_record(asked, left, **told) if left else None
 
     def batches(self, lane: str, tables: KnownTables) -> list[int]:
+        return self.batches_after(lane, -1, tables)
+
+    def batches_after(self, lane: str, number: int, tables: KnownTables) -> list[int]:
         with reporting("list", self._root):
             look = self._log.look() if self._folder.is_here(tables) else None
-            return [] if look is None else self._log.ledger.ids(self._log.record(look), lane)
+            return [] if look is None else self._log.ledger.ids(self._log.record(look), lane, after=number)
 
     def lanes(self, tables: KnownTables) -> list[str]:
         with reporting("list", self._root):

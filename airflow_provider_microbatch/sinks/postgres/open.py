@@ -145,9 +145,12 @@ class OpenPostgres(StagedInFiles):
         return self._database.run(f"look for batch {batch.key}", look)
 
     def batches(self, lane: str, tables: KnownTables) -> list[int]:
+        return self.batches_after(lane, -1, tables)
+
+    def batches_after(self, lane: str, number: int, tables: KnownTables) -> list[int]:
         def look(connection: Connection) -> list[int]:
             records = self._records(connection)
-            return records.ids(lane) if records.are_there() else []
+            return records.ids(lane, after=number) if records.are_there() else []
 
         return self._database.run(f"list the batches of lane {lane}", look)
 

@@ -180,13 +180,17 @@ class Records:
         )
         return found.fetchone() is not None
 
-    def ids(self, lane: str) -> list[int]:
-        """Ids under which batches of the lane are published, ascending."""
+    def ids(self, lane: str, *, after: int = -1) -> list[int]:
+        """Ids under which batches of the lane are published, ascending.
+
+        :param after: ids up to this one are not asked for.
+        """
         found = execute(
             self._connection,
-            f"SELECT id FROM {self._batches} WHERE table_name = %s AND lane = %s ORDER BY id",
+            f"SELECT id FROM {self._batches} WHERE table_name = %s AND lane = %s AND id > %s ORDER BY id",
             self._table.table,
             lane,
+            after,
         )
         return [int(id) for (id,) in found]
 
