@@ -75,7 +75,7 @@ def should_fire(
     if position.planned is not None:
         return FireDecision(fire=False, reason=str(by_another))
     try:
-        position = planner.standing(position)
+        position = planner.standing(position, by_record=True)
     except BatchInProgressError as busy:
         return FireDecision(fire=False, reason=str(busy))
     ahead = planner.sources.with_new(position.committed)

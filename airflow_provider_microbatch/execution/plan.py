@@ -263,16 +263,18 @@ class Planner:
                 "range cannot be run again. What is new is left to the next run."
             )
 
-    def standing(self, position: Position) -> Position:
+    def standing(self, position: Position, *, by_record: bool = False) -> Position:
         """The position, with the last commit as the next batch goes on from it; raises as
         :func:`~airflow_provider_microbatch.execution.standing_state.standing_commit`.
 
         :param position: nothing is planned there.
+        :param by_record: as there.
         """
         if not self.pipeline.stateful or position.last_commit is None:
             return position
         key = BatchKey(self.lane.name, position.batch_id)
-        return replace(position, last_commit=standing_commit(self.checkpoint, self.sink, key, position.last_commit))
+        commit = standing_commit(self.checkpoint, self.sink, key, position.last_commit, by_record=by_record)
+        return replace(position, last_commit=commit)
 
     def claim(self) -> None:
         """Make the checkpoint this pipeline's, or raise if it is another's."""

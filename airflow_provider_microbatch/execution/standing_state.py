@@ -32,13 +32,17 @@ EndEarlier = Callable[[Attempt, int], Mapping[int, str]]
 without an end on record, and is returned by its epoch, with the reason in words."""
 
 
-def standing_commit(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, commit: CommitEntry) -> CommitEntry:
+def standing_commit(
+    checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, commit: CommitEntry, *, by_record: bool = False
+) -> CommitEntry:
     """The commit entry of the batch before, as a plan goes on from it. The entry is the first attempt's, and is never
     written again; a replay replaces output and state. By the entry's own watermark the next batch would drop rows as
     late that are not, or take rows that are, and one without data that the replay asks for would not be made.
 
     :param key: the batch that is to be planned.
     :param commit: the entry as it lies in the log.
+    :param by_record: take what the newest answer to a replay tells for what the table has. That is enough to tell
+        whether a batch is to be made, and sensors, which tell it, may run where the table cannot be asked.
     :raises BatchInProgressError: as :func:`check_no_replay_waits`.
     :raises CheckpointError: as :func:`check_no_replay_waits`, and if what the replay tells of its state cannot be read.
     :raises SinkError: if the table cannot tell.
@@ -47,7 +51,7 @@ def standing_commit(checkpoint: Checkpoint, sink: OpenSink, key: BatchKey, commi
     if before is None or not checkpoint.replays.epochs.all(before):
         return commit
     check_no_replay_waits(checkpoint, sink, key)
-    result = published_result(checkpoint, before, [sink])
+    result = published_result(checkpoint, before, [] if by_record else [sink])
     state = state_of(result, where=f"batch {before} of {checkpoint.location}")
     if state is None:
         return commit  # an attempt says what is wrong with it

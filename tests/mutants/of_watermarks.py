@@ -27,8 +27,16 @@ MUTATIONS = [
         name="the sensor looks at the attempt that a replay has replaced",
         why="it does not fire for the batch without data that the replay asks for",
         file="execution/fire.py",
-        old="        position = planner.standing(position)\n",
-        new="        planner.standing(position)\n",
+        old="        position = planner.standing(position, by_record=True)\n",
+        new="        planner.standing(position, by_record=True)\n",
+        tests=(BESIDE,),
+    ),
+    Mutation(
+        name="the sensor asks the table what a replay has made of the batch before",
+        why="a sensor where the sink's library is not fails until the next batch is made, which waits for it",
+        file="execution/fire.py",
+        old="        position = planner.standing(position, by_record=True)\n",
+        new="        position = planner.standing(position)\n",
         tests=(BESIDE,),
     ),
     Mutation(

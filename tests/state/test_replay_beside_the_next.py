@@ -346,6 +346,15 @@ def test_a_replay_that_asks_for_no_batch_without_data_is_followed_by_none(replay
     assert replayed.checkpoint.offset_log.ids() == [0]
 
 
+def test_a_sensor_needs_no_table_once_the_replay_is_answered(
+    replayed: CountingWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may run where the sink's library or catalog is not."""
+    replayed.come(2)
+    monkeypatch.setattr(FileSink, "contains", lambda *_: pytest.fail("the table is asked"))
+    assert replayed.execution.should_fire(run_identity(1)).fire
+
+
 def test_the_batch_without_data_that_a_replay_asks_for_is_made(tmp_path: Path) -> None:
     world = CountingWorld(tmp_path)
     world.batch(0, head=1)
@@ -384,7 +393,7 @@ def test_a_batch_that_an_older_version_has_made_by_the_watermark_of_before_is_fo
 ) -> None:
     replayed.come(2)
     with monkeypatch.context() as older:
-        older.setattr(planning, "standing_commit", lambda *given: given[-1])
+        older.setattr(planning, "standing_commit", lambda *given, **_: given[-1])
         older.setattr(stateful, "_check_watermark", lambda *given: None)
         next_batch(replayed)
     replayed.batch(2, head=3)
