@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
@@ -50,17 +50,24 @@ def check_state(checkpoint: Checkpoint, recorded: Recorded) -> Iterator[Finding]
 
 def check_watermarks(checkpoint: Checkpoint, recorded: Recorded) -> Iterator[Finding]:
     """A finding for each batch of the live lane that pins the watermark of an attempt which a clear has replaced."""
-    with suppress(CheckpointError, SinkError, OSError):  # of logs and tables that cannot be read others tell
-        for number in checkpoint.replays.epochs.ids(LIVE):
-            key, behind = BatchKey(LIVE, number), BatchKey(LIVE, number + 1)
-            entry = checkpoint.offset_log.get(behind.id)
-            commit = None if entry is None else checkpoint.commit_log.get(number)
-            if entry is None or commit is None or commit.progress.get("state") is None:
-                continue
-            sinks = [sink for sink in recorded.today(LIVE) if not recorded.is_gone(sink)]
-            state = state_of(published_result(checkpoint, key, sinks), where=f"batch {key}")
-            told = None if state is None else told_of_other_watermark(checkpoint, behind, entry, state)
-            if told is not None and sinks:
-                where = f"{checkpoint.offset_log.location}/{behind.id}"
-                repair = way_to_right_watermark(checkpoint, behind, sinks[0])
-                yield Finding(kind="state", where=where, message=told, repair=repair[:1].upper() + repair[1:])
+    numbers: Sequence[int] = ()
+    with suppress(CheckpointError, OSError):
+        numbers = checkpoint.replays.epochs.ids(LIVE)
+    for number in numbers:
+        with suppress(CheckpointError, SinkError, OSError):  # of an entry or a table that cannot be read others tell
+            yield from _watermark(checkpoint, recorded, number)
+
+
+def _watermark(checkpoint: Checkpoint, recorded: Recorded, number: int) -> Iterator[Finding]:
+    key, behind = BatchKey(LIVE, number), BatchKey(LIVE, number + 1)
+    entry = checkpoint.offset_log.get(behind.id)
+    commit = None if entry is None else checkpoint.commit_log.get(number)
+    if entry is None or commit is None or commit.progress.get("state") is None:
+        return
+    sinks = [sink for sink in recorded.today(LIVE) if not recorded.is_gone(sink)]
+    state = state_of(published_result(checkpoint, key, sinks), where=f"batch {key}")
+    told = None if state is None else told_of_other_watermark(checkpoint, behind, entry, state)
+    if told is not None and sinks:
+        where = f"{checkpoint.offset_log.location}/{behind.id}"
+        repair = way_to_right_watermark(checkpoint, behind, sinks[0])
+        yield Finding(kind="state", where=where, message=told, repair=repair[:1].upper() + repair[1:])
