@@ -31,12 +31,8 @@ from airflow_provider_microbatch.sinks.table.statements import ConnectStatements
 from tests.contract.test_sink import (  # noqa: F401
     Kind,
     test_a_batch_that_is_withdrawn_is_out_and_can_come_back,
-    test_a_replay_needs_a_complete_stage,
     test_a_replay_replaces_and_an_older_one_cannot_come_back,
     test_a_stage_is_published_once_and_saying_it_again_changes_nothing,
-    test_a_stage_of_another_plan_is_not_published,
-    test_an_unfinished_or_missing_stage_is_never_published,
-    test_attempts_lanes_and_checkpoints_never_share_a_stage,
     test_batches_and_lanes_do_not_meet,
     test_making_and_asking_touch_nothing,
     test_of_two_attempts_the_first_wins_and_the_other_learns_it,
