@@ -206,7 +206,8 @@ class LocalAirflow(RunningAirflow):
             # whose parse was not in time, on a busy machine, waits for so long.
             "dag_processor": {
                 "refresh_interval": "5",
-                "min_file_process_interval": "60",
+                "dag_file_processor_timeout": "180",
+                "min_file_process_interval": "300",
                 "parsing_processes": "1",
                 "dag_processor_child_process_log_directory": str(self.home / "logs" / "dag_processor"),
             },
