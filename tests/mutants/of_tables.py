@@ -445,4 +445,18 @@ MUTATIONS = [
         new="            else:\n",
         tests=("tests/sinks/test_delta_sink.py",),
     ),
+    *(
+        Mutation(
+            name=f"a batch without columns of its own adds ours to a table of others ({system})",
+            why="a table of somebody else gets columns that nobody has asked for",
+            file=f"sinks/{system}/columns.py",
+            old=f" or (names == set({stage}) and not new):\n",
+            new=f" or names == set({stage}):\n",
+            tests=(f"tests/sinks/{tests}.py",),
+        )
+        for system, stage, tests in (
+            ("delta", "of_stage", "test_delta_refused"),
+            ("iceberg", "self.types", "test_iceberg_copied"),
+        )
+    ),
 ]

@@ -20,7 +20,7 @@ from airflow_provider_microbatch.exceptions import DefinitionError, SinkError
 from airflow_provider_microbatch.sinks import OpenSink
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.delta.log import DeltaLog
-from tests.sinks.delta_stages import write_delta_stage
+from tests.sinks.delta_stages import write_delta_stage, write_rows
 from tests.sinks.delta_world import opened, optimize_and_vacuum, publish, rows, table
 from tests.sinks.delta_world import root as root
 from tests.sinks.delta_world import sink as sink
@@ -170,6 +170,10 @@ def test_a_table_of_others_gets_our_columns_where_that_is_said(root: Path) -> No
     write_deltalake(root.as_uri(), ArrowTable.from_pylist([{"id": 1, "epoch": 0}]))
     with pytest.raises(SinkError, match="does not have 'lane', 'batch_id'"):
         publish(opened(root), 7)
+    nothing = opened(root)
+    write_rows(nothing, 1, [], {}, batch=batch_of(BatchKey("live", 8)))  # of a source without a frame
+    with pytest.raises(SinkError, match="does not have 'lane', 'batch_id'"):
+        nothing.publish(expect(BatchKey("live", 8)), 1)
     publish(opened(root, schema_policy="add_columns"), 7)
     assert rows(root) == {(7, 1): 3, (None, 0): 1}
 

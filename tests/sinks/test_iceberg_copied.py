@@ -22,7 +22,7 @@ from airflow_provider_microbatch.sinks.iceberg import log as iceberg_log
 from airflow_provider_microbatch.sinks.iceberg import unrecorded
 from airflow_provider_microbatch.sinks.iceberg.opened import OpenIceberg
 from airflow_provider_microbatch.sinks.iceberg.unrecorded import RowsInFiles
-from tests.sinks.delta_stages import write_delta_stage
+from tests.sinks.delta_stages import write_delta_stage, write_rows
 from tests.sinks.stages import batch_of, expect
 from tests.sinks.test_iceberg_sink import append, expire, publish, rows, table
 from tests.sinks.test_iceberg_sink import folder as folder
@@ -298,3 +298,12 @@ def test_where_one_does_a_copy_gets_no_batch_beside_rows_that_may_be_left(copy: 
     with pytest.raises(SinkError, match=r"cannot be read here: .*equality deletes.* Compact the table"):
         publish(copy, 6, epoch=2)
     publish(copy, 9, epoch=2)
+
+
+def test_a_batch_without_columns_of_its_own_adds_none_to_a_table_of_somebody_else(folder: Path) -> None:
+    """Nor does any other batch, unless the sink says so."""
+    at, key = made_of(folder, pa.table({"id": [1], "epoch": [0]}), "theirs"), BatchKey("live", 7)
+    write_rows(at, 1, [], {}, batch=batch_of(key))
+    with pytest.raises(SinkError, match="does not have 'lane', 'batch_id'"):
+        at.publish(expect(key), 1)
+    assert [one.name for one in table(at).schema().fields] == ["id", "epoch"]

@@ -89,8 +89,8 @@ class Columns:
         new = [one for name, one in of_stage.items() if name not in of_table]
         absent = [name for name in of_table if name not in of_stage]
         names = {one["name"] for one in OURS}
-        if policy == "add_columns" or names in (set(of_table), set(of_stage)):
-            # A table that only has batches without a source's frame has no columns of its own yet.
+        if policy == "add_columns" or names == set(of_table) or (names == set(of_stage) and not new):
+            # A batch without a source's frame has no columns but ours, nor has a table of such batches alone.
             return new
         if new or absent:
             parts = [f"does not have {', '.join(map(repr, (one['name'] for one in new)))}"] if new else []

@@ -115,8 +115,9 @@ class Columns:
                 )
         new = {name: kind for name, kind in self.types.items() if name not in of_table}
         absent = [name for name in of_table if name not in self.types]
-        if policy == "add_columns" or set(OURS) in (set(of_table), set(self.types)):
-            # A table that only has batches without a source's frame has no columns of its own yet.
+        names = set(OURS)
+        if policy == "add_columns" or names == set(of_table) or (names == set(self.types) and not new):
+            # A batch without a source's frame has no columns but ours, nor has a table of such batches alone.
             return new
         if new or absent:
             parts = [f"does not have {', '.join(map(repr, new))}"] if new else []
