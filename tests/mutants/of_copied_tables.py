@@ -84,7 +84,7 @@ MUTATIONS = [
     Mutation(
         name="rows of a batch of which an Iceberg table has a record are looked for",
         why="a rewind, or a clear, reads all that it is about to take out",
-        file="sinks/iceberg/opened.py",
+        file="sinks/iceberg/unrecorded.py",
         old="if look.head is None or (asked.only is not None and self._number(look, asked.only) is not None):",
         new="if look.head is None:",
         tests=(COPIED_ICEBERG,),
@@ -156,7 +156,7 @@ MUTATIONS = [
     Mutation(
         name="an Iceberg table whose batches were all taken out has had its first",
         why="rows that were copied there are not looked for, and each of their batches comes beside them",
-        file="sinks/iceberg/opened.py",
+        file="sinks/iceberg/unrecorded.py",
         old="has_any=lambda: any(self._batches(look)),",
         new="has_any=lambda: self._last(look) is not None or any(self._batches(look)),",
         tests=("tests/sinks/test_iceberg_copied.py",),

@@ -303,7 +303,7 @@ MUTATIONS = [
     Mutation(
         name="behind a rollback that is to stay a batch asks for rows of its own number alone",
         why="what a rewind has taken out is back and is read again: rows are in the table twice",
-        file="sinks/iceberg/opened.py",
+        file="sinks/iceberg/unrecorded.py",
         old="            is_put_back=self._log.stays_rolled_back(look),",
         new="            is_put_back=False,",
         tests=(REFUSALS,),
