@@ -112,8 +112,8 @@ MUTATIONS = [
         name="a snapshot that is no batch's hides a rollback of before",
         why="batches count as in whose rows are gone",
         file="sinks/iceberg/log.py",
-        old="        mark = {before.mark: last} if told else {}\n",
-        new="        mark = {before.mark: last}\n",
+        old='marks=False, info={"microbatch.batch": NO_BATCH}',
+        new='marks=True, info={"microbatch.batch": NO_BATCH}',
         tests=(SINK,),
     ),
     Mutation(
@@ -354,6 +354,14 @@ MUTATIONS = [
         file="sinks/iceberg/adding.py",
         old="        except (OverflowError, ValueError) as error:\n            raise SinkError(",
         new="        except KeyError as error:\n            raise SinkError(",
+        tests=(REFUSALS,),
+    ),
+    Mutation(
+        name="who takes a batch out says that nothing came back",
+        why="a rewind sets the mark, and the next batch comes in beside rows that a rollback has brought back",
+        file="sinks/iceberg/log.py",
+        old="marks = number is not None or not self.stays_rolled_back(before)",
+        new="marks = True",
         tests=(REFUSALS,),
     ),
 ]

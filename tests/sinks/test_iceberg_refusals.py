@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import StringType
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
@@ -91,6 +92,14 @@ def test_a_file_with_rows_of_a_partition_and_of_none_is_not_published(folder: Pa
     assert not table(sink).metadata.snapshots
 
 
+def roll_back(sink: OpenIceberg, to: Snapshot, *, to_stay: bool) -> None:
+    """:param to_stay: somebody says so, as the error names it."""
+    table(sink).manage_snapshots().set_current_snapshot(snapshot_id=to.snapshot_id).commit()
+    if to_stay:
+        with table(sink).transaction() as change:
+            change.remove_properties("microbatch.last.main")
+
+
 def put_back_before_a_rewind(sink: OpenIceberg, *, to_stay: bool) -> None:
     """A rewind takes batches 3 and 2 out, and somebody sets the branch back to before that."""
     for number in range(4):
@@ -99,10 +108,7 @@ def put_back_before_a_rewind(sink: OpenIceberg, *, to_stay: bool) -> None:
     assert before is not None
     for number in (3, 2):
         assert sink.withdraw(expect(BatchKey("live", number)), 1)
-    table(sink).manage_snapshots().set_current_snapshot(snapshot_id=before.snapshot_id).commit()
-    if to_stay:
-        with table(sink).transaction() as change:
-            change.remove_properties("microbatch.last.main")
+    roll_back(sink, before, to_stay=to_stay)
 
 
 def test_a_rollback_to_before_a_rewind_is_told_as_what_it_is(sink: OpenIceberg) -> None:
@@ -134,6 +140,26 @@ def test_once_it_is_to_stay_no_batch_comes_beside_rows_that_came_back(
     sink.check()
 
 
+def test_a_batch_that_is_taken_out_then_ends_nothing(sink: OpenIceberg) -> None:
+    """A rewind asks for no rows. Its snapshot ended that the rollback is to stay, and the next batch came in beside what
+    had come back."""
+    for number in range(4):
+        publish(sink, number)
+    before = table(sink).current_snapshot()
+    assert before is not None
+    for number in (3, 2):
+        assert sink.withdraw(expect(BatchKey("live", number)), 1)
+    publish(sink, 2, epoch=2)
+    roll_back(sink, before, to_stay=True)
+    assert sink.withdraw(expect(BatchKey("live", 2)), 2)
+    with pytest.raises(SinkError, match=r"3 rows of batch live/3, .*batch_id BETWEEN 3 AND 3\)"):
+        publish(sink, 2, epoch=3)
+    table(sink).delete("lane = 'live' AND batch_id = 3")
+    publish(sink, 2, epoch=4)
+    assert rows(sink) == {(0, 1): 3, (1, 1): 3, (2, 4): 3}
+    assert "microbatch.last.main" in table(sink).properties
+
+
 def test_rows_of_an_attempt_before_are_found_once_a_rollback_of_its_replay_is_to_stay(sink: OpenIceberg) -> None:
     for number in (0, 1):
         publish(sink, number)
@@ -150,9 +176,7 @@ def test_rows_of_an_attempt_before_are_found_once_a_rollback_of_its_replay_is_to
         return [sink.damage(asked, found), sink.put_back(asked, found)]
 
     assert told(0) == told(1) == [None, None]
-    table(sink).manage_snapshots().set_current_snapshot(snapshot_id=before.snapshot_id).commit()
-    with table(sink).transaction() as change:
-        change.remove_properties("microbatch.last.main")
+    roll_back(sink, before, to_stay=True)
     assert told(1) == [f"its rows in snapshot {before.snapshot_id} are those of before attempt 2"] * 2
     write_delta_stage(sink, 3, batch=batch_of(BatchKey("live", 0)))
     sink.replace(expect(BatchKey("live", 0)), 3)
