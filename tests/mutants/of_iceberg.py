@@ -304,8 +304,8 @@ MUTATIONS = [
         name="behind a rollback that is to stay a batch asks for rows of its own number alone",
         why="what a rewind has taken out is back and is read again: rows are in the table twice",
         file="sinks/iceberg/unrecorded.py",
-        old="            is_put_back=self._log.stays_rolled_back(look),",
-        new="            is_put_back=False,",
+        old="            back=self._maybe_back(look),",
+        new="            back=frozenset(),",
         tests=(REFUSALS,),
     ),
     Mutation(
@@ -362,6 +362,22 @@ MUTATIONS = [
         file="sinks/iceberg/log.py",
         old="marks = number is not None or not self.stays_rolled_back(before)",
         new="marks = True",
+        tests=(REFUSALS,),
+    ),
+    Mutation(
+        name="only rows of the live lane come back",
+        why="those of an interval that a rewind has taken out stay, and it is read again beside them",
+        file="sinks/iceberg/unrecorded.py",
+        old="frozenset(self._records.batches())",
+        new='frozenset(one for one in self._records.batches() if one.lane == "live")',
+        tests=(REFUSALS,),
+    ),
+    Mutation(
+        name="the DELETE of rows that came back names all between the first and the last of them",
+        why="it takes out rows of batches that count as in",
+        file="sinks/placed/unrecorded.py",
+        old="if not asked.are_between(last, key):",
+        new="if False:",
         tests=(REFUSALS,),
     ),
 ]

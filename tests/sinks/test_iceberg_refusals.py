@@ -3,6 +3,7 @@ and tables that the sink refuses."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from tests.sinks.delta_stages import write_delta_stage, write_rows
 from tests.sinks.stages import EXPECTED, batch_of, expect
 from tests.sinks.test_iceberg_sink import append, before_the_next_commit, expire, publish, rows, table
 from tests.support.iceberg_table import opened_in
+
+JANUARY = "interval-20260101T000000Z-20260201T000000Z"
 
 
 @pytest.fixture
@@ -141,8 +144,8 @@ def test_once_it_is_to_stay_no_batch_comes_beside_rows_that_came_back(
 
 
 def test_a_batch_that_is_taken_out_then_ends_nothing(sink: OpenIceberg) -> None:
-    """A rewind asks for no rows. Its snapshot ended that the rollback is to stay, and the next batch came in beside what
-    had come back."""
+    """A rewind asks for no rows. Its snapshot ended that the rollback is to stay, and the next batch came in beside
+    rows that had come back."""
     for number in range(4):
         publish(sink, number)
     before = table(sink).current_snapshot()
@@ -152,12 +155,55 @@ def test_a_batch_that_is_taken_out_then_ends_nothing(sink: OpenIceberg) -> None:
     publish(sink, 2, epoch=2)
     roll_back(sink, before, to_stay=True)
     assert sink.withdraw(expect(BatchKey("live", 2)), 2)
-    with pytest.raises(SinkError, match=r"3 rows of batch live/3, .*batch_id BETWEEN 3 AND 3\)"):
+    with pytest.raises(SinkError, match=r"3 rows of batch live/3, .*batch_id = 3\)"):
         publish(sink, 2, epoch=3)
     table(sink).delete("lane = 'live' AND batch_id = 3")
     publish(sink, 2, epoch=4)
     assert rows(sink) == {(0, 1): 3, (1, 1): 3, (2, 4): 3}
     assert "microbatch.last.main" in table(sink).properties
+
+
+def put(sink: OpenIceberg, key: BatchKey, epoch: int = 1, **past: int) -> None:
+    """:param past: the newest batch of the live lane that the checkpoint has committed."""
+    write_delta_stage(sink, epoch, batch=batch_of(key))
+    sink.publish(replace(expect(key), is_past=lambda one: one.id <= past.get(one.lane, -1)), epoch)
+
+
+def test_rows_of_a_lane_that_was_taken_out_as_a_whole_are_asked_for_by_a_batch_of_any(sink: OpenIceberg) -> None:
+    """The checkpoint has committed none of it any more, as if it had never had it."""
+    put(sink, BatchKey("live", 0))
+    put(sink, BatchKey(JANUARY, 0), live=0)
+    before = table(sink).current_snapshot()
+    assert before is not None
+    assert sink.withdraw(expect(BatchKey(JANUARY, 0)), 1)
+    roll_back(sink, before, to_stay=True)
+    with pytest.raises(SinkError, match=rf"3 rows of batch {JANUARY}/0, .*WHERE lane = '{JANUARY}' AND batch_id = 0\)"):
+        put(sink, BatchKey("live", 1), live=0)
+    table(sink).delete(f"lane = '{JANUARY}'")
+    put(sink, BatchKey("live", 1), 2, live=0)
+    assert rows(sink) == {(0, 1): 3, (1, 2): 3}
+
+
+def test_so_are_those_of_a_batch_whose_number_has_been_set_aside_since(sink: OpenIceberg) -> None:
+    """Its commit entry is of another life. What is on record between those that came back is named by no DELETE."""
+    for number in range(5):
+        publish(sink, number)
+    table(sink).overwrite(table(sink).scan().to_arrow())  # a compaction writes one file of all
+    before = table(sink).current_snapshot()
+    assert before is not None
+    for number in (4, 3, 2, 1):
+        assert sink.withdraw(expect(BatchKey("live", number)), 1)
+    put(sink, BatchKey("live", 2), 2, live=1)
+    roll_back(sink, before, to_stay=True)
+    told = (
+        r"9 rows of batches live/1, live/3, live/4, .*WHERE "
+        r"\((lane = 'live' AND batch_id = 1\) OR \(lane = 'live' AND batch_id BETWEEN 3 AND 4)\)\), then"
+    )
+    with pytest.raises(SinkError, match=told):
+        put(sink, BatchKey("live", 5), live=4)
+    table(sink).delete("batch_id = 1 OR batch_id BETWEEN 3 AND 4")
+    put(sink, BatchKey("live", 5), 2, live=4)
+    assert rows(sink) == {(0, 1): 3, (2, 1): 3, (5, 2): 3}
 
 
 def test_rows_of_an_attempt_before_are_found_once_a_rollback_of_its_replay_is_to_stay(sink: OpenIceberg) -> None:

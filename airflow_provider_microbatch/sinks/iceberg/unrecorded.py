@@ -94,10 +94,16 @@ class LooksForCopies(OpenPlaced):
             epoch,
             is_in=lambda key: self._number(look, key) is not None,
             has_any=lambda: any(self._batches(look)),
-            # The branch may have rows again of each batch that was taken out since. The commit that is to come sets the
-            # mark, and nobody would ask any more.
-            is_put_back=self._log.stays_rolled_back(look),
+            # The commit that is to come sets the mark, and nobody would ask any more.
+            back=self._maybe_back(look),
         )
+
+    def _maybe_back(self, look: Look) -> frozenset[BatchKey]:
+        """Batches that were taken out, and of which the branch may have rows again, since a rollback of it is to stay:
+        of all lanes, whoever has published them, and whatever was made under their numbers since."""
+        if not self._log.stays_rolled_back(look):
+            return frozenset()
+        return frozenset(self._records.batches()) - self._log.ledger.batches(self._log.record(look)).keys()
 
     def _check_none_unrecorded(self, look: Look, asked: Asked | None) -> None:
         """:raises SinkError: if the branch has rows of a batch that is asked for: it would be there twice."""
