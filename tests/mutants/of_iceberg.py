@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutation import Mutation
 
 SINK = "tests/sinks/test_iceberg_sink.py"
+ROLLED_BACK = "tests/execution/test_rolled_back.py"
 REFUSALS = "tests/sinks/test_iceberg_refusals.py"
 HISTORY = "tests/sinks/test_iceberg_history.py"
 MERGE = "tests/sinks/test_iceberg_merge.py"
@@ -379,5 +380,21 @@ MUTATIONS = [
         old="if not asked.are_between(last, key):",
         new="if False:",
         tests=(REFUSALS,),
+    ),
+    Mutation(
+        name="a run beside rows that came back begins",
+        why="it is refused as it publishes, and check says that nothing is planned",
+        file="sinks/iceberg/opened.py",
+        old="if self._rows_are_judged else ())\n                self._check_none_came_back(look)\n",
+        new="if self._rows_are_judged else ())\n",
+        tests=(ROLLED_BACK,),
+    ),
+    Mutation(
+        name="check tells of rows that came back once they are in the way of a publish",
+        why="until then it is clean, and a rewind has rows read again that are there",
+        file="sinks/iceberg/opened.py",
+        old="                    self._check_not_rolled_back(look)\n                self._check_none_came_back(look)\n",
+        new="                    self._check_not_rolled_back(look)\n",
+        tests=(ROLLED_BACK,),
     ),
 ]

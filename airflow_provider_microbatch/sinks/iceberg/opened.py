@@ -86,6 +86,7 @@ class OpenIceberg(LooksForCopies):
             look = self._log.look()
             if look is not None:
                 self._check(look, held=intake_of(look.table.schema()).rules if self._rows_are_judged else ())
+                self._check_none_came_back(look)
 
     def intake(self) -> Intake | None:
         with reporting("look at", self._root):
@@ -216,6 +217,7 @@ class OpenIceberg(LooksForCopies):
                 self._check_tells_batches(look)
                 if self._log.may_have_brought_back(look):  # what it took away is told of each batch
                     self._check_not_rolled_back(look)
+                self._check_none_came_back(look)
 
     def _check_tells_batches(self, look: Look) -> None:
         names = [one.name for one in look.table.schema().fields]

@@ -111,6 +111,13 @@ class LooksForCopies(OpenPlaced):
         if left is not None:
             raise SinkError(f"{left} Nothing was published.")
 
+    def _check_none_came_back(self, look: Look) -> None:
+        """:raises SinkError: if no batch could come in, since the branch has rows again of some that were taken out."""
+        back = self._maybe_back(look)
+        left = self._unrecorded(look, Asked(min(back), back=back)) if back else None
+        if left is not None:
+            raise SinkError(f"{left} Nothing was written.")
+
     def _batches(self, look: Look) -> Iterator[BatchKey]:
         # Between look and commit, a record of 100,000 batches takes half a second.
         yield from (key for key, _ in self._log.ledger.items(self._log.record(look)))

@@ -115,9 +115,9 @@ def without_record(asked: Asked, found: Mapping[BatchKey, int], *, where: str, l
         f"of {'it' if len(keys) == 1 else 'them'}: somebody has put them there (CREATE TABLE AS SELECT copies rows "
         "alone; a rollback to before a `rewind` brings back what that took out), maybe those of other batches, too, "
         "and made again they would be twice in the table. Lead the sink to the table that has the record; or take the "
-        f"rows out (DELETE FROM {table} WHERE {_condition(asked, keys)}), then clear the batch's task.{more} Rows of "
-        f"another pipeline, which are to stay: have them be nobody's (UPDATE {table} SET {lane} = NULL, {number} = "
-        "NULL WHERE …); that pipeline would put them in beside that, if it made their batches again."
+        f"rows out (DELETE FROM {table} WHERE {_condition(asked, keys)}), then clear the task that was refused, if one "
+        f"was.{more} Rows of another pipeline, which are to stay: have them be nobody's (UPDATE {table} SET {lane} = "
+        f"NULL, {number} = NULL WHERE …); that pipeline would put them in beside that, if it made their batches again."
     )
 
 
