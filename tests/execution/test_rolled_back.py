@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_microbatch import connections
-from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.exceptions import RolledBackError, SinkError
 from airflow_provider_microbatch.upkeep.table_check import check_table
 from tests.execution.maintaining import applied, checkpoint_files, expire_all, rewind
 from tests.execution.test_branches import rows, table
@@ -66,3 +66,23 @@ def test_a_rewind_beside_rows_that_came_back_is_refused_before_anything_is_done(
     world.run(6)
     assert rows(world) == [0, 1, 2, 3]
     assert check_table(world.checkpoint, everything=True).findings == []
+
+
+def test_where_no_batch_can_be_taken_out_a_rewind_does_nothing(world: World) -> None:
+    """The rollback has passed over nothing but a batch that had been taken out. Check was clean, each run was refused,
+    and a rewind stopped half way."""
+    applied(world, rewind(2))
+    set_back(world, 2)
+    (finding,) = check_table(world.checkpoint, everything=True).findings
+    assert "whose batches had all been taken out again" in finding.message
+    before = checkpoint_files(world.root / "checkpoint")
+    for refused in (lambda: applied(world, rewind(1)), world.execution.check):
+        with pytest.raises(RolledBackError) as error:
+            refused()
+        assert str(error.value) == finding.message
+    assert checkpoint_files(world.root / "checkpoint") == before
+    is_to_stay(world)
+    assert check_table(world.checkpoint, everything=True).findings == []
+    applied(world, rewind(1))
+    world.run(4)
+    assert rows(world) == [0, 1, 2, 3]

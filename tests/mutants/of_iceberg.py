@@ -329,8 +329,8 @@ MUTATIONS = [
         name="check does not look whether a branch was rolled back",
         why="each run is refused, and check finds nothing",
         file="sinks/iceberg/opened.py",
-        old="                if self._log.may_have_brought_back(look):  #",
-        new="                if False:  #",
+        old="                self._check_not_rolled_back(look)\n                self._check_none_came_back(look)\n",
+        new="                self._check_none_came_back(look)\n",
         tests=(REFUSALS,),
     ),
     Mutation(
@@ -393,8 +393,26 @@ MUTATIONS = [
         name="check tells of rows that came back once they are in the way of a publish",
         why="until then it is clean, and a rewind has rows read again that are there",
         file="sinks/iceberg/opened.py",
-        old="                    self._check_not_rolled_back(look)\n                self._check_none_came_back(look)\n",
-        new="                    self._check_not_rolled_back(look)\n",
+        old="                self._check_not_rolled_back(look)\n                self._check_none_came_back(look)\n",
+        new="                self._check_not_rolled_back(look)\n",
         tests=(ROLLED_BACK,),
+    ),
+    Mutation(
+        name="a rollback that took away no batch on record is in nobody's way",
+        why="check is clean, each run is refused, and a rewind stops half way",
+        file="sinks/iceberg/opened.py",
+        old="                self._check_not_rolled_back(look)\n                self._check_none_came_back(look)\n",
+        new="                away = rolled_away(look, self._last(look))\n"
+        "                if away is None or away.back:\n"
+        "                    self._check_not_rolled_back(look)\n                self._check_none_came_back(look)\n",
+        tests=(ROLLED_BACK,),
+    ),
+    Mutation(
+        name="what a rollback took away is told of its batches and of the table",
+        why="one thing is told twice, with two ways on",
+        file="upkeep/table_check.py",
+        old="for finding in whole if finding.message not in of_batches]",
+        new="for finding in whole]",
+        tests=("tests/execution/test_branches.py",),
     ),
 ]

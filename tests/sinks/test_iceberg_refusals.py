@@ -125,6 +125,22 @@ def test_a_rollback_to_before_a_rewind_is_told_as_what_it_is(sink: OpenIceberg) 
     assert sink.contains(expect(BatchKey("live", 2))) is None
 
 
+def test_whatever_a_rollback_took_away_it_is_told_before_a_batch_of_another_lane_is_taken_out(
+    sink: OpenIceberg,
+) -> None:
+    """A rewind of the live lane stopped half way."""
+    publish(sink, 0)
+    before = table(sink).current_snapshot()
+    assert before is not None
+    put(sink, BatchKey(JANUARY, 0), live=0)
+    roll_back(sink, before, to_stay=False)
+    assert sink.contains(expect(BatchKey("live", 0))) is not None
+    told = f"by which batches {JANUARY}/0 were published"
+    for asks in (sink.check_whole, lambda: sink.withdraw(expect(BatchKey("live", 0)), 1)):
+        with pytest.raises(RolledBackError, match=told):
+            asks()
+
+
 @pytest.mark.parametrize(("number", "epoch"), [(2, 1), (2, 3), (0, 2)])
 def test_once_it_is_to_stay_no_batch_comes_beside_rows_that_came_back(
     sink: OpenIceberg, number: int, epoch: int

@@ -137,11 +137,6 @@ class IcebergLog:
                 "batches are to come back; rows that came back the next run names, with the DELETE that takes them out."
             )
 
-    def may_have_brought_back(self, look: Look) -> bool:
-        """Whether a rollback of the branch may have brought back rows of batches that are not on record."""
-        away = rolled_away(look, look.last_on(look.branch))
-        return away is None or bool(away.back)
-
     def stays_rolled_back(self, look: Look) -> bool:
         """Whether somebody has removed the mark, so that a rollback of it is to stay; until a batch comes in."""
         own = self.ledger.name("")

@@ -215,8 +215,7 @@ class OpenIceberg(LooksForCopies):
             look = self._log.look()
             if look is not None:
                 self._check_tells_batches(look)
-                if self._log.may_have_brought_back(look):  # what it took away is told of each batch
-                    self._check_not_rolled_back(look)
+                self._check_not_rolled_back(look)
                 self._check_none_came_back(look)
 
     def _check_tells_batches(self, look: Look) -> None:

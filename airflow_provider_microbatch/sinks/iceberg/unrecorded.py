@@ -65,7 +65,7 @@ class RowsInFiles:
 
 
 class LooksForCopies(OpenPlaced):
-    """What a publish, a clear and a ``rewind`` ask of such rows."""
+    """What a run, a clear, a check and a ``rewind`` ask of such rows."""
 
     _log: IcebergLog
 
