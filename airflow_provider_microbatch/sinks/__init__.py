@@ -447,8 +447,8 @@ class OpenSink(ABC):
         return None
 
     def check_whole(self) -> None:  # noqa: B027
-        """Check that nobody has put the table as a whole into a state that no look at one of its batches tells. Reads
-        only.
+        """Check that nobody has put the table as a whole into a state that no look at one of its batches tells, or in
+        which :meth:`withdraw` refuses each of them. Reads only.
 
         :raises SinkError: naming what was done to it, and the way on.
         """

@@ -93,9 +93,12 @@ def check_table(checkpoint: Checkpoint, *, everything: bool) -> TableCheck:
     chosen = [batch for batch in (_to_be_there(checkpoint, key) for key in asked) if batch is not None]
     tables = tables_of(sinks) if everything else []
     back = [finding for table in tables for finding in _came_back(checkpoint, table)]
-    findings = [finding for table in tables for finding in _whole(checkpoint, table)] + back
-    findings += [finding for table in tables for finding in taken_away(checkpoint, table)]
     found = [finding for batch in chosen for finding in _look(checkpoint, recorded, batch, inside=everything)]
+    of_batches = {finding.message for finding in found}
+    whole = [finding for table in tables for finding in _whole(checkpoint, table)]
+    # Told of batches, it comes with the way on for each.
+    findings = [finding for finding in whole if finding.message not in of_batches] + back
+    findings += [finding for table in tables for finding in taken_away(checkpoint, table)]
     # Beside rows that came back each clear is refused, and a rewind that does not go so far.
     findings += [replace(one, repair=_BACK_FIRST) for one in found] if back else found
     told = {finding.message for finding in findings}

@@ -29,7 +29,7 @@ MUTATIONS = [
         name="the first batch of a table looks for rows of its own number alone",
         why="a new checkpoint beside a copied table reads again what that has, and each batch comes beside its rows",
         file="sinks/placed/unrecorded.py",
-        old="    if is_put_back or (not any(map(is_in, likely)) and not has_any()):\n",
+        old="    if not any(map(is_in, likely)) and not has_any():\n",
         new="    if False:\n",
         tests=(COPIED_DELTA, COPIED_ICEBERG),
     ),
@@ -84,7 +84,7 @@ MUTATIONS = [
     Mutation(
         name="rows of a batch of which an Iceberg table has a record are looked for",
         why="a rewind, or a clear, reads all that it is about to take out",
-        file="sinks/iceberg/opened.py",
+        file="sinks/iceberg/unrecorded.py",
         old="if look.head is None or (asked.only is not None and self._number(look, asked.only) is not None):",
         new="if look.head is None:",
         tests=(COPIED_ICEBERG,),
@@ -109,8 +109,8 @@ MUTATIONS = [
         name="a file of which the least batch is past has none that is yet to come",
         why="rows of later batches in it are not found, and these come in beside them",
         file="sinks/placed/unrecorded.py",
-        old="return own or self.is_other(BatchKey(lane, high))",
-        new="return own or self.is_other(BatchKey(lane, low))",
+        old="return named or self.is_other(BatchKey(lane, high))",
+        new="return named or self.is_other(BatchKey(lane, low))",
         tests=(COPIED_DELTA, COPIED_ICEBERG),
     ),
     Mutation(
@@ -156,7 +156,7 @@ MUTATIONS = [
     Mutation(
         name="an Iceberg table whose batches were all taken out has had its first",
         why="rows that were copied there are not looked for, and each of their batches comes beside them",
-        file="sinks/iceberg/opened.py",
+        file="sinks/iceberg/unrecorded.py",
         old="has_any=lambda: any(self._batches(look)),",
         new="has_any=lambda: self._last(look) is not None or any(self._batches(look)),",
         tests=("tests/sinks/test_iceberg_copied.py",),

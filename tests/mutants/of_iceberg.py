@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutation import Mutation
 
 SINK = "tests/sinks/test_iceberg_sink.py"
+ROLLED_BACK = "tests/execution/test_rolled_back.py"
 REFUSALS = "tests/sinks/test_iceberg_refusals.py"
 HISTORY = "tests/sinks/test_iceberg_history.py"
 MERGE = "tests/sinks/test_iceberg_merge.py"
@@ -112,8 +113,8 @@ MUTATIONS = [
         name="a snapshot that is no batch's hides a rollback of before",
         why="batches count as in whose rows are gone",
         file="sinks/iceberg/log.py",
-        old="        mark = {before.mark: last} if told else {}\n",
-        new="        mark = {before.mark: last}\n",
+        old='marks=False, info={"microbatch.batch": NO_BATCH}',
+        new='marks=True, info={"microbatch.batch": NO_BATCH}',
         tests=(SINK,),
     ),
     Mutation(
@@ -303,9 +304,9 @@ MUTATIONS = [
     Mutation(
         name="behind a rollback that is to stay a batch asks for rows of its own number alone",
         why="what a rewind has taken out is back and is read again: rows are in the table twice",
-        file="sinks/iceberg/opened.py",
-        old="            is_put_back=self._log.stays_rolled_back(look),",
-        new="            is_put_back=False,",
+        file="sinks/iceberg/unrecorded.py",
+        old="            back=self._maybe_back(look),",
+        new="            back=frozenset(),",
         tests=(REFUSALS,),
     ),
     Mutation(
@@ -328,8 +329,8 @@ MUTATIONS = [
         name="check does not look whether a branch was rolled back",
         why="each run is refused, and check finds nothing",
         file="sinks/iceberg/opened.py",
-        old="                if self._log.may_have_brought_back(look):  #",
-        new="                if False:  #",
+        old="                self._check_not_rolled_back(look)\n                self._check_none_came_back(look)\n",
+        new="                self._check_none_came_back(look)\n",
         tests=(REFUSALS,),
     ),
     Mutation(
@@ -355,5 +356,63 @@ MUTATIONS = [
         old="        except (OverflowError, ValueError) as error:\n            raise SinkError(",
         new="        except KeyError as error:\n            raise SinkError(",
         tests=(REFUSALS,),
+    ),
+    Mutation(
+        name="who takes a batch out says that nothing came back",
+        why="a rewind sets the mark, and the next batch comes in beside rows that a rollback has brought back",
+        file="sinks/iceberg/log.py",
+        old="marks = number is not None or not self.stays_rolled_back(before)",
+        new="marks = True",
+        tests=(REFUSALS,),
+    ),
+    Mutation(
+        name="only rows of the live lane come back",
+        why="those of an interval that a rewind has taken out stay, and it is read again beside them",
+        file="sinks/iceberg/unrecorded.py",
+        old="frozenset(self._records.batches())",
+        new='frozenset(one for one in self._records.batches() if one.lane == "live")',
+        tests=(REFUSALS,),
+    ),
+    Mutation(
+        name="the DELETE of rows that came back names all between the first and the last of them",
+        why="it takes out rows of batches that count as in",
+        file="sinks/placed/unrecorded.py",
+        old="if not asked.are_between(last, key):",
+        new="if False:",
+        tests=(REFUSALS,),
+    ),
+    Mutation(
+        name="a run beside rows that came back begins",
+        why="it is refused as it publishes, and check says that nothing is planned",
+        file="sinks/iceberg/opened.py",
+        old="if self._rows_are_judged else ())\n                self._check_none_came_back(look)\n",
+        new="if self._rows_are_judged else ())\n",
+        tests=(ROLLED_BACK,),
+    ),
+    Mutation(
+        name="check tells of rows that came back once they are in the way of a publish",
+        why="until then it is clean, and a rewind has rows read again that are there",
+        file="sinks/iceberg/opened.py",
+        old="                self._check_not_rolled_back(look)\n                self._check_none_came_back(look)\n",
+        new="                self._check_not_rolled_back(look)\n",
+        tests=(ROLLED_BACK,),
+    ),
+    Mutation(
+        name="a rollback that took away no batch on record is in nobody's way",
+        why="check is clean, each run is refused, and a rewind stops half way",
+        file="sinks/iceberg/opened.py",
+        old="                self._check_not_rolled_back(look)\n                self._check_none_came_back(look)\n",
+        new="                away = rolled_away(look, self._last(look))\n"
+        "                if away is None or away.back:\n"
+        "                    self._check_not_rolled_back(look)\n                self._check_none_came_back(look)\n",
+        tests=(ROLLED_BACK,),
+    ),
+    Mutation(
+        name="what a rollback took away is told of its batches and of the table",
+        why="one thing is told twice, with two ways on",
+        file="upkeep/table_check.py",
+        old="for finding in whole if finding.message not in of_batches]",
+        new="for finding in whole]",
+        tests=("tests/execution/test_branches.py",),
     ),
 ]

@@ -3,6 +3,7 @@ and tables that the sink refuses."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import StringType
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
@@ -20,6 +22,8 @@ from tests.sinks.delta_stages import write_delta_stage, write_rows
 from tests.sinks.stages import EXPECTED, batch_of, expect
 from tests.sinks.test_iceberg_sink import append, before_the_next_commit, expire, publish, rows, table
 from tests.support.iceberg_table import opened_in
+
+JANUARY = "interval-20260101T000000Z-20260201T000000Z"
 
 
 @pytest.fixture
@@ -91,6 +95,14 @@ def test_a_file_with_rows_of_a_partition_and_of_none_is_not_published(folder: Pa
     assert not table(sink).metadata.snapshots
 
 
+def roll_back(sink: OpenIceberg, to: Snapshot, *, to_stay: bool) -> None:
+    """:param to_stay: somebody says so, as the error names it."""
+    table(sink).manage_snapshots().set_current_snapshot(snapshot_id=to.snapshot_id).commit()
+    if to_stay:
+        with table(sink).transaction() as change:
+            change.remove_properties("microbatch.last.main")
+
+
 def put_back_before_a_rewind(sink: OpenIceberg, *, to_stay: bool) -> None:
     """A rewind takes batches 3 and 2 out, and somebody sets the branch back to before that."""
     for number in range(4):
@@ -99,10 +111,7 @@ def put_back_before_a_rewind(sink: OpenIceberg, *, to_stay: bool) -> None:
     assert before is not None
     for number in (3, 2):
         assert sink.withdraw(expect(BatchKey("live", number)), 1)
-    table(sink).manage_snapshots().set_current_snapshot(snapshot_id=before.snapshot_id).commit()
-    if to_stay:
-        with table(sink).transaction() as change:
-            change.remove_properties("microbatch.last.main")
+    roll_back(sink, before, to_stay=to_stay)
 
 
 def test_a_rollback_to_before_a_rewind_is_told_as_what_it_is(sink: OpenIceberg) -> None:
@@ -114,6 +123,22 @@ def test_a_rollback_to_before_a_rewind_is_told_as_what_it_is(sink: OpenIceberg) 
         assert "count as published" not in str(refused.value)
     assert sink.contains(expect(BatchKey("live", 1))) is not None
     assert sink.contains(expect(BatchKey("live", 2))) is None
+
+
+def test_whatever_a_rollback_took_away_it_is_told_before_a_batch_of_another_lane_is_taken_out(
+    sink: OpenIceberg,
+) -> None:
+    """A rewind of the live lane stopped half way."""
+    publish(sink, 0)
+    before = table(sink).current_snapshot()
+    assert before is not None
+    put(sink, BatchKey(JANUARY, 0), live=0)
+    roll_back(sink, before, to_stay=False)
+    assert sink.contains(expect(BatchKey("live", 0))) is not None
+    told = f"by which batches {JANUARY}/0 were published"
+    for asks in (sink.check_whole, lambda: sink.withdraw(expect(BatchKey("live", 0)), 1)):
+        with pytest.raises(RolledBackError, match=told):
+            asks()
 
 
 @pytest.mark.parametrize(("number", "epoch"), [(2, 1), (2, 3), (0, 2)])
@@ -134,6 +159,69 @@ def test_once_it_is_to_stay_no_batch_comes_beside_rows_that_came_back(
     sink.check()
 
 
+def test_a_batch_that_is_taken_out_then_ends_nothing(sink: OpenIceberg) -> None:
+    """A rewind asks for no rows. Its snapshot ended that the rollback is to stay, and the next batch came in beside
+    rows that had come back."""
+    for number in range(4):
+        publish(sink, number)
+    before = table(sink).current_snapshot()
+    assert before is not None
+    for number in (3, 2):
+        assert sink.withdraw(expect(BatchKey("live", number)), 1)
+    publish(sink, 2, epoch=2)
+    roll_back(sink, before, to_stay=True)
+    assert sink.withdraw(expect(BatchKey("live", 2)), 2)
+    with pytest.raises(SinkError, match=r"3 rows of batch live/3, .*batch_id = 3\)"):
+        publish(sink, 2, epoch=3)
+    table(sink).delete("lane = 'live' AND batch_id = 3")
+    publish(sink, 2, epoch=4)
+    assert rows(sink) == {(0, 1): 3, (1, 1): 3, (2, 4): 3}
+    assert "microbatch.last.main" in table(sink).properties
+
+
+def put(sink: OpenIceberg, key: BatchKey, epoch: int = 1, **past: int) -> None:
+    """:param past: the newest batch of the live lane that the checkpoint has committed."""
+    write_delta_stage(sink, epoch, batch=batch_of(key))
+    sink.publish(replace(expect(key), is_past=lambda one: one.id <= past.get(one.lane, -1)), epoch)
+
+
+def test_rows_of_a_lane_that_was_taken_out_as_a_whole_are_asked_for_by_a_batch_of_any(sink: OpenIceberg) -> None:
+    """The checkpoint has committed none of it any more, as if it had never had it."""
+    put(sink, BatchKey("live", 0))
+    put(sink, BatchKey(JANUARY, 0), live=0)
+    before = table(sink).current_snapshot()
+    assert before is not None
+    assert sink.withdraw(expect(BatchKey(JANUARY, 0)), 1)
+    roll_back(sink, before, to_stay=True)
+    with pytest.raises(SinkError, match=rf"3 rows of batch {JANUARY}/0, .*WHERE lane = '{JANUARY}' AND batch_id = 0\)"):
+        put(sink, BatchKey("live", 1), live=0)
+    table(sink).delete(f"lane = '{JANUARY}'")
+    put(sink, BatchKey("live", 1), 2, live=0)
+    assert rows(sink) == {(0, 1): 3, (1, 2): 3}
+
+
+def test_so_are_those_of_a_batch_whose_number_has_been_set_aside_since(sink: OpenIceberg) -> None:
+    """Its commit entry is of another life. What is on record between those that came back is named by no DELETE."""
+    for number in range(5):
+        publish(sink, number)
+    table(sink).overwrite(table(sink).scan().to_arrow())  # a compaction writes one file of all
+    before = table(sink).current_snapshot()
+    assert before is not None
+    for number in (4, 3, 2, 1):
+        assert sink.withdraw(expect(BatchKey("live", number)), 1)
+    put(sink, BatchKey("live", 2), 2, live=1)
+    roll_back(sink, before, to_stay=True)
+    told = (
+        r"9 rows of batches live/1, live/3, live/4, .*WHERE "
+        r"\((lane = 'live' AND batch_id = 1\) OR \(lane = 'live' AND batch_id BETWEEN 3 AND 4)\)\), then"
+    )
+    with pytest.raises(SinkError, match=told):
+        put(sink, BatchKey("live", 5), live=4)
+    table(sink).delete("batch_id = 1 OR batch_id BETWEEN 3 AND 4")
+    put(sink, BatchKey("live", 5), 2, live=4)
+    assert rows(sink) == {(0, 1): 3, (2, 1): 3, (5, 2): 3}
+
+
 def test_rows_of_an_attempt_before_are_found_once_a_rollback_of_its_replay_is_to_stay(sink: OpenIceberg) -> None:
     for number in (0, 1):
         publish(sink, number)
@@ -150,9 +238,7 @@ def test_rows_of_an_attempt_before_are_found_once_a_rollback_of_its_replay_is_to
         return [sink.damage(asked, found), sink.put_back(asked, found)]
 
     assert told(0) == told(1) == [None, None]
-    table(sink).manage_snapshots().set_current_snapshot(snapshot_id=before.snapshot_id).commit()
-    with table(sink).transaction() as change:
-        change.remove_properties("microbatch.last.main")
+    roll_back(sink, before, to_stay=True)
     assert told(1) == [f"its rows in snapshot {before.snapshot_id} are those of before attempt 2"] * 2
     write_delta_stage(sink, 3, batch=batch_of(BatchKey("live", 0)))
     sink.replace(expect(BatchKey("live", 0)), 3)

@@ -11,7 +11,7 @@ from shlex import quote
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
-from airflow_provider_microbatch.checkpoint.key import BatchKey, is_lane
+from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.known_tables import KnownTables
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.intake import Intake
@@ -283,11 +283,9 @@ class OpenDeltaTable(LooksForCopies):
         """:raises SinkError: if the rows of the table's batches are kept otherwise than this sink does it, so that it
         could neither bring one in nor take one out."""
         protocol.check_not_merged(snapshot, where=self._where)
-        lanes = filter(is_lane, self._records.lanes())
-        keys = (BatchKey(lane, id) for lane in lanes for id in self._records.ids(lane))
         check_tells_batches(
             [one["name"] for one in snapshot.schema["fields"]],
-            (key for key in keys if snapshot.number(key) is not None),
+            (key for key in self._records.batches() if snapshot.number(key) is not None),
             where=f"the Delta table {self._where}",
             back="Bring a version back that has them (DESCRIBE HISTORY names them; RESTORE TABLE … TO VERSION AS OF …)",
         )

@@ -137,13 +137,8 @@ class IcebergLog:
                 "batches are to come back; rows that came back the next run names, with the DELETE that takes them out."
             )
 
-    def may_have_brought_back(self, look: Look) -> bool:
-        """Whether a rollback of the branch may have brought back rows of batches that are not on record."""
-        away = rolled_away(look, look.last_on(look.branch))
-        return away is None or bool(away.back)
-
     def stays_rolled_back(self, look: Look) -> bool:
-        """Whether somebody has removed the mark, so that a rollback of the branch is to stay; until the next commit."""
+        """Whether somebody has removed the mark, so that a rollback of it is to stay; until a batch comes in."""
         own = self.ledger.name("")
         return look.last_on(self.branch) is None and any(name.startswith(own) for name in look.properties)
 
@@ -285,18 +280,23 @@ class IcebergLog:
         taken_over = {name: value for name, value in record.items() if before.properties.get(name) != value}
         told = {**taken_over, **self.ledger.change(record, key.lane, key.id, number)}
         info = {"microbatch.batch": str(key), **info}
-        return self._commit(before, told, info=info, added=added, removed=removed, newest=newest)
+        # Only who brings a batch in has asked for rows that came back. Behind a mark nobody asks any more, and the next
+        # batch would come in beside them.
+        marks = number is not None or not self.stays_rolled_back(before)
+        return self._commit(before, told, marks=marks, info=info, added=added, removed=removed, newest=newest)
 
     def pass_by(self, before: Look) -> bool:
         """Commit a snapshot that changes nothing, so that a commit which is still on its way, from a process that may
         be dead, can no longer succeed. :return: False if another writer has committed, which has the same effect."""
-        return self._commit(before, {}, info={"microbatch.batch": NO_BATCH})
+        # Behind a mark of it an earlier rollback would no longer be noticed.
+        return self._commit(before, {}, marks=False, info={"microbatch.batch": NO_BATCH})
 
     def _commit(
         self,
         before: Look,
         told: Mapping[str, str],
         *,
+        marks: bool,
         info: Mapping[str, str],
         added: Sequence[DataFile] = (),
         removed: Sequence[DataFile] = (),
@@ -317,9 +317,8 @@ class IcebergLog:
                     for one in removed:
                         producer.delete_data_file(one)
                 names = {} if NAMES in before.properties else {NAMES: metadata.schema().name_mapping.model_dump_json()}
-                # Not for a snapshot without a batch: an earlier rollback would no longer be noticed behind it.
                 last = f"{producer.snapshot_id} {metadata.next_sequence_number()}"
-                mark = {before.mark: last} if told else {}
+                mark = {before.mark: last} if marks else {}
                 merged = {} if newest is None else {MERGED: f"{newest:016x} {last}"}
                 transaction.set_properties({**told, **names, **mark, **merged})
                 # The statistics and partitions of the files refer to ids of this schema and this spec.

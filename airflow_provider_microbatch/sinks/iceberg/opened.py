@@ -29,11 +29,11 @@ from airflow_provider_microbatch.sinks.iceberg.of_snapshot import OfSnapshot
 from airflow_provider_microbatch.sinks.iceberg.partitions import spec_of
 from airflow_provider_microbatch.sinks.iceberg.removing import Removal, attempts_shown, batches_with_rows, removal_of
 from airflow_provider_microbatch.sinks.iceberg.rolled_away import rolled_away
-from airflow_provider_microbatch.sinks.iceberg.unrecorded import RowsInFiles
-from airflow_provider_microbatch.sinks.placed import HIDDEN, OpenPlaced, Placed
+from airflow_provider_microbatch.sinks.iceberg.unrecorded import LooksForCopies
+from airflow_provider_microbatch.sinks.placed import HIDDEN, Placed
 from airflow_provider_microbatch.sinks.placed.logged import Published, check_tells_batches, rows_written
 from airflow_provider_microbatch.sinks.placed.places import DATA, IsIn, Place, in_place
-from airflow_provider_microbatch.sinks.placed.unrecorded import Asked, asked_by, without_record
+from airflow_provider_microbatch.sinks.placed.unrecorded import Asked
 from airflow_provider_microbatch.sinks.table_folder import check_file_system, check_writable
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Change:
     newest: int | None = None
 
 
-class OpenIceberg(OpenPlaced):
+class OpenIceberg(LooksForCopies):
     """Each method reads the table anew. A commit is for the branch exactly as it was read, so if two attempts publish
     one batch, the later one finds the batch in; before its next try a method repeats its checks.
 
@@ -72,7 +72,6 @@ class OpenIceberg(OpenPlaced):
         self._rows_are_judged = context.rows_are_judged
         catalog = catalog_of(sink, context)
         self._log = IcebergLog(catalog, sink.root, sink.root / HIDDEN, sink.branch)
-        self._there = RowsInFiles()
         self._batches_shown = OfSnapshot(self._read_batches)
         self._attempts_shown = OfSnapshot(self._read_attempts)
 
@@ -87,6 +86,7 @@ class OpenIceberg(OpenPlaced):
             look = self._log.look()
             if look is not None:
                 self._check(look, held=intake_of(look.table.schema()).rules if self._rows_are_judged else ())
+                self._check_none_came_back(look)
 
     def intake(self) -> Intake | None:
         with reporting("look at", self._root):
@@ -193,21 +193,6 @@ class OpenIceberg(OpenPlaced):
         with reporting("look for", batch.key):
             return self._log.unmerged(wrote.branch)
 
-    def unrecorded(self, batch: ExpectedBatch, wrote: Sequence[Sink]) -> str | None:
-        with reporting("look for", batch.key):
-            look = self._log.look() if self._folder.is_here(batch.tables) else None
-            return None if look is None else self._unrecorded(look, Asked(batch.key))
-
-    def _unrecorded(self, look: Look, asked: Asked) -> str | None:
-        """Rows of such batches, in words; None if there are none. What is on record is never read: a rewind would read
-        all that it is about to take out."""
-        if look.head is None or (asked.only is not None and self._number(look, asked.only) is not None):
-            return None
-        found = self._there.of(asked, look.table, look.head.snapshot_id, where=self._where)
-        left = {key: rows for key, rows in found.items() if self._number(look, key) is None}
-        told = {"where": self._where, "log": "its properties have", "table": self._log.in_sql}
-        return without_record(asked, left, **told) if left else None
-
     def batches(self, lane: str, tables: KnownTables) -> list[int]:
         return self.batches_after(lane, -1, tables)
 
@@ -221,10 +206,6 @@ class OpenIceberg(OpenPlaced):
             look = self._log.look() if self._folder.is_here(tables) else None
             return [] if look is None else self._log.ledger.lanes(self._log.record(look))
 
-    @property
-    def _where(self) -> str:
-        return self._log.where
-
     def _check(self, look: Look, *, held: Collection[str]) -> None:
         where = self._log.where
         protocol.check(look.table, partitions=self._sink.partitions, root=self._root, where=where, held=held)
@@ -237,18 +218,14 @@ class OpenIceberg(OpenPlaced):
             look = self._log.look()
             if look is not None:
                 self._check_tells_batches(look)
-                if self._log.may_have_brought_back(look):  # what it took away is told of each batch
-                    self._check_not_rolled_back(look)
+                self._check_not_rolled_back(look)
+                self._check_none_came_back(look)
 
     def _check_tells_batches(self, look: Look) -> None:
         names = [one.name for one in look.table.schema().fields]
         batches = self._batches(look)
         back = "Bring the table's metadata of before back to its catalog"
         check_tells_batches(names, batches, where=self._where, back=back)
-
-    def _batches(self, look: Look) -> Iterator[BatchKey]:
-        # Between look and commit, a record of 100,000 batches takes half a second.
-        yield from (key for key, _ in self._log.ledger.items(self._log.record(look)))
 
     def _last(self, look: Look) -> tuple[int, int] | None:
         """Id and sequence number of the last snapshot of this package on the branch."""
@@ -257,9 +234,6 @@ class OpenIceberg(OpenPlaced):
     def _check_not_rolled_back(self, look: Look) -> None:
         """:raises RolledBackError: if the branch was set back to before that snapshot."""
         self._log.check_not_rolled_back(look)
-
-    def _number(self, look: Look | None, key: BatchKey) -> int | None:
-        return None if look is None else self._log.ledger.number(self._log.record(look), key.lane, key.id)
 
     def _numbers_for_good(self, key: BatchKey) -> Collection[int]:
         """The numbers by which any branch has the batch. In this branch no commit that was begun earlier can change
@@ -337,23 +311,6 @@ class OpenIceberg(OpenPlaced):
                     f"and would be in branch {look.branch!r} too. Nothing was published. Name branch={branch!r} again "
                     "for this batch."
                 )
-
-    def _asked(self, look: Look, batch: ExpectedBatch, epoch: int) -> Asked | None:
-        return asked_by(
-            batch,
-            epoch,
-            is_in=lambda key: self._number(look, key) is not None,
-            has_any=lambda: any(self._batches(look)),
-            # The branch may have rows again of each batch that was taken out since. The commit that is to come sets the
-            # mark, and nobody would ask any more.
-            is_put_back=self._log.stays_rolled_back(look),
-        )
-
-    def _check_none_unrecorded(self, look: Look, asked: Asked | None) -> None:
-        """:raises SinkError: if the branch has rows of a batch that is asked for: it would be there twice."""
-        left = None if asked is None else self._unrecorded(look, asked)
-        if left is not None:
-            raise SinkError(f"{left} Nothing was published.")
 
     def _create(self, batch: ExpectedBatch, placed: Placed, columns: Columns) -> None:
         """Make the table, without a row, for its first batch."""

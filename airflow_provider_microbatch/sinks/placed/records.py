@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.key import BatchKey, is_lane
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.sinks import Manifest
 from airflow_provider_microbatch.sinks.file.posix import put_file
@@ -83,6 +83,10 @@ class Records(ABC):
     @abstractmethod
     def lanes(self) -> list[str]:
         """Lanes of which any batch was published or about to be, ascending."""
+
+    def batches(self) -> Iterator[BatchKey]:
+        """The batches of all lanes that were published or about to be."""
+        return (BatchKey(lane, id) for lane in filter(is_lane, self.lanes()) for id in self.ids(lane))
 
     @abstractmethod
     def _write(self, key: BatchKey, number: int, data: bytes) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,18 +22,20 @@ class Asked:
     :param key: one of them.
     :param others: of a batch, whether it is one of the others; None: there are none. With a batch all later ones of its
         lane are.
+    :param back: more of them, one by one: those of which rows may be there again.
     :param passed: what was gone through and has no rows of them, by its path: nobody changes a file. Gone through again
         at each try of a commit, others would commit meanwhile, for good.
     """
 
     key: BatchKey
     others: Callable[[BatchKey], bool] | None = None
+    back: frozenset[BatchKey] = frozenset()
     passed: set[str] = field(default_factory=set)
 
     @property
     def only(self) -> BatchKey | None:
         """The batch, if no other is asked for."""
-        return self.key if self.others is None else None
+        return self.key if self.others is None and not self.back else None
 
     def may_be_in(self, lanes: tuple[Any, Any], ids: tuple[Any, Any]) -> bool:
         """Whether a file may have rows of them, by the least and the greatest value of either column in it; None: not
@@ -40,16 +43,20 @@ class Asked:
         (lane, other), (low, high) = lanes, ids
         if not is_name(lane) or lane != other or not is_whole(low) or not is_whole(high) or high < 0:
             return True
-        own = self.key.lane == lane and low <= self.key.id <= high
-        return own or self.is_other(BatchKey(lane, high))
+        named = any(one.lane == lane and low <= one.id <= high for one in (self.key, *self.back))
+        return named or self.is_other(BatchKey(lane, high))
 
     def of(self, rows: Mapping[BatchKey, int]) -> dict[BatchKey, int]:
         """The rows of those that are asked for."""
-        return {key: count for key, count in rows.items() if key == self.key or self.is_other(key)}
+        return {key: count for key, count in rows.items() if key == self.key or key in self.back or self.is_other(key)}
 
     def is_other(self, key: BatchKey) -> bool:
         """Whether the batch, and all later ones of its lane, are asked for."""
         return self.others is not None and self.others(key)
+
+    def are_between(self, low: BatchKey, high: BatchKey) -> bool:
+        """Whether all batches between two of a lane are asked for."""
+        return self.is_other(low) or all(BatchKey(low.lane, id) in self.back for id in range(low.id + 1, high.id))
 
 
 def asked_by(
@@ -58,7 +65,7 @@ def asked_by(
     *,
     is_in: Callable[[BatchKey], bool],
     has_any: Callable[[], bool],
-    is_put_back: bool = False,
+    back: frozenset[BatchKey] = frozenset(),
 ) -> Asked | None:
     """What an attempt asks for before its batch comes in; None for nothing.
 
@@ -72,8 +79,8 @@ def asked_by(
 
     :param is_in: whether the table has a batch.
     :param has_any: whether it has any, for which all of its record may have to be read.
-    :param is_put_back: whether somebody has put it back to what it was before, so that it may have rows again of
-        batches that were taken out: asked for as before a first batch.
+    :param back: batches that were taken out, and of which it may have rows again since somebody has put it back to what
+        it was before: asked for by each attempt, whatever the checkpoint has committed under their numbers since.
     """
     own = batch.key
     likely = (BatchKey(own.lane, id) for id in (own.id - 1, own.id) if id >= 0)
@@ -84,9 +91,9 @@ def asked_by(
         # A lane that this checkpoint never had may be another pipeline's, whose rows are in the table too.
         return is_lane(key.lane) and batch.is_past(BatchKey(key.lane, 0)) and not batch.is_past(key)
 
-    if is_put_back or (not any(map(is_in, likely)) and not has_any()):
-        return Asked(own, is_yet_to_come)
-    return None if epoch == 1 else Asked(own)
+    if not any(map(is_in, likely)) and not has_any():
+        return Asked(own, is_yet_to_come, back)
+    return None if epoch == 1 and not back else Asked(own, back=back)
 
 
 def without_record(asked: Asked, found: Mapping[BatchKey, int], *, where: str, log: str, table: str) -> str:
@@ -108,25 +115,37 @@ def without_record(asked: Asked, found: Mapping[BatchKey, int], *, where: str, l
         f"of {'it' if len(keys) == 1 else 'them'}: somebody has put them there (CREATE TABLE AS SELECT copies rows "
         "alone; a rollback to before a `rewind` brings back what that took out), maybe those of other batches, too, "
         "and made again they would be twice in the table. Lead the sink to the table that has the record; or take the "
-        f"rows out (DELETE FROM {table} WHERE {_condition(asked, keys)}), then clear the batch's task.{more} Rows of "
-        f"another pipeline, which are to stay: have them be nobody's (UPDATE {table} SET {lane} = NULL, {number} = "
-        "NULL WHERE …); that pipeline would put them in beside that, if it made their batches again."
+        f"rows out (DELETE FROM {table} WHERE {_condition(asked, keys)}), then clear the task that was refused, if one "
+        f"was.{more} Rows of another pipeline, which are to stay: have them be nobody's (UPDATE {table} SET {lane} = "
+        f"NULL, {number} = NULL WHERE …); that pipeline would put them in beside that, if it made their batches again."
     )
 
 
 def _condition(asked: Asked, keys: Sequence[BatchKey]) -> str:
-    """The condition of the rows of the batches, and of none that is not asked for."""
+    """The condition of the rows of the batches, and of none that is not asked for.
+
+    :param keys: ascending.
+    """
     lane, number = RESERVED_COLUMNS
-    ends, found = dict[str, tuple[int, int]](), list[str]()
-    for key in keys:
-        if asked.is_other(key):
-            ends[key.lane] = (ends.get(key.lane, (key.id, 0))[0], key.id)
-        else:
-            found.append(f"{lane} = '{key.lane}' AND {number} = {key.id}")
-    named = list(ends)[:_NAMED]
+    spans = defaultdict[tuple[int, int], list[str]](list)
+    for name in list(dict.fromkeys(key.lane for key in keys))[:_NAMED]:
+        for span in _spans(asked, [key for key in keys if key.lane == name]):
+            spans[span].append(f"'{name}'")
+    found = list[str]()
     # What comes in later than this was told is none of it.
-    for low, high in sorted({ends[name] for name in named}):
-        of = [f"'{name}'" for name in named if ends[name] == (low, high)]
+    for (low, high), of in sorted(spans.items()):
         which = f"= {of[0]}" if len(of) == 1 else f"IN ({', '.join(of)})"
-        found.append(f"{lane} {which} AND {number} BETWEEN {low} AND {high}")
+        ids = f"= {low}" if low == high else f"BETWEEN {low} AND {high}"
+        found.append(f"{lane} {which} AND {number} {ids}")
     return found[0] if len(found) == 1 else " OR ".join(f"({one})" for one in found)
+
+
+def _spans(asked: Asked, keys: Sequence[BatchKey]) -> Iterator[tuple[int, int]]:
+    """First and last number of each run of these batches of a lane, with none between that is not asked for."""
+    first = last = keys[0]
+    for key in keys[1:]:
+        if not asked.are_between(last, key):
+            yield first.id, last.id
+            first = key
+        last = key
+    yield first.id, last.id
