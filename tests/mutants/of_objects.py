@@ -87,4 +87,28 @@ MUTATIONS = [
         new=")",
         tests=(OBJECTS,),
     ),
+    Mutation(
+        name="any object of the size in the archive is the planned one",
+        why="another pipeline's object is read by a replay, in green, while the planned one lies in its place",
+        file="sources/file/present.py",
+        old="    return there is None or not _is_planned(file, there)\n",
+        new="    return True\n",
+        tests=(OBJECTS,),
+    ),
+    Mutation(
+        name="an object in the archive is a copy by its ETag alone",
+        why="the original stays for ever once a cleaner was killed, where copies have ETags of their own",
+        file="sources/file/objects.py",
+        old="            return all(\n",
+        new="            return False and all(\n",
+        tests=(OBJECTS,),
+    ),
+    Mutation(
+        name="an object of the size in the archive is a copy",
+        why="the planned object is deleted, and another one kept in its place",
+        file="sources/file/objects.py",
+        old="            return all(\n",
+        new="            return True or all(\n",
+        tests=(OBJECTS,),
+    ),
 ]

@@ -36,6 +36,9 @@ _PAGE = 1_000
 _AT_ONCE = 16
 """The number of objects that are looked at concurrently."""
 
+_COMPARED = 8 << 20
+"""So many bytes of two objects are compared at once."""
+
 
 class ObjectPlace(Place):
     """The objects of a bucket.
@@ -184,8 +187,9 @@ class ObjectPlace(Place):
 
     def _archive(self, found: FoundFile, target: str) -> None:
         there = self.look(target)
-        # An object of the same size may still be another one: only a copy made here is recognised by its size alone.
-        if there is not None and (there.size, there.etag) != (found.size, found.etag):
+        # It may be another object of the same size; or the copy that a killed cleaner made, which has an ETag of its
+        # own where objects are encrypted by KMS, or were uploaded in parts.
+        if there is not None and not self._is_same(found, there):
             raise FileExistsError(0, f"{target!r} exists already")
         if there is None:
             key, into = self._key(found.path), self._key(target)
@@ -197,6 +201,23 @@ class ObjectPlace(Place):
         now = self.look(found.path)
         if now is None or (now.size, now.etag) != (found.size, found.etag):
             raise OSError(0, "it was written again while it was archived: nothing was removed")
+
+    def _is_same(self, one: FoundFile, other: FoundFile) -> bool:
+        """Whether two objects have the same bytes. They are compared only if size and ETags do not tell."""
+        if one.size != other.size or one.etag == other.etag:
+            return one.size == other.size
+        try:
+            return all(
+                self._part(one.path, start) == self._part(other.path, start) for start in range(0, one.size, _COMPARED)
+            )
+        except FileNotFoundError:  # one of them is gone by now
+            return False
+
+    def _part(self, path: str, start: int) -> bytes:
+        key = self._key(path)
+        return self._bucket.ask(
+            "read", key, lambda client: bytes(library().get_range(client, key, start=start, length=_COMPARED))
+        )
 
     def notes(self, base: str, beginning: str) -> list[str]:
         """Takes one request for each thousand notes."""
