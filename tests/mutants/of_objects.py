@@ -111,4 +111,20 @@ MUTATIONS = [
         new="            return True or all(\n",
         tests=(OBJECTS,),
     ),
+    Mutation(
+        name="objects of an empty prefix are skipped",
+        why="a batch is committed without its objects while a site lags behind, and nothing reads them later",
+        file="sources/file/objects.py",
+        old="            if self._is_empty(folder):\n",
+        new="            if False:\n",
+        tests=(OBJECTS,),
+    ),
+    Mutation(
+        name="a note is an object of the prefix",
+        why="who has clean_source has a batch committed without its objects while a site lags behind",
+        file="sources/file/objects.py",
+        old=' or NOTES in path.removeprefix(key).split("/")',
+        new="",
+        tests=(OBJECTS,),
+    ),
 ]

@@ -20,8 +20,8 @@ from airflow_provider_microbatch.runtime.job import Requirements
 from airflow_provider_microbatch.sources.file.listing import FoundFile, Listing, Unseen, below, ends_before
 from airflow_provider_microbatch.sources.file.log import PlannedFile
 from airflow_provider_microbatch.sources.file.path import expand_braces, is_glob, literal_prefix, object_path
-from airflow_provider_microbatch.sources.file.place import Look, Place
-from airflow_provider_microbatch.sources.file.present import archived_path
+from airflow_provider_microbatch.sources.file.place import NOTES, Look, Place
+from airflow_provider_microbatch.sources.file.present import archived_path, folder_of
 from airflow_provider_microbatch.sources.file.tables import table_at, why_not
 from airflow_provider_microbatch.stores.object_store.address import Address
 from airflow_provider_microbatch.stores.object_store.bucket import Bucket, Listed
@@ -168,6 +168,26 @@ class ObjectPlace(Place):
             raise SourceError(
                 f"{path!r} has a colon, and one of *?[{{ beside it: Spark cannot read it. Give the object another key."
             )
+
+    def why_away(self, paths: Sequence[str], *, base: str, named: str, nothing_found: bool) -> str | None:
+        """The reason if none of the files was found and a folder of them has no object, as at a site that lags behind,
+        or in a bucket that is not filled yet. Files that were skipped in that state would never be read."""
+        for folder in dict.fromkeys(folder_of(path, base) for path in paths) if nothing_found else ():
+            if self._is_empty(folder):
+                return (
+                    f"all {len(paths)} planned file(s) are gone and no object is below {folder!r}, as in a bucket that "
+                    f"is not filled yet: {named}. on_missing='skip' does not skip them then. See that the connection "
+                    "leads to the bucket that they are in; if all was really removed, put any object there, such as an "
+                    "empty '.keep'."
+                )
+        return None
+
+    def _is_empty(self, folder: str) -> bool:
+        """Whether no object is below a folder but notes, and the mark of the folder itself."""
+        key = "" if f"{folder}/" == self._top else self._key(folder)
+        with self._telling():
+            found = (one["path"] for one in self._bucket.objects(key, page=_PAGE))
+            return all(path == key or NOTES in path.removeprefix(key).split("/") for path in found)
 
     def take(self, file: PlannedFile, *, base: str, archive: str | None) -> None:
         """Archive by a copy within the bucket, which is checked, and a delete."""

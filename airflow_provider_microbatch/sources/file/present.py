@@ -103,6 +103,12 @@ def is_below(path: str, base: str) -> bool:
     )
 
 
+def folder_of(path: str, base: str) -> str:
+    """The folder whose presence decides whether a planned file can be there: the base; or the file's own folder if the
+    base is the file itself, or if the source has another base by now."""
+    return base if path != base and is_below(path, base) else path.rpartition("/")[0] or "/"
+
+
 def locate(
     file: PlannedFile,
     *,
