@@ -127,4 +127,12 @@ MUTATIONS = [
         new="",
         tests=(OBJECTS,),
     ),
+    Mutation(
+        name="a listing goes on behind a slash",
+        why="an ordered source stops on a bucket that lists in order",
+        file="stores/object_store/bucket.py",
+        old='        after = None if after is None else after.rstrip("/")\n',
+        new="",
+        tests=(OBJECTS,),
+    ),
 ]

@@ -201,6 +201,17 @@ def test_an_ordered_source_asks_only_for_what_comes_after(bucket: Bucket) -> Non
     assert listed["start-after"] == [f"{bucket.prefix}/2.jso"]
 
 
+def test_an_ordered_source_goes_on_behind_a_name_of_one_character(bucket: Bucket) -> None:
+    """The listing begins at its folder then, and what sorts between folder and slash is listed once more."""
+    position = None
+    for names in (["a-b/0", "a/1"], ["a/2"], ["b/1"]):
+        for name in names:
+            bucket.land(name)
+        position, planned = bucket.plan(position, ordered=True, recursive=True)
+        assert planned == names
+        assert not bucket.open(ordered=True, recursive=True).has_new(position)
+
+
 @pytest.mark.slow
 def test_a_poll_with_nothing_new_is_one_request_for_each_thousand_keys(bucket: Bucket) -> None:
     bucket.world.checkpoint_id = CHECKPOINT

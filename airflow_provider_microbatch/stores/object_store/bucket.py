@@ -154,6 +154,8 @@ class Bucket:
         :param ahead: ask for the next page while the caller works on one: a listing of millions takes as long as the
             service's answers, and no longer.
         """
+        # The client cuts a slash off, so that the service begins with what sorts between the key and the slash.
+        after = None if after is None else after.rstrip("/")
         with ThreadPoolExecutor(1) if ahead else nullcontext() as beside:
             found = self._page(folder, after, page)
             while len(found) == page:
