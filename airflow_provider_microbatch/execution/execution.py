@@ -66,6 +66,7 @@ from airflow_provider_microbatch.execution.table_place import make_ready
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.job import Flow, Job, Transform
 from airflow_provider_microbatch.sinks import Manifest
+from airflow_provider_microbatch.stores.object_store.s3a import check_one_endpoint
 
 log = logging.getLogger(__name__)
 
@@ -250,6 +251,7 @@ class Execution:
     def run_attempt(self, *, attempt: Attempt, job: Job, engine: Engine, code: Code) -> None:
         """Tell the hooks that the attempt is there, then run the job to its end.
 
+        :raises DefinitionError: if connections name one bucket at two endpoints.
         :raises HookError: if a hook refuses the attempt; nothing was started then.
         :raises TransformError: if the user's transform failed, with its traceback.
         :raises CheckpointError: if the state that the batch goes on from is not there.
@@ -257,7 +259,9 @@ class Execution:
         """
         make_ready(self.checkpoint, self.sink, attempt, shape_is_checked=self.planner.has_begun)
         begin_attempt(self.checkpoint, attempt, pipeline=self.pipeline.name, sink=self.sink, live=self.pipeline.hooks)
-        code = replace(code, secrets=self.planner.sources.secrets() | self.sink.secrets())
+        secrets = self.planner.sources.secrets() | self.sink.secrets()
+        check_one_endpoint(secrets)
+        code = replace(code, secrets=secrets)
         try:
             engine.start(attempt.handle, job, code)
             engine.result(attempt.handle)

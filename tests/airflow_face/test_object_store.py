@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,10 @@ from airflow_provider_microbatch.configuration import hand_down
 from airflow_provider_microbatch.exceptions import DefinitionError
 from airflow_provider_microbatch.operators.janitor import MicroBatchJanitorOperator
 from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator
+from airflow_provider_microbatch.sinks.file import FileSink
+from airflow_provider_microbatch.sources.file import FileSource
 from airflow_provider_microbatch.stores.location import open_store
+from airflow_provider_microbatch.stores.object_store.s3a import check_one_endpoint
 from tests.airflow_face.support import InlineOperator, context, transform_file
 from tests.airflow_face.test_new_data import event, fires, triggered
 from tests.execution.world import CODE, World, run_identity
@@ -51,6 +55,39 @@ def test_a_real_batch_by_spark_submit(world: World, monkeypatch: pytest.MonkeyPa
     assert not (world.root / "checkpoint").exists(), "no file of it is on this machine"
     with pytest.raises(AirflowSkipException, match="nothing new"):
         operator.execute(context(world.root / "bundle", number=2))
+
+
+@pytest.mark.parametrize("kind", ["two sources", "a source and its table"])
+def test_buckets_of_one_name_at_two_endpoints_are_not_in_one_job(
+    world: World, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Hadoop has one client for a bucket's name: rows of the one service would be read for the other's, in green."""
+    extra = {"endpoint_url": object_store.endpoint().replace("127.0.0.1", "localhost"), "region_name": "us-east-1"}
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps({**CONNECTION, "extra": extra}))
+    top = f"{object_store.BUCKET}{world.root}"
+    object_store.client().put_object(
+        Bucket=object_store.BUCKET, Key=f"{str(world.root).strip('/')}/landing/a.json", Body=b'{"id": 1}\n'
+    )
+    landing = FileSource(f"s3://lake@{top}/landing", schema="id long", packages=[])
+    world.sources = {"orders": landing}
+    if kind == "two sources":
+        world.sources["refunds"] = replace(landing, path=f"s3://other@{top}/refunds")
+    else:
+        world.options["sink"] = FileSink(f"s3://other@{top}/lake", packages=[])
+    operator = InlineOperator(task_id="micro_batch", pipeline=world.pipeline, inline=InlineEngine())
+    with pytest.raises(DefinitionError, match=rf"bucket '{object_store.BUCKET}' at two endpoints"):
+        operator.execute(context(world.root / "bundle"))
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER", os.environ["AIRFLOW_CONN_LAKE"])
+    check_one_endpoint(world.execution.planner.sources.secrets() | world.execution.sink.secrets())
+
+
+def test_amazons_endpoint_is_the_same_whether_it_is_written_or_not() -> None:
+    written = {"orders/fs.s3a.bucket.lake.endpoint": "https://s3.eu-west-1.amazonaws.com"}
+    check_one_endpoint({**written, "refunds/fs.s3a.bucket.lake.endpoint.region": "eu-west-1"})
+    for other in ("https://minio:9000", "https://s3.amazonaws.com.minio"):
+        with pytest.raises(DefinitionError, match="'lake' at two endpoints"):
+            check_one_endpoint({**written, "refunds/fs.s3a.bucket.lake.endpoint": other})
+    check_one_endpoint({**written, "refunds/fs.s3a.bucket.pond.endpoint": "https://minio:9000"})
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.verify import find_unfit
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import CheckpointError, SinkError
@@ -20,6 +21,7 @@ from airflow_provider_microbatch.sinks.postgres import PostgresSink
 from airflow_provider_microbatch.stores.posix import file_system as file_system
 from airflow_provider_microbatch.stores.posix.file_system import type_of, unfit
 from tests.execution.world import World, run_identity
+from tests.support.sql import in_sqlite
 
 MOUNTS = [
     "22 1 0:21 / / rw,relatime shared:1 - ext4 /dev/vda rw",
@@ -71,6 +73,21 @@ def test_a_new_checkpoint_is_refused_before_anything_is_written(
     with pytest.raises(CheckpointError, match=f"type '{kind}'.*local disk"):
         world.execution.plan(run_identity(0))
     assert world.files() == {}
+
+
+def test_nor_is_one_begun_in_a_sqlite_file_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path / "world", checkpoint=in_sqlite(tmp_path / "shared"))
+    world.land(1)
+    (tmp_path / "shared").mkdir()
+    with monkeypatch.context() as patched:
+        mounted(patched, tmp_path / "shared", "nfs4")
+        with pytest.raises(CheckpointError, match=r"shared/checkpoint\.db is on .*type 'nfs4'.*local disk"):
+            world.execution.plan(run_identity(0))
+    assert list((tmp_path / "shared").iterdir()) == []
+    world.run(0)
+    assert find_unfit(world.checkpoint) == []
+    mounted(monkeypatch, tmp_path / "shared", "nfs4")
+    assert "type 'nfs4'" in str(find_unfit(world.checkpoint))
 
 
 def test_one_that_is_there_already_goes_on_with_a_warning_and_check_names_it(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -9,9 +10,13 @@ from pathlib import Path
 from typing import TypeVar
 from unittest import mock
 
+import pytest
+
+from airflow_provider_microbatch.checkpoint.maintenance import HOLD_SECONDS
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.stores.location import open_store
 from airflow_provider_microbatch.stores.posix import PosixStore
+from airflow_provider_microbatch.upkeep.commands import apply
 from airflow_provider_microbatch.upkeep.commands.apply import Applier
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.repair import plan_repair
@@ -111,6 +116,33 @@ def expire_all(root: Path) -> None:
         expire_leases(folder.parent)
     for path in root.rglob("maintenance/leases/*/*"):
         path.unlink(missing_ok=True)
+
+
+def slow_place(world: World, target: str, monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+    """Have each look at a file of the place, and each put there, take half of the time for which a command counts as
+    alive after a sign. Returns which command is seen to be alive at each of them."""
+    seconds, seen, get, put = [0.0], list[str | None](), PosixStore.get, PosixStore.put_if_absent
+
+    def take_long(store: PosixStore, path: str) -> None:
+        if store.location == target and not path.startswith("maintenance/") and path != "metadata":
+            seconds[0] += HOLD_SECONDS / 2
+            for lease in (world.root / "checkpoint/maintenance/leases").rglob("*-*"):
+                found = lease.stat()
+                os.utime(lease, ns=(found.st_atime_ns, found.st_mtime_ns - int(HOLD_SECONDS / 2 * 1e9)))
+            seen.append(world.checkpoint.maintenance.in_progress())
+
+    def slow_get(store: PosixStore, path: str) -> bytes | None:
+        take_long(store, path)
+        return get(store, path)
+
+    def slow_put(store: PosixStore, path: str, data: bytes) -> bool:
+        take_long(store, path)
+        return put(store, path, data)
+
+    monkeypatch.setattr(PosixStore, "get", slow_get)
+    monkeypatch.setattr(PosixStore, "put_if_absent", slow_put)
+    monkeypatch.setattr(apply, "monotonic", lambda: seconds[0])
+    return seen
 
 
 def moments(root: Path, *, first: int = 1, step: int = 2) -> Iterator[int]:

@@ -30,7 +30,7 @@ from airflow_provider_microbatch.upkeep.commands.copy import go_on, is_done, pla
 from airflow_provider_microbatch.upkeep.commands.moving import CopyTo, Leave, moving_files
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.stored_steps import read_steps
-from tests.execution.maintaining import applied, filled, killed_at, rewind, rows
+from tests.execution.maintaining import applied, filled, killed_at, rewind, rows, slow_place
 from tests.execution.world import CODE, World, run_identity
 from tests.support import sql
 from tests.support.inline_engine import InlineEngine
@@ -286,6 +286,30 @@ def test_what_a_copy_has_put_before_it_slept_stays_when_another_has_finished_it(
     new.run(3)
     assert rows(new) == [0, 1, 2, 3]
     assert verify_all(new.checkpoint) == []
+
+
+def test_it_gives_signs_of_life_for_as_long_as_it_takes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task waits for it, and nobody does the same beside it."""
+    target = a_folder(world.root)
+    seen = slow_place(world, target, monkeypatch)
+    copied(world, target)
+    assert len(seen) > 50, "files that are there already are looked at too"
+    assert None not in seen
+
+
+def test_a_file_that_another_process_of_it_has_put_meanwhile_is_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, real = a_folder(world.root), PosixStore.put_if_absent
+
+    def put(self: PosixStore, name: str, data: bytes) -> bool:
+        if name == "offsets/1" and self.location == target:
+            real(self, name, data)
+        return real(self, name, data)
+
+    monkeypatch.setattr(PosixStore, "put_if_absent", put)
+    copied(world, target)
+    assert lets_go_on(at(world, target))
 
 
 def filled_elsewhere(root: Path, original: Path) -> World:

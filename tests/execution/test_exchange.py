@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import uuid
 from importlib.metadata import PackageNotFoundError
@@ -11,19 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_microbatch.checkpoint.maintenance import HOLD_SECONDS
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import BatchSetAsideError, BrokenLogError, CheckpointError, MaintenanceError
 from airflow_provider_microbatch.runtime.streaming import PROVIDER, ROCKSDB, state_settings
 from airflow_provider_microbatch.stores.location import open_store
 from airflow_provider_microbatch.stores.posix import PosixStore
-from airflow_provider_microbatch.upkeep.commands import apply, exchange_state
+from airflow_provider_microbatch.upkeep.commands import exchange_state
 from airflow_provider_microbatch.upkeep.commands.apply import Applier
 from airflow_provider_microbatch.upkeep.commands.copying import copy_checkpoint
 from airflow_provider_microbatch.upkeep.commands.exchange import plan_export, plan_import
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from tests.checkpoint.test_golden import GOLDEN
-from tests.execution.maintaining import applied, planned
+from tests.execution.maintaining import applied, planned, slow_place
 from tests.execution.world import CODE, World, run_identity
 from tests.support.inline_engine import InlineEngine
 
@@ -87,19 +85,7 @@ def test_a_copy_gives_signs_of_life_for_as_long_as_it_takes(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of its files takes half of the time for which a command counts as alive after a sign."""
-    seconds, seen, real = [0.0], list[str | None](), PosixStore.put_if_absent
-
-    def slow(store: PosixStore, path: str, data: bytes) -> bool:
-        if store.location.endswith("/copy"):
-            seconds[0] += HOLD_SECONDS / 2
-            for lease in (world.root / "checkpoint/maintenance/leases").rglob("*-*"):
-                found = lease.stat()
-                os.utime(lease, ns=(found.st_atime_ns, found.st_mtime_ns - int(HOLD_SECONDS / 2 * 1e9)))
-            seen.append(world.checkpoint.maintenance.in_progress())
-        return real(store, path, data)
-
-    monkeypatch.setattr(PosixStore, "put_if_absent", slow)
-    monkeypatch.setattr(apply, "monotonic", lambda: seconds[0], raising=False)
+    seen = slow_place(world, str(tmp_path / "copy"), monkeypatch)
     exported(world, tmp_path / "copy")
     assert len(seen) > 20
     assert None not in seen

@@ -60,8 +60,8 @@ MUTATIONS = [
         name="what was put below an archive is known by its time",
         why="an object that clean_source has deleted can be put back nowhere",
         file="sources/file/present.py",
-        old="        is_copy = root != base and file.etag is not None\n",
-        new="        is_copy = False\n",
+        old="        if _is_copy(file, found, look) if root != base else _is_planned(file, found):\n",
+        new="        if _is_planned(file, found):\n",
         tests=(OBJECTS,),
     ),
     Mutation(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutation import Mutation
 
 OBJECTS, STORE = "tests/contract/test_object_store.py", "tests/contract/test_store.py"
+IDENTITY = "tests/contract/test_identity.py"
 PUTS = "stores/object_store/conditional.py"
 
 MUTATIONS = [
@@ -79,5 +80,21 @@ MUTATIONS = [
         old="                if bytes(obs.get(client, key).bytes()) != data:\n",
         new="                if not was_sent and bytes(obs.get(client, key).bytes()) != data:\n",
         tests=(OBJECTS,),
+    ),
+    Mutation(
+        name="an identity service that is busy tells no identity",
+        why="it is waited for ten seconds alone, and who waits is told to name credentials that nobody needs",
+        file="stores/object_store/failures.py",
+        old="number not in _PASSING_STATUS and any(",
+        new="any(",
+        tests=(IDENTITY,),
+    ),
+    Mutation(
+        name="an identity service that gives no answer is not asked again",
+        why="one hiccup of it fails the task, which is told to name credentials that nobody needs",
+        file="stores/object_store/failures.py",
+        old="        if self.malformed:\n            return False\n",
+        new="        if self.malformed or self.nobody:\n            return False\n",
+        tests=(IDENTITY,),
     ),
 ]

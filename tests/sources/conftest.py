@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_microbatch import connections
 from airflow_provider_microbatch.sources.jdbc import JdbcSource
 from tests.sources.jdbc_world import timed_orders
 from tests.sources.lanes_of_a_table import InMariaDb, InPostgres, Lanes, Orders
+from tests.sources.object_world import Bucket
 from tests.sources.support import World
 from tests.support.orders_in_mariadb import orders_in_mariadb
 
@@ -48,3 +50,12 @@ def lanes_of(tmp_path: Path) -> Callable[..., Lanes]:
 @pytest.fixture
 def lanes(lanes_of: Callable[..., Lanes], orders: Orders) -> Lanes:
     return lanes_of(orders)
+
+
+@pytest.fixture
+def bucket(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    bucket = Bucket(world, tmp_path)
+    bucket.proxy.start()
+    monkeypatch.setattr(connections, "_found_by", [bucket.connection])
+    yield bucket
+    bucket.proxy.stop()

@@ -97,3 +97,39 @@ def test_a_path_that_is_written_in_another_way_is_no_other_place(before: str, no
     """A pipeline warns that what is there is read again, at each run, for a place that has moved."""
     sources = [FileSource(path, format="json", schema="id long") for path in (before, now)]
     assert (sources[1].moved_from(sources[0]) is not None) == is_moved
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "s3://key:password@bucket/landing",
+        "s3://bucket",
+        "s3://bucket/",
+        "s3://bucket/a//b",
+        "s3://bucket/../b",
+        "s3://b*/a",
+        "s3://lake@landing--use1-az4--x-s3/orders",
+        "gs://bucket/landing",
+    ],
+)
+def test_what_is_no_address_is_refused_when_it_is_written(path: str) -> None:
+    with pytest.raises(DefinitionError) as raised:
+        FileSource(path)
+    assert "key:password" not in str(raised.value)
+
+
+@pytest.mark.parametrize("archive", ["/archive", "s3://bucket/archive", "s3://lake@bucket/landing/archive"])
+def test_an_archive_at_another_place_is_refused(archive: str) -> None:
+    with pytest.raises(DefinitionError, match="archive_dir"):
+        FileSource("s3://lake@bucket/landing", clean_source="archive", archive_dir=archive)
+
+
+def test_the_definition_of_objects_comes_back_as_it_was() -> None:
+    source = FileSource("s3://lake@bucket/landing/*.json", packages=["a:b:c"])
+    assert Definition.from_dict(source.to_dict()) == source
+
+
+def test_two_sources_of_one_prefix_share_whatever_their_connections() -> None:
+    assert FileSource("s3://lake@bucket/in/*.json").shares_with(FileSource("s3a://bucket/in"))
+    assert not FileSource("s3://lake@bucket/in").shares_with(FileSource("s3://lake@other/in"))
+    assert not FileSource("s3://lake@bucket/in").shares_with(FileSource("/in"))

@@ -113,7 +113,7 @@ class Cleaner:
                 self._one(file)
             except FileExistsError as error:
                 # The file in the archive may be this file itself, from a batch that was rewound and made again: then
-                # the file in the source's folder is another one.
+                # the file in the source's folder is another one. An object there with the planned ETag is not.
                 if not self._is_archived(file):
                     errors.append(f"{file.path!r}: {error.strerror}")
             except FileNotFoundError:

@@ -20,8 +20,8 @@ from airflow_provider_microbatch.runtime.job import Requirements
 from airflow_provider_microbatch.sources.file.listing import FoundFile, Listing, Unseen, below, ends_before
 from airflow_provider_microbatch.sources.file.log import PlannedFile
 from airflow_provider_microbatch.sources.file.path import expand_braces, is_glob, literal_prefix, object_path
-from airflow_provider_microbatch.sources.file.place import Look, Place
-from airflow_provider_microbatch.sources.file.present import archived_path
+from airflow_provider_microbatch.sources.file.place import NOTES, Look, Place
+from airflow_provider_microbatch.sources.file.present import archived_path, folder_of
 from airflow_provider_microbatch.sources.file.tables import table_at, why_not
 from airflow_provider_microbatch.stores.object_store.address import Address
 from airflow_provider_microbatch.stores.object_store.bucket import Bucket, Listed
@@ -35,6 +35,9 @@ _PAGE = 1_000
 
 _AT_ONCE = 16
 """The number of objects that are looked at concurrently."""
+
+_COMPARED = 8 << 20
+"""So many bytes of two objects are compared at once."""
 
 
 class ObjectPlace(Place):
@@ -166,6 +169,26 @@ class ObjectPlace(Place):
                 f"{path!r} has a colon, and one of *?[{{ beside it: Spark cannot read it. Give the object another key."
             )
 
+    def why_away(self, paths: Sequence[str], *, base: str, named: str, nothing_found: bool) -> str | None:
+        """The reason if none of the files was found and a folder of them has no object, as at a site that lags behind,
+        or in a bucket that is not filled yet. Files that were skipped in that state would never be read."""
+        for folder in dict.fromkeys(folder_of(path, base) for path in paths) if nothing_found else ():
+            if self._is_empty(folder):
+                return (
+                    f"all {len(paths)} planned file(s) are gone and no object is below {folder!r}, as in a bucket that "
+                    f"is not filled yet: {named}. on_missing='skip' does not skip them then. See that the connection "
+                    "leads to the bucket that they are in; if all was really removed, put any object there, such as an "
+                    "empty '.keep'."
+                )
+        return None
+
+    def _is_empty(self, folder: str) -> bool:
+        """Whether no object is below a folder but notes, and the mark of the folder itself."""
+        key = "" if f"{folder}/" == self._top else self._key(folder)
+        with self._telling():
+            found = (one["path"] for one in self._bucket.objects(key, page=_PAGE))
+            return all(path == key or NOTES in path.removeprefix(key).split("/") for path in found)
+
     def take(self, file: PlannedFile, *, base: str, archive: str | None) -> None:
         """Archive by a copy within the bucket, which is checked, and a delete."""
         found = self.look(file.path)
@@ -184,8 +207,9 @@ class ObjectPlace(Place):
 
     def _archive(self, found: FoundFile, target: str) -> None:
         there = self.look(target)
-        # An object of the same size may still be another one: only a copy made here is recognised by its size alone.
-        if there is not None and (there.size, there.etag) != (found.size, found.etag):
+        # It may be another object of the same size; or the copy that a killed cleaner made, which has an ETag of its
+        # own where objects are encrypted by KMS, or were uploaded in parts.
+        if there is not None and not self._is_same(found, there):
             raise FileExistsError(0, f"{target!r} exists already")
         if there is None:
             key, into = self._key(found.path), self._key(target)
@@ -197,6 +221,23 @@ class ObjectPlace(Place):
         now = self.look(found.path)
         if now is None or (now.size, now.etag) != (found.size, found.etag):
             raise OSError(0, "it was written again while it was archived: nothing was removed")
+
+    def _is_same(self, one: FoundFile, other: FoundFile) -> bool:
+        """Whether two objects have the same bytes. They are compared only if size and ETags do not tell."""
+        if one.size != other.size or one.etag == other.etag:
+            return one.size == other.size
+        try:
+            return all(
+                self._part(one.path, start) == self._part(other.path, start) for start in range(0, one.size, _COMPARED)
+            )
+        except FileNotFoundError:  # one of them is gone by now
+            return False
+
+    def _part(self, path: str, start: int) -> bytes:
+        key = self._key(path)
+        return self._bucket.ask(
+            "read", key, lambda client: bytes(library().get_range(client, key, start=start, length=_COMPARED))
+        )
 
     def notes(self, base: str, beginning: str) -> list[str]:
         """Takes one request for each thousand notes."""

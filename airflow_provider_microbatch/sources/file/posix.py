@@ -16,7 +16,7 @@ from airflow_provider_microbatch.sources.file.listing import FoundFile, Listing,
 from airflow_provider_microbatch.sources.file.log import PlannedFile
 from airflow_provider_microbatch.sources.file.path import check_readable
 from airflow_provider_microbatch.sources.file.place import Place
-from airflow_provider_microbatch.sources.file.present import archived_path, is_below
+from airflow_provider_microbatch.sources.file.present import archived_path, folder_of
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class PosixPlace(Place):
     def why_away(self, paths: Sequence[str], *, base: str, named: str, nothing_found: bool) -> str | None:
         """The reason if a folder of the files is not there, or is empty and none of the files was found, as where a
         file system is not mounted. Files that were skipped in that state would never be read."""
-        for folder in dict.fromkeys(_folder(path, base) for path in paths):
+        for folder in dict.fromkeys(folder_of(path, base) for path in paths):
             try:
                 with os.scandir(folder) as entries:
                     empty = next(entries, None) is None
@@ -160,9 +160,3 @@ def _move(target: str, archive: str, name: str, folder: int) -> None:
             os.rename(name, new, src_dir_fd=folder, dst_dir_fd=into)
         else:
             raise FileExistsError(0, f"{target!r} exists already")
-
-
-def _folder(path: str, base: str) -> str:
-    """The folder whose presence decides whether a planned file can be there: the base; or the file's own folder if the
-    base is the file itself, or if the source has another base by now."""
-    return base if path != base and is_below(path, base) else os.path.dirname(path)  # noqa: PTH120 a text, as all here

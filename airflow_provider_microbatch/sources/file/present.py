@@ -103,6 +103,12 @@ def is_below(path: str, base: str) -> bool:
     )
 
 
+def folder_of(path: str, base: str) -> str:
+    """The folder whose presence decides whether a planned file can be there: the base; or the file's own folder if the
+    base is the file itself, or if the source has another base by now."""
+    return base if path != base and is_below(path, base) else path.rpartition("/")[0] or "/"
+
+
 def locate(
     file: PlannedFile,
     *,
@@ -118,7 +124,8 @@ def locate(
     :param base: the source's base.
     :param archives: pairs of base and archive folder, all that were ever used.
     :param given_up: ``clean_source`` has taken the file, or is about to: then the archives are searched first, since
-        another file may lie in its place by now, even of the same size and mtime.
+        another file may lie in its place by now, even of the same size and mtime; an object that bears the planned ETag
+        is no other.
     :param taken: ``clean_source`` has taken the file: a file in its place that is not as planned is another one, which
         must not be read for it. What the batch has published would be lost for the rows of that one.
     """
@@ -133,9 +140,7 @@ def locate(
         found = look(path)
         if found is None:
             continue
-        # A copy of an object has a time of its own, and may have another ETag.
-        is_copy = root != base and file.etag is not None
-        if file.size == found.size if is_copy else file.is_as_planned(found.size, found.mtime_ns, found.etag):
+        if _is_copy(file, found, look) if root != base else _is_planned(file, found):
             return Located(file, Presence.AS_PLANNED, root, path)
         if taken and root == base:
             return changed or Located(file, Presence.GONE, base, found="another file lies there")
@@ -150,6 +155,22 @@ def locate(
             etag=found.etag,
         )
     return changed or Located(file, Presence.GONE, base)
+
+
+def _is_planned(file: PlannedFile, found: FoundFile) -> bool:
+    return file.is_as_planned(found.size, found.mtime_ns, found.etag)
+
+
+def _is_copy(file: PlannedFile, found: FoundFile, look: Callable[[str], FoundFile | None]) -> bool:
+    """Whether what is in an archive is the file. A copy of an object has a time of its own, and may have another ETag,
+    so that it is known by its size. Another object may have that too: it is not read while the planned one, with its
+    ETag, lies in its own place."""
+    if file.etag is None:
+        return _is_planned(file, found)
+    if file.size != found.size or file.etag == found.etag:
+        return file.size == found.size
+    there = look(file.path)
+    return there is None or not _is_planned(file, there)
 
 
 def _difference(file: PlannedFile, found: FoundFile) -> str:

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 PATIENCE_SECONDS = 60.0
 """The time for which a request is repeated. A lease lasts as long by default, and is renewed after a third of it."""
 
+IDENTITY_SECONDS = 10.0
+"""The same where a machine's identity is asked for and nobody answers: most often there is no such service, and whoever
+has named no credentials is told so."""
+
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 
 T = TypeVar("T")
@@ -94,9 +98,9 @@ class Bucket:
     def ask(
         self, doing: str, path: str, call: Callable[[Client], T], *, doubted: Callable[[], None] = lambda: None
     ) -> T:
-        """Return the result of ``call``. ``call`` is repeated, for at most :data:`PATIENCE_SECONDS`, as long as the
-        service is busy or gives no complete answer; and once more with newer credentials when the present ones are
-        refused.
+        """Return the result of ``call``. ``call`` is repeated, for at most :data:`PATIENCE_SECONDS`, or
+        :data:`IDENTITY_SECONDS`, as long as the service is busy or gives no complete answer; and once more with newer
+        credentials when the present ones are refused.
 
         :param doing: verb, for messages.
         :param path: key, for messages.
@@ -107,7 +111,7 @@ class Bucket:
         :raises CheckpointError: if ``call`` fails for good.
         """
         errors = library().exceptions
-        deadline, pause, renewed = time.monotonic() + PATIENCE_SECONDS, _FIRST_PAUSE, False
+        began, pause, renewed = time.monotonic(), _FIRST_PAUSE, False
         while True:
             opened = self.opened()
             try:
@@ -130,7 +134,8 @@ class Bucket:
                 renewed = True
                 self._forget(opened)
                 continue
-            if not failure.is_passing or time.monotonic() + pause > deadline:
+            patience = IDENTITY_SECONDS if failure.nobody else PATIENCE_SECONDS
+            if not failure.is_passing or time.monotonic() + pause > began + patience:
                 raise self.explained(failure, doing, path) from None  # the text of the original error may hold secrets
             doubted()
             time.sleep(pause * random.uniform(0.5, 1.0))  # here, where Python handles signals
@@ -154,6 +159,8 @@ class Bucket:
         :param ahead: ask for the next page while the caller works on one: a listing of millions takes as long as the
             service's answers, and no longer.
         """
+        # The client cuts a slash off, so that the service begins with what sorts between the key and the slash.
+        after = None if after is None else after.rstrip("/")
         with ThreadPoolExecutor(1) if ahead else nullcontext() as beside:
             found = self._page(folder, after, page)
             while len(found) == page:

@@ -20,8 +20,9 @@ _CODE = re.compile(r"<Code>(\w{1,80})</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]{1,300})</Message>")
 _KIND = re.compile(r"kind: (\w{1,40})")
 _KEY = re.compile(r'Path "(.{1,1024}?)"(?: contained |: Encountered )', re.DOTALL)
-_NOBODY = ("169.254.169.254", "metadata.google.internal", "169.254.170.2")
-"""Addresses from which a machine in a cloud gets its identity: requested only if nothing else names credentials."""
+_NOBODY = ("169.254.169.254", "metadata.google.internal")
+"""Addresses from which a machine in a cloud gets its identity: requested only if nothing else names credentials. Those
+of containers (169.254.170.2 and .23) are named by the environment."""
 
 _PASSING_STATUS = frozenset({408, 409, 429, 500, 502, 503, 504})
 _PASSING_CODES = frozenset({"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "ServerBusy"})
@@ -47,8 +48,8 @@ class Failure:
     """:param status: HTTP status; None if there was no answer, or only a part of one.
     :param code: the service's error code; empty if the answer had none, such as the answer to a HEAD request.
     :param message: the service's sentence, for people.
-    :param nobody: whether the machine's identity was requested, since nothing else names credentials, without an
-        answer.
+    :param nobody: whether the machine's identity was requested, since nothing else names credentials, and there is
+        none, as far as can be told: its service gave no answer, or one that does not pass.
     :param malformed: whether the request could not be built.
     :param expired: whether the token has expired.
     """
@@ -67,12 +68,13 @@ class Failure:
         status, code, message, kind = (found.search(text) for found in (_STATUS, _CODE, _MESSAGE, _KIND))
         if _BEYOND in text:
             return cls(status=None, code=_BEYOND)
+        number = int(status[1]) if status else 301 if _REDIRECT in text else None
         return cls(
-            status=int(status[1]) if status else 301 if _REDIRECT in text else None,
+            status=number,
             code=code[1] if code else "" if status or kind is None or _REDIRECT in text else kind[1],
             # Azure's sentence is followed by lines with the request's id and its time.
             message=message[1].partition("\n")[0] if message else "",
-            nobody=any(place in text for place in _NOBODY),
+            nobody=number not in _PASSING_STATUS and any(place in text for place in _NOBODY),
             malformed="builder error" in text,
             expired=_TOO_LATE in text or (code is not None and code[1] in _EXPIRED),
         )
@@ -80,7 +82,7 @@ class Failure:
     @property
     def is_passing(self) -> bool:
         """Whether to repeat the request. The request may have been done nevertheless."""
-        if self.nobody or self.malformed:
+        if self.malformed:
             return False
         return self.status is None or self.status in _PASSING_STATUS or self.code in _PASSING_CODES
 

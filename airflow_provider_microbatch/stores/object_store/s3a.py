@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from airflow_provider_microbatch.connections import Connect, Connection, type_of
@@ -14,6 +15,11 @@ from airflow_provider_microbatch.stores.object_store.address import S3
 from airflow_provider_microbatch.stores.object_store.aws import AwsAccess
 from airflow_provider_microbatch.stores.object_store.credentials import TYPES
 
+_SETTING = "fs.s3a.bucket."
+_OF_BUCKET = re.compile(r"fs\.s3a\.bucket\.(?P<bucket>.+?)\.(?P<name>endpoint|endpoint\.region|access\.key)")
+_AMAZON = ""
+"""The service of a connection that names no endpoint."""
+_AMAZON_HOST = re.compile(r"\.amazonaws\.com(\.cn)?/*$")
 _HADOOP = re.compile(r"hadoop-client-api-(.+)\.jar")
 
 
@@ -46,7 +52,41 @@ def settings_of(conn_id: str | None, bucket: str, connect: Connect) -> dict[str,
         raise DefinitionError(
             f"connection {conn_id!r} is of type {type_of(connection)}; s3:// needs one of type {TYPES[S3]!r}."
         )
-    return {f"fs.s3a.bucket.{bucket}.{name}": value for name, value in s3a_settings(connection).items()}
+    return {f"{_SETTING}{bucket}.{name}": value for name, value in s3a_settings(connection).items()}
+
+
+def check_one_endpoint(secrets: Mapping[str, str]) -> None:
+    """Check that no bucket's name leads to two services. Hadoop keeps one client for a bucket's name in a Spark
+    process, that of the first who asks: objects of one service would be read, or written, for the other's.
+
+    :param secrets: of all that a job reads and writes, by name. Those that are no settings of :func:`settings_of` do
+        not count.
+    :raises DefinitionError: if one does.
+    """
+    services: dict[str, dict[str, str]] = {}
+    for owner, setting, value in _settings_in(secrets):
+        if (found := _OF_BUCKET.fullmatch(setting)) is not None:
+            by_owner = services.setdefault(found["bucket"], {})
+            by_owner.setdefault(owner, _AMAZON)
+            if found["name"] == "endpoint" and not _AMAZON_HOST.search(value):
+                by_owner[owner] = value.rstrip("/")
+    for bucket, by_owner in services.items():
+        if len({*by_owner.values()}) > 1:
+            raise DefinitionError(
+                f"connections of this pipeline name bucket {bucket!r} at two endpoints: Spark would have one client "
+                "for both, and take objects of one for the other's. Write one endpoint in one way; where they are two, "
+                "rename a bucket, or read one of them in a pipeline of its own, by a Spark of its own."
+            )
+
+
+def _settings_in(secrets: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Owner, name and value of the settings of ``s3a``: a source has each alone, a table has all in one, as JSON."""
+    for name, value in secrets.items():
+        owner, _, setting = name.rpartition("/")
+        if setting.startswith(_SETTING):
+            yield owner, setting, value
+        elif value.startswith(f'{{"{_SETTING}'):
+            yield from ((name, one, given) for one, given in json.loads(value).items())
 
 
 def hadoop_version() -> str | None:

@@ -138,6 +138,10 @@ class SqlStore(Store):
         found = self._one(_MODIFIED, path)
         return None if found is None else int(found[0])
 
+    def unfit(self) -> str | None:
+        """The reason why no checkpoint should be created in this database; see :meth:`Store.unfit`."""
+        return self._database.kind.unfit()
+
     def scoped(self, folder: str) -> SqlStore:
         """The same store seen from ``folder``."""
         above, address = self._address.prefix, self._address

@@ -65,6 +65,10 @@ class Kind(Protocol):
     def exists(self) -> bool:
         """Whether the database may exist: if not, it holds no entries, and a read does not create it."""
 
+    def unfit(self) -> str | None:
+        """The reason, in words, why no checkpoint should be kept there; None if none is known."""
+        return None
+
     def before(self, session: Session) -> None:
         """Send the settings that precede each statement, in the statement's transaction."""
 

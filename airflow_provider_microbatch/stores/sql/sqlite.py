@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.settings import open_private_file
+from airflow_provider_microbatch.stores.posix.file_system import unfit
 from airflow_provider_microbatch.stores.sql.address import Address
 from airflow_provider_microbatch.stores.sql.kind import PATIENCE_SECONDS, Kind
 
@@ -89,6 +90,9 @@ class Sqlite(Kind):
 
     def exists(self) -> bool:
         return self._file.exists()
+
+    def unfit(self) -> str | None:
+        return unfit(self._file)
 
     def before(self, session: Session) -> None:
         return None

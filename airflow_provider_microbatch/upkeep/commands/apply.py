@@ -257,9 +257,10 @@ class Applier:
             nonlocal signed
             if maintenance.is_over(begun):
                 return True
-            if isinstance(step, (Copy, ConvertState)) and monotonic() - signed >= HOLD_SECONDS / 3:
+            if isinstance(step, (Copy, ConvertState, MovingStep)) and monotonic() - signed >= HOLD_SECONDS / 3:
+                if not maintenance.hold(begun.number):
+                    return True  # and again, however often the step asks: another process is at it
                 signed = monotonic()
-                return not maintenance.hold(begun.number)
             return False
 
         return is_over

@@ -115,15 +115,16 @@ class CopyTo(_OfAMove):
         is_same, paths = True, list(moving_files(store))
         for path in paths:
             data, there = store.get(path), target.get(path)
+            if is_over():  # asked for what is there already too: the caller gives signs of life meanwhile
+                return False
             if data is None or data == there:
                 is_same = is_same and data is not None
                 continue
-            if is_over():
-                return False
             is_same = False
-            if there is not None and not target.delete_if(path, there):
-                raise MaintenanceError(f"{target.location}/{path} is written by somebody else.")
-            if not target.put_if_absent(path, data):
+            if there is not None:
+                target.delete_if(path, there)
+            # Another process of this command may have come first, with the same bytes.
+            if not target.put_if_absent(path, data) and target.get(path) != data:
                 raise MaintenanceError(f"{target.location}/{path} is there and is another one.")
             if is_over():
                 if _came_late(store, target, path, data):
