@@ -4,6 +4,7 @@ requires."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,36 @@ def test_all_committed_rows_of_mariadb_and_no_others_are_read_whatever_the_serve
                 orders.execute(f"SET GLOBAL {name} = " + (f"'{value}'" if isinstance(value, str) else str(value)))
 
 
+@pytest.mark.parametrize(
+    ("setting", "value", "kind", "said"),
+    [
+        ("max_prepared_stmt_count", 0, "float", "max_prepared_stmt_count.* FLOAT would be rounded"),
+        ("max_prepared_stmt_count", 0, "double", None),
+    ],
+    ids=["no statement is prepared for FLOAT", "no statement is prepared"],
+)
+def test_a_read_fails_where_mariadb_has_become_one_that_would_lose_rows_or_digits(
+    spark: Any, tmp_path: Path, setting: str, value: int, kind: str, said: str | None
+) -> None:
+    store = PosixStore(tmp_path / "checkpoint")
+    with orders_in_mariadb() as orders:
+        context = SourceContext(name="orders", log=store, state=store, clock_ms=lambda: 0)
+        orders.execute(f"ALTER TABLE orders ADD amount {kind}")
+        orders.execute("INSERT INTO orders (amount) VALUES (1234567)")
+        table = f"{orders.connection.schema}.orders"
+        source = JdbcSource(table, orders.conn_id, database="mariadb").open(context)
+        frame = read(spark, source.read(None, source.latest_offset(None)).arguments).frame.select("amount")
+        assert frame.collect() == [(1234567.0,)]
+        before = orders.execute(f"SELECT @@global.{setting}")[0][0]
+        with closing(orders.at.connect()) as root, root.cursor() as cursor:
+            cursor.execute(f"SET GLOBAL {setting} = {value}")
+            try:
+                with nullcontext() if said is None else pytest.raises(Exception, match=said):
+                    assert frame.collect() == [(1234567.0,)]
+            finally:
+                cursor.execute(f"SET GLOBAL {setting} = {before}")
+
+
 @pytest.mark.parametrize(("database", "kind"), KINDS)
 def test_rows_of_a_data_interval_are_those_that_it_took_wherever_spark_is(
     spark: Any, tmp_path: Path, far_from_utc: None, database: str, kind: str
@@ -221,11 +252,14 @@ def test_values_of_mariadb_are_what_they_were(spark: Any, tmp_path: Path, far_fr
         "j": ("json", "'{}'", "{}"),
         "k": ("bit(9)", "b'100000001'", "b'100000001'"),
         "q": ("bit(1)", "b'1'", True),
-        "l": ("time(3)", "'-23:10:00.5'", "-23:10:00.500"),
+        "l": ("time(3)", "'-23:10:00.5'", "-23:10:00.500000"),
         "m": ("date", "'1000-01-01'", None),
         "n": ("mediumint unsigned", "16777215", 16777215),
         "o": ("int unsigned", "4294967295", 4294967295),
         "p": ("datetime(6)", "'2026-06-01 10:00:00.123456'", None),
+        "r": ("float", "1234567", 1234567.0),
+        "s": ("float unsigned", "16777215", 16777215.0),
+        "t": ("datetime", "'0000-00-00'", "0000-00-00 00:00:00"),
     }
     with orders_in_mariadb() as orders:
         orders.execute("DROP TABLE orders")
@@ -235,7 +269,7 @@ def test_values_of_mariadb_are_what_they_were(spark: Any, tmp_path: Path, far_fr
         orders.execute(f"SET STATEMENT sql_mode = '' FOR INSERT INTO orders VALUES (1, {values})")
         store = PosixStore(tmp_path / "checkpoint")
         context = SourceContext(name="orders", log=store, state=store, clock_ms=lambda: 0)
-        source = JdbcSource("orders", orders.conn_id, database="mariadb", texts=["f", "k", "l"]).open(context)
+        source = JdbcSource("orders", orders.conn_id, database="mariadb", texts=["f", "k", "l", "t"]).open(context)
         frame = read(spark, source.read(None, source.latest_offset(None)).arguments).frame
         row = frame.first()
         print(frame.schema.simpleString(), row)

@@ -48,7 +48,10 @@ def access(connection: Connection, *, table: str) -> Access:
         "yearIsDateType": "false",
         # Whatever the server's default is: rows that nobody has committed are no rows, and a query is not cut.
         "transactionIsolation": "REPEATABLE-READ",
-        "sessionInitStatement": f"SET SESSION {_ALL_ROWS}",
+        "sessionVariables": _ALL_ROWS,
+        # As a text a FLOAT has six digits: 1234567 would be 1234570.
+        "useServerPrepStmts": "true",
+        "sessionInitStatement": _checked(table),
         **({} if ca is None else {"sslMode": "verify-full", "serverSslCert": ca}),
     }
     # Spark knows how MariaDB quotes names by this scheme only. By jdbc:mariadb: it would quote them as the standard
@@ -59,6 +62,19 @@ def access(connection: Connection, *, table: str) -> Access:
         driver="org.mariadb.jdbc.Driver",
         options=options,
         table=quoted(table),
+    )
+
+
+def _checked(table: str) -> str:
+    """What a session by which Spark reads rows begins with. Where the server prepares no further statement, the driver
+    has it write texts, without a word."""
+    *database, bare = (f"_utf8mb4 x'{part.encode().hex()}'" for part in table.split("."))
+    return (
+        "BEGIN NOT ATOMIC IF EXISTS (SELECT 1 FROM information_schema.columns WHERE data_type = 'float' AND table_schema = "
+        f"{database[0] if database else 'database()'} AND table_name = {bare}) AND @@global.max_prepared_stmt_count <= "
+        f"(SELECT variable_value + 0 FROM information_schema.global_status WHERE variable_name = 'Prepared_stmt_count') THEN "
+        "SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'The server prepares no further statement "
+        "(max_prepared_stmt_count), and values of FLOAT would be rounded to six digits.'; END IF; END"
     )
 
 
