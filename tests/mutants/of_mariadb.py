@@ -165,8 +165,8 @@ MUTATIONS = [
         name="Spark reads PostgreSQL's numbers of floating point as the database rounds them",
         why="they are others in the table than at their source, in green",
         file="sources/jdbc/session.py",
-        old='options={"sessionInitStatement": "SET extra_float_digits = 1", **tls(connection)}',
-        new="options=tls(connection)",
+        old='    "SET extra_float_digits = 1; "\n',
+        new="",
         tests=("tests/runtime/test_jdbc.py",),
     ),
     Mutation(
@@ -191,6 +191,22 @@ MUTATIONS = [
         file="sources/jdbc/mariadb/session.py",
         old='@@global.max_prepared_stmt_count <= "',
         new='@@global.max_prepared_stmt_count < 0 AND 0 <= "',
+        tests=("tests/runtime/test_jdbc.py",),
+    ),
+    Mutation(
+        name="Spark reads what a replica of MariaDB has",
+        why="rows of the plan that it lacks are lost, for they are counted on the primary",
+        file="sources/jdbc/mariadb/session.py",
+        old="IF @@global.read_only OR EXISTS (",
+        new="IF EXISTS (",
+        tests=("tests/runtime/test_jdbc.py",),
+    ),
+    Mutation(
+        name="Spark reads what a standby of PostgreSQL has",
+        why="rows of the plan that it lacks are lost, for they are counted on the primary",
+        file="sources/jdbc/session.py",
+        old="WHEN 'on' THEN",
+        new="WHEN 'yes' THEN",
         tests=("tests/runtime/test_jdbc.py",),
     ),
 ]

@@ -23,6 +23,7 @@ from tests.runtime.jobs import EXPECTED, make_job
 from tests.support.local_spark import local_spark
 from tests.support.orders_in_mariadb import orders_in_mariadb
 from tests.support.orders_table import orders_table
+from tests.support.postgres import postgres
 
 pytestmark = pytest.mark.spark
 
@@ -89,6 +90,21 @@ def test_a_number_is_not_rounded_whatever_the_database_says(spark: Any, tmp_path
             ]
         finally:
             orders.execute("ALTER ROLE current_user RESET extra_float_digits")
+
+
+def test_a_read_that_is_led_to_a_standby_fails(spark: Any, tmp_path: Path) -> None:
+    """It would find fewer rows, if it lags, than were planned and are counted on the primary."""
+    store = PosixStore(tmp_path / "checkpoint")
+    with orders_table() as orders, postgres(is_replica=True) as standby:
+        orders.execute("INSERT INTO orders (note) VALUES ('x')")
+        context = SourceContext(name="orders", log=store, state=store, clock_ms=lambda: 0)
+        source = JdbcSource("orders", orders.conn_id).open(context)
+        planned = source.read(None, source.latest_offset(None)).arguments
+        anywhere = {**planned, "table": "(SELECT 1 AS id, 'x' AS note) AS orders"}
+        assert read(spark, anywhere).frame.collect() == [(1, "x")]
+        there = f"jdbc:postgresql://127.0.0.1:{standby.port}/postgres"
+        with pytest.raises(Exception, match=r"Spark was led to a standby, .* must lead to the primary of postgres"):
+            read(spark, {**anywhere, "url": there}).frame.collect()
 
 
 def test_rows_by_time_are_read_as_they_were_planned(spark: Any, tmp_path: Path) -> None:
@@ -182,10 +198,11 @@ def test_all_committed_rows_of_mariadb_and_no_others_are_read_whatever_the_serve
 @pytest.mark.parametrize(
     ("setting", "value", "kind", "said"),
     [
-        ("max_prepared_stmt_count", 0, "float", "max_prepared_stmt_count.* FLOAT would be rounded"),
+        ("read_only", 1, "double", r"led to a replica.* must lead to the primary"),
+        ("max_prepared_stmt_count", 0, "float", r"max_prepared_stmt_count.* FLOAT would be rounded"),
         ("max_prepared_stmt_count", 0, "double", None),
     ],
-    ids=["no statement is prepared for FLOAT", "no statement is prepared"],
+    ids=["a replica", "no statement is prepared for FLOAT", "no statement is prepared"],
 )
 def test_a_read_fails_where_mariadb_has_become_one_that_would_lose_rows_or_digits(
     spark: Any, tmp_path: Path, setting: str, value: int, kind: str, said: str | None
