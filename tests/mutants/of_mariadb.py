@@ -209,4 +209,12 @@ MUTATIONS = [
         new="WHEN 'yes' THEN",
         tests=("tests/runtime/test_jdbc.py",),
     ),
+    Mutation(
+        name="Spark reads what a replica of MariaDB has that takes writes",
+        why="rows of the plan that it lacks are lost, for they are counted on the primary",
+        file="sources/jdbc/mariadb/session.py",
+        old="{_ELSEWHERE} AND variable_value > 0)",
+        new="{_ELSEWHERE} AND variable_value < 0)",
+        tests=("tests/runtime/test_jdbc.py",),
+    ),
 ]

@@ -4,7 +4,7 @@ requires."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,11 @@ from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.environments import jars
 from tests.runtime.jobs import EXPECTED, make_job
 from tests.support.local_spark import local_spark
+from tests.support.mariadb import mariadb
 from tests.support.orders_in_mariadb import orders_in_mariadb
 from tests.support.orders_table import orders_table
 from tests.support.postgres import postgres
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -224,6 +226,35 @@ def test_a_read_fails_where_mariadb_has_become_one_that_would_lose_rows_or_digit
                     assert frame.collect() == [(1234567.0,)]
             finally:
                 cursor.execute(f"SET GLOBAL {setting} = {before}")
+
+
+def test_a_read_that_is_led_to_a_replica_of_mariadb_fails_though_that_takes_writes(spark: Any, tmp_path: Path) -> None:
+    store = PosixStore(tmp_path / "checkpoint")
+    with ExitStack() as stack:
+        primary = stack.enter_context(mariadb(**{"log-bin": "log", "server-id": "1"}))
+        replica = stack.enter_context(mariadb(**{"server-id": "2"}))
+        cursor = stack.enter_context(closing(replica.connect())).cursor()
+        with orders_in_mariadb(primary) as orders:
+            orders.execute("INSERT INTO orders (note) VALUES ('x')")
+            context = SourceContext(name="orders", log=store, state=store, clock_ms=lambda: 0)
+            source = JdbcSource("orders", orders.conn_id, database="mariadb").open(context)
+            planned = source.read(None, source.latest_offset(None)).arguments
+            there = f"jdbc:mysql://127.0.0.1:{replica.port}/mysql?permitMysqlScheme"
+            led = {**planned, "url": there, "table": "(SELECT 1 AS id, 'x' AS note) AS orders"}
+            assert read(spark, led).frame.collect() == [(1, "x")]
+            orders.execute("RESET MASTER")  # what the server itself has begun with, the replica has
+            cursor.execute(
+                f"CHANGE MASTER TO master_host = '127.0.0.1', master_port = {primary.port}, master_user = 'root'"
+            )
+            cursor.execute("START SLAVE")
+            try:
+                wait_until(
+                    lambda: cursor.execute("SHOW GLOBAL STATUS WHERE Variable_name = 'Slaves_running' AND Value") > 0
+                )
+                with pytest.raises(Exception, match=r"led to a replica.* must lead to the primary"):
+                    read(spark, led).frame.collect()
+            finally:
+                cursor.execute("STOP SLAVE")
 
 
 @pytest.mark.parametrize(("database", "kind"), KINDS)
