@@ -4,6 +4,7 @@ requires."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,11 @@ from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.environments import jars
 from tests.runtime.jobs import EXPECTED, make_job
 from tests.support.local_spark import local_spark
+from tests.support.mariadb import mariadb
 from tests.support.orders_in_mariadb import orders_in_mariadb
 from tests.support.orders_table import orders_table
+from tests.support.postgres import postgres
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -88,6 +92,21 @@ def test_a_number_is_not_rounded_whatever_the_database_says(spark: Any, tmp_path
             ]
         finally:
             orders.execute("ALTER ROLE current_user RESET extra_float_digits")
+
+
+def test_a_read_that_is_led_to_a_standby_fails(spark: Any, tmp_path: Path) -> None:
+    """It would find fewer rows, if it lags, than were planned and are counted on the primary."""
+    store = PosixStore(tmp_path / "checkpoint")
+    with orders_table() as orders, postgres(is_replica=True) as standby:
+        orders.execute("INSERT INTO orders (note) VALUES ('x')")
+        context = SourceContext(name="orders", log=store, state=store, clock_ms=lambda: 0)
+        source = JdbcSource("orders", orders.conn_id).open(context)
+        planned = source.read(None, source.latest_offset(None)).arguments
+        anywhere = {**planned, "table": "(SELECT 1 AS id, 'x' AS note) AS orders"}
+        assert read(spark, anywhere).frame.collect() == [(1, "x")]
+        there = f"jdbc:postgresql://127.0.0.1:{standby.port}/postgres"
+        with pytest.raises(Exception, match=r"Spark was led to a standby, .* must lead to the primary of postgres"):
+            read(spark, {**anywhere, "url": there}).frame.collect()
 
 
 def test_rows_by_time_are_read_as_they_were_planned(spark: Any, tmp_path: Path) -> None:
@@ -178,6 +197,66 @@ def test_all_committed_rows_of_mariadb_and_no_others_are_read_whatever_the_serve
                 orders.execute(f"SET GLOBAL {name} = " + (f"'{value}'" if isinstance(value, str) else str(value)))
 
 
+@pytest.mark.parametrize(
+    ("setting", "value", "kind", "said"),
+    [
+        ("read_only", 1, "double", r"led to a replica.* must lead to the primary"),
+        ("max_prepared_stmt_count", 0, "float", r"max_prepared_stmt_count.* FLOAT would be rounded"),
+        ("max_prepared_stmt_count", 0, "double", None),
+    ],
+    ids=["a replica", "no statement is prepared for FLOAT", "no statement is prepared"],
+)
+def test_a_read_fails_where_mariadb_has_become_one_that_would_lose_rows_or_digits(
+    spark: Any, tmp_path: Path, setting: str, value: int, kind: str, said: str | None
+) -> None:
+    store = PosixStore(tmp_path / "checkpoint")
+    with orders_in_mariadb() as orders:
+        context = SourceContext(name="orders", log=store, state=store, clock_ms=lambda: 0)
+        orders.execute(f"ALTER TABLE orders ADD amount {kind}")
+        orders.execute("INSERT INTO orders (amount) VALUES (1234567)")
+        table = f"{orders.connection.schema}.orders"
+        source = JdbcSource(table, orders.conn_id, database="mariadb").open(context)
+        frame = read(spark, source.read(None, source.latest_offset(None)).arguments).frame.select("amount")
+        assert frame.collect() == [(1234567.0,)]
+        before = orders.execute(f"SELECT @@global.{setting}")[0][0]
+        with closing(orders.at.connect()) as root, root.cursor() as cursor:
+            cursor.execute(f"SET GLOBAL {setting} = {value}")
+            try:
+                with nullcontext() if said is None else pytest.raises(Exception, match=said):
+                    assert frame.collect() == [(1234567.0,)]
+            finally:
+                cursor.execute(f"SET GLOBAL {setting} = {before}")
+
+
+def test_a_read_that_is_led_to_a_replica_of_mariadb_fails_though_that_takes_writes(spark: Any, tmp_path: Path) -> None:
+    store = PosixStore(tmp_path / "checkpoint")
+    with ExitStack() as stack:
+        primary = stack.enter_context(mariadb(**{"log-bin": "log", "server-id": "1"}))
+        replica = stack.enter_context(mariadb(**{"server-id": "2"}))
+        cursor = stack.enter_context(closing(replica.connect())).cursor()
+        with orders_in_mariadb(primary) as orders:
+            orders.execute("INSERT INTO orders (note) VALUES ('x')")
+            context = SourceContext(name="orders", log=store, state=store, clock_ms=lambda: 0)
+            source = JdbcSource("orders", orders.conn_id, database="mariadb").open(context)
+            planned = source.read(None, source.latest_offset(None)).arguments
+            there = f"jdbc:mysql://127.0.0.1:{replica.port}/mysql?permitMysqlScheme"
+            led = {**planned, "url": there, "table": "(SELECT 1 AS id, 'x' AS note) AS orders"}
+            assert read(spark, led).frame.collect() == [(1, "x")]
+            orders.execute("RESET MASTER")  # what the server itself has begun with, the replica has
+            cursor.execute(
+                f"CHANGE MASTER TO master_host = '127.0.0.1', master_port = {primary.port}, master_user = 'root'"
+            )
+            cursor.execute("START SLAVE")
+            try:
+                wait_until(
+                    lambda: cursor.execute("SHOW GLOBAL STATUS WHERE Variable_name = 'Slaves_running' AND Value") > 0
+                )
+                with pytest.raises(Exception, match=r"led to a replica.* must lead to the primary"):
+                    read(spark, led).frame.collect()
+            finally:
+                cursor.execute("STOP SLAVE")
+
+
 @pytest.mark.parametrize(("database", "kind"), KINDS)
 def test_rows_of_a_data_interval_are_those_that_it_took_wherever_spark_is(
     spark: Any, tmp_path: Path, far_from_utc: None, database: str, kind: str
@@ -221,11 +300,14 @@ def test_values_of_mariadb_are_what_they_were(spark: Any, tmp_path: Path, far_fr
         "j": ("json", "'{}'", "{}"),
         "k": ("bit(9)", "b'100000001'", "b'100000001'"),
         "q": ("bit(1)", "b'1'", True),
-        "l": ("time(3)", "'-23:10:00.5'", "-23:10:00.500"),
+        "l": ("time(3)", "'-23:10:00.5'", "-23:10:00.500000"),
         "m": ("date", "'1000-01-01'", None),
         "n": ("mediumint unsigned", "16777215", 16777215),
         "o": ("int unsigned", "4294967295", 4294967295),
         "p": ("datetime(6)", "'2026-06-01 10:00:00.123456'", None),
+        "r": ("float", "1234567", 1234567.0),
+        "s": ("float unsigned", "16777215", 16777215.0),
+        "t": ("datetime", "'0000-00-00'", "0000-00-00 00:00:00"),
     }
     with orders_in_mariadb() as orders:
         orders.execute("DROP TABLE orders")
@@ -235,7 +317,7 @@ def test_values_of_mariadb_are_what_they_were(spark: Any, tmp_path: Path, far_fr
         orders.execute(f"SET STATEMENT sql_mode = '' FOR INSERT INTO orders VALUES (1, {values})")
         store = PosixStore(tmp_path / "checkpoint")
         context = SourceContext(name="orders", log=store, state=store, clock_ms=lambda: 0)
-        source = JdbcSource("orders", orders.conn_id, database="mariadb", texts=["f", "k", "l"]).open(context)
+        source = JdbcSource("orders", orders.conn_id, database="mariadb", texts=["f", "k", "l", "t"]).open(context)
         frame = read(spark, source.read(None, source.latest_offset(None)).arguments).frame
         row = frame.first()
         print(frame.schema.simpleString(), row)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, Self
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
@@ -211,7 +212,7 @@ class Moment:
             rows=_number(values["rows"]),
             digest=values["sum"],
             behind=_number(values.get(_BEHIND, 0)),
-            made=None if values["of"] is None else _made(*values["of"]),
+            made=None if values["of"] is None else _made(json.dumps(values["of"])),
             spans=spans,
             had=tuple(one.within(spans) for one in had),
         )
@@ -282,10 +283,12 @@ def _running(first: Any, last: Any, since: Any) -> Running:
     return Running(first=first, last=last, since=_time(since))
 
 
-def _made(name: Any, oid: Any, file: Any, *cluster: Any) -> Made:
+@lru_cache(maxsize=64)  # thousands of batches are of one table, and have this from one text
+def _made(text: str) -> Made:
+    name, oid, file, *cluster = json.loads(text)
     if type(name) is not str:
         raise TypeError("'of' names no table")
-    return Made(name=name, oid=_number(oid), file=_number(file), **told_behind(list(cluster)))
+    return Made(name=name, oid=_number(oid), file=_number(file), **told_behind(cluster))
 
 
 def _span(start: Any, end: Any) -> Piece:

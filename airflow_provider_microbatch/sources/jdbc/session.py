@@ -15,6 +15,16 @@ KEEPALIVES: Mapping[str, Any] = {"keepalives_idle": 30}
 """Of libpq: a network forgets a session that says nothing for some minutes."""
 
 _CONNECT_SECONDS = 10
+_BEGUN = (
+    # Whatever the default of the database or the user is: with 0 or less a number of floating point is rounded.
+    "SET extra_float_digits = 1; "
+    "SELECT CASE current_setting('in_hot_standby', true) WHEN 'on' THEN ('Spark was led to a standby, which may lack "
+    "rows that were planned. The connection must lead to the primary of ' || current_database())::int END"
+)
+"""What a session by which Spark reads rows begins with. It is another one than that of the plan, and may be led to
+another server: on a standby that lags, rows of the plan would be missing, all of which are there for who counts them on
+the primary. A balancer that leads statements leads the question where it leads the query: it may take one by
+``pg_is_in_recovery()``, which is volatile, to the primary."""
 _OF_TLS = ("sslmode", "sslrootcert", "sslcert", "sslkey")
 
 
@@ -42,8 +52,7 @@ def access(connection: Connection, *, table: str) -> Access:
     return Access(
         url=f"jdbc:postgresql://{connection.host}:{connection.port or 5432}/{connection.schema or ''}",
         driver="org.postgresql.Driver",
-        # Whatever the default of the database or the user is: with 0 or less a number of floating point is rounded.
-        options={"sessionInitStatement": "SET extra_float_digits = 1", **tls(connection)},
+        options={"sessionInitStatement": _BEGUN, **tls(connection)},
         table=quoted(table),
     )
 

@@ -1,8 +1,9 @@
 """The rows of a table that lanes have taken, by time: no lane reads rows that another lane took.
 
-One entry has both: up to where the live lane has planned, and the batch of each data interval. It is changed only by
-compare-and-put, and who changes it has looked at the table after it had read the entry: so of two lanes that want the
-same rows one is first, the other looks again, and each entry saw all rows that those before it saw.
+One entry has both: up to where the live lane has planned, and the batch of each data interval; the older ones of these
+it names only (:mod:`~airflow_provider_microbatch.sources.jdbc.packed`). It is changed only by compare-and-put, and who
+changes it has looked at the table after it had read the entry: so of two lanes that want the same rows one is first,
+the other looks again, and each entry saw all rows that those before it saw.
 
 The live lane claims what it plans before its offset entry is there. A claim that no entry follows, since the planner
 died, stays the live lane's, which plans it again; unless a user sets its position elsewhere.
@@ -13,13 +14,25 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceError
 from airflow_provider_microbatch.sources.jdbc.moment import Had, Made, Moment, micros
+from airflow_provider_microbatch.sources.jdbc.packed import (
+    MALFORMED,
+    MOST_NEWEST,
+    Intervals,
+    Packed,
+    intervals_of,
+    values_of,
+)
 from airflow_provider_microbatch.stores import Store
 
 _ENTRY = "taken"
+_INTERVALS, _PACKED, _NEWEST = "intervals", "packed", "newest"
+"""Where some are packed the newest have another name than all had before: a version that knows of no packed ones would
+take them for all, and read rows twice; so it says that the entry is torn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,11 +41,13 @@ class Found:
 
     :param live: what the live lane has planned. A position that a user has set begins another one.
     :param intervals: the batch of each data interval, by lane, in the order in which they were planned.
+    :param packed: what has the first of these, in order.
     """
 
     version: str | None = None
     live: tuple[Had, ...] = ()
-    intervals: tuple[tuple[str, Moment], ...] = ()
+    intervals: Intervals = ()
+    packed: tuple[Packed, ...] = ()
 
     def of(self, lane: str) -> Moment | None:
         """The batch of a data interval; None if it is not planned."""
@@ -82,20 +97,20 @@ class Taken:
     def find(self) -> Found:
         """Writes nothing.
 
-        :raises CorruptEntryError: if the entry is torn.
+        :raises CorruptEntryError: if the entry, or one that it names, is torn.
         """
         entry = self._state.get_versioned(_ENTRY)
         if entry is None:
             return Found()
         try:
-            values: Any = json.loads(entry.data)
-            live = tuple(Had(after=_moment(after), end=_moment(end)) for after, end in values["live"])
-            intervals = tuple((str(lane), _moment(end, of_interval=True)) for lane, end in values["intervals"])
-        except (ValueError, TypeError, OverflowError, KeyError, RecursionError) as error:
+            live, newest, digests = _parsed(entry.data)
+            packed = tuple(Packed.of(digest, self._state) for digest in digests)
+        except MALFORMED as error:
             raise CorruptEntryError(
                 f"{self._state.location}/{_ENTRY} is torn: {error}. Restore it from a backup of the checkpoint."
             ) from error
-        return Found(version=entry.version, live=live, intervals=intervals)
+        before = tuple(one for some in packed for one in some.intervals())
+        return Found(version=entry.version, live=live, intervals=before + newest, packed=packed)
 
     def claim(self, found: Found, begin: Moment, end: Moment, *, log: Log) -> bool:
         """Claim for the live lane what it is about to plan. False if another lane has taken something since ``found``:
@@ -115,19 +130,35 @@ class Taken:
         return self._put(replace(found, intervals=(*found.intervals, (lane, end))))
 
     def _put(self, found: Found) -> bool:
-        values = {
-            "live": [[one.after.values(), one.end.values()] for one in found.live],
-            "intervals": [[lane, one.values()] for lane, one in found.intervals],
-        }
+        packed = found.packed
+        newest = found.intervals[sum(len(some.intervals()) for some in packed) :]
+        if len(newest) >= MOST_NEWEST:
+            # Before the entry that names it: no reader looks for what is not there.
+            packed, newest = (*packed, Packed.put(newest, self._state)), ()
+        values: dict[str, Any] = {"live": [[one.after.values(), one.end.values()] for one in found.live]}
+        if packed:
+            values |= {_PACKED: [some.digest for some in packed], _NEWEST: values_of(newest)}
+        else:
+            values[_INTERVALS] = values_of(newest)
         data = json.dumps(values, separators=(",", ":")).encode()
         if found.version is None:
             return self._state.put_if_absent(_ENTRY, data)
         return self._state.compare_and_put(_ENTRY, data, version=found.version) is not None
 
 
-def _moment(values: Any, *, of_interval: bool = False) -> Moment:
+@lru_cache(maxsize=4)  # a plan looks several times, and a sensor again and again
+def _parsed(data: bytes) -> tuple[tuple[Had, ...], Intervals, tuple[Any, ...]]:
+    """What the entry has: the live lane's, the newest of data intervals, and what names the others."""
+    values: Any = json.loads(data)
+    live = tuple(Had(after=_moment(after), end=_moment(end)) for after, end in values["live"])
+    if _PACKED not in values:
+        return live, intervals_of(values[_INTERVALS]), ()
+    return live, intervals_of(values[_NEWEST]), tuple(values[_PACKED])
+
+
+def _moment(values: Any) -> Moment:
     found = Moment.of_values(values)
-    if bool(found.spans) != of_interval:
+    if found.spans:
         raise ValueError(f"{values!s:.100} is not where a lane has come to")
     return found
 

@@ -20,6 +20,8 @@ _TYPE = "mysql"  # Airflow's type of connections to MariaDB too
 _SSL = "ssl"
 _ALL_ROWS = "sql_select_limit = 18446744073709551615"
 _NO_RIGHT = 1227  # MariaDB's number of the error
+_ELSEWHERE = "variable_name IN ('Slaves_running', 'wsrep_cluster_size')"
+"""What of the server's status tells that rows are committed on another one."""
 
 
 def quoted(name: str) -> str:
@@ -48,7 +50,10 @@ def access(connection: Connection, *, table: str) -> Access:
         "yearIsDateType": "false",
         # Whatever the server's default is: rows that nobody has committed are no rows, and a query is not cut.
         "transactionIsolation": "REPEATABLE-READ",
-        "sessionInitStatement": f"SET SESSION {_ALL_ROWS}",
+        "sessionVariables": _ALL_ROWS,
+        # As a text a FLOAT has six digits: 1234567 would be 1234570.
+        "useServerPrepStmts": "true",
+        "sessionInitStatement": _checked(table),
         **({} if ca is None else {"sslMode": "verify-full", "serverSslCert": ca}),
     }
     # Spark knows how MariaDB quotes names by this scheme only. By jdbc:mariadb: it would quote them as the standard
@@ -59,6 +64,26 @@ def access(connection: Connection, *, table: str) -> Access:
         driver="org.mariadb.jdbc.Driver",
         options=options,
         table=quoted(table),
+    )
+
+
+def _checked(table: str) -> str:
+    """What a session by which Spark reads rows begins with. It is another one than that of the plan, and may be led to
+    another server: on a replica that lags, rows of the plan would be missing, all of which are there for who counts
+    them on the primary. And where the server prepares no further statement, the driver has it write texts, without a
+    word."""
+    *database, bare = (f"_utf8mb4 x'{part.encode().hex()}'" for part in table.split("."))
+    status = "FROM information_schema.global_status WHERE"
+    return (
+        "BEGIN NOT ATOMIC "
+        f"IF @@global.read_only OR EXISTS (SELECT 1 {status} {_ELSEWHERE} AND variable_value > 0) THEN "
+        "SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'Spark was led to a replica, a read_only server or a node of a "
+        "Galera cluster, which may lack rows that were planned. The connection must lead to the primary.'; END IF; "
+        "IF EXISTS (SELECT 1 FROM information_schema.columns WHERE data_type = 'float' AND table_schema = "
+        f"{database[0] if database else 'database()'} AND table_name = {bare}) AND @@global.max_prepared_stmt_count <= "
+        f"(SELECT variable_value + 0 {status} variable_name = 'Prepared_stmt_count') THEN "
+        "SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'The server prepares no further statement "
+        "(max_prepared_stmt_count), and values of FLOAT would be rounded to six digits.'; END IF; END"
     )
 
 
@@ -167,8 +192,7 @@ def _check_knows_what_runs(session: Session, connection: Connection) -> None:
         raise SourceError(
             f"{connection.host} is no MariaDB, but MySQL or another ({version}), which this version does not read."
         )
-    asked = "SHOW GLOBAL STATUS WHERE Variable_name IN ('Slaves_running', 'wsrep_cluster_size')"
-    found = {name.lower(): int(value) for name, value in session.rows(asked)}
+    found = {name.lower(): int(value) for name, value in session.rows(f"SHOW GLOBAL STATUS WHERE {_ELSEWHERE}")}
     if is_read_only or found.get("slaves_running", 0):
         raise SourceError(
             f"{connection.host} is a replica, or read_only: it does not know what runs on the primary. Connection "
