@@ -307,4 +307,20 @@ MUTATIONS = [
         new="        if False:\n            # The number",
         tests=(DATABASE,),
     ),
+    Mutation(
+        name="a transaction that is newer than all that have ended is not waited for by its number",
+        why="its row is given up while it runs, and is in no batch",
+        file="sources/jdbc/relation.py",
+        old='self._row("SELECT pg_current_xact_id()::text::bigint")',
+        new='self._row(f"SELECT {NEXT}")',
+        tests=(JDBC,),
+    ),
+    Mutation(
+        name="a transaction that is newer than all that have ended is not waited for beyond the window",
+        why="old rows that it loads while the first batch is planned are in no batch",
+        file="sources/jdbc/by_time.py",
+        old=", *table.newest(end, new))",
+        new=")",
+        tests=(BY_TIME,),
+    ),
 ]

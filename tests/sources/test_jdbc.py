@@ -76,6 +76,23 @@ def test_a_gap_is_waited_for_as_long_as_a_transaction_of_then_runs(opened: Any, 
     assert Place.of(end).gaps == ()
 
 
+def test_a_gap_is_waited_for_as_long_as_the_newest_transaction_of_all_runs(opened: Any, orders: OrdersTable) -> None:
+    """Of those that had ended none was as new, so that no snapshot named it."""
+    source = opened(late_seconds=0.001)
+    with orders.connect() as older, orders.connect() as slow:
+        older.execute("SELECT pg_current_xact_id()")
+        slow.execute(INSERT)
+        older.execute(INSERT)
+        older.commit()
+        first = source.latest_offset(None)
+        orders.execute(INSERT)
+        second = source.latest_offset(first)
+    assert source.has_new(second)
+    third = source.latest_offset(second)
+    batches = [ids(orders, source, *range) for range in ((None, first), (first, second), (second, third))]
+    assert batches == [[2], [3], [1]]
+
+
 def test_a_number_that_was_rolled_back_is_forgotten_and_its_batch_stays_as_it_was(
     opened: Any, orders: OrdersTable
 ) -> None:

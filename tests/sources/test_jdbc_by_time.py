@@ -138,6 +138,19 @@ def test_what_ran_before_the_first_batch_is_waited_for_however_old_its_rows_are(
     assert not source.has_new(third)
 
 
+def test_the_newest_transaction_of_all_is_waited_for_however_old_its_rows_are(opened: Any, orders: OrdersTable) -> None:
+    """Of those that had ended none was as new, so that no snapshot named it."""
+    source, hours = opened(late_seconds=60), "clock_timestamp() - interval '{} hours'"
+    orders.execute(f"INSERT INTO orders (updated_at) VALUES ({hours.format(1)})")
+    with orders.connect() as loader:
+        loader.execute(f"INSERT INTO orders (updated_at) VALUES ({hours.format(3)})")
+        first = source.latest_offset(None)
+        loader.execute(f"INSERT INTO orders (updated_at) VALUES ({hours.format(2)})")
+    assert source.has_new(first)
+    second = source.latest_offset(first)
+    assert (ids(orders, source, None, first), ids(orders, source, first, second)) == ([1], [2, 3])
+
+
 def test_a_frozen_row_with_the_number_of_a_transaction_that_runs_does_not_end_it(orders: OrdersTable) -> None:
     """Ids come again after four billion: the row is one of an earlier epoch."""
     with orders.connect() as slow, orders.connect() as session:

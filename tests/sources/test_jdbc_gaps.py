@@ -109,6 +109,27 @@ def test_beyond_the_gaps_that_are_listed_a_number_is_waited_for_as_long(
         source.read(position, end)
 
 
+def test_beyond_the_gaps_that_are_listed_the_newest_transaction_of_all_is_waited_for(
+    opened: Any, orders: OrdersTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opened_module, "MOST_GAPS", 3)
+    source, position = opened(late_seconds=0.001), None
+    insert = "INSERT INTO orders (id) SELECT 10 * n FROM generate_series({}, {}) AS n"
+    for first, last, late in ((1, 5, 15), (7, 8, 75)):  # by the plan that lists no more, and by one with marks
+        with orders.connect() as older, orders.connect() as slow:
+            older.execute("SELECT pg_current_xact_id()")
+            slow.execute("INSERT INTO orders (id) VALUES (%s)", [late])
+            older.execute(insert.format(first, last))
+            older.commit()
+            position = source.latest_offset(position)
+            assert Place.of(position).sparse is not None
+            orders.execute(insert.format(last + 1, last + 1))
+            position = source.latest_offset(position)
+        end = source.latest_offset(position)
+        assert ids(orders, source, position, end) == [late]
+        position = end
+
+
 def test_beyond_the_gaps_that_are_listed_what_ends_while_a_batch_is_planned_is_read_once(
     opened: Any, orders: OrdersTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

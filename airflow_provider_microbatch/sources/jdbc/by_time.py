@@ -121,7 +121,8 @@ class OpenTimedTable(OpenTimed[TimedTable]):
         # Before the first batch nothing of theirs is read, however old it is.
         new = FIRST if begin.time is None else table.earlier(begin.time, self._source.late_seconds)
         rows, digest = table.rows(ranges.between(begin, end, replayed=False))
-        return replace(end, running=self._running(table, end, begin, new), rows=rows, digest=digest)
+        running = (*self._running(table, end, begin, new), *table.newest(end, new))
+        return replace(end, running=running, rows=rows, digest=digest)
 
     def _running(self, table: TimedTable, end: Moment, start: Moment, since: str) -> tuple[Running, ...]:
         """The result of :meth:`TimedTable.running`.

@@ -33,9 +33,11 @@ class Numbers(Protocol):
     def identity(self) -> Table:
         """The identity of the table."""
 
-    def moment(self) -> tuple[int, int, int]:
-        """The time, milliseconds since the epoch; the first transaction that runs; and the first one that had not
-        begun. A transaction that may still commit a number that is missing now lies before the last one."""
+    def moment(self) -> tuple[int, int]:
+        """The time, milliseconds since the epoch; and the first transaction that runs."""
+
+    def bound(self) -> int:
+        """What every transaction lies before that had begun: one that may still commit a number that is missing now."""
 
     def any_after(self, number: int) -> bool:
         """Whether there is a row behind ``number``."""
@@ -162,7 +164,7 @@ class OpenNumbered(OpenTable, Generic[N]):
     def _planned(self, table: N, begin: Place, most: int | None) -> Place | None:
         """Return the end of the next range; None if there is nothing. An end with more than :data:`MOST_GAPS` gaps may
         lack further ones, and has no number of rows."""
-        now_ms, xmin, xmax = table.moment()
+        now_ms, xmin = table.moment()
         filled = table.filled([(gap.first, gap.last) for gap in begin.gaps])
         number = table.last(begin.number, most)
         if not filled and number == begin.number:
@@ -180,7 +182,8 @@ class OpenNumbered(OpenTable, Generic[N]):
             gaps += [] if over else left
         if number > begin.number:
             missing = table.missing(begin.number + 1, number, most=MOST_GAPS + 1)
-            gaps += [Gap(first=one, last=other, seen_ms=now_ms, xmax=xmax) for one, other in missing]
+            bound = table.bound() if missing else 0
+            gaps += [Gap(first=one, last=other, seen_ms=now_ms, xmax=bound) for one, other in missing]
         end = Place(number=number, gaps=tuple(gaps), late=tuple(late), table=table.identity())
         return end if len(gaps) > MOST_GAPS else replace(end, rows=table.count(end.spans(begin.number)))
 

@@ -19,8 +19,8 @@ class Gap:
     :param first: the first of the numbers.
     :param last: the last of the numbers.
     :param seen_ms: when they were first missed, by the database's clock; milliseconds since the epoch.
-    :param xmax: the first transaction id that was not assigned then: a transaction that may still commit one of the
-        numbers has a lower id.
+    :param xmax: an id above all transactions that had one then: one that may still commit one of the numbers has a
+        lower id. Older versions wrote the snapshot's own ``xmax``, which is lower than the newest that ran.
     """
 
     first: int

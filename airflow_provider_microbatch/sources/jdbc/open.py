@@ -46,13 +46,13 @@ class OpenJdbcSource(OpenNumbered[Snapshot]):
 
     def _unlisted(self, table: Snapshot, begin: Place, end: Place) -> Place:
         """Return the end of the same range in the sparse form, since its gaps are too many to be listed."""
-        now_ms, _, xmax = table.moment()
-        mark = Mark(first=end.gaps[0].first, seen_ms=now_ms, xmax=xmax)
+        now_ms, _ = table.moment()
+        mark = Mark(first=end.gaps[0].first, seen_ms=now_ms, xmax=table.bound())
         return self._by_transactions(table, begin, replace(end, gaps=()), since=mark.first, marks=[mark])
 
     def _by_marks(self, table: Snapshot, begin: Place, most: int | None) -> Place | None:
         """Return the end of the next range, where transactions tell which rows were read; None if there is nothing."""
-        now_ms, xmin, xmax = table.moment()
+        now_ms, xmin = table.moment()
         marks = [] if begin.sparse is None else list(begin.sparse.marks)
         number = table.last(begin.number, most)
         if number == begin.number and not table.any(self._late(begin)):
@@ -63,7 +63,7 @@ class OpenJdbcSource(OpenNumbered[Snapshot]):
         while marks and marks[0].xmax <= xmin and now_ms - marks[0].seen_ms >= wait_ms:
             del marks[0]
         if number > begin.number:
-            marks.append(Mark(first=begin.number + 1, seen_ms=now_ms, xmax=xmax))
+            marks.append(Mark(first=begin.number + 1, seen_ms=now_ms, xmax=table.bound()))
         return self._by_transactions(table, begin, Place(number=number), since=since, marks=marks)
 
     def _by_transactions(

@@ -62,14 +62,13 @@ class Snapshot(Relation):
         file, by = None if sequence is None else int(sequence), self._bare_column
         return Table(name=name, oid=int(oid), sequence=file, cluster=self._cluster, by=by, numbers=numbers)
 
-    def moment(self) -> tuple[int, int, int]:
-        """The time, milliseconds since the epoch; the lowest id of a running transaction; and the first id that was not
-        assigned."""
-        now_ms, xmin, xmax = self._row(
-            "SELECT (1000 * extract(epoch FROM clock_timestamp()))::bigint, pg_snapshot_xmin(s)::text, "
-            "pg_snapshot_xmax(s)::text FROM pg_current_snapshot() AS s"
+    def moment(self) -> tuple[int, int]:
+        """The time, milliseconds since the epoch; and the lowest id of a running transaction."""
+        now_ms, xmin = self._row(
+            "SELECT (1000 * extract(epoch FROM clock_timestamp()))::bigint, "
+            "pg_snapshot_xmin(pg_current_snapshot())::text"
         )
-        return int(now_ms), int(xmin), int(xmax)
+        return int(now_ms), int(xmin)
 
     def any_after(self, number: int) -> bool:
         """Whether there is a row behind ``number``."""

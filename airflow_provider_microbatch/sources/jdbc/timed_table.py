@@ -211,9 +211,10 @@ class TimedTable(Relation):
         return [text for _, text in rows[:-1]]
 
     def running(self, end: Moment, start: Moment, since: str) -> list[Running]:
-        """Transactions that may still commit rows before ``end``: those that ran, or began since, and are not visible.
+        """Transactions below the first id of which no row is visible that may still commit rows before ``end``: those
+        that ran, or began since, and are not visible.
 
-        :param end: a moment with the first id that was not assigned.
+        :param end: a moment with that id.
         :param start: the previous moment, whose own running transactions remain awaited.
         :param since: the timestamp from which rows of the other transactions are looked for.
         """
@@ -227,3 +228,13 @@ class TimedTable(Relation):
             else:
                 found.append(Running(first=one, last=one, since=begin))
         return found
+
+    def newest(self, end: Moment, since: str) -> list[Running]:
+        """Transactions from that id on which had ids when the snapshot was taken. Whatever they have become: it has no
+        row of theirs, and without them on record those that lie before the window would not be looked for.
+
+        :param end: see :meth:`running`.
+        :param since: likewise.
+        """
+        below, bound = end.below or 0, self.bound()
+        return [Running(first=below, last=bound - 1, since=since)] if below < bound else []

@@ -11,10 +11,11 @@ RECYCLED = 2**31
 """So many ids after a plan, its rows' numbers may be those of other transactions: rows keep the last 32 bits."""
 
 NEXT = "(SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint)"
-"""The first id that was not assigned."""
+"""The first id of which no row is visible."""
 
 TRANSACTION = f"({NEXT} - (({NEXT} - xmin::text::bigint) & 4294967295))"
-"""A row's transaction with its epoch, which the row does not store: the newest assigned id with the row's number."""
+"""A row's transaction with its epoch, which the row does not store: of the ids below :data:`NEXT` the newest one with
+the row's number."""
 
 _TABLES = ("r", "p")  # plain tables, and partitioned ones; a view's rows have no transaction
 
@@ -31,9 +32,9 @@ _ENDED = (
 
 
 def running_now(opened: Any) -> tuple[int, list[int]]:
-    """Return the first id that was not assigned, and the lower ids that run. These include subtransactions, which a
-    snapshot does not name although rows have their ids. Called before a snapshot is taken, so that no transaction that
-    runs then is missed.
+    """Return the first id of which no row is visible, and the lower ids that run. These include subtransactions, which
+    a snapshot does not name although rows have their ids. Called before a snapshot is taken, so that no transaction
+    that runs then is missed.
 
     :param opened: a session that is in no transaction.
     """
@@ -67,7 +68,7 @@ def unseen(opened: Any, ran: tuple[int, list[int]], below: int, *, rows: str) ->
 
     :param opened: a session in its snapshot.
     :param ran: the result of :func:`running_now`.
-    :param below: the first id that was not assigned when the snapshot was taken.
+    :param below: the first id of which no row is visible in the snapshot.
     :param rows: the statement's ``FROM`` and ``WHERE`` that find their rows.
     """
     first_unknown, before = ran
@@ -85,7 +86,7 @@ def unseen(opened: Any, ran: tuple[int, list[int]], below: int, *, rows: str) ->
 def seen(below: int, running: Iterable[tuple[int, int]]) -> str:
     """An SQL condition for the rows that were visible.
 
-    :param below: the first id that was not assigned then.
+    :param below: the first id of which no row was visible then.
     :param running: first and last of the ids that ran.
     """
     # A constant that supports binary search: there may be thousands of spans, and each row is looked up.
