@@ -323,4 +323,20 @@ MUTATIONS = [
         new=")",
         tests=(BY_TIME,),
     ),
+    Mutation(
+        name="what a sequence has yet to give is waited for as if it had been taken",
+        why="behind one row with a number by hand all others are in no batch",
+        file="sources/jdbc/offset.py",
+        old="        last = gap.last if given is None else min(given, gap.last)\n",
+        new="        last = gap.last\n",
+        tests=(JDBC, GAPS),
+    ),
+    Mutation(
+        name="a number that was missed before its sequence gave it is waited for for ever",
+        why="numbers that are rolled back stay in the position, which grows",
+        file="sources/jdbc/offset.py",
+        old=" if gap.xmax == NOT_TAKEN else taken)",
+        new=" if gap.seen_ms == now_ms else taken)",
+        tests=(JDBC, GAPS),
+    ),
 ]

@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,34 @@ def test_a_gap_is_waited_for_as_long_as_the_newest_transaction_of_all_runs(opene
     third = source.latest_offset(second)
     batches = [ids(orders, source, *range) for range in ((None, first), (first, second), (second, third))]
     assert batches == [[2], [3], [1]]
+
+
+def test_a_row_ahead_of_the_sequence_gives_up_no_number_that_the_sequence_gives_later(
+    opened: Any, orders: OrdersTable
+) -> None:
+    source = opened(late_seconds=0.001)
+    orders.execute("INSERT INTO orders (id) VALUES (nextval('orders_id_seq')), (1000)")
+    ends = [None, source.latest_offset(None)]
+    orders.execute("INSERT INTO orders (id) VALUES (1001)")
+    ends.append(source.latest_offset(ends[-1]))
+    with orders.connect() as slow:
+        slow.execute(INSERT)  # which nobody had taken when it was missed
+        for _ in range(2):
+            orders.execute(INSERT)
+            ends.append(source.latest_offset(ends[-1]))
+    assert source.has_new(ends[-1])
+    ends.append(source.latest_offset(ends[-1]))
+    batches = [ids(orders, source, *range) for range in pairwise(ends)]
+    assert batches == [[1, 1000], [1001], [3], [4], [2]]
+    with orders.connect() as session:
+        session.execute(INSERT)
+        session.rollback()
+    for _ in range(2):
+        orders.execute(INSERT)
+        ends.append(source.latest_offset(ends[-1]))
+    assert [(gap.first, gap.last) for gap in Place.of(ends[-1]).gaps] == [(8, 999)]
+    orders.execute("INSERT INTO orders VALUES (5, 'by hand')")
+    assert not source.has_new(ends[-1]), "of what the sequence gave a number is waited for as ever"
 
 
 def test_a_number_that_was_rolled_back_is_forgotten_and_its_batch_stays_as_it_was(

@@ -11,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources import UNLIMITED, Figures, ReadLimit, digest_of_range
-from airflow_provider_microbatch.sources.jdbc.offset import Gap, Place, Table
+from airflow_provider_microbatch.sources.jdbc.offset import NOT_TAKEN, Gap, Place, Table, as_taken
 from airflow_provider_microbatch.sources.jdbc.opened import LAG_SECONDS, MOST_COUNTED, OpenTable
 from airflow_provider_microbatch.sources.pieces import without
 
@@ -169,7 +169,7 @@ class OpenNumbered(OpenTable, Generic[N]):
         number = table.last(begin.number, most)
         if not filled and number == begin.number:
             return None
-        gaps: list[Gap] = []
+        waited: list[Gap] = []
         late: list[tuple[int, int]] = []
         for gap in begin.gaps:
             if (gap.first, gap.last) not in filled:
@@ -177,13 +177,19 @@ class OpenNumbered(OpenTable, Generic[N]):
             else:
                 left = [replace(gap, first=one, last=other) for one, other in table.missing(gap.first, gap.last)]
                 late += _between(gap.first, gap.last, left)
-            # Every transaction that took one of the numbers has ended, and no other will get one of them.
-            over = gap.xmax <= xmin and now_ms - gap.seen_ms >= 1000 * self._source.late_seconds
-            gaps += [] if over else left
+            waited += left
         if number > begin.number:
             missing = table.missing(begin.number + 1, number, most=MOST_GAPS + 1)
-            bound = table.bound() if missing else 0
-            gaps += [Gap(first=one, last=other, seen_ms=now_ms, xmax=bound) for one, other in missing]
+            waited += [Gap(first=one, last=other, seen_ms=now_ms, xmax=NOT_TAKEN) for one, other in missing]
+        given = table.given() if waited else None
+        bound = table.bound() if any(gap.xmax == NOT_TAKEN for gap in waited) else 0
+        wait_ms = 1000 * self._source.late_seconds
+        gaps = [
+            gap
+            for gap in as_taken(waited, given=given, now_ms=now_ms, bound=bound)
+            # Else every transaction that took one of the numbers has ended, and no other will get one of them.
+            if gap.xmax > xmin or now_ms - gap.seen_ms < wait_ms
+        ]
         end = Place(number=number, gaps=tuple(gaps), late=tuple(late), table=table.identity())
         return end if len(gaps) > MOST_GAPS else replace(end, rows=table.count(end.spans(begin.number)))
 

@@ -14,7 +14,7 @@ from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources import digest_of_range
 from airflow_provider_microbatch.sources.jdbc.access import Access
 from airflow_provider_microbatch.sources.jdbc.numbered import MOST_GAPS, OpenNumbered
-from airflow_provider_microbatch.sources.jdbc.offset import Place, Table
+from airflow_provider_microbatch.sources.jdbc.offset import NOT_TAKEN, Gap, Place, Table, as_taken
 from airflow_provider_microbatch.sources.jdbc.opened import MOST_COUNTED
 from airflow_provider_microbatch.sources.jdbc.relation import WRITTEN_BY
 from airflow_provider_microbatch.sources.jdbc.session import access, quoted_column
@@ -47,8 +47,9 @@ class OpenJdbcSource(OpenNumbered[Snapshot]):
     def _unlisted(self, table: Snapshot, begin: Place, end: Place) -> Place:
         """Return the end of the same range in the sparse form, since its gaps are too many to be listed."""
         now_ms, _ = table.moment()
-        mark = Mark(first=end.gaps[0].first, seen_ms=now_ms, xmax=table.bound())
-        return self._by_transactions(table, begin, replace(end, gaps=()), since=mark.first, marks=[mark])
+        first = end.gaps[0].first
+        marks = _marks(table, [Gap(first=first, last=end.number, seen_ms=now_ms, xmax=NOT_TAKEN)], now_ms)
+        return self._by_transactions(table, begin, replace(end, gaps=()), since=first, marks=marks)
 
     def _by_marks(self, table: Snapshot, begin: Place, most: int | None) -> Place | None:
         """Return the end of the next range, where transactions tell which rows were read; None if there is nothing."""
@@ -58,12 +59,18 @@ class OpenJdbcSource(OpenNumbered[Snapshot]):
         if number == begin.number and not table.any(self._late(begin)):
             return None
         since = marks[0].first if marks else begin.number + 1
+        ends = [*(mark.first - 1 for mark in marks[1:]), begin.number]
+        waited = [
+            Gap(first=mark.first, last=last, seen_ms=mark.seen_ms, xmax=mark.xmax)
+            for mark, last in zip(marks, ends, strict=False)
+        ]
+        if number > begin.number:
+            waited.append(Gap(first=begin.number + 1, last=number, seen_ms=now_ms, xmax=NOT_TAKEN))
+        marks = _marks(table, waited, now_ms)
         wait_ms = 1000 * self._source.late_seconds
         # Only marks at the front are removed: a mark tells where its numbers begin, and the next mark where they end.
         while marks and marks[0].xmax <= xmin and now_ms - marks[0].seen_ms >= wait_ms:
             del marks[0]
-        if number > begin.number:
-            marks.append(Mark(first=begin.number + 1, seen_ms=now_ms, xmax=table.bound()))
         return self._by_transactions(table, begin, Place(number=number), since=since, marks=marks)
 
     def _by_transactions(
@@ -149,3 +156,9 @@ class OpenJdbcSource(OpenNumbered[Snapshot]):
         opened = snapshot(connection, table=source.table, column=source.column or "", plans=plans, seconds=seconds)
         with self._named(), opened as table:
             yield table
+
+
+def _marks(table: Snapshot, waited: Sequence[Gap], now_ms: int) -> list[Mark]:
+    """Marks for numbers that are waited for, and lie behind one another without a space."""
+    gaps = as_taken(waited, given=table.given(), now_ms=now_ms, bound=table.bound())
+    return [Mark(first=gap.first, seen_ms=gap.seen_ms, xmax=gap.xmax) for gap in gaps]
