@@ -339,4 +339,20 @@ MUTATIONS = [
         new=" if gap.seen_ms == now_ms else taken)",
         tests=(JDBC, GAPS),
     ),
+    Mutation(
+        name="each plan asks for every transaction that is younger than the oldest",
+        why="beside a load of hours a plan takes minutes",
+        file="sources/jdbc/transactions.py",
+        old="least(%s::bigint, (SELECT",
+        new="least(0 * %s::bigint, (SELECT",
+        tests=(DATABASE,),
+    ),
+    Mutation(
+        name="an id that a server gives again after a failover has ended",
+        why="rows of its transaction are taken for read, and are lost",
+        file="sources/jdbc/transactions.py",
+        old=" WHERE NOT ran @> x::text::bigint)",
+        new=" WHERE false)",
+        tests=(DATABASE,),
+    ),
 ]

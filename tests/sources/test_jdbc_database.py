@@ -20,7 +20,7 @@ from airflow_provider_microbatch.execution.engine import Code, Handle
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.sources.jdbc import JdbcSource
 from airflow_provider_microbatch.sources.jdbc.moment import Moment
-from airflow_provider_microbatch.sources.jdbc.transactions import check_told
+from airflow_provider_microbatch.sources.jdbc.transactions import Ended, check_told, running_now
 from tests.execution.world import World
 from tests.sources.jdbc_world import (
     INSERT,
@@ -264,6 +264,52 @@ def test_foreign_tables_among_partitions_are_refused(orders: OrdersTable) -> Non
         orders.execute(statement)
     with orders.connect() as session, pytest.raises(SourceError, match="partitions that are foreign tables"):
         check_told(session, '"parted"')
+
+
+def test_how_long_a_writer_is_at_work_costs_the_first_plan_by_timestamp_alone(opened: Any, orders: OrdersTable) -> None:
+    """Each id is asked for that is younger than it, and once."""
+    orders.execute("CREATE SEQUENCE asked")
+    orders.execute(
+        "CREATE FUNCTION public.pg_xact_status(x xid8) RETURNS text LANGUAGE sql AS "
+        "$$ SELECT pg_catalog.pg_xact_status(x) WHERE nextval('asked') > 0 $$"
+    )
+    orders.execute(f"ALTER DATABASE {orders.connection.schema} SET search_path = public, pg_catalog")
+
+    def asked() -> int:
+        ((count,),) = orders.rows("SELECT last_value FROM asked")
+        return int(count)
+
+    by_time, by_number = opened(), opened(timestamp=None)
+    with orders.connect() as slow, orders.connect(autocommit=True) as session:
+        slow.execute(INSERT)
+        with slow.transaction():
+            slow.execute(INSERT)
+        for _ in range(200):
+            session.execute(INSERT)
+        by_number.latest_offset(by_number.latest_offset(None))
+        assert asked() == 1, "of a table whose gaps are listed nobody asks who runs"
+        ends = [by_time.latest_offset(None)]
+        before = asked()
+        assert before > 200
+        for _ in range(3):
+            orders.execute(INSERT)
+            ends.append(by_time.latest_offset(ends[-1]))
+        assert asked() - before < 50
+    last = by_time.latest_offset(ends[-1])
+    assert ids(orders, by_time, ends[-1], last) == [1, 2]
+
+
+def test_an_id_that_another_server_gives_again_is_waited_for(orders: OrdersTable) -> None:
+    """Behind a failover to a standby that lagged: as far as the server of before had come, it had ended."""
+    with orders.connect() as slow, orders.connect(autocommit=True) as session:
+        slow.execute(INSERT)
+        with slow.transaction():
+            slow.execute(INSERT)
+        orders.execute(INSERT)
+        below, ran = running_now(session, Ended())
+        assert len(ran) == 2
+        assert running_now(session, Ended(below=below)) == (below, ran)
+        assert running_now(session, Ended(below=below, running=[(ran[0], ran[1])])) == (below, ran)
 
 
 class _Rowless(InlineEngine):

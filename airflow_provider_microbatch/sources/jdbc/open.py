@@ -20,6 +20,7 @@ from airflow_provider_microbatch.sources.jdbc.relation import WRITTEN_BY
 from airflow_provider_microbatch.sources.jdbc.session import access, quoted_column
 from airflow_provider_microbatch.sources.jdbc.sparse import Mark, Sparse, joined
 from airflow_provider_microbatch.sources.jdbc.table import Snapshot, snapshot
+from airflow_provider_microbatch.sources.jdbc.transactions import Ended
 
 
 class OpenJdbcSource(OpenNumbered[Snapshot]):
@@ -29,8 +30,16 @@ class OpenJdbcSource(OpenNumbered[Snapshot]):
         return super()._is_new(table, place) or (place.sparse is not None and table.any(self._late(place)))
 
     def _next(self, table: Snapshot, begin: Place, most: int | None) -> Place | None:
-        end = self._planned(table, begin, most) if begin.sparse is None else self._by_marks(table, begin, most)
-        # Beyond the gaps that can be listed, transactions tell which rows were read.
+        if begin.sparse is not None:
+            return self._by_marks(table, begin, most)
+        end = self._planned(table, begin, most)
+        if end is None or len(end.gaps) <= MOST_GAPS:
+            return end
+        # Beyond the gaps that can be listed, transactions tell which rows were read. Which of them run is asked before
+        # the snapshot, and may take long: of a table whose gaps are listed nobody asks it.
+        table.look_again()
+        self._check_goes_on(table, begin)
+        end = self._planned(table, begin, most)
         return self._unlisted(table, begin, end) if end is not None and len(end.gaps) > MOST_GAPS else end
 
     def known_as(self, start: Offset | None, end: Offset | None) -> str | None:
@@ -152,8 +161,10 @@ class OpenJdbcSource(OpenNumbered[Snapshot]):
 
     @contextmanager
     def _snapshot(self, *, begin: Place | None = None, seconds: float | None = None) -> Iterator[Snapshot]:
-        source, connection, plans = self._source, self._connect(self._source.conn_id), begin is not None
-        opened = snapshot(connection, table=source.table, column=source.column or "", plans=plans, seconds=seconds)
+        source, connection = self._source, self._connect(self._source.conn_id)
+        known = None if begin is None else begin.sparse
+        ended = None if known is None else Ended(below=known.below, running=known.running)
+        opened = snapshot(connection, table=source.table, column=source.column or "", ended=ended, seconds=seconds)
         with self._named(), opened as table:
             yield table
 

@@ -11,7 +11,7 @@ from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources.jdbc.offset import Table
 from airflow_provider_microbatch.sources.jdbc.relation import WHOLE, Relation
 from airflow_provider_microbatch.sources.jdbc.session import connected, quoted_column
-from airflow_provider_microbatch.sources.jdbc.transactions import running_now
+from airflow_provider_microbatch.sources.jdbc.transactions import Ended, running_now
 
 _FIRST, _LAST = "microbatch_first", "microbatch_last"
 """Beside the table's own columns, which may have any plainer name."""
@@ -19,16 +19,16 @@ _FIRST, _LAST = "microbatch_first", "microbatch_last"
 
 @contextmanager
 def snapshot(
-    connection: Connection, *, table: str, column: str, plans: bool = False, seconds: float | None = None
+    connection: Connection, *, table: str, column: str, ended: Ended | None = None, seconds: float | None = None
 ) -> Iterator[Snapshot]:
     """Open the table as it is at one moment.
 
-    :param plans: also find the transactions that run.
-    :param seconds: see :func:`connected`. Not with ``plans``.
+    :param ended: what had ended before, to find the transactions that run; None if they need not be known.
+    :param seconds: see :func:`connected`. Not with ``ended``.
     :raises SourceError: if the database cannot be asked.
     """
     with connected(connection, seconds=seconds) as opened:
-        ran = running_now(opened) if plans else (0, [])
+        ran = (0, []) if ended is None else running_now(opened, ended)
         yield Snapshot(opened, table=table, column=column, ran=ran)
 
 
@@ -41,6 +41,11 @@ class Snapshot(Relation):
     def __init__(self, opened: Any, *, table: str, column: str, ran: tuple[int, list[int]] = (0, [])) -> None:
         super().__init__(opened, table=table, ran=ran)
         self._column, self._bare_column = quoted_column(column), column
+
+    def look_again(self) -> None:
+        """Be the table as it is at a later moment, of which it is known which transactions run."""
+        self._opened.rollback()
+        self._ran = running_now(self._opened, Ended())
 
     def check(self) -> None:
         """:raises SourceError: if the column does not have whole numbers."""

@@ -15,7 +15,7 @@ from airflow_provider_microbatch.sources.jdbc.moment import Had, Made, Moment, R
 from airflow_provider_microbatch.sources.jdbc.ranges_by_time import Ranges
 from airflow_provider_microbatch.sources.jdbc.relation import WHOLE, Relation
 from airflow_provider_microbatch.sources.jdbc.session import connected, quoted_column
-from airflow_provider_microbatch.sources.jdbc.transactions import TRANSACTION, running_now
+from airflow_provider_microbatch.sources.jdbc.transactions import TRANSACTION, Ended, running_now
 from airflow_provider_microbatch.sources.pieces import Piece, joined
 
 _TYPES = {1184: "timestamptz", 1114: "timestamp"}  # by their oids
@@ -29,19 +29,17 @@ def timed(
     time: str,
     key: str | None,
     zone: str,
-    plans: bool = False,
+    ended: Ended | None = None,
     seconds: float | None = None,
 ) -> Iterator[TimedTable]:
     """Open the table as it is at one moment.
 
-    :param plans: also find the transactions that run.
-    :param seconds: see :func:`~airflow_provider_microbatch.sources.jdbc.session.connected`. Not with ``plans``.
+    :param ended: what had ended before, to find the transactions that run; None if they need not be known.
+    :param seconds: see :func:`~airflow_provider_microbatch.sources.jdbc.session.connected`. Not with ``ended``.
     :raises SourceError: if the database cannot be asked.
     """
     with connected(connection, seconds=seconds) as opened:
-        ran: tuple[int, list[int]] = (0, [])
-        if plans:
-            ran = running_now(opened)
+        ran = (0, []) if ended is None else running_now(opened, ended)
         opened.execute("SET LOCAL timezone = 'UTC'")
         opened.execute("SET LOCAL datestyle = 'ISO, YMD'")
         yield TimedTable(opened, table=table, time=time, key=key, zone=zone, ran=ran)
