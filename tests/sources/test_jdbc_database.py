@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -19,6 +21,7 @@ from airflow_provider_microbatch.exceptions import SourceChangedError, SourceErr
 from airflow_provider_microbatch.execution.engine import Code, Handle
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.sources.jdbc import JdbcSource
+from airflow_provider_microbatch.sources.jdbc import session as session_module
 from airflow_provider_microbatch.sources.jdbc.moment import Moment
 from airflow_provider_microbatch.sources.jdbc.transactions import Ended, check_told, running_now
 from tests.execution.world import World
@@ -37,6 +40,8 @@ from tests.support.orders_table import OrdersTable
 from tests.support.postgres import postgres
 
 pytestmark = pytest.mark.slow  # a database is started
+
+FAR = ("CREATE FOREIGN DATA WRAPPER nothing", "CREATE SERVER far FOREIGN DATA WRAPPER nothing")
 
 
 @pytest.fixture
@@ -256,14 +261,58 @@ def test_a_standby_is_refused_until_it_is_promoted_to_a_timeline_of_its_own(open
 
 def test_foreign_tables_among_partitions_are_refused(orders: OrdersTable) -> None:
     for statement in (
-        "CREATE FOREIGN DATA WRAPPER nothing",
-        "CREATE SERVER far FOREIGN DATA WRAPPER nothing",
+        *FAR,
         "CREATE TABLE parted (id int) PARTITION BY HASH (id)",
         "CREATE FOREIGN TABLE there PARTITION OF parted FOR VALUES WITH (MODULUS 1, REMAINDER 0) SERVER far",
     ):
         orders.execute(statement)
     with orders.connect() as session, pytest.raises(SourceError, match="partitions that are foreign tables"):
         check_told(session, '"parted"')
+
+
+@pytest.mark.parametrize("by", [None, "updated_at"], ids=["number", "timestamp"])
+def test_a_plan_that_waits_for_a_table_that_is_written_anew_sees_its_rows(
+    opened: Any, orders: OrdersTable, by: str | None
+) -> None:
+    orders.execute("INSERT INTO orders (note) SELECT 'x' FROM generate_series(1, 5)")
+    source, found = opened(timestamp=by), list[str | None]()
+    plan = threading.Thread(target=lambda: found.append(source.latest_offset(None)))
+    with orders.connect() as writes:
+        writes.execute("ALTER TABLE orders ALTER note TYPE int USING 1")
+        plan.start()
+        while not orders.rows("SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):
+            assert plan.is_alive()
+            time.sleep(0.01)
+    plan.join()
+    assert source.describe(None, found[0]).rows == 5
+
+
+@pytest.mark.parametrize("by", [None, "updated_at"], ids=["number", "timestamp"])
+def test_nobody_waits_for_a_table_for_ever(
+    opened: Any, orders: OrdersTable, by: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "LOCK_SECONDS", 0.1)
+    source = opened(timestamp=by)
+    with orders.connect() as locks:
+        locks.execute("LOCK TABLE orders")
+        let_go = threading.Timer(30, locks.rollback)
+        let_go.start()
+        for look in (source.check, partial(source.has_new, None), partial(source.latest_offset, None)):
+            with pytest.raises(SourceError, match=r"'orders': PostgreSQL says: .* lock timeout"):
+                look()
+        let_go.cancel()
+
+
+@pytest.mark.parametrize("made", ["FOREIGN TABLE there (id int, updated_at timestamptz) SERVER far",
+                                  "MATERIALIZED VIEW there AS SELECT * FROM orders"])  # fmt: skip
+@pytest.mark.parametrize("by", [None, "updated_at"], ids=["number", "timestamp"])
+def test_what_is_written_elsewhere_is_refused(opened: Any, orders: OrdersTable, made: str, by: str | None) -> None:
+    for statement in (*FAR, f"CREATE {made}"):
+        orders.execute(statement)
+    source = opened("there", timestamp=by)
+    for look in (source.check, partial(source.has_new, None), partial(source.latest_offset, None)):
+        with pytest.raises(SourceError, match=r"'orders': \"there\" is no table of this server.*Read it where"):
+            look()
 
 
 def test_how_long_a_writer_is_at_work_costs_the_first_plan_by_timestamp_alone(opened: Any, orders: OrdersTable) -> None:

@@ -10,7 +10,7 @@ from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources.jdbc.offset import Table
 from airflow_provider_microbatch.sources.jdbc.relation import WHOLE, Relation
-from airflow_provider_microbatch.sources.jdbc.session import connected, quoted_column
+from airflow_provider_microbatch.sources.jdbc.session import connected, lock, quoted, quoted_column
 from airflow_provider_microbatch.sources.jdbc.transactions import Ended, running_now
 
 _FIRST, _LAST = "microbatch_first", "microbatch_last"
@@ -29,6 +29,7 @@ def snapshot(
     """
     with connected(connection, seconds=seconds) as opened:
         ran = (0, []) if ended is None else running_now(opened, ended)
+        lock(opened, quoted(table))
         yield Snapshot(opened, table=table, column=column, ran=ran)
 
 
@@ -46,6 +47,7 @@ class Snapshot(Relation):
         """Be the table as it is at a later moment, of which it is known which transactions run."""
         self._opened.rollback()
         self._ran = running_now(self._opened, Ended())
+        lock(self._opened, self._table)
 
     def check(self) -> None:
         """:raises SourceError: if the column does not have whole numbers."""

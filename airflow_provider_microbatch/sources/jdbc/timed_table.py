@@ -14,7 +14,7 @@ from airflow_provider_microbatch.sources.jdbc.intervals import ROWS
 from airflow_provider_microbatch.sources.jdbc.moment import Had, Made, Moment, Running, columns_of, micros_of
 from airflow_provider_microbatch.sources.jdbc.ranges_by_time import Ranges
 from airflow_provider_microbatch.sources.jdbc.relation import WHOLE, Relation
-from airflow_provider_microbatch.sources.jdbc.session import connected, quoted_column
+from airflow_provider_microbatch.sources.jdbc.session import connected, lock, quoted, quoted_column
 from airflow_provider_microbatch.sources.jdbc.transactions import TRANSACTION, Ended, running_now
 from airflow_provider_microbatch.sources.pieces import Piece, joined
 
@@ -40,6 +40,7 @@ def timed(
     """
     with connected(connection, seconds=seconds) as opened:
         ran = (0, []) if ended is None else running_now(opened, ended)
+        lock(opened, quoted(table))
         opened.execute("SET LOCAL timezone = 'UTC'")
         opened.execute("SET LOCAL datestyle = 'ISO, YMD'")
         yield TimedTable(opened, table=table, time=time, key=key, zone=zone, ran=ran)
