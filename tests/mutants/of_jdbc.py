@@ -371,4 +371,12 @@ MUTATIONS = [
         new='    str(f"SET LOCAL lock_timeout',
         tests=(DATABASE,),
     ),
+    Mutation(
+        name="children by inheritance have no files",
+        why="one that is written anew is read twice, or its rows are skipped",
+        file="sources/jdbc/session.py",
+        old='"JOIN kin ON i.inhparent = kin.oid) SELECT oid FROM kin)"',
+        new='"JOIN kin ON inhparent = kin.oid JOIN pg_class AS c ON c.oid = inhrelid AND relispartition) TABLE kin)"',
+        tests=(DATABASE,),
+    ),
 ]

@@ -270,6 +270,24 @@ def test_foreign_tables_among_partitions_are_refused(orders: OrdersTable) -> Non
         check_told(session, '"parted"')
 
 
+@pytest.mark.parametrize("has_gaps", [False, True])
+def test_a_child_by_inheritance_that_was_written_anew_is_not_gone_on_with(
+    opened: Any, orders: OrdersTable, has_gaps: bool
+) -> None:
+    orders.execute("CREATE TABLE child (id bigint DEFAULT nextval('orders_id_seq') PRIMARY KEY) INHERITS (orders)")
+    orders.execute("CREATE TABLE grandchild (PRIMARY KEY (id)) INHERITS (child)")
+    numbers = list(range(1, 20_000, 2) if has_gaps else range(1, 6))
+    for table, some in (("orders", numbers[:2]), ("child", numbers[2:3]), ("grandchild", numbers[3:])):
+        orders.execute(f"INSERT INTO {table} (id) SELECT unnest(%s::int[])", some)
+    source = opened(timestamp=None) if has_gaps else opened()
+    end = source.latest_offset(None)
+    assert source.describe(None, end).rows == len(numbers)
+    write_anew(orders, "grandchild")
+    for look in (source.has_new, source.latest_offset, source.lag):
+        with pytest.raises(SourceError, match=r"orders, or a partition of it, was written anew.*set-offset"):
+            look(end)
+
+
 @pytest.mark.parametrize("by", [None, "updated_at"], ids=["number", "timestamp"])
 def test_a_plan_that_waits_for_a_table_that_is_written_anew_sees_its_rows(
     opened: Any, orders: OrdersTable, by: str | None

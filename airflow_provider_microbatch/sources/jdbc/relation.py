@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources.jdbc.cluster import Cluster, cluster_now
-from airflow_provider_microbatch.sources.jdbc.session import quoted
+from airflow_provider_microbatch.sources.jdbc.session import KIN, quoted
 from airflow_provider_microbatch.sources.jdbc.transactions import NEXT, TRANSACTION, check_told, unseen
 
 WHOLE = (20, 21, 23)  # oids of int8, int2, int4
@@ -18,6 +18,10 @@ WRITTEN_BY = "ALTER TABLE that changes a type or makes it LOGGED, TRUNCATE"
 _NUMERIC = (1700, 1231)  # oids of numeric and of its array
 _SPARK_DIGITS = 38
 _MOVED = "tableoid IN (SELECT oid FROM pg_catalog.pg_class WHERE relfilenode <> oid)"
+
+
+FILES = f"(SELECT sum(p.relfilenode::bigint)::bigint FROM pg_catalog.pg_class AS p WHERE p.oid IN {KIN})"
+"""The sum of the file numbers of a table and of all whose rows are its own too."""
 
 
 class Relation:

@@ -32,6 +32,14 @@ def quoted(name: str) -> str:
     return ".".join('"' + part.replace('"', '""') + '"' for part in name.split("."))
 
 
+KIN = (
+    "(WITH RECURSIVE kin AS (SELECT %s::regclass::oid AS oid UNION SELECT i.inhrelid FROM pg_catalog.pg_inherits AS i "
+    "JOIN kin ON i.inhparent = kin.oid) SELECT oid FROM kin)"
+)
+"""The oids of a table and of all whose rows are its own too: partitions, and children by inheritance, which
+``pg_partition_tree`` does not have."""
+
+
 def quoted_column(name: str) -> str:
     """A column's name as SQL has it; a dot is part of the name."""
     return '"' + name.replace('"', '""') + '"'

@@ -9,7 +9,7 @@ from typing import Any
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources.jdbc.offset import Table
-from airflow_provider_microbatch.sources.jdbc.relation import WHOLE, Relation
+from airflow_provider_microbatch.sources.jdbc.relation import FILES, WHOLE, Relation
 from airflow_provider_microbatch.sources.jdbc.session import connected, lock, quoted, quoted_column
 from airflow_provider_microbatch.sources.jdbc.transactions import Ended, running_now
 
@@ -149,13 +149,8 @@ class Snapshot(Relation):
         return int(found[0]), str(found[1])
 
     def file(self) -> int:
-        """The sum of the file numbers of the table and its partitions."""
-        (found,) = self._row(
-            "SELECT sum(p.relfilenode::bigint)::bigint FROM pg_catalog.pg_class AS p WHERE p.oid = %s::regclass OR "
-            "p.oid IN (SELECT relid FROM pg_partition_tree(%s::regclass))",
-            self._table,
-            self._table,
-        )
+        """See :data:`FILES`."""
+        (found,) = self._row(f"SELECT {FILES}", self._table)
         return int(found)
 
     def unseen(self, first: int, last: int, below: int) -> list[int]:

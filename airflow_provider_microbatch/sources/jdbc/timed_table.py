@@ -13,7 +13,7 @@ from airflow_provider_microbatch.sources.intervals import Unread
 from airflow_provider_microbatch.sources.jdbc.intervals import ROWS
 from airflow_provider_microbatch.sources.jdbc.moment import Had, Made, Moment, Running, columns_of, micros_of
 from airflow_provider_microbatch.sources.jdbc.ranges_by_time import Ranges
-from airflow_provider_microbatch.sources.jdbc.relation import WHOLE, Relation
+from airflow_provider_microbatch.sources.jdbc.relation import FILES, WHOLE, Relation
 from airflow_provider_microbatch.sources.jdbc.session import connected, lock, quoted, quoted_column
 from airflow_provider_microbatch.sources.jdbc.transactions import TRANSACTION, Ended, running_now
 from airflow_provider_microbatch.sources.pieces import Piece, joined
@@ -143,10 +143,7 @@ class TimedTable(Relation):
 
     def identity(self) -> Made:
         """The identity of the table."""
-        name, oid, file = self._made(
-            "(SELECT sum(p.relfilenode::bigint) FROM pg_catalog.pg_class AS p WHERE p.oid = c.oid OR p.oid IN "
-            "(SELECT relid FROM pg_partition_tree(c.oid)))::bigint"
-        )
+        name, oid, file = self._made(FILES, self._table)
         by, numbers = self._by, self._numbers
         return Made(name=name, oid=int(oid), file=int(file), cluster=self._cluster, by=by, numbers=numbers)
 

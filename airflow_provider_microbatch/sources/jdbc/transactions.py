@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.sources.jdbc.session import KIN
 
 RECYCLED = 2**31
 """So many ids after a plan, its rows' numbers may be those of other transactions: rows keep the last 32 bits."""
@@ -73,9 +74,9 @@ def check_told(opened: Any, table: str) -> None:
     :raises SourceError: if they do not: those of views and of foreign tables.
     """
     found = opened.execute(
-        "SELECT c.relkind::text, EXISTS (SELECT FROM pg_partition_tree(c.oid) AS p JOIN pg_catalog.pg_class AS f "
-        "ON f.oid = p.relid WHERE f.relkind = 'f') FROM pg_catalog.pg_class AS c WHERE c.oid = %s::regclass",
-        [table],
+        "SELECT c.relkind::text, EXISTS (SELECT FROM pg_catalog.pg_class AS f WHERE f.relkind = 'f' AND f.oid IN "
+        f"{KIN}) FROM pg_catalog.pg_class AS c WHERE c.oid = %s::regclass",
+        [table, table],
     ).fetchone()
     kind, is_foreign = found or (None, False)
     if kind not in _TABLES:
