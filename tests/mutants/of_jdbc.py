@@ -379,4 +379,20 @@ MUTATIONS = [
         new='"JOIN kin ON inhparent = kin.oid JOIN pg_class AS c ON c.oid = inhrelid AND relispartition) TABLE kin)"',
         tests=(DATABASE,),
     ),
+    Mutation(
+        name="a subscriber is read as if its rows were written there",
+        why="rows that are applied late are given up while their transaction is at work at the publisher",
+        file="sources/jdbc/transactions.py",
+        old="    if name is not None:\n        raise",
+        new="    if False:\n        raise",
+        tests=(DATABASE,),
+    ),
+    Mutation(
+        name="a column of numbers is planned by without a look at its table",
+        why="a sensor fires for what its check refuses, and a plan loses rows of another server",
+        file="sources/jdbc/numbered.py",
+        old="            table.check()\n            self._check_exact(table)\n            self._check_goes_on",
+        new="            self._check_exact(table)\n            self._check_goes_on",
+        tests=(DATABASE,),
+    ),
 ]

@@ -8,6 +8,7 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.sources.jdbc import JdbcSource
 from airflow_provider_microbatch.sources.jdbc import session as session_module
 from airflow_provider_microbatch.sources.jdbc.moment import Moment
-from airflow_provider_microbatch.sources.jdbc.transactions import Ended, check_told, running_now
+from airflow_provider_microbatch.sources.jdbc.transactions import Ended, check_written_here, running_now
 from tests.execution.world import World
 from tests.sources.jdbc_world import (
     INSERT,
@@ -259,15 +260,62 @@ def test_a_standby_is_refused_until_it_is_promoted_to_a_timeline_of_its_own(open
         assert timeline == 2
 
 
-def test_foreign_tables_among_partitions_are_refused(orders: OrdersTable) -> None:
+@pytest.mark.parametrize("how", ["PARTITION OF made FOR VALUES WITH (MODULUS 1, REMAINDER 0)", "() INHERITS (made)"])
+def test_foreign_tables_among_partitions_and_children_are_refused(orders: OrdersTable, how: str) -> None:
     for statement in (
         *FAR,
-        "CREATE TABLE parted (id int) PARTITION BY HASH (id)",
-        "CREATE FOREIGN TABLE there PARTITION OF parted FOR VALUES WITH (MODULUS 1, REMAINDER 0) SERVER far",
+        f"CREATE TABLE made (id int) {'PARTITION BY HASH (id)' if 'PARTITION' in how else ''}",
+        f"CREATE FOREIGN TABLE there {how} SERVER far",
     ):
         orders.execute(statement)
-    with orders.connect() as session, pytest.raises(SourceError, match="partitions that are foreign tables"):
-        check_told(session, '"parted"')
+    with (
+        orders.connect() as session,
+        pytest.raises(SourceError, match=r"foreign tables, whose rows do not tell.*Read these where"),
+    ):
+        check_written_here(session, '"made"')
+
+
+@contextmanager
+def subscribed(orders: OrdersTable, publisher: OrdersTable) -> Iterator[None]:
+    """Have ``orders`` filled by the subscription ``copied`` to a table of another database."""
+    to = publisher.connection
+    publisher.execute("CREATE PUBLICATION all_of_it FOR TABLE orders")
+    publisher.execute("SELECT pg_create_logical_replication_slot('copied', 'pgoutput')")
+    try:
+        orders.execute(
+            f"CREATE SUBSCRIPTION copied CONNECTION 'host={to.host} port={to.port} dbname={to.schema} user={to.login}' "
+            "PUBLICATION all_of_it WITH (create_slot = false)"
+        )
+        yield
+    finally:
+        orders.execute("ALTER SUBSCRIPTION copied DISABLE")
+        orders.execute("ALTER SUBSCRIPTION copied SET (slot_name = NONE)")
+        orders.execute("DROP SUBSCRIPTION copied")
+        # Which its receiver may hold for a moment longer.
+        publisher.execute(
+            "SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots WHERE slot_name = 'copied'"
+        )
+        publisher.execute("SELECT pg_drop_replication_slot('copied')")
+
+
+@pytest.mark.parametrize("by", [None, "updated_at"], ids=["number", "timestamp"])
+def test_a_table_that_is_filled_by_logical_replication_is_refused_as_long_as_it_is(
+    opened: Any, orders: OrdersTable, by: str | None
+) -> None:
+    role = f"reader_of_{orders.connection.schema}"
+    orders.execute(f"CREATE ROLE {role} LOGIN")
+    with timed_orders() as publisher:
+        orders.execute(f"GRANT SELECT ON orders TO {role}")
+        connections.find_by(lambda _: replace(orders.connection, login=role))
+        source = opened(timestamp=by)
+        with subscribed(orders, publisher):
+            orders.execute(INSERT)
+            for look in (source.check, partial(source.has_new, None), partial(source.latest_offset, None)):
+                with pytest.raises(SourceError, match=r"'orders': .*by subscription 'copied'.* Read the table at the"):
+                    look()
+            orders.execute("ALTER SUBSCRIPTION copied DISABLE")
+            assert source.has_new(None)
+            source.check()
 
 
 @pytest.mark.parametrize("has_gaps", [False, True])

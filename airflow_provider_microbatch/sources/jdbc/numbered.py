@@ -25,7 +25,7 @@ class Numbers(Protocol):
     """The numbers of a table at one moment."""
 
     def check(self) -> None:
-        """:raises SourceError: if the column does not have whole numbers."""
+        """:raises SourceError: if the column does not have whole numbers, or the table cannot be read by them."""
 
     def inexact(self, *, texts: Sequence[str]) -> list[str]:
         """Columns that Spark cannot carry exactly."""
@@ -108,12 +108,14 @@ class OpenNumbered(OpenTable, Generic[N]):
             self._check_goes_on(table, place)
             found = self._is_new(table, place)
             if found:  # no sensor fires for what a plan refuses
+                table.check()
                 self._check_exact(table)
             return found
 
     def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
         begin = self._place(start)
         with self._snapshot(begin=begin) as table:
+            table.check()
             self._check_exact(table)
             self._check_goes_on(table, begin)
             end = self._next(table, begin, self._most(limit))

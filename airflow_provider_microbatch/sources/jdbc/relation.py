@@ -9,7 +9,13 @@ from typing import Any
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources.jdbc.cluster import Cluster, cluster_now
 from airflow_provider_microbatch.sources.jdbc.session import KIN, quoted
-from airflow_provider_microbatch.sources.jdbc.transactions import NEXT, TRANSACTION, check_told, unseen
+from airflow_provider_microbatch.sources.jdbc.transactions import (
+    NEXT,
+    TRANSACTION,
+    check_told,
+    check_written_here,
+    unseen,
+)
 
 WHOLE = (20, 21, 23)  # oids of int8, int2, int4
 WRITTEN_BY = "ALTER TABLE that changes a type or makes it LOGGED, TRUNCATE"
@@ -56,6 +62,10 @@ class Relation:
     def check_told(self) -> None:
         """See :func:`~airflow_provider_microbatch.sources.jdbc.transactions.check_told`."""
         check_told(self._opened, self._table)
+
+    def check_written_here(self) -> None:
+        """See :func:`~airflow_provider_microbatch.sources.jdbc.transactions.check_written_here`."""
+        check_written_here(self._opened, self._table)
 
     def below(self) -> int:
         """The first transaction id of which no row is visible: the highest one that has ended, plus one. Newer ones may

@@ -50,10 +50,11 @@ class Snapshot(Relation):
         lock(self._opened, self._table)
 
     def check(self) -> None:
-        """:raises SourceError: if the column does not have whole numbers."""
+        """:raises SourceError: if the column does not have whole numbers, or rows are written elsewhere."""
         (kind,), _ = self._described([self._column])
         if kind not in WHOLE:
             raise SourceError(f"column {self._column} of {self._table} is not of whole numbers")
+        self.check_written_here()
 
     def identity(self) -> Table:
         """The identity of the table. VACUUM FULL, CLUSTER, a plain TRUNCATE and ``setval`` do not change it."""

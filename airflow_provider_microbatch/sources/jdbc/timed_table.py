@@ -127,8 +127,10 @@ class TimedTable(Relation):
         return Unread(count=count, first_ms=first_ms, last_ms=last_ms, splits=ROWS) if count else None
 
     def check(self) -> None:
-        """:raises SourceError: if its rows do not tell which transaction wrote them, or may be in no order."""
+        """:raises SourceError: if its rows do not tell which transaction wrote them, may be in no order, or are written
+        elsewhere."""
         self.check_told()
+        self.check_written_here()
         (may_be_null,) = self._row(
             "SELECT EXISTS (SELECT FROM pg_catalog.pg_attribute AS a WHERE a.attrelid = %s::regclass "
             "AND a.attname = %s AND NOT a.attnotnull)",

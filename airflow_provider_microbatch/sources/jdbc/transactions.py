@@ -68,21 +68,59 @@ def running_now(opened: Any, ended: Ended) -> tuple[int, list[int]]:
 
 
 def check_told(opened: Any, table: str) -> None:
-    """Check that rows tell which transaction wrote them.
+    """Check that rows tell which transaction wrote them: those of a view do not.
 
     :param table: as SQL has it.
-    :raises SourceError: if they do not: those of views and of foreign tables.
+    :raises SourceError: if they do not.
     """
-    found = opened.execute(
-        "SELECT c.relkind::text, EXISTS (SELECT FROM pg_catalog.pg_class AS f WHERE f.relkind = 'f' AND f.oid IN "
-        f"{KIN}) FROM pg_catalog.pg_class AS c WHERE c.oid = %s::regclass",
-        [table, table],
-    ).fetchone()
-    kind, is_foreign = found or (None, False)
+    (kind,) = opened.execute(
+        "SELECT relkind::text FROM pg_catalog.pg_class WHERE oid = %s::regclass", [table]
+    ).fetchone() or (None,)
     if kind not in _TABLES:
         raise SourceError(f"{table} is no table: only a table's rows tell who wrote them")
+
+
+def check_written_here(opened: Any, table: str) -> None:
+    """Check that rows come by transactions of this server, as far as it tells. Of one elsewhere nothing tells whether
+    it is over: its rows would not be waited for as long as it is at work there.
+
+    :param table: as SQL has it.
+    :raises SourceError: if they do not.
+    """
+    (is_foreign,) = opened.execute(
+        f"SELECT EXISTS (SELECT FROM pg_catalog.pg_class WHERE relkind = 'f' AND oid IN {KIN})", [table]
+    ).fetchone()
     if is_foreign:
-        raise SourceError(f"{table} has partitions that are foreign tables, whose rows do not tell who wrote them")
+        raise SourceError(
+            f"{table} has partitions, or children, that are foreign tables, whose rows do not tell who wrote them. "
+            "Read these where they are written, and the others by their own names."
+        )
+    name = _subscription(opened, table)
+    if name is not None:
+        raise SourceError(
+            f"{table} is filled by logical replication, by subscription {name!r}: a row that is applied late would not "
+            "be waited for while its transaction is at work at the publisher. Read the table at the publisher. What is "
+            "left here of a publisher that is no more is read once the subscription is disabled (ALTER SUBSCRIPTION … "
+            "DISABLE) or dropped."
+        )
+
+
+def _subscription(opened: Any, table: str) -> str | None:
+    """The enabled subscription that fills a table, a table that it is a partition of, or one of its own; None if there
+    is none, or the role may not ask, as before PostgreSQL 14."""
+    import psycopg
+
+    try:
+        with opened.transaction():
+            found = opened.execute(
+                "SELECT s.subname FROM pg_catalog.pg_subscription_rel AS r JOIN pg_catalog.pg_subscription AS s "
+                f"ON s.oid = r.srsubid WHERE s.subenabled AND (r.srrelid IN {KIN} OR r.srrelid IN "
+                "(SELECT relid FROM pg_partition_ancestors(%s::regclass))) ORDER BY 1 LIMIT 1",
+                [table, table],
+            ).fetchone()
+    except psycopg.errors.InsufficientPrivilege:
+        return None
+    return None if found is None else str(found[0])
 
 
 def unseen(opened: Any, ran: tuple[int, list[int]], below: int, *, rows: str) -> list[int]:
