@@ -228,6 +228,15 @@ def test_gaps_by_hand_of_another_form_are_told_which_form_they_have(
         opened().check_offset(f'{{"n": 7, "gaps": {gaps}}}')
 
 
+@pytest.mark.parametrize("gaps", ["[[2, 3, 0, 0], [3, 4, 0, 0]]", "[[4, 4, 0, 0], [2, 2, 0, 0]]", "[[6, 8, 0, 0]]"])
+def test_gaps_by_hand_that_overlap_or_lie_behind_the_number_are_refused(
+    opened: Any, orders: OrdersTable, gaps: str
+) -> None:
+    orders.execute("INSERT INTO orders (id) VALUES (1), (7), (9)")
+    with pytest.raises(SourceError, match=r"no place in a table: its gaps are not in order.*up to n"):
+        opened().check_offset(f'{{"n": 7, "gaps": {gaps}}}')
+
+
 def test_rows_of_numbers_that_a_position_by_hand_still_waits_for_do_not_count_as_passed_over(
     opened: Any, orders: OrdersTable
 ) -> None:

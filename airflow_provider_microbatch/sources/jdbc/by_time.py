@@ -64,7 +64,7 @@ class OpenTimedTable(OpenTimed[TimedTable]):
         if place.time is None:
             return
         with self._timed() as table:
-            if table.any(f"{table.now} < '{place.time}'"):
+            if table.is_to_come(place.time):
                 raise SourceError(f"{offset} lies in the future of the database's clock.")
 
     def is_after(self, offset: Offset | None, other: Offset | None) -> bool | None:

@@ -111,6 +111,10 @@ class Place:
                 raise TypeError("it has something else than whole numbers")
             if any(first > last for first, last in [*((gap.first, gap.last) for gap in gaps), *late]):
                 raise ValueError("it has numbers that end before they begin")
+            # Else the row of a number in two gaps, or in one behind n, would be in a batch twice.
+            ends = [*(gap.first - 1 for gap in gaps[1:]), values["n"]]
+            if any(gap.last > end for gap, end in zip(gaps, ends, strict=False)):
+                raise ValueError("its gaps are not in order, each up to the next one at most, and the last one up to n")
         except (ValueError, TypeError, RecursionError) as error:
             raise ValueError(f"{offset:.200} is no place in a table: {error}") from error
         place = cls(number=values["n"], gaps=gaps, late=late, rows=values["rows"], table=table, by_hand=by_hand)

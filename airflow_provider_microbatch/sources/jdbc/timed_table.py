@@ -184,6 +184,11 @@ class TimedTable(Relation):
         (time,), (since,) = found
         return replace(place, time=time, since=since)
 
+    def is_to_come(self, time: str) -> bool:
+        """Whether a time lies in the future of the database's clock."""
+        (found,) = self._row(f"SELECT {self.now} < %s::{self._type}", time)
+        return bool(found)
+
     def compared(self, one: str, other: str) -> int:
         """-1, 0 or 1 if ``one`` lies before ``other``, is the same, or lies after it."""
         (found,) = self._row(
