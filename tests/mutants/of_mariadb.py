@@ -69,8 +69,8 @@ MUTATIONS = [
         name="what begins in the millisecond of a plan is not waited for in MariaDB",
         why="its row is in no batch",
         file="sources/jdbc/mariadb/table.py",
-        old="        return now_ms, self._running_since_ms, now_ms + 1\n",
-        new="        return now_ms, self._running_since_ms, now_ms\n",
+        old="        return now(self._session) + 1\n",
+        new="        return now(self._session)\n",
         tests=(TRANSACTIONS,),
     ),
     Mutation(

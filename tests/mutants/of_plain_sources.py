@@ -143,8 +143,8 @@ MUTATIONS = [
         name="a gap is given up while a transaction of then runs",
         why="a row whose transaction was open for long is lost",
         file="sources/jdbc/numbered.py",
-        old="            over = gap.xmax <= xmin and ",
-        new="            over = ",
+        old="            if gap.xmax > xmin or now_ms",
+        new="            if now_ms",
         tests=(JDBC,),
     ),
     Mutation(

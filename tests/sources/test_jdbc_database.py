@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,8 +22,9 @@ from airflow_provider_microbatch.exceptions import SourceChangedError, SourceErr
 from airflow_provider_microbatch.execution.engine import Code, Handle
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.sources.jdbc import JdbcSource
+from airflow_provider_microbatch.sources.jdbc import session as session_module
 from airflow_provider_microbatch.sources.jdbc.moment import Moment
-from airflow_provider_microbatch.sources.jdbc.transactions import check_told
+from airflow_provider_microbatch.sources.jdbc.transactions import Ended, check_written_here, running_now
 from tests.execution.world import World
 from tests.sources.jdbc_world import (
     INSERT,
@@ -37,6 +41,8 @@ from tests.support.orders_table import OrdersTable
 from tests.support.postgres import postgres
 
 pytestmark = pytest.mark.slow  # a database is started
+
+FAR = ("CREATE FOREIGN DATA WRAPPER nothing", "CREATE SERVER far FOREIGN DATA WRAPPER nothing")
 
 
 @pytest.fixture
@@ -254,16 +260,171 @@ def test_a_standby_is_refused_until_it_is_promoted_to_a_timeline_of_its_own(open
         assert timeline == 2
 
 
-def test_foreign_tables_among_partitions_are_refused(orders: OrdersTable) -> None:
+@pytest.mark.parametrize("how", ["PARTITION OF made FOR VALUES WITH (MODULUS 1, REMAINDER 0)", "() INHERITS (made)"])
+def test_foreign_tables_among_partitions_and_children_are_refused(orders: OrdersTable, how: str) -> None:
     for statement in (
-        "CREATE FOREIGN DATA WRAPPER nothing",
-        "CREATE SERVER far FOREIGN DATA WRAPPER nothing",
-        "CREATE TABLE parted (id int) PARTITION BY HASH (id)",
-        "CREATE FOREIGN TABLE there PARTITION OF parted FOR VALUES WITH (MODULUS 1, REMAINDER 0) SERVER far",
+        *FAR,
+        f"CREATE TABLE made (id int) {'PARTITION BY HASH (id)' if 'PARTITION' in how else ''}",
+        f"CREATE FOREIGN TABLE there {how} SERVER far",
     ):
         orders.execute(statement)
-    with orders.connect() as session, pytest.raises(SourceError, match="partitions that are foreign tables"):
-        check_told(session, '"parted"')
+    with (
+        orders.connect() as session,
+        pytest.raises(SourceError, match=r"foreign tables, whose rows do not tell.*Read these where"),
+    ):
+        check_written_here(session, '"made"')
+
+
+@contextmanager
+def subscribed(orders: OrdersTable, publisher: OrdersTable) -> Iterator[None]:
+    """Have ``orders`` filled by the subscription ``copied`` to a table of another database."""
+    to = publisher.connection
+    publisher.execute("CREATE PUBLICATION all_of_it FOR TABLE orders")
+    publisher.execute("SELECT pg_create_logical_replication_slot('copied', 'pgoutput')")
+    try:
+        orders.execute(
+            f"CREATE SUBSCRIPTION copied CONNECTION 'host={to.host} port={to.port} dbname={to.schema} user={to.login}' "
+            "PUBLICATION all_of_it WITH (create_slot = false)"
+        )
+        yield
+    finally:
+        orders.execute("ALTER SUBSCRIPTION copied DISABLE")
+        orders.execute("ALTER SUBSCRIPTION copied SET (slot_name = NONE)")
+        orders.execute("DROP SUBSCRIPTION copied")
+        # Which its receiver may hold for a moment longer.
+        publisher.execute(
+            "SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots WHERE slot_name = 'copied'"
+        )
+        publisher.execute("SELECT pg_drop_replication_slot('copied')")
+
+
+@pytest.mark.parametrize("by", [None, "updated_at"], ids=["number", "timestamp"])
+def test_a_table_that_is_filled_by_logical_replication_is_refused_as_long_as_it_is(
+    opened: Any, orders: OrdersTable, by: str | None
+) -> None:
+    role = f"reader_of_{orders.connection.schema}"
+    orders.execute(f"CREATE ROLE {role} LOGIN")
+    with timed_orders() as publisher:
+        orders.execute(f"GRANT SELECT ON orders TO {role}")
+        connections.find_by(lambda _: replace(orders.connection, login=role))
+        source = opened(timestamp=by)
+        with subscribed(orders, publisher):
+            orders.execute(INSERT)
+            for look in (source.check, partial(source.has_new, None), partial(source.latest_offset, None)):
+                with pytest.raises(SourceError, match=r"'orders': .*by subscription 'copied'.* Read the table at the"):
+                    look()
+            orders.execute("ALTER SUBSCRIPTION copied DISABLE")
+            assert source.has_new(None)
+            source.check()
+
+
+@pytest.mark.parametrize("has_gaps", [False, True])
+def test_a_child_by_inheritance_that_was_written_anew_is_not_gone_on_with(
+    opened: Any, orders: OrdersTable, has_gaps: bool
+) -> None:
+    orders.execute("CREATE TABLE child (id bigint DEFAULT nextval('orders_id_seq') PRIMARY KEY) INHERITS (orders)")
+    orders.execute("CREATE TABLE grandchild (PRIMARY KEY (id)) INHERITS (child)")
+    numbers = list(range(1, 20_000, 2) if has_gaps else range(1, 6))
+    for table, some in (("orders", numbers[:2]), ("child", numbers[2:3]), ("grandchild", numbers[3:])):
+        orders.execute(f"INSERT INTO {table} (id) SELECT unnest(%s::int[])", some)
+    source = opened(timestamp=None) if has_gaps else opened()
+    end = source.latest_offset(None)
+    assert source.describe(None, end).rows == len(numbers)
+    write_anew(orders, "grandchild")
+    for look in (source.has_new, source.latest_offset, source.lag):
+        with pytest.raises(SourceError, match=r"orders, or a partition of it, was written anew.*set-offset"):
+            look(end)
+
+
+@pytest.mark.parametrize("by", [None, "updated_at"], ids=["number", "timestamp"])
+def test_a_plan_that_waits_for_a_table_that_is_written_anew_sees_its_rows(
+    opened: Any, orders: OrdersTable, by: str | None
+) -> None:
+    orders.execute("INSERT INTO orders (note) SELECT 'x' FROM generate_series(1, 5)")
+    source, found = opened(timestamp=by), list[str | None]()
+    plan = threading.Thread(target=lambda: found.append(source.latest_offset(None)))
+    with orders.connect() as writes:
+        writes.execute("ALTER TABLE orders ALTER note TYPE int USING 1")
+        plan.start()
+        while not orders.rows("SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):
+            assert plan.is_alive()
+            time.sleep(0.01)
+    plan.join()
+    assert source.describe(None, found[0]).rows == 5
+
+
+@pytest.mark.parametrize("by", [None, "updated_at"], ids=["number", "timestamp"])
+def test_nobody_waits_for_a_table_for_ever(
+    opened: Any, orders: OrdersTable, by: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "LOCK_SECONDS", 0.1)
+    source = opened(timestamp=by)
+    with orders.connect() as locks:
+        locks.execute("LOCK TABLE orders")
+        let_go = threading.Timer(30, locks.rollback)
+        let_go.start()
+        for look in (source.check, partial(source.has_new, None), partial(source.latest_offset, None)):
+            with pytest.raises(SourceError, match=r"'orders': PostgreSQL says: .* lock timeout"):
+                look()
+        let_go.cancel()
+
+
+@pytest.mark.parametrize("made", ["FOREIGN TABLE there (id int, updated_at timestamptz) SERVER far",
+                                  "MATERIALIZED VIEW there AS SELECT * FROM orders"])  # fmt: skip
+@pytest.mark.parametrize("by", [None, "updated_at"], ids=["number", "timestamp"])
+def test_what_is_written_elsewhere_is_refused(opened: Any, orders: OrdersTable, made: str, by: str | None) -> None:
+    for statement in (*FAR, f"CREATE {made}"):
+        orders.execute(statement)
+    source = opened("there", timestamp=by)
+    for look in (source.check, partial(source.has_new, None), partial(source.latest_offset, None)):
+        with pytest.raises(SourceError, match=r"'orders': \"there\" is no table of this server.*Read it where"):
+            look()
+
+
+def test_how_long_a_writer_is_at_work_costs_the_first_plan_by_timestamp_alone(opened: Any, orders: OrdersTable) -> None:
+    """Each id is asked for that is younger than it, and once."""
+    orders.execute("CREATE SEQUENCE asked")
+    orders.execute(
+        "CREATE FUNCTION public.pg_xact_status(x xid8) RETURNS text LANGUAGE sql AS "
+        "$$ SELECT pg_catalog.pg_xact_status(x) WHERE nextval('asked') > 0 $$"
+    )
+    orders.execute(f"ALTER DATABASE {orders.connection.schema} SET search_path = public, pg_catalog")
+
+    def asked() -> int:
+        ((count,),) = orders.rows("SELECT last_value FROM asked")
+        return int(count)
+
+    by_time, by_number = opened(), opened(timestamp=None)
+    with orders.connect() as slow, orders.connect(autocommit=True) as session:
+        slow.execute(INSERT)
+        with slow.transaction():
+            slow.execute(INSERT)
+        for _ in range(200):
+            session.execute(INSERT)
+        by_number.latest_offset(by_number.latest_offset(None))
+        assert asked() == 1, "of a table whose gaps are listed nobody asks who runs"
+        ends = [by_time.latest_offset(None)]
+        before = asked()
+        assert before > 200
+        for _ in range(3):
+            orders.execute(INSERT)
+            ends.append(by_time.latest_offset(ends[-1]))
+        assert asked() - before < 50
+    last = by_time.latest_offset(ends[-1])
+    assert ids(orders, by_time, ends[-1], last) == [1, 2]
+
+
+def test_an_id_that_another_server_gives_again_is_waited_for(orders: OrdersTable) -> None:
+    """Behind a failover to a standby that lagged: as far as the server of before had come, it had ended."""
+    with orders.connect() as slow, orders.connect(autocommit=True) as session:
+        slow.execute(INSERT)
+        with slow.transaction():
+            slow.execute(INSERT)
+        orders.execute(INSERT)
+        below, ran = running_now(session, Ended())
+        assert len(ran) == 2
+        assert running_now(session, Ended(below=below)) == (below, ran)
+        assert running_now(session, Ended(below=below, running=[(ran[0], ran[1])])) == (below, ran)
 
 
 class _Rowless(InlineEngine):

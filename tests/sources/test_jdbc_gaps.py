@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,52 @@ def test_beyond_the_gaps_that_are_listed_a_number_is_waited_for_as_long(
         source.read(position, end)
 
 
+def test_beyond_the_gaps_that_are_listed_the_newest_transaction_of_all_is_waited_for(
+    opened: Any, orders: OrdersTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opened_module, "MOST_GAPS", 3)
+    source, position = opened(late_seconds=0.001), None
+    insert = "INSERT INTO orders (id) SELECT 10 * n FROM generate_series({}, {}) AS n"
+    for first, last, late in ((1, 5, 15), (7, 8, 75)):  # by the plan that lists no more, and by one with marks
+        with orders.connect() as older, orders.connect() as slow:
+            older.execute("SELECT pg_current_xact_id()")
+            slow.execute("INSERT INTO orders (id) VALUES (%s)", [late])
+            older.execute(insert.format(first, last))
+            older.commit()
+            position = source.latest_offset(position)
+            assert Place.of(position).sparse is not None
+            orders.execute(insert.format(last + 1, last + 1))
+            position = source.latest_offset(position)
+        end = source.latest_offset(position)
+        assert ids(orders, source, position, end) == [late]
+        position = end
+
+
+def test_beyond_the_gaps_that_are_listed_a_row_ahead_of_the_sequence_gives_up_no_number(
+    opened: Any, orders: OrdersTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opened_module, "MOST_GAPS", 3)
+    source = opened(late_seconds=0.001)
+    orders.execute("ALTER SEQUENCE orders_id_seq INCREMENT BY 10")
+    orders.execute("INSERT INTO orders (note) SELECT 'x' FROM generate_series(1, 5)")
+    orders.execute("INSERT INTO orders (id) VALUES (1000)")
+    ends = [None, source.latest_offset(None)]
+    orders.execute("INSERT INTO orders (id) VALUES (1001)")
+    ends.append(source.latest_offset(ends[-1]))
+    with orders.connect() as slow:
+        slow.execute(INSERT)  # which nobody had taken when it was missed
+        for _ in range(2):
+            orders.execute(INSERT)
+            ends.append(source.latest_offset(ends[-1]))
+    ends.append(source.latest_offset(ends[-1]))
+    batches = [ids(orders, source, *range) for range in pairwise(ends)]
+    assert batches == [[1, 11, 21, 31, 41, 1000], [1001], [61], [71], [51]]
+    orders.execute(INSERT)
+    place = Place.of(source.latest_offset(ends[-1]))
+    assert place.sparse is not None
+    assert place.sparse.waited_from == 72, "of what the sequence gave a number is waited for as ever"
+
+
 def test_beyond_the_gaps_that_are_listed_what_ends_while_a_batch_is_planned_is_read_once(
     opened: Any, orders: OrdersTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,7 +167,7 @@ def test_beyond_the_gaps_that_are_listed_what_ends_while_a_batch_is_planned_is_r
 
     def then_commits(self: Any, statement: Any, *rest: Any, **options: Any) -> Any:
         found = execute(self, statement, *rest, **options)
-        if "generate_series(pg_snapshot_xmin" in str(statement):
+        if "pg_snapshot_xip(" in str(statement):
             slow.commit()
         return found
 

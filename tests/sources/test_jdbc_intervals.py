@@ -117,6 +117,21 @@ def test_what_is_committed_behind_an_interval_is_read_by_the_live_lane_once(
     assert lanes.again() == {"interval-a/0": [3], "live/0": [1], "live/1": [2]}
 
 
+def test_rows_of_the_newest_transaction_of_all_are_read_behind_an_interval_and_a_live_batch(
+    lanes_of: Callable[..., Lanes], in_postgres: InPostgres
+) -> None:
+    """Of those that had ended none was as new, so that no snapshot named it."""
+    orders, lanes = in_postgres, lanes_of(in_postgres, late_seconds=60)
+    insert(orders, 1.5, 9)
+    with orders.table.connect() as slow:
+        slow.execute(f"INSERT INTO orders (updated_at) VALUES ({orders.at(1)}), ({orders.at(2)})")
+        assert lanes.interval("interval-a", hours(1, 2)) == [1]
+        assert lanes.live() == [2]
+    assert lanes.interval("interval-b", hours(2, 3)) == [4]
+    assert lanes.live() == [3]
+    assert lanes.again() == {"interval-a/0": [1], "live/0": [2], "interval-b/0": [4], "live/1": [3]}
+
+
 def test_what_is_committed_behind_an_interval_is_late_for_a_later_one(
     lanes_of: Callable[..., Lanes], in_postgres: InPostgres
 ) -> None:

@@ -20,6 +20,7 @@ from airflow_provider_microbatch.sources.jdbc.session import access
 from airflow_provider_microbatch.sources.jdbc.taken import Found
 from airflow_provider_microbatch.sources.jdbc.timed import OpenTimed
 from airflow_provider_microbatch.sources.jdbc.timed_table import TimedTable, timed
+from airflow_provider_microbatch.sources.jdbc.transactions import Ended
 from airflow_provider_microbatch.sources.pieces import Piece
 
 MOST_RUNNING = 5000
@@ -47,7 +48,7 @@ class OpenTimedTable(OpenTimed[TimedTable]):
 
     def _next(self, start: Offset | None, limit: ReadLimit, found: Found) -> tuple[Moment, Moment] | None:
         place = self._place(start)
-        with self._timed(plans=True, found=found) as table:
+        with self._timed(begin=place, found=found) as table:
             table.check()
             self._check_exact(table)
             begin = table.exact(place)
@@ -63,7 +64,7 @@ class OpenTimedTable(OpenTimed[TimedTable]):
         if place.time is None:
             return
         with self._timed() as table:
-            if table.any(f"{table.now} < '{place.time}'"):
+            if table.is_to_come(place.time):
                 raise SourceError(f"{offset} lies in the future of the database's clock.")
 
     def is_after(self, offset: Offset | None, other: Offset | None) -> bool | None:
@@ -121,7 +122,8 @@ class OpenTimedTable(OpenTimed[TimedTable]):
         # Before the first batch nothing of theirs is read, however old it is.
         new = FIRST if begin.time is None else table.earlier(begin.time, self._source.late_seconds)
         rows, digest = table.rows(ranges.between(begin, end, replayed=False))
-        return replace(end, running=self._running(table, end, begin, new), rows=rows, digest=digest)
+        running = (*self._running(table, end, begin, new), *table.newest(end, new))
+        return replace(end, running=running, rows=rows, digest=digest)
 
     def _running(self, table: TimedTable, end: Moment, start: Moment, since: str) -> tuple[Running, ...]:
         """The result of :meth:`TimedTable.running`.
@@ -276,10 +278,12 @@ class OpenTimedTable(OpenTimed[TimedTable]):
 
     @contextmanager
     def _open_table(
-        self, *, key: str | None, plans: bool = False, seconds: float | None = None
+        self, *, key: str | None, begin: Moment | None = None, seconds: float | None = None
     ) -> Iterator[TimedTable]:
-        source = self._source
+        source, ended = self._source, None
         connection = self._connect(source.conn_id)
+        if begin is not None:
+            ended = Ended(below=begin.below or 0, running=[(one.first, one.last) for one in begin.running])
         with (
             self._named(),
             timed(
@@ -288,7 +292,7 @@ class OpenTimedTable(OpenTimed[TimedTable]):
                 time=source.timestamp or "",
                 key=key,
                 zone=source.time_zone,
-                plans=plans,
+                ended=ended,
                 seconds=seconds,
             ) as table,
         ):

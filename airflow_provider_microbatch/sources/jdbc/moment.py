@@ -86,9 +86,9 @@ class Moment:
     :param time: the latest timestamp that was read, as PostgreSQL writes it in UTC, to the microsecond; None before
         anything. Of the batch of a data interval it only tells how far into its times there were rows.
     :param key: the highest number with that timestamp; None if all rows with it are read.
-    :param below: the first transaction id that was not assigned, with its epoch; None if a user wrote the offset: all
-        rows at or before it count as read.
-    :param running: the transactions below ``below`` that ran, in order.
+    :param below: the first transaction id of which no row was visible, with its epoch; None if a user wrote the offset:
+        all rows at or before it count as read.
+    :param running: the transactions that ran, in order: below ``below``, and of a live batch those from there on, too.
     :param since: the batch has no rows before this timestamp; None for no bound.
     :param rows: number of rows in the batch.
     :param digest: digest of the rows' timestamps, keys and transactions.

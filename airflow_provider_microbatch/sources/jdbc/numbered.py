@@ -11,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources import UNLIMITED, Figures, ReadLimit, digest_of_range
-from airflow_provider_microbatch.sources.jdbc.offset import Gap, Place, Table
+from airflow_provider_microbatch.sources.jdbc.offset import NOT_TAKEN, Gap, Place, Table, as_taken
 from airflow_provider_microbatch.sources.jdbc.opened import LAG_SECONDS, MOST_COUNTED, OpenTable
 from airflow_provider_microbatch.sources.pieces import without
 
@@ -25,7 +25,7 @@ class Numbers(Protocol):
     """The numbers of a table at one moment."""
 
     def check(self) -> None:
-        """:raises SourceError: if the column does not have whole numbers."""
+        """:raises SourceError: if the column does not have whole numbers, or the table cannot be read by them."""
 
     def inexact(self, *, texts: Sequence[str]) -> list[str]:
         """Columns that Spark cannot carry exactly."""
@@ -33,9 +33,11 @@ class Numbers(Protocol):
     def identity(self) -> Table:
         """The identity of the table."""
 
-    def moment(self) -> tuple[int, int, int]:
-        """The time, milliseconds since the epoch; the first transaction that runs; and the first one that had not
-        begun. A transaction that may still commit a number that is missing now lies before the last one."""
+    def moment(self) -> tuple[int, int]:
+        """The time, milliseconds since the epoch; and the first transaction that runs."""
+
+    def bound(self) -> int:
+        """What every transaction lies before that had begun: one that may still commit a number that is missing now."""
 
     def any_after(self, number: int) -> bool:
         """Whether there is a row behind ``number``."""
@@ -106,12 +108,14 @@ class OpenNumbered(OpenTable, Generic[N]):
             self._check_goes_on(table, place)
             found = self._is_new(table, place)
             if found:  # no sensor fires for what a plan refuses
+                table.check()
                 self._check_exact(table)
             return found
 
     def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
         begin = self._place(start)
         with self._snapshot(begin=begin) as table:
+            table.check()
             self._check_exact(table)
             self._check_goes_on(table, begin)
             end = self._next(table, begin, self._most(limit))
@@ -162,12 +166,12 @@ class OpenNumbered(OpenTable, Generic[N]):
     def _planned(self, table: N, begin: Place, most: int | None) -> Place | None:
         """Return the end of the next range; None if there is nothing. An end with more than :data:`MOST_GAPS` gaps may
         lack further ones, and has no number of rows."""
-        now_ms, xmin, xmax = table.moment()
+        now_ms, xmin = table.moment()
         filled = table.filled([(gap.first, gap.last) for gap in begin.gaps])
         number = table.last(begin.number, most)
         if not filled and number == begin.number:
             return None
-        gaps: list[Gap] = []
+        waited: list[Gap] = []
         late: list[tuple[int, int]] = []
         for gap in begin.gaps:
             if (gap.first, gap.last) not in filled:
@@ -175,12 +179,19 @@ class OpenNumbered(OpenTable, Generic[N]):
             else:
                 left = [replace(gap, first=one, last=other) for one, other in table.missing(gap.first, gap.last)]
                 late += _between(gap.first, gap.last, left)
-            # Every transaction that took one of the numbers has ended, and no other will get one of them.
-            over = gap.xmax <= xmin and now_ms - gap.seen_ms >= 1000 * self._source.late_seconds
-            gaps += [] if over else left
+            waited += left
         if number > begin.number:
             missing = table.missing(begin.number + 1, number, most=MOST_GAPS + 1)
-            gaps += [Gap(first=one, last=other, seen_ms=now_ms, xmax=xmax) for one, other in missing]
+            waited += [Gap(first=one, last=other, seen_ms=now_ms, xmax=NOT_TAKEN) for one, other in missing]
+        given = table.given() if waited else None
+        bound = table.bound() if any(gap.xmax == NOT_TAKEN for gap in waited) else 0
+        wait_ms = 1000 * self._source.late_seconds
+        gaps = [
+            gap
+            for gap in as_taken(waited, given=given, now_ms=now_ms, bound=bound)
+            # Else every transaction that took one of the numbers has ended, and no other will get one of them.
+            if gap.xmax > xmin or now_ms - gap.seen_ms < wait_ms
+        ]
         end = Place(number=number, gaps=tuple(gaps), late=tuple(late), table=table.identity())
         return end if len(gaps) > MOST_GAPS else replace(end, rows=table.count(end.spans(begin.number)))
 

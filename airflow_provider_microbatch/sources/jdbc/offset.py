@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.sources.jdbc.identity import Identity, told_behind
 from airflow_provider_microbatch.sources.jdbc.sparse import Sparse
+
+NOT_TAKEN = 2**63 - 1
+"""In place of a transaction's id, of numbers that no transaction had taken."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +22,9 @@ class Gap:
     :param first: the first of the numbers.
     :param last: the last of the numbers.
     :param seen_ms: when they were first missed, by the database's clock; milliseconds since the epoch.
-    :param xmax: the first transaction id that was not assigned then: a transaction that may still commit one of the
-        numbers has a lower id.
+    :param xmax: an id above all transactions that had one then: one that may still commit one of the numbers has a
+        lower id. Older versions wrote the snapshot's own ``xmax``, which is lower than the newest that ran.
+        :data:`NOT_TAKEN` where each that may do so has yet to take its number.
     """
 
     first: int
@@ -107,6 +111,10 @@ class Place:
                 raise TypeError("it has something else than whole numbers")
             if any(first > last for first, last in [*((gap.first, gap.last) for gap in gaps), *late]):
                 raise ValueError("it has numbers that end before they begin")
+            # Else the row of a number in two gaps, or in one behind n, would be in a batch twice.
+            ends = [*(gap.first - 1 for gap in gaps[1:]), values["n"]]
+            if any(gap.last > end for gap, end in zip(gaps, ends, strict=False)):
+                raise ValueError("its gaps are not in order, each up to the next one at most, and the last one up to n")
         except (ValueError, TypeError, RecursionError) as error:
             raise ValueError(f"{offset:.200} is no place in a table: {error}") from error
         place = cls(number=values["n"], gaps=gaps, late=late, rows=values["rows"], table=table, by_hand=by_hand)
@@ -147,6 +155,25 @@ class Place:
                     found.append((first, gap.first - 1))
                 first = gap.last + 1
         return [*found, *([(first, self.number)] if first <= self.number else [])]
+
+
+def as_taken(gaps: Iterable[Gap], *, given: int | None, now_ms: int, bound: int) -> list[Gap]:
+    """The same numbers. The wait for one begins once it is taken: a row may lie far ahead of the sequence, and what is
+    given in between, whenever that is, would else be given up as soon as it is there, with its transaction at work.
+
+    :param given: the number that the sequence gave last; None if that is unknown: all may have been taken.
+    :param now_ms: the time, as a gap has it.
+    :param bound: an id above all transactions that have one now.
+    """
+    found = []
+    for gap in gaps:
+        last = gap.last if given is None else min(given, gap.last)
+        if gap.first <= last:
+            taken = replace(gap, last=last)
+            found.append(replace(taken, seen_ms=now_ms, xmax=bound) if gap.xmax == NOT_TAKEN else taken)
+        if last < gap.last:
+            found.append(replace(gap, first=max(gap.first, last + 1), xmax=NOT_TAKEN))
+    return found
 
 
 def between(column: str, spans: Sequence[tuple[int, int]]) -> str:

@@ -14,12 +14,13 @@ from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources import digest_of_range
 from airflow_provider_microbatch.sources.jdbc.access import Access
 from airflow_provider_microbatch.sources.jdbc.numbered import MOST_GAPS, OpenNumbered
-from airflow_provider_microbatch.sources.jdbc.offset import Place, Table
+from airflow_provider_microbatch.sources.jdbc.offset import NOT_TAKEN, Gap, Place, Table, as_taken
 from airflow_provider_microbatch.sources.jdbc.opened import MOST_COUNTED
 from airflow_provider_microbatch.sources.jdbc.relation import WRITTEN_BY
 from airflow_provider_microbatch.sources.jdbc.session import access, quoted_column
 from airflow_provider_microbatch.sources.jdbc.sparse import Mark, Sparse, joined
 from airflow_provider_microbatch.sources.jdbc.table import Snapshot, snapshot
+from airflow_provider_microbatch.sources.jdbc.transactions import Ended
 
 
 class OpenJdbcSource(OpenNumbered[Snapshot]):
@@ -29,8 +30,16 @@ class OpenJdbcSource(OpenNumbered[Snapshot]):
         return super()._is_new(table, place) or (place.sparse is not None and table.any(self._late(place)))
 
     def _next(self, table: Snapshot, begin: Place, most: int | None) -> Place | None:
-        end = self._planned(table, begin, most) if begin.sparse is None else self._by_marks(table, begin, most)
-        # Beyond the gaps that can be listed, transactions tell which rows were read.
+        if begin.sparse is not None:
+            return self._by_marks(table, begin, most)
+        end = self._planned(table, begin, most)
+        if end is None or len(end.gaps) <= MOST_GAPS:
+            return end
+        # Beyond the gaps that can be listed, transactions tell which rows were read. Which of them run is asked before
+        # the snapshot, and may take long: of a table whose gaps are listed nobody asks it.
+        table.look_again()
+        self._check_goes_on(table, begin)
+        end = self._planned(table, begin, most)
         return self._unlisted(table, begin, end) if end is not None and len(end.gaps) > MOST_GAPS else end
 
     def known_as(self, start: Offset | None, end: Offset | None) -> str | None:
@@ -46,24 +55,31 @@ class OpenJdbcSource(OpenNumbered[Snapshot]):
 
     def _unlisted(self, table: Snapshot, begin: Place, end: Place) -> Place:
         """Return the end of the same range in the sparse form, since its gaps are too many to be listed."""
-        now_ms, _, xmax = table.moment()
-        mark = Mark(first=end.gaps[0].first, seen_ms=now_ms, xmax=xmax)
-        return self._by_transactions(table, begin, replace(end, gaps=()), since=mark.first, marks=[mark])
+        now_ms, _ = table.moment()
+        first = end.gaps[0].first
+        marks = _marks(table, [Gap(first=first, last=end.number, seen_ms=now_ms, xmax=NOT_TAKEN)], now_ms)
+        return self._by_transactions(table, begin, replace(end, gaps=()), since=first, marks=marks)
 
     def _by_marks(self, table: Snapshot, begin: Place, most: int | None) -> Place | None:
         """Return the end of the next range, where transactions tell which rows were read; None if there is nothing."""
-        now_ms, xmin, xmax = table.moment()
+        now_ms, xmin = table.moment()
         marks = [] if begin.sparse is None else list(begin.sparse.marks)
         number = table.last(begin.number, most)
         if number == begin.number and not table.any(self._late(begin)):
             return None
         since = marks[0].first if marks else begin.number + 1
+        ends = [*(mark.first - 1 for mark in marks[1:]), begin.number]
+        waited = [
+            Gap(first=mark.first, last=last, seen_ms=mark.seen_ms, xmax=mark.xmax)
+            for mark, last in zip(marks, ends, strict=False)
+        ]
+        if number > begin.number:
+            waited.append(Gap(first=begin.number + 1, last=number, seen_ms=now_ms, xmax=NOT_TAKEN))
+        marks = _marks(table, waited, now_ms)
         wait_ms = 1000 * self._source.late_seconds
         # Only marks at the front are removed: a mark tells where its numbers begin, and the next mark where they end.
         while marks and marks[0].xmax <= xmin and now_ms - marks[0].seen_ms >= wait_ms:
             del marks[0]
-        if number > begin.number:
-            marks.append(Mark(first=begin.number + 1, seen_ms=now_ms, xmax=xmax))
         return self._by_transactions(table, begin, Place(number=number), since=since, marks=marks)
 
     def _by_transactions(
@@ -145,7 +161,15 @@ class OpenJdbcSource(OpenNumbered[Snapshot]):
 
     @contextmanager
     def _snapshot(self, *, begin: Place | None = None, seconds: float | None = None) -> Iterator[Snapshot]:
-        source, connection, plans = self._source, self._connect(self._source.conn_id), begin is not None
-        opened = snapshot(connection, table=source.table, column=source.column or "", plans=plans, seconds=seconds)
+        source, connection = self._source, self._connect(self._source.conn_id)
+        known = None if begin is None else begin.sparse
+        ended = None if known is None else Ended(below=known.below, running=known.running)
+        opened = snapshot(connection, table=source.table, column=source.column or "", ended=ended, seconds=seconds)
         with self._named(), opened as table:
             yield table
+
+
+def _marks(table: Snapshot, waited: Sequence[Gap], now_ms: int) -> list[Mark]:
+    """Marks for numbers that are waited for, and lie behind one another without a space."""
+    gaps = as_taken(waited, given=table.given(), now_ms=now_ms, bound=table.bound())
+    return [Mark(first=gap.first, seen_ms=gap.seen_ms, xmax=gap.xmax) for gap in gaps]

@@ -8,8 +8,14 @@ from typing import Any
 
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources.jdbc.cluster import Cluster, cluster_now
-from airflow_provider_microbatch.sources.jdbc.session import quoted
-from airflow_provider_microbatch.sources.jdbc.transactions import NEXT, TRANSACTION, check_told, unseen
+from airflow_provider_microbatch.sources.jdbc.session import KIN, quoted
+from airflow_provider_microbatch.sources.jdbc.transactions import (
+    NEXT,
+    TRANSACTION,
+    check_told,
+    check_written_here,
+    unseen,
+)
 
 WHOLE = (20, 21, 23)  # oids of int8, int2, int4
 WRITTEN_BY = "ALTER TABLE that changes a type or makes it LOGGED, TRUNCATE"
@@ -20,10 +26,14 @@ _SPARK_DIGITS = 38
 _MOVED = "tableoid IN (SELECT oid FROM pg_catalog.pg_class WHERE relfilenode <> oid)"
 
 
+FILES = f"(SELECT sum(p.relfilenode::bigint)::bigint FROM pg_catalog.pg_class AS p WHERE p.oid IN {KIN})"
+"""The sum of the file numbers of a table and of all whose rows are its own too."""
+
+
 class Relation:
     """:param opened: a connection in a transaction of one snapshot.
     :param table: as the user wrote it.
-    :param ran: the first transaction id that was not assigned before the snapshot, and the lower ids that ran, as
+    :param ran: the first transaction id of which no row was visible before the snapshot, and the lower ids that ran, as
         :func:`~airflow_provider_microbatch.sources.jdbc.transactions.running_now` returns them.
     """
 
@@ -53,9 +63,24 @@ class Relation:
         """See :func:`~airflow_provider_microbatch.sources.jdbc.transactions.check_told`."""
         check_told(self._opened, self._table)
 
+    def check_written_here(self) -> None:
+        """See :func:`~airflow_provider_microbatch.sources.jdbc.transactions.check_written_here`."""
+        check_written_here(self._opened, self._table)
+
     def below(self) -> int:
-        """The first transaction id that was not assigned."""
+        """The first transaction id of which no row is visible: the highest one that has ended, plus one. Newer ones may
+        run, see :meth:`bound`."""
         (found,) = self._row(f"SELECT {NEXT}")
+        return int(found)
+
+    def bound(self) -> int:
+        """An id above those of all transactions that had one when the snapshot was taken.
+
+        It is an id of its own, which the plan of a batch takes, and a sensor's look does not: ids are given in order,
+        so none of before is above it. The snapshot tells no such id: its ``xmax`` lies below each transaction that is
+        newer than all that have ended. Nor does ``pg_locks``, which does not have what has ended since the snapshot.
+        """
+        (found,) = self._row("SELECT pg_current_xact_id()::text::bigint")
         return int(found)
 
     def any(self, *conditions: str) -> bool:
@@ -142,7 +167,7 @@ class Relation:
     def _unseen(self, below: int, *, rows: str) -> list[int]:
         """Transactions that may still commit rows.
 
-        :param below: the first id that was not assigned.
+        :param below: see :meth:`below`.
         :param rows: which rows, in SQL from ``FROM`` on.
         """
         return unseen(self._opened, self._ran, below, rows=rows)

@@ -14,6 +14,9 @@ from airflow_provider_microbatch.sources.jdbc.access import Access
 KEEPALIVES: Mapping[str, Any] = {"keepalives_idle": 30}
 """Of libpq: a network forgets a session that says nothing for some minutes."""
 
+LOCK_SECONDS = 60.0
+"""The longest wait for somebody who changes a table."""
+
 _CONNECT_SECONDS = 10
 _BEGUN = (
     # Whatever the default of the database or the user is: with 0 or less a number of floating point is rounded.
@@ -37,6 +40,14 @@ def tls(connection: Connection) -> dict[str, Any]:
 def quoted(name: str) -> str:
     """A name as SQL has it, with each of its parts quoted."""
     return ".".join('"' + part.replace('"', '""') + '"' for part in name.split("."))
+
+
+KIN = (
+    "(WITH RECURSIVE kin AS (SELECT %s::regclass::oid AS oid UNION SELECT i.inhrelid FROM pg_catalog.pg_inherits AS i "
+    "JOIN kin ON i.inhparent = kin.oid) SELECT oid FROM kin)"
+)
+"""The oids of a table and of all whose rows are its own too: partitions, and children by inheritance, which
+``pg_partition_tree`` does not have."""
 
 
 def quoted_column(name: str) -> str:
@@ -100,3 +111,27 @@ def connected(connection: Connection, *, seconds: float | None = None) -> Iterat
             yield opened
     except psycopg.Error as error:
         raise SourceError(f"PostgreSQL says: {' '.join(str(error).split())}") from error
+
+
+def lock(opened: Any, table: str) -> None:
+    """Have the table stay as it is to the end of the transaction, of which this is the first statement.
+
+    A query takes its snapshot before it waits for the table's lock. Behind an ``ALTER TABLE`` that writes the table
+    anew it would see none of its rows, in green: those of before are gone, and those of now are later than the
+    snapshot.
+    ``LOCK TABLE`` takes no snapshot, and no right but ``SELECT``.
+
+    :param table: as SQL has it.
+    :raises SourceError: if it is neither a table nor a view.
+    """
+    import psycopg
+
+    opened.execute(f"SET LOCAL lock_timeout = {math.ceil(1000 * LOCK_SECONDS)}")
+    try:
+        opened.execute(f"LOCK TABLE {table} IN ACCESS SHARE MODE")
+    except psycopg.errors.WrongObjectType as error:
+        raise SourceError(
+            f"{table} is no table of this server, nor a view: of a foreign table and of a materialized view it does "
+            "not know which transactions have yet to bring it rows. Read it where it is written; of a materialized "
+            "view, the tables that it is made of."
+        ) from error

@@ -19,7 +19,7 @@ class Mark:
 
     :param first: the first of the numbers.
     :param seen_ms: the moment, by the database's clock; milliseconds since the epoch.
-    :param xmax: the first transaction id that was not assigned at that moment.
+    :param xmax: an id above all transactions that had one at that moment, as that of a gap.
     """
 
     first: int
@@ -33,7 +33,7 @@ class Sparse:
     batches.
 
     :param since: the number from which late rows of the batch are looked for.
-    :param below: the first transaction id that was not assigned.
+    :param below: the first transaction id of which no row was visible.
     :param running: first and last of the ids below it that ran.
     :param marks: the awaited numbers, in order.
     :param file: file number of the table, which changes when the table is rewritten.

@@ -9,9 +9,9 @@ from typing import Any
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources.jdbc.offset import Table
-from airflow_provider_microbatch.sources.jdbc.relation import WHOLE, Relation
-from airflow_provider_microbatch.sources.jdbc.session import connected, quoted_column
-from airflow_provider_microbatch.sources.jdbc.transactions import running_now
+from airflow_provider_microbatch.sources.jdbc.relation import FILES, WHOLE, Relation
+from airflow_provider_microbatch.sources.jdbc.session import connected, lock, quoted, quoted_column
+from airflow_provider_microbatch.sources.jdbc.transactions import Ended, running_now
 
 _FIRST, _LAST = "microbatch_first", "microbatch_last"
 """Beside the table's own columns, which may have any plainer name."""
@@ -19,16 +19,17 @@ _FIRST, _LAST = "microbatch_first", "microbatch_last"
 
 @contextmanager
 def snapshot(
-    connection: Connection, *, table: str, column: str, plans: bool = False, seconds: float | None = None
+    connection: Connection, *, table: str, column: str, ended: Ended | None = None, seconds: float | None = None
 ) -> Iterator[Snapshot]:
     """Open the table as it is at one moment.
 
-    :param plans: also find the transactions that run.
-    :param seconds: see :func:`connected`. Not with ``plans``.
+    :param ended: what had ended before, to find the transactions that run; None if they need not be known.
+    :param seconds: see :func:`connected`. Not with ``ended``.
     :raises SourceError: if the database cannot be asked.
     """
     with connected(connection, seconds=seconds) as opened:
-        ran = running_now(opened) if plans else (0, [])
+        ran = (0, []) if ended is None else running_now(opened, ended)
+        lock(opened, quoted(table))
         yield Snapshot(opened, table=table, column=column, ran=ran)
 
 
@@ -42,11 +43,18 @@ class Snapshot(Relation):
         super().__init__(opened, table=table, ran=ran)
         self._column, self._bare_column = quoted_column(column), column
 
+    def look_again(self) -> None:
+        """Be the table as it is at a later moment, of which it is known which transactions run."""
+        self._opened.rollback()
+        self._ran = running_now(self._opened, Ended())
+        lock(self._opened, self._table)
+
     def check(self) -> None:
-        """:raises SourceError: if the column does not have whole numbers."""
+        """:raises SourceError: if the column does not have whole numbers, or rows are written elsewhere."""
         (kind,), _ = self._described([self._column])
         if kind not in WHOLE:
             raise SourceError(f"column {self._column} of {self._table} is not of whole numbers")
+        self.check_written_here()
 
     def identity(self) -> Table:
         """The identity of the table. VACUUM FULL, CLUSTER, a plain TRUNCATE and ``setval`` do not change it."""
@@ -62,14 +70,13 @@ class Snapshot(Relation):
         file, by = None if sequence is None else int(sequence), self._bare_column
         return Table(name=name, oid=int(oid), sequence=file, cluster=self._cluster, by=by, numbers=numbers)
 
-    def moment(self) -> tuple[int, int, int]:
-        """The time, milliseconds since the epoch; the lowest id of a running transaction; and the first id that was not
-        assigned."""
-        now_ms, xmin, xmax = self._row(
-            "SELECT (1000 * extract(epoch FROM clock_timestamp()))::bigint, pg_snapshot_xmin(s)::text, "
-            "pg_snapshot_xmax(s)::text FROM pg_current_snapshot() AS s"
+    def moment(self) -> tuple[int, int]:
+        """The time, milliseconds since the epoch; and the lowest id of a running transaction."""
+        now_ms, xmin = self._row(
+            "SELECT (1000 * extract(epoch FROM clock_timestamp()))::bigint, "
+            "pg_snapshot_xmin(pg_current_snapshot())::text"
         )
-        return int(now_ms), int(xmin), int(xmax)
+        return int(now_ms), int(xmin)
 
     def any_after(self, number: int) -> bool:
         """Whether there is a row behind ``number``."""
@@ -143,13 +150,8 @@ class Snapshot(Relation):
         return int(found[0]), str(found[1])
 
     def file(self) -> int:
-        """The sum of the file numbers of the table and its partitions."""
-        (found,) = self._row(
-            "SELECT sum(p.relfilenode::bigint)::bigint FROM pg_catalog.pg_class AS p WHERE p.oid = %s::regclass OR "
-            "p.oid IN (SELECT relid FROM pg_partition_tree(%s::regclass))",
-            self._table,
-            self._table,
-        )
+        """See :data:`FILES`."""
+        (found,) = self._row(f"SELECT {FILES}", self._table)
         return int(found)
 
     def unseen(self, first: int, last: int, below: int) -> list[int]:

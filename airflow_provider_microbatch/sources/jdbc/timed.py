@@ -78,12 +78,13 @@ class OpenTimed(OpenTable, Generic[T]):
 
     @abstractmethod
     def _open_table(
-        self, *, key: str | None, plans: bool = False, seconds: float | None = None
+        self, *, key: str | None, begin: Moment | None = None, seconds: float | None = None
     ) -> AbstractContextManager[T]:
         """Open the table as it is at one moment.
 
         :param key: the column that orders rows of one time; None for none.
-        :param plans: also find what a plan needs to know. Not with ``seconds``.
+        :param begin: the start of a range that is planned, for which the transactions that run have to be known. Not
+            with ``seconds``.
         :param seconds: the longest time that a statement may take; None for no limit.
         """
 
@@ -91,7 +92,7 @@ class OpenTimed(OpenTable, Generic[T]):
     def _timed(
         self,
         *,
-        plans: bool = False,
+        begin: Moment | None = None,
         seconds: float | None = None,
         found: Found | None = None,
         place: Moment | None = None,
@@ -103,7 +104,7 @@ class OpenTimed(OpenTable, Generic[T]):
         :param place: the end of the range that is read; None for none.
         """
         found = self._taken.find() if found is None else found
-        with self._open_table(key=self._key(place), plans=plans, seconds=seconds) as table:
+        with self._open_table(key=self._key(place), begin=begin, seconds=seconds) as table:
             if found.intervals:
                 now = table.identity()
                 why = ((one, self._without_key(table, lane, one, now)) for lane, one in found.intervals)
@@ -284,7 +285,7 @@ class OpenTimed(OpenTable, Generic[T]):
         start = Moment().text()
         while True:
             found = self._taken.find()
-            with self._timed(plans=True, found=found) as table:
+            with self._timed(begin=Moment(), found=found) as table:
                 table.check()
                 self._check_exact(table)
                 before = found.of_table(table.identity()).of(self._lane)

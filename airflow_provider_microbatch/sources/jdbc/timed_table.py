@@ -13,9 +13,9 @@ from airflow_provider_microbatch.sources.intervals import Unread
 from airflow_provider_microbatch.sources.jdbc.intervals import ROWS
 from airflow_provider_microbatch.sources.jdbc.moment import Had, Made, Moment, Running, columns_of, micros_of
 from airflow_provider_microbatch.sources.jdbc.ranges_by_time import Ranges
-from airflow_provider_microbatch.sources.jdbc.relation import WHOLE, Relation
-from airflow_provider_microbatch.sources.jdbc.session import connected, quoted_column
-from airflow_provider_microbatch.sources.jdbc.transactions import TRANSACTION, running_now
+from airflow_provider_microbatch.sources.jdbc.relation import FILES, WHOLE, Relation
+from airflow_provider_microbatch.sources.jdbc.session import connected, lock, quoted, quoted_column
+from airflow_provider_microbatch.sources.jdbc.transactions import TRANSACTION, Ended, running_now
 from airflow_provider_microbatch.sources.pieces import Piece, joined
 
 _TYPES = {1184: "timestamptz", 1114: "timestamp"}  # by their oids
@@ -29,19 +29,18 @@ def timed(
     time: str,
     key: str | None,
     zone: str,
-    plans: bool = False,
+    ended: Ended | None = None,
     seconds: float | None = None,
 ) -> Iterator[TimedTable]:
     """Open the table as it is at one moment.
 
-    :param plans: also find the transactions that run.
-    :param seconds: see :func:`~airflow_provider_microbatch.sources.jdbc.session.connected`. Not with ``plans``.
+    :param ended: what had ended before, to find the transactions that run; None if they need not be known.
+    :param seconds: see :func:`~airflow_provider_microbatch.sources.jdbc.session.connected`. Not with ``ended``.
     :raises SourceError: if the database cannot be asked.
     """
     with connected(connection, seconds=seconds) as opened:
-        ran: tuple[int, list[int]] = (0, [])
-        if plans:
-            ran = running_now(opened)
+        ran = (0, []) if ended is None else running_now(opened, ended)
+        lock(opened, quoted(table))
         opened.execute("SET LOCAL timezone = 'UTC'")
         opened.execute("SET LOCAL datestyle = 'ISO, YMD'")
         yield TimedTable(opened, table=table, time=time, key=key, zone=zone, ran=ran)
@@ -128,8 +127,10 @@ class TimedTable(Relation):
         return Unread(count=count, first_ms=first_ms, last_ms=last_ms, splits=ROWS) if count else None
 
     def check(self) -> None:
-        """:raises SourceError: if its rows do not tell which transaction wrote them, or may be in no order."""
+        """:raises SourceError: if its rows do not tell which transaction wrote them, may be in no order, or are written
+        elsewhere."""
         self.check_told()
+        self.check_written_here()
         (may_be_null,) = self._row(
             "SELECT EXISTS (SELECT FROM pg_catalog.pg_attribute AS a WHERE a.attrelid = %s::regclass "
             "AND a.attname = %s AND NOT a.attnotnull)",
@@ -144,10 +145,7 @@ class TimedTable(Relation):
 
     def identity(self) -> Made:
         """The identity of the table."""
-        name, oid, file = self._made(
-            "(SELECT sum(p.relfilenode::bigint) FROM pg_catalog.pg_class AS p WHERE p.oid = c.oid OR p.oid IN "
-            "(SELECT relid FROM pg_partition_tree(c.oid)))::bigint"
-        )
+        name, oid, file = self._made(FILES, self._table)
         by, numbers = self._by, self._numbers
         return Made(name=name, oid=int(oid), file=int(file), cluster=self._cluster, by=by, numbers=numbers)
 
@@ -186,6 +184,11 @@ class TimedTable(Relation):
         (time,), (since,) = found
         return replace(place, time=time, since=since)
 
+    def is_to_come(self, time: str) -> bool:
+        """Whether a time lies in the future of the database's clock."""
+        (found,) = self._row(f"SELECT {self.now} < %s::{self._type}", time)
+        return bool(found)
+
     def compared(self, one: str, other: str) -> int:
         """-1, 0 or 1 if ``one`` lies before ``other``, is the same, or lies after it."""
         (found,) = self._row(
@@ -211,9 +214,10 @@ class TimedTable(Relation):
         return [text for _, text in rows[:-1]]
 
     def running(self, end: Moment, start: Moment, since: str) -> list[Running]:
-        """Transactions that may still commit rows before ``end``: those that ran, or began since, and are not visible.
+        """Transactions below the first id of which no row is visible that may still commit rows before ``end``: those
+        that ran, or began since, and are not visible.
 
-        :param end: a moment with the first id that was not assigned.
+        :param end: a moment with that id.
         :param start: the previous moment, whose own running transactions remain awaited.
         :param since: the timestamp from which rows of the other transactions are looked for.
         """
@@ -227,3 +231,13 @@ class TimedTable(Relation):
             else:
                 found.append(Running(first=one, last=one, since=begin))
         return found
+
+    def newest(self, end: Moment, since: str) -> list[Running]:
+        """Transactions from that id on which had ids when the snapshot was taken. Whatever they have become: it has no
+        row of theirs, and without them on record those that lie before the window would not be looked for.
+
+        :param end: see :meth:`running`.
+        :param since: likewise.
+        """
+        below, bound = end.below or 0, self.bound()
+        return [Running(first=below, last=bound - 1, since=since)] if below < bound else []

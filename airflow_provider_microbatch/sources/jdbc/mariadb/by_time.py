@@ -232,7 +232,7 @@ class OpenTimedMariaDb(OpenMariaDbTable, OpenTimed[TimedTable]):
 
     @contextmanager
     def _open_table(
-        self, *, key: str | None, plans: bool = False, seconds: float | None = None
+        self, *, key: str | None, begin: Moment | None = None, seconds: float | None = None
     ) -> Iterator[TimedTable]:
         source = self._source
         connection = self._connect(source.conn_id)

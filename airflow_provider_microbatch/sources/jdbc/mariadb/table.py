@@ -57,11 +57,14 @@ class Snapshot(Relation):
         name, made = self.made()
         return Table(name=name, oid=made, sequence=None, by=self._bare_column.lower())
 
-    def moment(self) -> tuple[int, int, int]:
-        """The time, milliseconds since the epoch; since when the oldest transaction runs; and the next millisecond: who
-        begins in it or after it takes later numbers than those that are missing in the snapshot."""
-        now_ms = now(self._session)
-        return now_ms, self._running_since_ms, now_ms + 1
+    def moment(self) -> tuple[int, int]:
+        """The time, milliseconds since the epoch; and since when the oldest transaction runs."""
+        return now(self._session), self._running_since_ms
+
+    def bound(self) -> int:
+        """The next millisecond: who begins in it or after it takes later numbers than those that are missing in the
+        snapshot."""
+        return now(self._session) + 1
 
     def any_after(self, number: int) -> bool:
         """Whether there is a row behind ``number``."""
