@@ -411,4 +411,20 @@ MUTATIONS = [
         new="            if any(False for gap, end",
         tests=(JDBC,),
     ),
+    Mutation(
+        name="a session of Spark's has the isolation that the database says",
+        why="a read that waits for a table which is written anew finds no row, and its batch is empty",
+        file="sources/jdbc/session.py",
+        old="SET TRANSACTION ISOLATION LEVEL READ COMMITTED; ",
+        new="",
+        tests=(DATABASE,),
+    ),
+    Mutation(
+        name="a later transaction of a session of Spark's has the isolation that the database says",
+        why="the same, where Spark fetches all rows at once",
+        file="sources/jdbc/session.py",
+        old="SET default_transaction_isolation = 'read committed'; ",
+        new="",
+        tests=(DATABASE,),
+    ),
 ]

@@ -353,6 +353,25 @@ def test_a_plan_that_waits_for_a_table_that_is_written_anew_sees_its_rows(
     assert source.describe(None, found[0]).rows == 5
 
 
+@pytest.mark.parametrize("autocommit", [False, True])
+def test_nor_does_a_session_of_sparks_see_it_empty(opened: Any, orders: OrdersTable, autocommit: bool) -> None:
+    """Whatever isolation is the default: rows are there again for who counts them afterwards."""
+    orders.execute("INSERT INTO orders (note) SELECT 'x' FROM generate_series(1, 5)")
+    begin = opened().read(None, opened().latest_offset(None)).arguments["options"]["sessionInitStatement"]
+    defaults, found = "-c default_transaction_isolation=serializable", list[Any]()
+    with orders.connect() as writes, orders.connect(autocommit=autocommit, options=defaults) as reads:
+        reads.execute(begin)
+        writes.execute("ALTER TABLE orders ALTER note TYPE int USING 1")
+        read = threading.Thread(target=lambda: found.extend(reads.execute("SELECT id FROM orders").fetchall()))
+        read.start()
+        while not orders.rows("SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):
+            assert read.is_alive()
+            time.sleep(0.01)
+        writes.commit()
+        read.join()
+    assert len(found) == 5
+
+
 @pytest.mark.parametrize("by", [None, "updated_at"], ids=["number", "timestamp"])
 def test_nobody_waits_for_a_table_for_ever(
     opened: Any, orders: OrdersTable, by: str | None, monkeypatch: pytest.MonkeyPatch

@@ -19,7 +19,10 @@ LOCK_SECONDS = 60.0
 
 _CONNECT_SECONDS = 10
 _BEGUN = (
-    # Whatever the default of the database or the user is: with 0 or less a number of floating point is rounded.
+    # Whatever the defaults of the database or the user are. A query that waits for a table which is written anew sees
+    # it empty by a snapshot of before the wait: of this transaction where Spark has begun one, and of the next ones.
+    "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; SET default_transaction_isolation = 'read committed'; "
+    # With 0 or less a number of floating point is rounded.
     "SET extra_float_digits = 1; "
     "SELECT CASE current_setting('in_hot_standby', true) WHEN 'on' THEN ('Spark was led to a standby, which may lack "
     "rows that were planned. The connection must lead to the primary of ' || current_database())::int END"
