@@ -66,7 +66,7 @@ from airflow_provider_microbatch.execution.table_place import make_ready
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.job import Flow, Job, Transform
 from airflow_provider_microbatch.sinks import Manifest
-from airflow_provider_microbatch.stores.object_store.s3a import check_one_endpoint
+from airflow_provider_microbatch.stores.location import check_places
 
 log = logging.getLogger(__name__)
 
@@ -260,7 +260,7 @@ class Execution:
         make_ready(self.checkpoint, self.sink, attempt, shape_is_checked=self.planner.has_begun)
         begin_attempt(self.checkpoint, attempt, pipeline=self.pipeline.name, sink=self.sink, live=self.pipeline.hooks)
         secrets = self.planner.sources.secrets() | self.sink.secrets()
-        check_one_endpoint(secrets)
+        check_places(secrets)
         code = replace(code, secrets=secrets)
         try:
             engine.start(attempt.handle, job, code)

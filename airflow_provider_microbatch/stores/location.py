@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from airflow_provider_microbatch.exceptions import CheckpointError, DefinitionError
 from airflow_provider_microbatch.registry import STORES
 from airflow_provider_microbatch.runtime.masking import mask
 from airflow_provider_microbatch.stores import Store
+from airflow_provider_microbatch.stores.object_store.s3a import check_one_endpoint
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _FILE = "file"
@@ -32,3 +34,12 @@ def open_store(location: str) -> Store:
         # An address of a database, or of a bucket in the form of another program, may contain a password.
         raise CheckpointError(f"no checkpoint store for {scheme}:// ({mask(location)!r}): {error}") from error
     return store.at(location)
+
+
+def check_places(secrets: Mapping[str, str]) -> None:
+    """Check that one Spark can reach all places of a job, each as what it is.
+
+    :param secrets: what sources and sinks hand to Spark beside the job, by name.
+    :raises DefinitionError: if it would take one place for another.
+    """
+    check_one_endpoint(secrets)

@@ -139,7 +139,7 @@ MUTATIONS = [
         name="a job reads two buckets of one name",
         why="rows of one service are read for the other's, in green",
         file="execution/execution.py",
-        old="        check_one_endpoint(secrets)\n",
+        old="        check_places(secrets)\n",
         new="",
         tests=("tests/airflow_face/test_object_store.py",),
     ),
