@@ -51,7 +51,9 @@ def standing_commit(
     if before is None or not checkpoint.replays.epochs.all(before):
         return commit
     check_no_replay_waits(checkpoint, sink, key)
-    result = published_result(checkpoint, before, [] if by_record else [sink])
+    # Of a replay that has died before its answer the table alone tells; it was asked above, too.
+    is_told = by_record and not checkpoint.replays.pending(before)
+    result = published_result(checkpoint, before, [] if is_told else [sink])
     state = state_of(result, where=f"batch {before} of {checkpoint.location}")
     if state is None:
         return commit  # an attempt says what is wrong with it

@@ -40,6 +40,14 @@ MUTATIONS = [
         tests=(BESIDE,),
     ),
     Mutation(
+        name="the sensor goes by the answer before where a replay has died without one",
+        why="it fires again and again for a batch that no plan makes, or not for one that is to be made",
+        file="execution/standing_state.py",
+        old="    is_told = by_record and not checkpoint.replays.pending(before)\n",
+        new="    is_told = by_record\n",
+        tests=(BESIDE,),
+    ),
+    Mutation(
         name="a plan that is older than the state runs by its own watermark",
         why="a replay that replaced the state in the last moment is followed by rows that are taken for late",
         file="execution/stateful.py",

@@ -355,6 +355,24 @@ def test_a_sensor_needs_no_table_once_the_replay_is_answered(
     assert replayed.execution.should_fire(run_identity(1)).fire
 
 
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_sensor_goes_by_a_replay_that_died_before_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asks: bool
+) -> None:
+    """As the plan does: else it would fire again and again, or not for the batch that the replay asks for."""
+    world = CountingWorld(tmp_path)
+    world.come(1)
+    world.run(0, world.engine(another=not asks))
+    with monkeypatch.context() as patched:
+        patched.setattr(Replays, "complete", killed)
+        with pytest.raises(Killed):
+            replay(world, another=asks)
+    an_hour_passes(world)
+    assert world.execution.should_fire(run_identity(1)).fire is asks
+    next_batch(world)
+    assert world.checkpoint.offset_log.ids() == ([0, 1] if asks else [0])
+
+
 def test_the_batch_without_data_that_a_replay_asks_for_is_made(tmp_path: Path) -> None:
     world = CountingWorld(tmp_path)
     world.batch(0, head=1)
