@@ -122,6 +122,25 @@ def test_a_row_ahead_of_the_sequence_gives_up_no_number_that_the_sequence_gives_
     assert not source.has_new(ends[-1]), "of what the sequence gave a number is waited for as ever"
 
 
+@pytest.mark.parametrize("following", [1002, 1], ids=["is told", "is as it was made"])
+def test_nor_does_it_where_the_sequence_is_set_and_has_given_none(
+    opened: Any, orders: OrdersTable, following: int
+) -> None:
+    source = opened(late_seconds=0.001)
+    orders.execute("INSERT INTO orders (id) VALUES (nextval('orders_id_seq')), (1000)")
+    ends = [None, source.latest_offset(None)]
+    orders.execute("SELECT setval('orders_id_seq', %s, false)", following)
+    for number in (1005, 1006):  # of which the first is ahead of the sequence, too
+        orders.execute("INSERT INTO orders (id) VALUES (%s)", number)
+        ends.append(source.latest_offset(ends[-1]))
+    if following == 1:
+        orders.execute("SELECT setval('orders_id_seq', 1)")  # the row that is there
+    orders.execute(INSERT)
+    ends.append(source.latest_offset(ends[-1]))
+    given = 2 if following == 1 else following
+    assert [ids(orders, source, *range) for range in pairwise(ends)] == [[1, 1000], [1005], [1006], [given]]
+
+
 def test_a_number_that_was_rolled_back_is_forgotten_and_its_batch_stays_as_it_was(
     opened: Any, orders: OrdersTable
 ) -> None:

@@ -305,9 +305,12 @@ def test_a_table_that_is_filled_by_logical_replication_is_refused_as_long_as_it_
     role = f"reader_of_{orders.connection.schema}"
     orders.execute(f"CREATE ROLE {role} LOGIN")
     with timed_orders() as publisher:
-        orders.execute(f"GRANT SELECT ON orders TO {role}")
+        orders.execute(f"GRANT SELECT (id, note) ON orders TO {role}")
         connections.find_by(lambda _: replace(orders.connection, login=role))
         source = opened(timestamp=by)
+        with pytest.raises(SourceError, match=r"permission denied.* GRANT SELECT ON TABLE to this role"):
+            source.check()
+        orders.execute(f"GRANT SELECT ON orders TO {role}")
         with subscribed(orders, publisher):
             orders.execute(INSERT)
             for look in (source.check, partial(source.has_new, None), partial(source.latest_offset, None)):

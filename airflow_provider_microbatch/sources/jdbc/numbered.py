@@ -130,6 +130,11 @@ class OpenNumbered(OpenTable, Generic[N]):
 
     def check_offset(self, offset: Offset) -> None:
         place = self._place(offset)
+        if not place.has_numbers_once:
+            raise SourceError(
+                f"{offset:.200} is no place in a table: its gaps are not in order, each up to the next one at most, "
+                "and the last one up to n."
+            )
         with self._snapshot() as table:
             if place.number > table.last(self._source.first - 1, None):
                 raise SourceError(f"{offset} lies behind the last row of {self._source.table}.")
@@ -172,6 +177,7 @@ class OpenNumbered(OpenTable, Generic[N]):
         if not filled and number == begin.number:
             return None
         waited: list[Gap] = []
+        new: list[Gap] = []
         late: list[tuple[int, int]] = []
         for gap in begin.gaps:
             if (gap.first, gap.last) not in filled:
@@ -182,13 +188,13 @@ class OpenNumbered(OpenTable, Generic[N]):
             waited += left
         if number > begin.number:
             missing = table.missing(begin.number + 1, number, most=MOST_GAPS + 1)
-            waited += [Gap(first=one, last=other, seen_ms=now_ms, xmax=NOT_TAKEN) for one, other in missing]
-        given = table.given() if waited else None
-        bound = table.bound() if any(gap.xmax == NOT_TAKEN for gap in waited) else 0
+            new = [Gap(first=one, last=other, seen_ms=now_ms, xmax=NOT_TAKEN) for one, other in missing]
+        given = table.given() if waited or new else None
+        bound = table.bound() if any(gap.xmax == NOT_TAKEN for gap in (*waited, *new)) else 0
         wait_ms = 1000 * self._source.late_seconds
         gaps = [
             gap
-            for gap in as_taken(waited, given=given, now_ms=now_ms, bound=bound)
+            for gap in as_taken(waited, new, given=given, now_ms=now_ms, bound=bound)
             # Else every transaction that took one of the numbers has ended, and no other will get one of them.
             if gap.xmax > xmin or now_ms - gap.seen_ms < wait_ms
         ]

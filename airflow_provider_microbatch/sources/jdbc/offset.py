@@ -111,14 +111,16 @@ class Place:
                 raise TypeError("it has something else than whole numbers")
             if any(first > last for first, last in [*((gap.first, gap.last) for gap in gaps), *late]):
                 raise ValueError("it has numbers that end before they begin")
-            # Else the row of a number in two gaps, or in one behind n, would be in a batch twice.
-            ends = [*(gap.first - 1 for gap in gaps[1:]), values["n"]]
-            if any(gap.last > end for gap, end in zip(gaps, ends, strict=False)):
-                raise ValueError("its gaps are not in order, each up to the next one at most, and the last one up to n")
         except (ValueError, TypeError, RecursionError) as error:
             raise ValueError(f"{offset:.200} is no place in a table: {error}") from error
         place = cls(number=values["n"], gaps=gaps, late=late, rows=values["rows"], table=table, by_hand=by_hand)
         return replace(place, sparse=sparse)
+
+    @property
+    def has_numbers_once(self) -> bool:
+        """Whether no number is in two gaps, nor in one behind ``number``: its row would be in a batch twice."""
+        ends = [*(gap.first - 1 for gap in self.gaps[1:]), self.number]
+        return all(gap.last <= end for gap, end in zip(self.gaps, ends, strict=False))
 
     def conditions(self, start: Self, column: str, parts: int, *, replayed: bool = True) -> list[str]:
         """Return SQL conditions for the rows of a range that ends here, in about ``parts`` parts, in addition to the
@@ -157,17 +159,21 @@ class Place:
         return [*found, *([(first, self.number)] if first <= self.number else [])]
 
 
-def as_taken(gaps: Iterable[Gap], *, given: int | None, now_ms: int, bound: int) -> list[Gap]:
+def as_taken(gaps: Iterable[Gap], new: Iterable[Gap] = (), *, given: int | None, now_ms: int, bound: int) -> list[Gap]:
     """The same numbers. The wait for one begins once it is taken: a row may lie far ahead of the sequence, and what is
     given in between, whenever that is, would else be given up as soon as it is there, with its transaction at work.
 
-    :param given: the number that the sequence gave last; None if that is unknown: all may have been taken.
+    :param new: those behind them that were not missed before.
+    :param given: the number that the sequence gave last; None if that is unknown: all new ones may have been taken, and
+        of those of before none has been since.
     :param now_ms: the time, as a gap has it.
     :param bound: an id above all transactions that have one now.
     """
     found = []
-    for gap in gaps:
+    for gap, is_new in [*((one, False) for one in gaps), *((one, True) for one in new)]:
         last = gap.last if given is None else min(given, gap.last)
+        if given is None and gap.xmax == NOT_TAKEN and not is_new:
+            last = gap.first - 1
         if gap.first <= last:
             taken = replace(gap, last=last)
             found.append(replace(taken, seen_ms=now_ms, xmax=bound) if gap.xmax == NOT_TAKEN else taken)

@@ -57,7 +57,8 @@ class OpenJdbcSource(OpenNumbered[Snapshot]):
         """Return the end of the same range in the sparse form, since its gaps are too many to be listed."""
         now_ms, _ = table.moment()
         first = end.gaps[0].first
-        marks = _marks(table, [Gap(first=first, last=end.number, seen_ms=now_ms, xmax=NOT_TAKEN)], now_ms)
+        new = Gap(first=first, last=end.number, seen_ms=now_ms, xmax=NOT_TAKEN)
+        marks = _marks(table, [], [new], now_ms)
         return self._by_transactions(table, begin, replace(end, gaps=()), since=first, marks=marks)
 
     def _by_marks(self, table: Snapshot, begin: Place, most: int | None) -> Place | None:
@@ -73,9 +74,8 @@ class OpenJdbcSource(OpenNumbered[Snapshot]):
             Gap(first=mark.first, last=last, seen_ms=mark.seen_ms, xmax=mark.xmax)
             for mark, last in zip(marks, ends, strict=False)
         ]
-        if number > begin.number:
-            waited.append(Gap(first=begin.number + 1, last=number, seen_ms=now_ms, xmax=NOT_TAKEN))
-        marks = _marks(table, waited, now_ms)
+        new = Gap(first=begin.number + 1, last=number, seen_ms=now_ms, xmax=NOT_TAKEN)
+        marks = _marks(table, waited, [new] if number > begin.number else [], now_ms)
         wait_ms = 1000 * self._source.late_seconds
         # Only marks at the front are removed: a mark tells where its numbers begin, and the next mark where they end.
         while marks and marks[0].xmax <= xmin and now_ms - marks[0].seen_ms >= wait_ms:
@@ -169,7 +169,7 @@ class OpenJdbcSource(OpenNumbered[Snapshot]):
             yield table
 
 
-def _marks(table: Snapshot, waited: Sequence[Gap], now_ms: int) -> list[Mark]:
+def _marks(table: Snapshot, waited: Sequence[Gap], new: Sequence[Gap], now_ms: int) -> list[Mark]:
     """Marks for numbers that are waited for, and lie behind one another without a space."""
-    gaps = as_taken(waited, given=table.given(), now_ms=now_ms, bound=table.bound())
+    gaps = as_taken(waited, new, given=table.given(), now_ms=now_ms, bound=table.bound())
     return [Mark(first=gap.first, seen_ms=gap.seen_ms, xmax=gap.xmax) for gap in gaps]

@@ -125,13 +125,18 @@ def lock(opened: Any, table: str) -> None:
     ``LOCK TABLE`` takes no snapshot, and no right but ``SELECT``.
 
     :param table: as SQL has it.
-    :raises SourceError: if it is neither a table nor a view.
+    :raises SourceError: if it is neither a table nor a view, or this role has rights to columns alone.
     """
     import psycopg
 
     opened.execute(f"SET LOCAL lock_timeout = {math.ceil(1000 * LOCK_SECONDS)}")
     try:
         opened.execute(f"LOCK TABLE {table} IN ACCESS SHARE MODE")
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise SourceError(
+            f"{table} cannot be locked against changes of its form while it is read: {error.diag.message_primary}. "
+            "That takes the right to the whole table, not to its columns alone: GRANT SELECT ON TABLE to this role."
+        ) from error
     except psycopg.errors.WrongObjectType as error:
         raise SourceError(
             f"{table} is no table of this server, nor a view: of a foreign table and of a materialized view it does "

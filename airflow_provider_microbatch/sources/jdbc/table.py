@@ -100,14 +100,19 @@ class Snapshot(Relation):
         return None if found is None else int(found)
 
     def given(self) -> int | None:
-        """The number that the column's sequence assigned last; None if the column has no sequence of its own, the
-        sequence has assigned none yet, or this role may not look at it."""
-        (found,) = self._row(
-            "SELECT (SELECT last_value FROM pg_catalog.pg_sequences WHERE "
-            "quote_ident(schemaname) || '.' || quote_ident(sequencename) = pg_get_serial_sequence(%s, %s))",
+        """The number that the column's sequence assigned last, or the one before that which ``setval`` says to assign
+        next; None if the column has no sequence of its own, the sequence has assigned none yet, or this role may not
+        look at it."""
+        name, start, found, may_look = self._row(
+            "SELECT own.name, s.start_value, s.last_value, has_sequence_privilege(own.name, 'SELECT') "
+            "FROM pg_get_serial_sequence(%s, %s) AS own (name) LEFT JOIN pg_catalog.pg_sequences AS s "
+            "ON quote_ident(s.schemaname) || '.' || quote_ident(s.sequencename) = own.name",
             self._table,
             self._bare_column,
         )
+        if found is None and may_look:  # the view has no number of a sequence that is yet to assign one
+            following, is_called = self._row(f"SELECT last_value, is_called FROM {name}")
+            return None if is_called or following == start else int(following) - 1
         return None if found is None else int(found)
 
     def missing(self, first: int, last: int, *, most: int | None = None) -> list[tuple[int, int]]:
