@@ -6,6 +6,7 @@ from tests.mutants.mutation import Mutation
 
 MARIADB = "tests/sources/test_mariadb.py"
 TRANSACTIONS = "tests/sources/test_mariadb_transactions.py"
+COLUMNS = "tests/sources/test_mariadb_columns.py"
 SESSIONS = "tests/sources/test_mariadb_sessions.py"
 READ_AGAIN = "tests/execution/test_database_read_again.py"
 
@@ -217,6 +218,14 @@ MUTATIONS = [
         old="{_ELSEWHERE} AND variable_value > 0)",
         new="{_ELSEWHERE} AND variable_value < 0)",
         tests=("tests/runtime/test_jdbc.py",),
+    ),
+    Mutation(
+        name="the counter of a table of MariaDB is that of any of its columns",
+        why="numbers beyond it are waited for without end: no further row is read",
+        file="sources/jdbc/mariadb/table.py",
+        old=" AND extra LIKE '%%auto_increment%%'",
+        new="",
+        tests=(COLUMNS,),
     ),
     Mutation(
         name="MariaDB's read_only is a number in every version",
