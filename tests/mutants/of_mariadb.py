@@ -6,6 +6,8 @@ from tests.mutants.mutation import Mutation
 
 MARIADB = "tests/sources/test_mariadb.py"
 TRANSACTIONS = "tests/sources/test_mariadb_transactions.py"
+COLUMNS = "tests/sources/test_mariadb_columns.py"
+SESSIONS = "tests/sources/test_mariadb_sessions.py"
 READ_AGAIN = "tests/execution/test_database_read_again.py"
 
 MUTATIONS = [
@@ -197,7 +199,7 @@ MUTATIONS = [
         name="Spark reads what a replica of MariaDB has",
         why="rows of the plan that it lacks are lost, for they are counted on the primary",
         file="sources/jdbc/mariadb/session.py",
-        old="IF @@global.read_only OR EXISTS (",
+        old="IF {_is_on(_READ_ONLY)} OR EXISTS (",
         new="IF EXISTS (",
         tests=("tests/runtime/test_jdbc.py",),
     ),
@@ -216,5 +218,21 @@ MUTATIONS = [
         old="{_ELSEWHERE} AND variable_value > 0)",
         new="{_ELSEWHERE} AND variable_value < 0)",
         tests=("tests/runtime/test_jdbc.py",),
+    ),
+    Mutation(
+        name="the counter of a table of MariaDB is that of any of its columns",
+        why="numbers beyond it are waited for without end: no further row is read",
+        file="sources/jdbc/mariadb/table.py",
+        old=" AND extra LIKE '%%auto_increment%%'",
+        new="",
+        tests=(COLUMNS,),
+    ),
+    Mutation(
+        name="MariaDB's read_only is a number in every version",
+        why="from 12.0 on no primary is read, and Spark reads what a replica has whose replication has stopped",
+        file="sources/jdbc/mariadb/session.py",
+        old="    return f\"upper(cast({setting} AS char)) NOT IN ('0', 'OFF')\"\n",
+        new="    return setting\n",
+        tests=(SESSIONS,),
     ),
 ]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ssl
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pymysql
 import pytest
 
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceError
-from airflow_provider_microbatch.sources.jdbc.mariadb.session import connected
+from airflow_provider_microbatch.sources.jdbc.mariadb import session
+from airflow_provider_microbatch.sources.jdbc.mariadb.session import access, connected
 from tests.support.certificates import certificates
 from tests.support.mariadb import mariadb
 from tests.support.orders_in_mariadb import orders_in_mariadb
@@ -54,3 +57,23 @@ def test_a_session_is_encrypted_where_the_server_can_and_checks_the_certificate_
             is_encrypted(trusting_another)
     with orders_in_mariadb() as orders:
         assert not is_encrypted(orders.connection), "this server cannot"
+
+
+@pytest.mark.parametrize(
+    ("value", "is_on"),
+    [("0", False), ("1", True), ("'0'", False), ("'1'", True), ("'OFF'", False), ("'ON'", True), ("'NO_LOCK'", True)],
+)
+def test_a_server_is_read_only_by_a_number_and_by_a_text_as_of_mariadb_12(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, is_on: bool
+) -> None:
+    """In place of what another version of the server has in the variable."""
+    monkeypatch.setattr(session, "_READ_ONLY", value)
+
+    def refused(by: type[Exception]) -> AbstractContextManager[Any]:
+        return pytest.raises(by, match="must lead to the primary") if is_on else nullcontext()
+
+    with orders_in_mariadb() as orders:
+        with refused(SourceError):
+            assert not orders.opened(tmp_path / "checkpoint").has_new(None)
+        with refused(pymysql.MySQLError):
+            orders.execute(access(orders.connection, table="orders").options["sessionInitStatement"])

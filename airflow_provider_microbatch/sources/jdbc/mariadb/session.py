@@ -22,6 +22,7 @@ _ALL_ROWS = "sql_select_limit = 18446744073709551615"
 _NO_RIGHT = 1227  # MariaDB's number of the error
 _ELSEWHERE = "variable_name IN ('Slaves_running', 'wsrep_cluster_size')"
 """What of the server's status tells that rows are committed on another one."""
+_READ_ONLY = "@@global.read_only"
 
 
 def quoted(name: str) -> str:
@@ -76,7 +77,7 @@ def _checked(table: str) -> str:
     status = "FROM information_schema.global_status WHERE"
     return (
         "BEGIN NOT ATOMIC "
-        f"IF @@global.read_only OR EXISTS (SELECT 1 {status} {_ELSEWHERE} AND variable_value > 0) THEN "
+        f"IF {_is_on(_READ_ONLY)} OR EXISTS (SELECT 1 {status} {_ELSEWHERE} AND variable_value > 0) THEN "
         "SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'Spark was led to a replica, a read_only server or a node of a "
         "Galera cluster, which may lack rows that were planned. The connection must lead to the primary.'; END IF; "
         "IF EXISTS (SELECT 1 FROM information_schema.columns WHERE data_type = 'float' AND table_schema = "
@@ -85,6 +86,16 @@ def _checked(table: str) -> str:
         "SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'The server prepares no further statement "
         "(max_prepared_stmt_count), and values of FLOAT would be rounded to six digits.'; END IF; END"
     )
+
+
+def _is_on(setting: str) -> str:
+    """An SQL condition: whether a setting of the server is on, in whatever way. ``read_only`` is a number, and a text
+    from MariaDB 12.0 on, any of which is true in Python, and none in SQL: a primary would be refused, and a replica
+    read.
+
+    :param setting: as SQL has it.
+    """
+    return f"upper(cast({setting} AS char)) NOT IN ('0', 'OFF')"
 
 
 class Session:
@@ -187,7 +198,7 @@ def connected(connection: Connection, *, seconds: float | None = None) -> Iterat
 
 def _check_knows_what_runs(session: Session, connection: Connection) -> None:
     """:raises SourceError: if transactions that may still commit rows run elsewhere: nobody would wait for them."""
-    version, is_read_only = session.row("SELECT version(), @@global.read_only")
+    version, is_read_only = session.row(f"SELECT version(), {_is_on(_READ_ONLY)}")
     if "mariadb" not in version.lower():
         raise SourceError(
             f"{connection.host} is no MariaDB, but MySQL or another ({version}), which this version does not read."

@@ -86,9 +86,15 @@ class Snapshot(Relation):
         return None if found is None else int(found)
 
     def given(self) -> int | None:
-        """The number that was assigned last; None for a table without AUTO_INCREMENT."""
+        """The number that was assigned last; None for a column without AUTO_INCREMENT. The counter of another one
+        tells nothing: each gap beyond it would be waited for, for ever."""
         (found,) = self._session.row(
-            f"SELECT auto_increment FROM information_schema.tables WHERE {self._of}", *self._named
+            "SELECT if(EXISTS (SELECT 1 FROM information_schema.columns WHERE "
+            f"{self._of} AND column_name = %s AND extra LIKE '%%auto_increment%%'), auto_increment, NULL) "
+            f"FROM information_schema.tables WHERE {self._of}",
+            *self._named,
+            self._bare_column,
+            *self._named,
         )
         return None if found is None else int(found) - 1
 
