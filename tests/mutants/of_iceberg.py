@@ -415,4 +415,28 @@ MUTATIONS = [
         new="for finding in whole]",
         tests=("tests/execution/test_branches.py",),
     ),
+    Mutation(
+        name="another branch's batches have no record in a branch that is made of it anew once a rollback is to stay",
+        why="another pipeline's rows are told with a DELETE, and a fast-forward takes the record of them away",
+        file="sinks/iceberg/log.py",
+        old="            look.recorded = self._record(look)\n",
+        new="            look.recorded = look.properties if self.stays_rolled_back(look) else self._record(look)\n",
+        tests=(REFUSALS,),
+    ),
+    Mutation(
+        name="behind a rollback that is to stay all counts as in that the branch's history has",
+        why="rows that a rewind had taken out are back, and nobody is told",
+        file="sinks/iceberg/log.py",
+        old="return number if any(branch != self.branch and one == number for branch, one in found.items()) else None",
+        new="return number",
+        tests=(REFUSALS,),
+    ),
+    Mutation(
+        name="what a rollback that is to stay took away is on record no more where another branch's record goes on",
+        why="rows are gone, and check finds nothing",
+        file="sinks/iceberg/log.py",
+        old="return self._with_own(look, record) if stays else record",
+        new="return record",
+        tests=(REFUSALS,),
+    ),
 ]

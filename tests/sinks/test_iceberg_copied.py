@@ -22,6 +22,7 @@ from airflow_provider_microbatch.sinks.iceberg import log as iceberg_log
 from airflow_provider_microbatch.sinks.iceberg import unrecorded
 from airflow_provider_microbatch.sinks.iceberg.opened import OpenIceberg
 from airflow_provider_microbatch.sinks.iceberg.unrecorded import RowsInFiles
+from airflow_provider_microbatch.sinks.placed.unrecorded import Asked
 from tests.sinks.delta_stages import write_delta_stage, write_rows
 from tests.sinks.stages import batch_of, expect
 from tests.sinks.test_iceberg_sink import append, expire, publish, rows, table
@@ -307,3 +308,25 @@ def test_a_batch_without_columns_of_its_own_adds_none_to_a_table_of_somebody_els
     with pytest.raises(SinkError, match="does not have 'lane', 'batch_id'"):
         at.publish(expect(key), 1)
     assert [one.name for one in table(at).schema().fields] == ["id", "epoch"]
+
+
+def test_however_many_batches_may_be_back_not_all_are_gone_through_for_each_file() -> None:
+    gone_through = list[str]()
+
+    class Back(frozenset[BatchKey]):
+        def __iter__(self) -> Iterator[BatchKey]:
+            gone_through.append("all")
+            return super().__iter__()
+
+    asked = Asked(BatchKey(JANUARY, 7), back=Back(BatchKey("live", id) for id in range(1, 100, 10)))
+    found = [id for id in range(120) if asked.may_be_in(("live", "live"), (id, id))]
+    assert found == list(range(1, 100, 10))
+    assert [asked.may_be_in(("live", "live"), span) for span in [(2, 10), (2, 11), (92, 200), (0, 0)]] == [
+        False,
+        True,
+        False,
+        False,
+    ]
+    assert [asked.may_be_in((JANUARY, JANUARY), (id, id)) for id in (6, 7, 8)] == [False, True, False]
+    assert not asked.may_be_in((FEBRUARY, FEBRUARY), (0, 100))
+    assert len(gone_through) <= 1

@@ -19,7 +19,7 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import RolledBackError, SinkError
 from airflow_provider_microbatch.sinks.iceberg.opened import OpenIceberg
 from tests.sinks.delta_stages import write_delta_stage, write_rows
-from tests.sinks.stages import EXPECTED, batch_of, expect
+from tests.sinks.stages import EXPECTED, NOTHING_KNOWN, batch_of, expect
 from tests.sinks.test_iceberg_sink import append, before_the_next_commit, expire, publish, rows, table
 from tests.support.iceberg_table import opened_in
 
@@ -245,6 +245,87 @@ def test_rows_of_an_attempt_before_are_found_once_a_rollback_of_its_replay_is_to
     assert told(0) == [None, None]
     assert rows(sink) == {(0, 3): 3, (1, 1): 3}
     assert told(1) != [None, None]
+
+
+def make_branch(sink: OpenIceberg, name: str) -> None:
+    """Of the newest snapshot of main."""
+    head = table(sink).current_snapshot()
+    assert head is not None
+    table(sink).manage_snapshots().create_branch(head.snapshot_id, name).commit()
+
+
+def fast_forward(sink: OpenIceberg, to: str) -> None:
+    """Main has no commit of its own since."""
+    refs = table(sink).metadata.refs
+    table(sink).manage_snapshots().set_current_snapshot(snapshot_id=refs[to].snapshot_id).commit()
+
+
+@pytest.mark.parametrize("of", ["main", "main, before its last batch", "main, whose history has expired since"])
+def test_what_main_has_is_on_record_in_a_branch_that_is_made_of_it_anew(
+    sink: OpenIceberg, folder: Path, of: str
+) -> None:
+    """Its audit was rejected, and that is to stay. To another pipeline's rows no DELETE leads, and main, fast-forwarded
+    to the branch, has them on record."""
+    put(sink, BatchKey("live", 0))
+    make_branch(sink, "audit")
+    audit = opened_in(folder, branch="audit")
+    put(audit, BatchKey("live", 1), live=0)
+    put(sink, BatchKey(JANUARY, 0), live=0)
+    table(sink).manage_snapshots().remove_branch("audit").commit()
+    make_branch(sink, "audit")
+    if of == "main, before its last batch":
+        put(sink, BatchKey(JANUARY, 1), live=0)
+    with pytest.raises(RolledBackError, match=r"UNSET TBLPROPERTIES \('microbatch.last.audit'\)"):
+        audit.check()
+    with table(sink).transaction() as change:
+        change.remove_properties("microbatch.last.audit")
+    if of == "main, whose history has expired since":
+        for _ in range(2):
+            table(sink).append(pa.table({"id": [1]}), branch="audit")
+        expire(sink)
+    for asks in (audit.check, audit.check_whole):
+        asks()
+    gone = expect(BatchKey("live", 1))
+    found = audit.contains(gone)
+    assert found is not None
+    assert audit.damage(gone, found) is not None
+    write_delta_stage(audit, 2, batch=batch_of(BatchKey("live", 1)))
+    audit.replace(gone, 2)
+    if of == "main":
+        fast_forward(sink, "audit")
+        assert rows(sink)[1, 2] == 3
+    for one in (audit, sink) if of == "main" else (audit,):
+        one.check_whole()
+        for key in (BatchKey("live", 0), BatchKey("live", 1), BatchKey(JANUARY, 0)):
+            found = one.contains(expect(key))
+            assert found is not None
+            assert one.damage(expect(key), found) is None
+        assert one.contains(expect(BatchKey(JANUARY, 1))) is None
+
+
+def test_what_another_branch_has_hides_no_row_that_came_back(sink: OpenIceberg, folder: Path) -> None:
+    """Nor does it count as in what has been taken out since of what the branch got by a fast-forward."""
+    publish(sink, 0)
+    make_branch(sink, "audit")
+    audit = opened_in(folder, branch="audit")
+    for number in (1, 2):
+        publish(audit, number)
+    fast_forward(sink, "audit")
+    assert sink.withdraw(expect(BatchKey("live", 2)), 1)
+    for number in (2, 3):
+        publish(sink, number, epoch=2)
+    before = table(sink).current_snapshot()
+    assert before is not None
+    for number in (3, 2):
+        assert sink.withdraw(expect(BatchKey("live", number)), 2)
+    roll_back(sink, before, to_stay=True)
+    with pytest.raises(SinkError, match=r"6 rows of batches live/2, live/3, .*batch_id BETWEEN 2 AND 3\)"):
+        sink.check()
+    table(sink).delete("lane = 'live' AND batch_id BETWEEN 2 AND 3")
+    sink.check()
+    assert sink.batches("live", NOTHING_KNOWN) == [0, 1]
+    publish(sink, 2, epoch=3)
+    assert rows(sink) == {(0, 1): 3, (1, 1): 3, (2, 3): 3}
 
 
 def test_a_table_that_is_partitioned_anew_goes_on_and_batches_of_before_are_replaced(

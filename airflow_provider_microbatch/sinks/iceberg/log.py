@@ -145,17 +145,41 @@ class IcebergLog:
     def record(self, look: Look) -> Mapping[str, str]:
         """The table's properties, with the record of the batches that this branch has: also of those that it was made
         with, or got by a fast-forward, until its next commit has taken them over."""
-        if self.stays_rolled_back(look):
-            return look.properties
+        if look.recorded is None:
+            look.recorded = self._record(look)
+        return look.recorded
+
+    def _record(self, look: Look) -> Mapping[str, str]:
         descent = look.goes_on_from()
-        since = look.came_since(descent.sequence)
-        if descent.branch == self.branch and not since and not descent.unsure:
+        branch, since = descent.branch, look.came_since(descent.sequence)
+        stays = self.stays_rolled_back(look)
+        if stays:
+            since = {key: self._unless_own(look, key, number) for key, number in since.items()}
+        if stays and branch is None:
+            branch, since = self.branch, {key: number for key, number in since.items() if number is not None}
+        if branch == self.branch and not since and not descent.unsure:
             return look.properties
-        base = None if descent.branch is None else replace(self.ledger, branch=descent.branch)
+        base = None if branch is None else replace(self.ledger, branch=branch)
         record = self.ledger.going_on(look.properties, base=base, since=since)
-        for branch in descent.unsure:
-            record = self._with_shown(look, record, branch)
-        return record
+        for other in descent.unsure:
+            record = self._with_shown(look, record, other)
+        return self._with_own(look, record) if stays else record
+
+    def _unless_own(self, look: Look, key: BatchKey, number: int | None) -> int | None:
+        """The number by which a snapshot put a batch in, if another branch has it by that; else None, as if it was
+        taken out. Where a rollback is to stay, what the branch itself has put in its own record has, or it has been
+        taken out: on record again, rows that came back would no longer be told. What another branch has is in: not on
+        record, its rows would be told with a DELETE."""
+        found = {} if number is None else self.ledger.numbers_by_branch(look.properties, key)
+        return number if any(branch != self.branch and one == number for branch, one in found.items()) else None
+
+    def _with_own(self, look: Look, record: Mapping[str, str]) -> Mapping[str, str]:
+        """The record, and what this branch's own has, which a rollback that is to stay has taken away: without it
+        nobody would be told that these rows are gone."""
+        known = self.ledger.batches(record)
+        own = self.ledger.items(look.properties)
+        lacking = {key: number for key, number in own if known.get(key) != number}
+        return self.ledger.going_on(record, base=self.ledger, since=lacking)
 
     def _with_shown(self, look: Look, record: Mapping[str, str], branch: str) -> Mapping[str, str]:
         """The record, and of what another branch has, the batches of which this branch has rows: where the history no

@@ -54,12 +54,15 @@ class Look:
 
     :param table: as pyiceberg has loaded it.
     :param branch: the branch to publish to.
+    :ivar recorded: the properties with the record of what the branch has, once it was asked for.
     """
 
     def __init__(self, table: Table, branch: str) -> None:
         self.table = table
         self.branch = branch
         self.head: Snapshot | None = table.metadata.snapshot_by_name(branch)
+        # Of one look it stays the same, and it may take going through all batches: they are asked for one by one.
+        self.recorded: Mapping[str, str] | None = None
 
     @property
     def properties(self) -> Mapping[str, str]:

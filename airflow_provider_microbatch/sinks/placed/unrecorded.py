@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey, is_lane, is_name, is_whole
@@ -43,8 +45,18 @@ class Asked:
         (lane, other), (low, high) = lanes, ids
         if not is_name(lane) or lane != other or not is_whole(low) or not is_whole(high) or high < 0:
             return True
-        named = any(one.lane == lane and low <= one.id <= high for one in (self.key, *self.back))
+        ids_of_lane = self._ids.get(lane, ())
+        at = bisect_left(ids_of_lane, low)
+        named = at < len(ids_of_lane) and ids_of_lane[at] <= high
         return named or self.is_other(BatchKey(lane, high))
+
+    @cached_property
+    def _ids(self) -> Mapping[str, Sequence[int]]:
+        """Of each lane those that are named one by one, ascending: each file asks, and they may be all of a table's."""
+        found = defaultdict[str, list[int]](list)
+        for one in (self.key, *self.back):
+            found[one.lane].append(one.id)
+        return {lane: sorted(ids) for lane, ids in found.items()}
 
     def of(self, rows: Mapping[BatchKey, int]) -> dict[BatchKey, int]:
         """The rows of those that are asked for."""
