@@ -102,7 +102,8 @@ class _Names:
             return [self._texts(node.groupingExpressions()), _once(map(self._text, made.values()))]
         if kind.startswith("Deduplicate"):
             keys = self._texts(node.keys())
-            return [keys] if len(keys) <= _IN_ORDER else []
+            # As one, whose own order says nothing: it is told apart from those of other operators all the same.
+            return [keys if len(keys) <= _IN_ORDER else [", ".join(sorted(keys))]]
         if kind.startswith(PROCESSOR) and kind.endswith(("InPySpark", "InPandas")):
             return [self._texts(node.leftAttributes())]
         return [self._texts(node.groupingAttributes())] if kind.startswith((PROCESSOR, "FlatMapGroups")) else []

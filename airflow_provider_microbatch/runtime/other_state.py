@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from textwrap import shorten
 from typing import Any, NoReturn
 
 from airflow_provider_microbatch.runtime.failure import BatchFailure
@@ -78,8 +79,9 @@ def refuse_moved_state(before: Sequence[Any], now: Sequence[Any]) -> None:
 
 
 def refuse_moved_columns(before: Sequence[Any], now: Sequence[Sequence[Sequence[str]]]) -> None:
-    """Refuse a transform whose operators keep their state by the same columns in another order: what is kept of one
-    would be taken for the other's, where both are of one type.
+    """Refuse a transform whose operators keep their state by the same columns in another order, or by each other's:
+    what is kept of one would be taken for the other's, where both are of one type. In a chain of operators nothing else
+    tells that they have changed places: each is made of those below it, and of others then.
 
     :param before: as :func:`columns_told` told them of the batch before.
     :param now: as :func:`.kept_columns.kept_columns` has them.
@@ -87,14 +89,23 @@ def refuse_moved_columns(before: Sequence[Any], now: Sequence[Sequence[Sequence[
     """
     for was, is_now in zip(before, now, strict=False):
         for told, names in zip(was, is_now, strict=False):
-            moved = _moved_columns(told, names)
+            moved = _moved(told, list(map(_digests_of, names)))
             if moved is not None:
-                here, there = (name.replace("~", " of ") for name in moved)
+                here, there = (_shown([names[at]]) for at in moved)
                 raise _refusal(
                     f"the transform keeps state by {here!r} where the batches before had {there!r}, and what is kept "
                     "of one would be taken for the other's: grouping columns, aggregates, keys, or columns of a join's "
                     "side have changed their order, aggregates also by the order in which a select behind shows them"
                 )
+    for which in range(max(map(len, now), default=0)):
+        moved = _moved(_wholes(before, which), _wholes(columns_told(now), which))
+        if moved is not None:
+            lists = [place[which] for place in now if any(place[which : which + 1])]
+            here, there = (_shown(lists[at]) for at in moved)
+            raise _refusal(
+                f"the transform keeps state by {here!r} where the batches before had an operator that kept it by "
+                f"{there!r}, and what is kept of one would be taken for the other's: operators have changed places"
+            )
 
 
 def columns_told(columns: Sequence[Sequence[Sequence[str]]]) -> list[list[list[list[str]]]]:
@@ -103,15 +114,25 @@ def columns_told(columns: Sequence[Sequence[Sequence[str]]]) -> list[list[list[l
     return [[list(map(_digests_of, names)) for names in place] for place in columns]
 
 
-def _moved_columns(before: Sequence[Sequence[str]], names: Sequence[str]) -> tuple[str, str] | None:
-    """The column of now and that of before in the first place at which their order differs; None for none."""
-    digests = list(map(_digests_of, names))
-    for level in range(min((len(one) for one in [*before, *digests]), default=0)):
-        then, here = ([[one[level]] for one in told] for told in (before, digests))
+def _moved(before: Sequence[Sequence[str]], now: Sequence[Sequence[str]]) -> tuple[int, int] | None:
+    """Where they first differ in their order: the place of what is there now, and the one that what was there before
+    has now; None for nowhere."""
+    for level in range(min((len(one) for one in [*before, *now]), default=0)):
+        then, here = ([[one[level]] for one in told] for told in (before, now))
         at = _first_moved(then, here)
         if at is not None:
-            return names[at[1]], names[here.index(then[at[0]])]
+            return at[1], here.index(then[at[0]])
     return None
+
+
+def _wholes(told: Sequence[Sequence[Sequence[Sequence[str]]]], which: int) -> list[list[str]]:
+    """Of each operator that tells one of its lists, the digests of all in it, as if it were one column."""
+    lists = (place[which] for place in told if any(place[which : which + 1]))
+    return [list(map(str, zip(*names, strict=False))) for names in lists]
+
+
+def _shown(names: Sequence[str]) -> str:
+    return shorten(", ".join(names).replace("~", " of "), 300, placeholder=" …")
 
 
 def _digests_of(column: str) -> list[str]:

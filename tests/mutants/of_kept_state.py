@@ -241,4 +241,20 @@ MUTATIONS = [
         new="for name in _sources_of(state) if names.of(name) == name}",
         tests=("tests/state/test_two_streams.py",),
     ),
+    Mutation(
+        name="operators of a chain go by what they are made of alone",
+        why="each is made of those below it: two deduplications change places, rows are lost, and others come twice",
+        file="runtime/other_state.py",
+        old="    for which in range(max(map(len, now), default=0)):\n",
+        new="    for which in range(0):\n",
+        tests=("tests/state/test_moved_state.py",),
+    ),
+    Mutation(
+        name="a deduplication by many columns is as one by none",
+        why="it changes places with another one unseen: rows are lost, and others come twice",
+        file="runtime/kept_columns.py",
+        old='            return [keys if len(keys) <= _IN_ORDER else [", ".join(sorted(keys))]]',
+        new="            return [keys] if len(keys) <= _IN_ORDER else []",
+        tests=(COLUMNS,),
+    ),
 ]

@@ -127,6 +127,17 @@ def once_by_two_columns_turned_round(batch: Batch) -> DataFrame:
     return once_by_two_columns(batch, turned=True)
 
 
+def once_by_each(batch: Batch, *, turned: bool = False) -> DataFrame:
+    """Rows that are new by a column, and of these the ones that are new by another."""
+    first, second = ("other", "id") if turned else ("id", "other")
+    return _with_other(batch).select("id", "other").dropDuplicates([first]).dropDuplicates([second])
+
+
+def once_by_each_turned_round(batch: Batch) -> DataFrame:
+    """The same, by the other column first."""
+    return once_by_each(batch, turned=True)
+
+
 def met_by_two_columns(batch: Batch, *, turned: bool = False) -> DataFrame:
     """Rows with others that are alike in two columns of one type."""
     from pyspark.sql import functions as F

@@ -209,6 +209,57 @@ def test_operators_and_sides_of_a_join_that_change_places_are_seen(
         refuse_moved_state(before, placed(turned_round(next_batch)))
 
 
+def once_in_time_by_each(batch: Looked, *, turned: bool = False) -> DataFrame:
+    """The same as :func:`.exchanged.once_by_each`, within a watermark."""
+    first, second = ("other", "id") if turned else ("id", "other")
+    rows = batch.sources["orders"].withWatermark("at", "1 minute")
+    return rows.dropDuplicatesWithinWatermark([first]).dropDuplicatesWithinWatermark([second])
+
+
+def once_as_a_whole(batch: Looked, *, turned: bool = False) -> DataFrame:
+    """Rows that are new by all of their columns, and by one of them."""
+    rows = batch.sources["orders"]
+    return rows.dropDuplicates(["id"]).dropDuplicates() if turned else rows.dropDuplicates().dropDuplicates(["id"])
+
+
+def counted_once_by_each(batch: Looked, *, turned: bool = False) -> DataFrame:
+    """Counts of what is new by each of two columns."""
+    return exchanged.once_by_each(batch, turned=turned).groupBy("id").count()  # type: ignore[arg-type]
+
+
+CHAINS = [exchanged.once_by_each, once_in_time_by_each, once_as_a_whole, counted_once_by_each]
+
+
+@pytest.mark.parametrize("transform", CHAINS, ids=lambda transform: transform.__name__)
+def test_operators_of_a_chain_that_change_places_are_seen(spark: SparkSession, tmp_path: Path, transform: Any) -> None:
+    """Each is made of those below it: by what they are made of, both are others."""
+    there = transform(batch_of(spark, tmp_path, "orders"))
+    back = transform(batch_of(spark, tmp_path, "orders", id=8), turned=True)
+    refuse_moved_state(placed(there), placed(back))
+    with pytest.raises(BatchFailure, match=r"operators have changed places"):
+        refuse_moved_columns(columns_told(look(there)), look(back))
+
+
+@pytest.mark.parametrize("transform", CHAINS, ids=lambda transform: transform.__name__)
+@pytest.mark.parametrize("beside", ["rows that are left out", "another optimizer"])
+def test_a_chain_that_is_edited_otherwise_goes_on(
+    spark: SparkSession, tmp_path: Path, transform: Any, beside: str
+) -> None:
+    before = columns_told(look(transform(batch_of(spark, tmp_path, "orders"))))
+    batch = batch_of(spark, tmp_path, "orders", id=8)
+    if beside == "another optimizer":
+        setting, rules = "spark.sql.optimizer.excludedRules", "org.apache.spark.sql.catalyst.optimizer"
+        spark.conf.set(setting, f"{rules}.ColumnPruning,{rules}.CollapseProject,{rules}.PushDownPredicates")
+        try:
+            now = look(transform(batch))
+        finally:
+            spark.conf.unset(setting)
+    else:
+        orders = batch.sources["orders"].where("id > 5")
+        now = look(transform(Looked({"orders": orders}, 8, spark)).where("id < 100"))
+    refuse_moved_columns(before, now)
+
+
 def test_the_branches_of_a_union_may_come_in_another_order(spark: SparkSession, tmp_path: Path) -> None:
     """Its columns are in the same places, whatever they are made of in the first one."""
     there, back = (exchanged.both_ways(batch_of(spark, tmp_path, "orders"), turned=turned) for turned in (False, True))

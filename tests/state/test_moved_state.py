@@ -127,3 +127,44 @@ def test_columns_that_have_changed_their_order_are_refused(
 )
 def test_columns_that_come_and_go_are_left_to_spark(before: list[list[list[str]]], now: list[list[list[str]]]) -> None:
     refuse_moved_columns(columns_told(before), now)
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ([*columns("a"), *columns("b")], [*columns("b"), *columns("a")]),
+        ([*columns("ab"), *columns("c")], [*columns("c"), *columns("ab")]),
+        ([*columns("a", "x"), *columns("b", "y")], [*columns("a", "y"), *columns("b", "x")]),
+        ([*columns("a"), *columns("c"), *columns("b")], [*columns("b"), *columns("d"), *columns("a")]),
+        ([*columns("a"), [], *columns("b")], [*columns("b"), [], *columns("a")]),
+        ([[["a1"]], [["b1"]]], [[["b2"]], [["a2"]]]),
+    ],
+)
+def test_operators_that_keep_by_the_columns_of_each_other_are_refused(
+    before: list[list[list[str]]], now: list[list[list[str]]]
+) -> None:
+    with pytest.raises(BatchFailure, match="operators have changed places"):
+        refuse_moved_columns(columns_told(before), now)
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ([*columns("a"), *columns("b")], [*columns("a"), *columns("b")]),
+        ([*columns("a"), *columns("a")], [*columns("a"), *columns("a")]),
+        ([*columns("a"), *columns("b")], [*columns("c"), *columns("b")]),
+        ([*columns("a"), *columns("a"), *columns("b")], [*columns("a"), *columns("c"), *columns("b")]),
+        ([[["d5"]], [["d4"]]], [[["d6"]], [["d5"]]]),
+        ([[], *columns("b")], [*columns("b"), *columns("a")]),
+        ([*columns("a"), *columns("b", "x")], [*columns("a", "x"), *columns("b", "y")]),
+        ([], [*columns("b"), *columns("a")]),
+    ],
+)
+def test_operators_that_keep_by_columns_of_their_own_go_on(
+    before: list[list[list[str]]], now: list[list[list[str]]]
+) -> None:
+    refuse_moved_columns(columns_told(before), now)
+
+
+def test_operators_of_which_an_earlier_version_has_told_less_go_on() -> None:
+    refuse_moved_columns([[[["a"]]], [[]]], [*columns("b"), *columns("a")])

@@ -195,6 +195,19 @@ def test_columns_of_one_type_that_change_their_order_are_refused(tmp_path: Path,
     world.rests()
 
 
+def test_deduplications_of_a_chain_that_change_places_are_refused(tmp_path: Path, engine: SessionEngine) -> None:
+    """What is kept by one column would be looked up by the other: new rows would be lost, and old ones come twice."""
+    world = InTurn(tmp_path, engine, "tests.state.exchanged:once_by_each")
+    world.sources = ("orders",)
+    world.lands("orders", (1, "00:00"))
+    world.transform = "tests.state.exchanged:once_by_each_turned_round"
+    with pytest.raises(TransformError, match=r"keeps state by .* operators have changed places"):
+        world.lands("orders", (12, "00:10"))
+    world.transform = "tests.state.exchanged:once_by_each"
+    world.rests()
+    assert [row["id"] for row in world.rows] == [1, 12]
+
+
 def test_columns_that_change_their_order_with_the_name_of_a_source_are_refused(
     tmp_path: Path, engine: SessionEngine
 ) -> None:
