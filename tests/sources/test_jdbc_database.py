@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -39,6 +38,7 @@ from tests.sources.jdbc_world import (
 from tests.support.inline_engine import InlineEngine
 from tests.support.orders_table import OrdersTable
 from tests.support.postgres import postgres
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow  # a database is started
 
@@ -339,6 +339,13 @@ def test_a_child_by_inheritance_that_was_written_anew_is_not_gone_on_with(
             look(end)
 
 
+def waits_for_a_lock(orders: OrdersTable, asking: threading.Thread) -> None:
+    """Return once a thread's session does so."""
+    waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    wait_until(lambda: bool(orders.rows(waiting)) or not asking.is_alive())
+    assert asking.is_alive()
+
+
 @pytest.mark.parametrize("by", [None, "updated_at"], ids=["number", "timestamp"])
 def test_a_plan_that_waits_for_a_table_that_is_written_anew_sees_its_rows(
     opened: Any, orders: OrdersTable, by: str | None
@@ -349,9 +356,7 @@ def test_a_plan_that_waits_for_a_table_that_is_written_anew_sees_its_rows(
     with orders.connect() as writes:
         writes.execute("ALTER TABLE orders ALTER note TYPE int USING 1")
         plan.start()
-        while not orders.rows("SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):
-            assert plan.is_alive()
-            time.sleep(0.01)
+        waits_for_a_lock(orders, plan)
     plan.join()
     assert source.describe(None, found[0]).rows == 5
 
@@ -367,9 +372,7 @@ def test_nor_does_a_session_of_sparks_see_it_empty(opened: Any, orders: OrdersTa
         writes.execute("ALTER TABLE orders ALTER note TYPE int USING 1")
         read = threading.Thread(target=lambda: found.extend(reads.execute("SELECT id FROM orders").fetchall()))
         read.start()
-        while not orders.rows("SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):
-            assert read.is_alive()
-            time.sleep(0.01)
+        waits_for_a_lock(orders, read)
         writes.commit()
         read.join()
     assert len(found) == 5

@@ -122,7 +122,7 @@ def lock(opened: Any, table: str) -> None:
     A query takes its snapshot before it waits for the table's lock. Behind an ``ALTER TABLE`` that writes the table
     anew it would see none of its rows, in green: those of before are gone, and those of now are later than the
     snapshot.
-    ``LOCK TABLE`` takes no snapshot, and no right but ``SELECT``.
+    ``LOCK TABLE`` takes no snapshot, and no right but ``SELECT`` on all of it.
 
     :param table: as SQL has it.
     :raises SourceError: if it is neither a table nor a view, or this role has rights to columns alone.
