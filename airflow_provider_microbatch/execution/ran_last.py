@@ -6,13 +6,13 @@ lay in a hundred batches may be planned as one. So the highest number alone tell
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.entries import Attempt
-from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
+from airflow_provider_microbatch.checkpoint.key import LETTERS, BatchKey
 from airflow_provider_microbatch.exceptions import CheckpointError
 from airflow_provider_microbatch.execution.identity import is_of_another_plan, planned_identity
 
@@ -44,23 +44,38 @@ def ran_last(checkpoint: Checkpoint) -> Attempt | None:
 
 
 def newest_pipeline(checkpoint: Checkpoint, *, of_letters: bool = False) -> tuple[str, Mapping[str, Any]] | None:
-    """The pipeline as the newest readable attempt ran it, of the live lane if that has one: its definition's name, and
-    its plain form. None if no pipeline is on record.
+    """The pipeline as its last run ran it: its definition's name, and its plain form. None if no pipeline is on record.
+
+    Each interval has a lane of its own, and there may have been a live one before, so the names of lanes tell nothing:
+    which of them ran last only the clocks of workers tell. What ran for a clear may be of the code of long ago, and
+    counts where nothing else does. Reads no attempt of a checkpoint that has one definition.
 
     :param of_letters: whether to return the pipeline that runs the dead letters again, with the letters as its source.
     """
     definitions = checkpoint.definitions
-    lanes = (lane for lane in checkpoint.attempts.epochs.lanes() if (lane == LETTERS) == of_letters)
-    for lane in sorted(lanes, key=lambda name: name != LIVE):
-        for attempt in newest_first(checkpoint, lane):
-            with suppress(CheckpointError):
-                name = attempt.definition
-                found = None if name is None else definitions.get(name)
-                if name is not None and found is not None:
-                    return name, found
+    names = definitions.names()
+    lanes = [lane for lane in checkpoint.attempts.epochs.lanes() if (lane == LETTERS) == of_letters]
+    for attempt in _all_newest_first(checkpoint, lanes) if len(names) > 1 else ():
+        with suppress(CheckpointError):
+            name = attempt.definition
+            found = None if name is None else definitions.get(name)
+            if name is not None and found is not None:
+                return name, found
     # No attempt was ever opened: a plan that was refused may have left the pipeline.
-    left = ((name, definitions.get(name)) for name in definitions.names())
+    left = ((name, definitions.get(name)) for name in names)
     return next(((name, found) for name, found in left if found is not None), None)
+
+
+def _all_newest_first(checkpoint: Checkpoint, lanes: Sequence[str]) -> Iterator[Attempt]:
+    """The attempts of all these lanes, those of the lane that ran last first; then what ran for clears, likewise."""
+
+    def of(lane: str, *, clears: bool) -> Iterator[Attempt]:
+        return (one for one in newest_first(checkpoint, lane) if (one.request is not None) == clears)
+
+    for clears in (False, True):
+        firsts = filter(None, (next(of(lane, clears=clears), None) for lane in lanes))
+        for first in sorted(firsts, key=lambda attempt: attempt.started_ms, reverse=True):
+            yield from of(first.key.lane, clears=clears)
 
 
 def _of(checkpoint: Checkpoint, key: BatchKey) -> Iterator[Attempt]:

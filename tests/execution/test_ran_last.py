@@ -1,29 +1,59 @@
-"""Behind a rewind the pipeline on record is the one that has run since, whatever numbers the attempts have that the
-rewind has left."""
+"""The pipeline on record is the one that ran last: behind a rewind, whatever numbers the attempts have that the rewind
+has left; and in whatever lane, where each interval has its own."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import LIVE
 from airflow_provider_microbatch.cli.dead_letters import _on_record
 from airflow_provider_microbatch.execution.dead_letters import execution_of, replaying
+from airflow_provider_microbatch.execution.intervals import lane_of
 from airflow_provider_microbatch.execution.ran_last import newest_first
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.several import Sinks
 from airflow_provider_microbatch.sources.file import FileSource
+from airflow_provider_microbatch.stores.location import open_store
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
+from tests.execution.intervals import IntervalWorld, backfill_run, hour
 from tests.execution.maintaining import applied, expire_all, filled, rewind
-from tests.execution.test_dead_letters import Checked, OfLetters
+from tests.execution.test_dead_letters import Checked, OfLetters, refusing
 from tests.execution.test_letters_once import ids, live, replay
 from tests.execution.two_tables import is_clean
 from tests.execution.world import CODE, World, run_identity
+from tests.support.counted import Count, CountedStore
 
 
 def rewound(world: World, to: int, *, lane: str = LIVE, allow_skip: bool = False) -> None:
     expire_all(world.root)
     applied(world, rewind(to, lane=lane, allow_skip=allow_skip))
     expire_all(world.root)
+
+
+def moved(root: Path, plan: str) -> IntervalWorld:
+    """Interval 2 has run into another table than what ran before it, and has left row 3 among the dead letters."""
+    old, new, letters = (FileSink(str(root / name), format="json") for name in ("old", "new", "letters"))
+    world = IntervalWorld(root, plan=plan, dead_letters=letters, sink=old, expect={"version = 1": "dead_letter"})
+    world.land_at(1.5, 1)
+    if plan == "interval":
+        world.backfill(hour(1), 1)
+    else:
+        world.run(1)
+    world.options.update(plan="interval", sink=new)
+    world.land_at(2.5, 2, 3)
+    world.backfill(hour(2), 2, refusing({2: None, 3: "dead_letter"}))
+    return world
+
+
+def letters_again(world: World) -> None:
+    world.clock += 1
+    again = execution_of(
+        replaying(_on_record(world.checkpoint), "mend.py:mend"), world.checkpoint, clock_ms=world._tick
+    )
+    again.run(run=run_identity(50), engine=OfLetters(), code=CODE, transform=None)
 
 
 def on_record(world: World) -> str:
@@ -108,3 +138,49 @@ def test_a_definition_that_is_gone_is_passed_over_for_that_of_the_attempt_before
     Path(newest).unlink()
     assert Recorded(world.checkpoint).where() == before
     assert is_clean(world)
+
+
+@pytest.mark.parametrize("before", ["interval", "live"])
+def test_letters_of_an_interval_are_run_again_into_the_table_of_the_lane_that_ran_last(
+    tmp_path: Path, before: str
+) -> None:
+    world = moved(tmp_path, before)
+    letters_again(world)
+    assert (ids(world, "old"), ids(world, "new")) == ([1], [2, 3])
+    assert is_clean(world)
+
+
+def test_a_clear_by_the_code_of_before_does_not_say_where_letters_go(tmp_path: Path) -> None:
+    world = moved(tmp_path, "interval")
+    sink = world.options["sink"]
+    world.options["sink"] = FileSink(str(tmp_path / "old"), format="json")
+    world.backfill(hour(1), backfill_run(1, clear_number=1))
+    world.options["sink"] = sink
+    letters_again(world)
+    assert (ids(world, "old"), ids(world, "new")) == ([1], [2, 3])
+
+
+def test_a_source_that_intervals_have_had_for_a_while_is_there_to_be_read_again(tmp_path: Path) -> None:
+    world = IntervalWorld(tmp_path, plan="interval")
+    world.land_at(1.5, 1)
+    world.backfill(hour(1), 1)
+    world.sources["refunds"] = FileSource(str(world.landing("refunds")), format="json", schema="id long")
+    for number in (2, 3):
+        world.land_at(number + 0.5, 10 * number)
+        world.land_at(number + 0.5, 10 * number + 1, source="refunds")
+        world.backfill(hour(number), number)
+    expire_all(tmp_path)
+    applied(world, rewind(-1, lane=lane_of(hour(2))))
+    world.backfill(hour(2), 4)
+    assert world.ids() == [1, 20, 21, 30, 31]
+
+
+def test_a_pipeline_that_was_never_defined_otherwise_is_told_without_a_look_at_the_lanes(tmp_path: Path) -> None:
+    world, looks = IntervalWorld(tmp_path, plan="interval"), list[int]()
+    for number in range(1, 4):
+        world.land_at(number + 0.5, number)
+        world.backfill(hour(number), number)
+        count = Count()
+        assert Recorded(Checkpoint(CountedStore(open_store(world.pipeline.checkpoint), count))).source_names()
+        looks.append(count.total)
+    assert looks[0] == looks[-1]

@@ -317,4 +317,28 @@ MUTATIONS = [
         new="    return bool(attempts)\n",
         tests=("tests/execution/test_ran_last.py",),
     ),
+    Mutation(
+        name="the pipeline on record is that of the lane whose name comes first",
+        why="letters of an interval go to the table of the oldest one, and a source that came since cannot be rewound",
+        file="execution/ran_last.py",
+        old="        for first in sorted(firsts, key=lambda attempt: attempt.started_ms, reverse=True):\n",
+        new="        for first in firsts:\n",
+        tests=("tests/execution/test_ran_last.py",),
+    ),
+    Mutation(
+        name="a clear of an old interval says which pipeline is on record",
+        why="it may be of the code of long ago: dead letters are run again into the table of before",
+        file="execution/ran_last.py",
+        old="(one.request is not None) == clears)",
+        new="not clears)",
+        tests=("tests/execution/test_ran_last.py",),
+    ),
+    Mutation(
+        name="all lanes are read for a pipeline that was never defined otherwise",
+        why="a command of a pipeline with thousands of intervals reads each of them",
+        file="execution/ran_last.py",
+        old=" if len(names) > 1 else ():",
+        new=":",
+        tests=("tests/execution/test_ran_last.py",),
+    ),
 ]
