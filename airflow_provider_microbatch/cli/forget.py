@@ -109,8 +109,9 @@ def _check_still_here(arguments: argparse.Namespace, checkpoint: Checkpoint, don
 def _sinks(checkpoint: Checkpoint, names: tuple[str, ...]) -> tuple[str, ...]:
     if not names:
         return ()
-    recorded = Recorded(checkpoint).arguments().get("sink")
-    known = () if recorded is None else Sink.from_dict(recorded).names
+    # Also of a clear alone: its attempts are refused as long as they name a table otherwise than the entries do.
+    recorded = checkpoint.sinks_in_force.get() or filter(None, [Recorded(checkpoint).arguments().get("sink")])
+    known = list(dict.fromkeys(name for form in recorded for name in Sink.from_dict(form).names))
     unknown = [name for name in names if name not in known]
     if unknown:
         has = ", ".join(map(repr, known)) or "one, without a name: leave out --sink"

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.exceptions import AttemptFencedError, CorruptEntryError, DefinitionError
+from airflow_provider_microbatch.checkpoint.forgotten import Forgetting
+from airflow_provider_microbatch.exceptions import (
+    AttemptFencedError,
+    CheckpointError,
+    CorruptEntryError,
+    DefinitionError,
+)
 from airflow_provider_microbatch.execution.summary import BatchSummary, summaries
 from airflow_provider_microbatch.expectations import check_condition
 from airflow_provider_microbatch.runtime.checks import Forgotten
-from airflow_provider_microbatch.sinks import Manifest
+from airflow_provider_microbatch.sinks import Manifest, Sink
 
 
-def forgotten_of(checkpoint: Checkpoint) -> list[Forgotten]:
+def forgotten_of(checkpoint: Checkpoint, sink: Sink) -> list[Forgotten]:
     """The conditions of the rows that an attempt that begins now leaves out.
 
+    :param sink: the sink that the attempt writes to.
     :raises CorruptEntryError: if one is no condition that `microbatch forget` would take: Spark would run it.
+    :raises CheckpointError: if one is about a sink of a name that is none of these: that table may be among them under
+        another name, and the attempt's output would say of it that the rows are left out.
     """
     found = []
     for one in checkpoint.forgotten.active():
@@ -27,8 +37,25 @@ def forgotten_of(checkpoint: Checkpoint) -> list[Forgotten]:
                 f"`microbatch forget`, which does not take it: {error} Nothing was run. Lift it (`microbatch forget … "
                 f"--lift {one.number}`) and say what is meant anew."
             ) from None
+        gone = [name for name in one.sinks if name not in sink.names]
+        if gone:
+            raise CheckpointError(_not_there(checkpoint, one, gone, sink))
         found.append(Forgotten(condition=condition, number=one.number, mark=one.mark, stages=one.sinks))
     return found
+
+
+def _not_there(checkpoint: Checkpoint, entry: Forgetting, gone: Sequence[str], sink: Sink) -> str:
+    """That an entry is about sinks which the pipeline does not have, in words, and the ways on."""
+    command, names = f"microbatch forget {quote(checkpoint.location)}", " and ".join(map(repr, gone))
+    has, which = ", ".join(map(repr, sink.names)) or "one sink, without a name", "--sink NAME" if sink.names else ""
+    anew = f"{command} --where … {which}".rstrip()
+    return (
+        f"entry {entry.number} of `microbatch forget` is about the rows of sink {names}, and the pipeline has {has}: "
+        "which table that is by now nobody can tell. Nothing was run. Name the sink as it was. Or, if its table has "
+        f"another name by now, say it anew, `{anew}` (`{command} --show` has the condition), and then lift this one, "
+        f"`{command} --lift {entry.number}`; as you do where the pipeline writes to that table no more, which keeps "
+        "what it has."
+    )
 
 
 def check_left_out(checkpoint: Checkpoint, staged: Manifest) -> None:

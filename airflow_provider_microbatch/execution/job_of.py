@@ -38,6 +38,7 @@ def job_of(
 
     :raises SourceChangedError: if the range is no longer as it was planned.
     :raises SinkError: if it is not known what a table takes of a row.
+    :raises CheckpointError: if rows are to be forgotten of a sink that the pipeline does not have.
     """
     if attempt.request is not None:
         check_not_taken(checkpoint, attempt.key, sink)
@@ -58,7 +59,7 @@ def job_of(
         raise SourceChangedError(f"batch {attempt.key} is planned, and cannot be read. {way} Then: {error}") from error
     for gone in sources.left_out(planned.ranges):
         log.warning("Batch %s: %s", attempt.key, gone)
-    forgotten = forgotten_of(checkpoint)
+    forgotten = forgotten_of(checkpoint, sink.definition)
     job = Job(
         pipeline=pipeline.name,
         lane=attempt.key.lane,

@@ -18,6 +18,7 @@ from airflow_provider_microbatch.checkpoint.forgotten import Forgetting, Forgott
 from airflow_provider_microbatch.cli.main import main
 from airflow_provider_microbatch.exceptions import (
     AttemptFencedError,
+    CheckpointError,
     CorruptEntryError,
     DefinitionError,
     MaintenanceError,
@@ -25,6 +26,7 @@ from airflow_provider_microbatch.exceptions import (
 )
 from airflow_provider_microbatch.expectations import check_condition
 from airflow_provider_microbatch.sinks.delta import DeltaSink
+from airflow_provider_microbatch.sinks.several import Sinks
 from tests.execution.two_tables import Two, coded, is_clean
 from tests.execution.world import World, run_identity
 from tests.support.inline_engine import InlineEngine
@@ -227,3 +229,48 @@ def test_what_a_failed_attempt_had_finished_does_not_bring_it_back(tmp_path: Pat
     world.run(0, InlineEngine(), try_number=2)
     assert world.table() == {0: [2, 3]}
     assert run_identity(0).dag_id == "orders"
+
+
+@pytest.mark.parametrize(("clear_number", "now"), [(0, ""), (0, "by_day"), (1, "by_day")])
+def test_a_table_that_has_another_name_by_now_gets_no_rows_until_its_entry_is_said_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], clear_number: int, now: str
+) -> None:
+    """It would get them under the new name, and its batches would say that they are left out."""
+    world = Two(tmp_path)
+    world.land(3)
+    world.run(0, coded())
+    forget(capsys, world, "--where", "id = 3", "--sink", "daily")
+    orders, daily = world.options["sink"].sinks.values()
+    world.options["sink"] = Sinks({"orders": orders, now: daily}) if now else daily
+    world.land(4)
+    number = 0 if clear_number else 1
+    with pytest.raises(CheckpointError, match="is about the rows of sink 'daily', and the pipeline has ") as refused:
+        world.run(number, coded(), clear_number=clear_number)
+    assert "id = 3" not in str(refused.value)
+    assert world.tables("daily") == [{0: [(3, 1)]}]
+    anew, lift = re.findall("`microbatch (forget [^`]+ --(?:where|lift) [^`]+)`", str(refused.value))
+    given = anew.replace("…", "'id = 3'").replace("NAME", now)
+    for command in (given, lift):
+        assert main(shlex.split(command)) == 0
+    engine = coded()
+    world.run(number, engine, clear_number=clear_number, try_number=2)
+    checks = engine.jobs[-1].checks
+    assert checks is not None
+    assert [(one.number, one.condition) for one in checks.forgotten_of(now)] == [(1, "id = 3")]
+    assert [one.number for one in checks.forgotten_of("orders")] == ([] if now else [1])
+
+
+def test_nor_does_any_where_the_pipeline_has_no_such_sink_any_more_until_the_entry_is_lifted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = Two(tmp_path)
+    world.land(3)
+    world.run(0, coded())
+    forget(capsys, world, "--where", "id = 3", "--sink", "daily")
+    world.options["sink"] = world.options["sink"].sinks["orders"]
+    world.land(4)
+    with pytest.raises(CheckpointError, match="--lift 0"):
+        world.run(1, coded())
+    forget(capsys, world, "--lift", "0")
+    world.run(1, coded(), try_number=2)
+    assert world.tables() == [{0: [(3, 1)], 1: [(4, 1)]}, {0: [(3, 1)]}]

@@ -219,6 +219,22 @@ MUTATIONS = [
         tests=(FORGOTTEN,),
     ),
     Mutation(
+        name="what is to be forgotten of a sink that has another name by now is of no table",
+        why="its rows are written there, and the batch says that they are left out",
+        file="execution/forgetting.py",
+        old="        if gone:\n",
+        new="        if gone and not one.sinks:\n",
+        tests=(FORGOTTEN,),
+    ),
+    Mutation(
+        name="a sink that a refused clear names is none that can be forgotten of",
+        why="the error names a command that is refused, until a new run makes a batch that nobody may make",
+        file="cli/forget.py",
+        old="checkpoint.sinks_in_force.get() or filter(",
+        new="filter(",
+        tests=(FORGOTTEN,),
+    ),
+    Mutation(
         name="letters are looked for where later ones go",
         why="those of before dead_letters was moved are never run again",
         file="execution/dead_letters.py",
