@@ -5,6 +5,8 @@ The conditions name people, so no log and no error shows them; entries are as pr
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -14,6 +16,13 @@ from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.records import corrupt, decode_record, encode_record
 from airflow_provider_microbatch.exceptions import MaintenanceError
 from airflow_provider_microbatch.stores import Store
+
+_MARK = re.compile("[0-9]{1,18}-[0-9a-f]{16}")
+
+
+def is_mark(text: object) -> bool:
+    """Whether a text can be the mark of an entry."""
+    return isinstance(text, str) and bool(_MARK.fullmatch(text))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +34,8 @@ class Forgetting:
         A checkpoint that is restored from a backup gives numbers again, to other conditions.
     :param condition: Spark SQL; a row for which it is true is left out. Empty for an entry that lifts another.
     :param sinks: names of the sinks whose rows the condition is about; empty for all.
-    :param lifts: the number of the entry that no longer counts from now on; None for a condition.
+    :param lifts: the number of the entry that no longer counts from now on; or the mark of one that this checkpoint
+        does not have, and that outputs bear; None for a condition.
     :param by: the user that asked.
     :param at_ms: when the user asked; milliseconds since the epoch, UTC.
     """
@@ -34,7 +44,7 @@ class Forgetting:
     mark: str
     condition: str
     sinks: tuple[str, ...]
-    lifts: int | None
+    lifts: int | str | None
     by: str
     at_ms: int
 
@@ -65,18 +75,27 @@ class ForgottenRows:
         """Record a condition. Durable on return."""
         return self._add({"condition": condition, "sinks": list(sinks), "lifts": None, "by": by, "at_ms": at_ms})
 
-    def lift(self, number: int, *, by: str, at_ms: int) -> Forgetting:
+    def lost(self, marks: Iterable[str]) -> list[str]:
+        """Those of the marks, which outputs bear, that are of no entry here, and were not lifted: nobody here knows
+        what they stand for. Raises as :meth:`all` does."""
+        borne = set(filter(is_mark, marks))
+        known = {mark for one in self.all() for mark in (one.mark, one.lifts)} if borne else set()
+        return sorted(borne - known)
+
+    def lift(self, entry: int | str, *, by: str, at_ms: int) -> Forgetting:
         """Record that an entry no longer counts.
 
-        :raises MaintenanceError: if the entry does not count now.
+        :param entry: its number; or its mark, if it is none of this checkpoint's.
+        :raises MaintenanceError: if the entry of that number does not count now, or that of the mark is here.
         """
-        if number not in {one.number for one in self.active()}:
+        is_lost = isinstance(entry, str) and entry not in {one.mark for one in self.all()}
+        if not is_lost and entry not in {one.number for one in self.active()}:
             counting = ", ".join(str(one.number) for one in self.active()) or "none"
             raise MaintenanceError(
-                f"{self._store.location} has no entry {number} that counts; those that do: {counting}. Nothing was "
+                f"{self._store.location} has no entry {entry} that counts; those that do: {counting}. Nothing was "
                 "lifted."
             )
-        return self._add({"condition": "", "sinks": [], "lifts": number, "by": by, "at_ms": at_ms})
+        return self._add({"condition": "", "sinks": [], "lifts": entry, "by": by, "at_ms": at_ms})
 
     def _add(self, values: dict[str, Any]) -> Forgetting:
         data = encode_record(values)
@@ -93,7 +112,11 @@ class ForgottenRows:
             values.get(name) for name in ("condition", "sinks", "lifts", "by", "at_ms")
         )
         is_sound = isinstance(condition, str) and isinstance(by, str) and is_whole(at_ms) and isinstance(sinks, list)
-        if not is_sound or not (lifts is None or type(lifts) is int) or bool(condition) == (lifts is not None):
+        if (
+            not is_sound
+            or not (lifts is None or type(lifts) is int or is_mark(lifts))
+            or bool(condition) == (lifts is not None)
+        ):
             corrupt(where, "not what it should be: it says neither what to forget nor what to lift")
         return Forgetting(
             number=number,

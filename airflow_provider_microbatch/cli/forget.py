@@ -8,7 +8,7 @@ import sys
 from shlex import quote
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
-from airflow_provider_microbatch.checkpoint.forgotten import Forgetting
+from airflow_provider_microbatch.checkpoint.forgotten import Forgetting, is_mark
 from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
 from airflow_provider_microbatch.cli.maintaining import whoami
 from airflow_provider_microbatch.cli.opening import open_checkpoint, open_checkpoint_store
@@ -36,12 +36,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "no list of processes",
     )  # fmt: skip
     what.add_argument(
-        "--lift", type=int, metavar="N", help="entry N no longer counts, for what is computed from now on"
+        "--lift",
+        type=_entry,
+        metavar="N",
+        help="entry N no longer counts, for what is computed from now on; of one that a checkpoint which was restored "
+        "does not have, the mark that an error names",
     )
     parser.add_argument(
         "--sink", action="append", default=[], metavar="NAME", help="of several sinks only this one; can be repeated"
     )
     parser.add_argument("--show", action="store_true", help="show conditions, which are personal data themselves")
+
+
+def _entry(text: str) -> int | str:
+    return text if is_mark(text) else int(text)
 
 
 def run(arguments: argparse.Namespace) -> int:

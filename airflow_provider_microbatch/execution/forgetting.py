@@ -71,6 +71,31 @@ def check_left_out(checkpoint: Checkpoint, staged: Manifest) -> None:
         )
 
 
+def told_of_lost(checkpoint: Checkpoint, marks: Sequence[str]) -> tuple[str, str]:
+    """What an output leaves out, where the checkpoint has no such entries, and the ways on, in words."""
+    command, entries = f"microbatch forget {quote(checkpoint.location)}", " and ".join(marks)
+    lifts = " and ".join(f"`{command} --lift {mark}`" for mark in marks)
+    return (
+        f"leaves out what `microbatch forget` had as entry {entries}, and {checkpoint.location} has no such entry: it "
+        "was restored from a backup of before that, or another checkpoint made the batch. Whatever it computes has "
+        "these rows again.",
+        f"First say anew what is to be left out, `{command} --where …`; then, or if nothing is, {lifts}.",
+    )
+
+
+def check_entries_known(checkpoint: Checkpoint, output: Manifest, *, what: str) -> None:
+    """Check, before output goes out of its table to be made again, that what it leaves out is on record here.
+
+    :param what: what is not done, for the message.
+    :raises CheckpointError: if it is not: the checkpoint was restored from before that, or another one has made the
+        output, and the rows would be in the table again.
+    """
+    lost = checkpoint.forgotten.lost(output.forgotten)
+    if lost:
+        told = " ".join(told_of_lost(checkpoint, lost))
+        raise CheckpointError(f"{what}: batch {output.key}, as attempt {output.epoch} has published it, {told}")
+
+
 def holding(checkpoint: Checkpoint, marks: Sequence[str]) -> Iterator[BatchSummary]:
     """Committed batches of all lanes that may have rows of the entries with these marks: their output was made before
     the entries. Reads all log entries that are kept."""

@@ -18,7 +18,7 @@ from airflow_provider_microbatch.checkpoint.entries import Attempt
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.checkpoint.lane import command
 from airflow_provider_microbatch.exceptions import DefinitionError, PublishConflictError, SourceError
-from airflow_provider_microbatch.execution.forgetting import check_left_out
+from airflow_provider_microbatch.execution.forgetting import check_entries_known, check_left_out
 from airflow_provider_microbatch.execution.guard import named
 from airflow_provider_microbatch.execution.identity import latest_seen
 from airflow_provider_microbatch.execution.letters_taken import check_not_taken
@@ -142,6 +142,7 @@ def replace_published(
         the range is gone that the published attempt has read.
     :raises PublishConflictError: if a later attempt was faster.
     :raises SinkError: if a table has the batch's rows and has lost its record of them.
+    :raises CheckpointError: if the published output leaves out rows, and the checkpoint has lost which.
     """
     # Also where a table lacks the batch, or readers find a part of it: what they find would be replaced.
     before = latest_seen(sink, batch) if published is None else published
@@ -171,6 +172,8 @@ def replace_published(
             "the source, or its files, and run this task again; or leave the batch as it is: "
             f"`microbatch withdraw-clear {quote(checkpoint.location)} {batch.key}`."
         )
+    if before is not None:
+        check_entries_known(checkpoint, before, what=f"batch {batch.key} attempt {staged.epoch}: nothing was replaced")
     check_recorded(checkpoint, sink, batch.key)
     try:
         return sink.replace(batch, staged.epoch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,6 +20,7 @@ from airflow_provider_microbatch.exceptions import (
     SinkError,
 )
 from airflow_provider_microbatch.execution.came_back import all_back, told_of
+from airflow_provider_microbatch.execution.forgetting import told_of_lost
 from airflow_provider_microbatch.execution.identity import (
     expected,
     expected_next,
@@ -93,7 +94,8 @@ def check_table(checkpoint: Checkpoint, *, everything: bool) -> TableCheck:
     chosen = [batch for batch in (_to_be_there(checkpoint, key) for key in asked) if batch is not None]
     tables = tables_of(sinks) if everything else []
     back = [finding for table in tables for finding in _came_back(checkpoint, table)]
-    found = [finding for batch in chosen for finding in _look(checkpoint, recorded, batch, inside=everything)]
+    marks = dict[str, str]()
+    found = [f for batch in chosen for f in _look(checkpoint, recorded, batch, inside=everything, marks=marks)]
     of_batches = {finding.message for finding in found}
     whole = [finding for table in tables for finding in _whole(checkpoint, table)]
     # Told of batches, it comes with the way on for each.
@@ -104,9 +106,22 @@ def check_table(checkpoint: Checkpoint, *, everything: bool) -> TableCheck:
     told = {finding.message for finding in findings}
     findings += [finding for finding in _look_at_next(checkpoint, sinks) if finding.message not in told]
     findings += [finding for table in tables for finding in _strays(checkpoint, table)]
+    findings += _erased_elsewhere(checkpoint, marks)
     findings += check_state(checkpoint, recorded)
     findings += check_watermarks(checkpoint, recorded) if everything else []
     return TableCheck(findings=findings, asked=len(chosen), of=len(committed) - len(asked) + len(chosen))
+
+
+def _erased_elsewhere(checkpoint: Checkpoint, marks: Mapping[str, str]) -> Iterator[Finding]:
+    """Findings about rows that batches leave out, and whose entries of `microbatch forget` the checkpoint has lost.
+
+    :param marks: of the entries, each with the table of such a batch.
+    """
+    with suppress(CheckpointError):  # each attempt is refused for an entry that cannot be read
+        for mark in checkpoint.forgotten.lost(marks):
+            told, repair = told_of_lost(checkpoint, [mark])
+            message = f"{marks[mark]} has batches, each of which {told}"
+            yield Finding(kind="table", where=marks[mark], message=message, repair=repair)
 
 
 def _whole(checkpoint: Checkpoint, table: OpenSink) -> Iterator[Finding]:
@@ -176,7 +191,13 @@ def _to_be_there(checkpoint: Checkpoint, key: BatchKey) -> BatchIdentity | None:
         return None  # the logs' own findings report the error
 
 
-def _look(checkpoint: Checkpoint, recorded: Recorded, batch: BatchIdentity, *, inside: bool) -> Iterator[Finding]:
+def _look(
+    checkpoint: Checkpoint, recorded: Recorded, batch: BatchIdentity, *, inside: bool, marks: dict[str, str]
+) -> Iterator[Finding]:
+    """Findings about a batch that is to be there.
+
+    :param marks: gets the marks of what the batch leaves out, each with its table.
+    """
     key = batch.key
     lane, sinks = checkpoint.lane(key.lane), recorded.sinks()
     try:
@@ -185,6 +206,7 @@ def _look(checkpoint: Checkpoint, recorded: Recorded, batch: BatchIdentity, *, i
         for sink in sinks:
             try:
                 found = sink.contains(asked)
+                marks |= dict.fromkeys(() if found is None else found.forgotten, sink.location())
                 if found is not None and not (
                     recorded.is_part(sink, found) or _was_in_more(checkpoint, recorded, sink, batch)
                 ):

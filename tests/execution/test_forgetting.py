@@ -7,6 +7,7 @@ import io
 import json
 import re
 import shlex
+import shutil
 import stat
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from airflow_provider_microbatch.exceptions import (
 from airflow_provider_microbatch.expectations import check_condition
 from airflow_provider_microbatch.sinks.delta import DeltaSink
 from airflow_provider_microbatch.sinks.several import Sinks
+from tests.execution.maintaining import applied, rewind
 from tests.execution.two_tables import Two, coded, is_clean
 from tests.execution.world import World, run_identity
 from tests.support.inline_engine import InlineEngine
@@ -131,11 +133,13 @@ def test_an_entry_of_a_restored_checkpoint_is_not_taken_for_the_one_whose_number
 ) -> None:
     entry = world.root.joinpath("checkpoint", *ENTRY)
     forget(capsys, world, "--where", "id = 9")
+    (lost,) = world.checkpoint.forgotten.all()
     world.run(1, clear_number=1)
     entry.unlink()  # as a backup has it that is older
     assert "Recorded as entry 0" in forget(capsys, world, "--where", "id = 3")
     out = forget(capsys, world)
     assert [line.split()[0] for line in out.splitlines() if line.startswith("live/")] == ["live/0", "live/1"]
+    forget(capsys, world, "--lift", lost.mark)
     world.run(1, clear_number=2)
     assert world.table()[1] == [4]
 
@@ -274,3 +278,66 @@ def test_nor_does_any_where_the_pipeline_has_no_such_sink_any_more_until_the_ent
     forget(capsys, world, "--lift", "0")
     world.run(1, coded(), try_number=2)
     assert world.tables() == [{0: [(3, 1)], 1: [(4, 1)]}, {0: [(3, 1)]}]
+
+
+def restored(world: World, capsys: pytest.CaptureFixture[str]) -> str:
+    """Row 3 was to be forgotten, batch 1 was cleared for that, and the checkpoint is of before again.
+
+    :return: the mark of the entry that it has lost.
+    """
+    checkpoint, backup = world.root / "checkpoint", world.root / "backup"
+    shutil.copytree(checkpoint, backup)
+    forget(capsys, world, "--where", "id = 3")
+    (entry,) = world.checkpoint.forgotten.all()
+    world.run(1, clear_number=1)
+    assert world.table()[1] == [4]
+    shutil.rmtree(checkpoint)
+    backup.rename(checkpoint)
+    return entry.mark
+
+
+def test_a_checkpoint_that_was_restored_does_not_bring_back_what_the_table_says_is_left_out(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mark = restored(world, capsys)
+    with pytest.raises(CheckpointError, match=rf"nothing was replaced: .* no such entry.*--lift {mark}`") as refused:
+        world.run(1, clear_number=2)
+    assert world.table()[1] == [4]
+    assert main(["check", world.pipeline.checkpoint, "--table"]) == 1
+    told = capsys.readouterr().out
+    assert told.count(mark) == 2  # the finding, and what to type: once for all batches
+    anew, lift = re.findall("`microbatch (forget [^`]+ --(?:where|lift) [^`]+)`", str(refused.value))
+    assert f"`microbatch {lift}`" in told
+    for command in (anew.replace("…", "'id = 3'"), lift):
+        assert main(shlex.split(command)) == 0
+    world.run(1, clear_number=2, try_number=2)
+    assert world.table()[1] == [4]
+    world.run(0, clear_number=2)
+    assert is_clean(world)
+    assert "No published batch of the log was made before them." in forget(capsys, world)
+
+
+def test_nor_does_its_rewind_and_what_was_lifted_before_is_lifted_by_its_mark(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mark = restored(world, capsys)
+    with pytest.raises(CheckpointError, match=rf"nothing was done: batch live/1.* {mark}"):
+        applied(world, rewind(0, drop_output=True))
+    assert world.table()[1] == [4]
+    forget(capsys, world, "--lift", mark)
+    applied(world, rewind(0, drop_output=True))
+    world.run(9)
+    assert world.table()[1] == [3, 4]
+    assert is_clean(world)
+
+
+def test_a_mark_that_an_entry_has_here_lifts_none(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    forget(capsys, world, "--where", "id = 3")
+    (entry,) = world.checkpoint.forgotten.all()
+    assert main(["forget", world.pipeline.checkpoint, "--lift", entry.mark]) == 2
+    assert f"no entry {entry.mark} that counts; those that do: 0" in capsys.readouterr().err
+
+
+def test_a_mark_in_a_table_is_no_text_to_type(world: World) -> None:
+    marks = ["0-0123456789abcdef", "0-0123456789abcdef`; rm -rf /", "x", ""]
+    assert world.checkpoint.forgotten.lost(marks) == ["0-0123456789abcdef"]

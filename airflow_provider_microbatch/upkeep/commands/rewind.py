@@ -11,6 +11,7 @@ from airflow_provider_microbatch.checkpoint.entries import Attempt, Offset
 from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey, is_lane, span_of
 from airflow_provider_microbatch.checkpoint.set_offset_command import set_offset_command
 from airflow_provider_microbatch.exceptions import CheckpointError, MaintenanceError, SourceChangedError
+from airflow_provider_microbatch.execution.forgetting import check_entries_known
 from airflow_provider_microbatch.execution.intervals import read_only_by
 from airflow_provider_microbatch.execution.position import starts_of
 from airflow_provider_microbatch.sinks import OpenSink
@@ -466,6 +467,7 @@ class _Rewind:
         away = in_force.away([found for _, found in taken])
         for number, found in taken:
             where = found.sink.location()
+            check_entries_known(self._checkpoint, found.manifest, what="nothing was done")
             if not found.sink.definition.can_withdraw:
                 raise MaintenanceError(
                     f"batch {number} is in {where}, which no batch can be taken out of: each makes it "
