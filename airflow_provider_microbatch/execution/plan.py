@@ -230,6 +230,7 @@ class Planner:
             # run goes on.
             return replace(self._resume(position.batch_id), committed=False, set_aside=False)
         if assigned is not None:
+            self._say_what_is_kept(run)
             return self.load(assigned)
         self._check_kept(run)
         position = self.standing(position)
@@ -254,14 +255,31 @@ class Planner:
 
         :raises BatchPurgedError: if the log begins later than the run.
         """
-        oldest = min(self.lane.commit_log.ids(), default=0) if run.was_cleared else 0
-        entry = self.lane.offset_log.get(oldest) if oldest > 0 else None
-        if entry is not None and ms_of(run.run_after) < entry.batch_timestamp_ms:
+        oldest = self._begins_behind(run)
+        if oldest is not None:
             raise BatchPurgedError(
                 f"run {run.run_id!r} was cleared, and no batch of it is in {self.lane.offset_log.location}, which "
                 f"begins with batch {oldest}. If it had one, retention (min_batches_to_retain) has removed it, and its "
                 "range cannot be run again. What is new is left to the next run."
             )
+
+    def _say_what_is_kept(self, run: RunIdentity) -> None:
+        """Warn if a cleared run replays its batches, and some may be gone: as many as it had once stay as they are."""
+        oldest = self._begins_behind(run)
+        if oldest is not None:
+            log.warning(
+                "Run %r was cleared, and %s begins with batch %s. If it had batches before that, retention "
+                "(min_batches_to_retain) has removed them from the log: they are not replayed, and stay as they are",
+                run.run_id, self.lane.offset_log.location, oldest,
+            )  # fmt: skip
+
+    def _begins_behind(self, run: RunIdentity) -> int | None:
+        """The oldest batch of the log, if the run was cleared and may have had batches before it; else None."""
+        oldest = min(self.lane.commit_log.ids(), default=0) if run.was_cleared else 0
+        entry = self.lane.offset_log.get(oldest) if oldest > 0 else None
+        if entry is None or ms_of(run.run_after) >= entry.batch_timestamp_ms:
+            return None
+        return oldest
 
     def standing(self, position: Position, *, by_record: bool = False) -> Position:
         """The position, with the last commit as the next batch goes on from it; raises as

@@ -300,6 +300,21 @@ def test_a_clear_of_a_batch_that_retention_removed_says_so_and_makes_no_other(tm
     assert world.table()[4] == [9]
 
 
+@pytest.mark.parametrize("kept", [2, 4])
+def test_a_clear_of_a_run_only_some_of_whose_batches_are_kept_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kept: int
+) -> None:
+    world = World(tmp_path, min_batches_to_retain=kept)
+    for number in range(4):
+        world.land(number)
+        run(world, dataclasses.replace(first(0), map_index=number, ti_id=f"ti-{number}"))
+    caplog.clear()
+    run(world, dataclasses.replace(run_identity(0, clear_number=1), map_index=-1, ti_id="cleared"), newer())
+    assert [number for number, ids in world.table().items() if ids == [number + 100]] == [0, 1, 2, 3][-kept:]
+    told = [one.getMessage() for one in caplog.records if "min_batches_to_retain" in one.getMessage()]
+    assert ["begins with batch 2" in one for one in told] == ([True] if kept == 2 else [])
+
+
 def test_a_summary_says_who_finished_the_batch_and_whether_anybody_is_at_it(world: World) -> None:
     world.land(1)
     world.staged(0)

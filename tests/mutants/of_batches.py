@@ -260,9 +260,8 @@ MUTATIONS = [
         name="a replay is appended as a new batch",
         why="a clear doubles the rows",
         file="execution/plan.py",
-        old="        if assigned is not None:\n            return self.load(assigned)\n",
+        old="            self._say_what_is_kept(run)\n            return self.load(assigned)\n",
         new=(
-            "        if assigned is not None:\n"
             "            old = self.load(assigned)\n"
             "            if run.clear_number and old.committed:\n"
             "                self.lane.offset_log.add(position.batch_id, old.entry)\n"

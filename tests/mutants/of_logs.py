@@ -271,6 +271,14 @@ MUTATIONS = [
         tests=(CLEARS,),
     ),
     Mutation(
+        name="a clear says nothing of batches of its run that are gone",
+        why="it is green, and some of the rows that were to be mended are as they were",
+        file="execution/plan.py",
+        old="            self._say_what_is_kept(run)\n",
+        new="",
+        tests=(CLEARS,),
+    ),
+    Mutation(
         name="failures of before a rewind count",
         why="a batch is set aside at its first failure, its rows in no table",
         file="execution/set_aside.py",
