@@ -11,7 +11,7 @@ from shlex import quote
 from typing import TypeVar
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint, Lane
-from airflow_provider_microbatch.checkpoint.entries import OffsetEntry, RunIdentity
+from airflow_provider_microbatch.checkpoint.entries import SKEW_MS, OffsetEntry, RunIdentity
 from airflow_provider_microbatch.checkpoint.identity import BatchIdentity
 from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import (
@@ -274,10 +274,11 @@ class Planner:
             )  # fmt: skip
 
     def _begins_behind(self, run: RunIdentity) -> int | None:
-        """The oldest batch of the log, if the run was cleared and may have had batches before it; else None."""
+        """The oldest batch of the log, if the run was cleared and may have had batches before it; else None. The run
+        began by the scheduler's clock, and the batch was planned by a worker's."""
         oldest = min(self.lane.commit_log.ids(), default=0) if run.was_cleared else 0
         entry = self.lane.offset_log.get(oldest) if oldest > 0 else None
-        if entry is None or ms_of(run.run_after) >= entry.batch_timestamp_ms:
+        if entry is None or ms_of(run.run_after) - SKEW_MS >= entry.batch_timestamp_ms:
             return None
         return oldest
 

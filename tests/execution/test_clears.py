@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -298,6 +299,24 @@ def test_a_clear_of_a_batch_that_retention_removed_says_so_and_makes_no_other(tm
     late = dataclasses.replace(run_identity(7, clear_number=1), run_after="2030-01-01T00:00:00+00:00")
     run(world, late)
     assert world.table()[4] == [9]
+
+
+def test_so_it_does_where_the_schedulers_clock_is_ahead_of_the_workers(tmp_path: Path) -> None:
+    world, ahead_ms = World(tmp_path, min_batches_to_retain=2), 30_000
+
+    def at(number: int, clear_number: int = 0) -> RunIdentity:
+        began = datetime.fromtimestamp((began_ms + number * 10_000 + ahead_ms) / 1000, UTC)
+        return dataclasses.replace(run_identity(number, clear_number=clear_number), run_after=began.isoformat())
+
+    began_ms = world.clock
+    for number in range(5):
+        world.clock = began_ms + number * 10_000
+        world.land(number)
+        run(world, at(number))
+    world.land(9)
+    with pytest.raises(BatchPurgedError, match="begins with batch 3"):
+        run(world, at(1, clear_number=1))
+    assert 5 not in world.table()
 
 
 @pytest.mark.parametrize("kept", [2, 4])

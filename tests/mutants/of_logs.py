@@ -271,6 +271,14 @@ MUTATIONS = [
         tests=(CLEARS,),
     ),
     Mutation(
+        name="when a cleared run began is told by its worker's clock",
+        why="a scheduler's that is ahead makes it younger than the log, and the square of the past shows another batch",
+        file="execution/plan.py",
+        old="ms_of(run.run_after) - SKEW_MS >=",
+        new="ms_of(run.run_after) >=",
+        tests=(CLEARS,),
+    ),
+    Mutation(
         name="a clear says nothing of batches of its run that are gone",
         why="it is green, and some of the rows that were to be mended are as they were",
         file="execution/plan.py",
