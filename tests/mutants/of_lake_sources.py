@@ -57,6 +57,22 @@ MUTATIONS = [
         tests=(DELTA,),
     ),
     Mutation(
+        name="files that a RESTORE brings back are read as an append",
+        why="rows that were deleted by mistake, and were read before, come twice",
+        file="sources/delta/history.py",
+        old="        if brings_back and not commit.removed:\n",
+        new="        if False:\n",
+        tests=(DELTA,),
+    ),
+    Mutation(
+        name="a version to pass over is named without those that are passed over already",
+        why="two errors in turn each name what the other refuses",
+        file="sources/delta/history.py",
+        old="        skipped = sorted({*self._source.skip_versions, version})\n",
+        new="        skipped = [version]\n",
+        tests=(DELTA,),
+    ),
+    Mutation(
         name="a version that has expired is taken for one without rows",
         why="rows are lost in silence",
         file="sources/delta/history.py",

@@ -178,6 +178,29 @@ def test_a_version_that_only_deletes_is_passed_over_if_asked_and_said(world: Wor
     assert "version 2, DELETE" in (world.open(on_delete="record_gap").left_out(*ends) or "")
 
 
+@pytest.mark.parametrize("operation", ["RESTORE", "CLONE"])
+@pytest.mark.parametrize("how", [{"skip_versions": [2]}, {"on_delete": "record_gap"}])
+def test_files_that_come_back_are_no_append(world: World, how: dict[str, Any], operation: str) -> None:
+    """What somebody has deleted by mistake, and brought back: its rows were read."""
+    world.orders.append()
+    first = world.plan()
+    table = world.orders.table
+    table.delete()
+    table.restore(1)
+    path = world.orders.commits.path(3)
+    path.write_text(path.read_text().replace('"RESTORE"', f'"{operation}"'))
+    assert '"remove"' not in path.read_text()
+    world.orders.append()
+    named = re.escape(str([*how.get("skip_versions", ()), 3]))
+    with pytest.raises(
+        SourceChangedError, match=rf"version 3 .* no append: {operation} .*skip_versions={named} passes"
+    ):
+        world.plan(**how)
+    ends = world.plan(skip_versions=[2, 3])
+    assert world.open(skip_versions=[2, 3]).describe(*ends).rows == 1
+    assert world.open().not_replayable(*first) is None
+
+
 def test_what_comes_before_a_version_that_cannot_be_read_is_read(world: World) -> None:
     world.orders.append()
     world.plan()

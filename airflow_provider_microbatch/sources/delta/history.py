@@ -12,6 +12,10 @@ from airflow_provider_microbatch.sources.delta.table import Snapshot, has_change
 from airflow_provider_microbatch.sources.stretch import BEFORE_ITS_FILES, Stretch
 from airflow_provider_microbatch.sources.ways_on import SetOffset, read_all_now
 
+_BRING_BACK = ("RESTORE", "CLONE")
+"""Operations whose files may have been in the table before: those of an earlier version, or of another table that is
+cloned into this one once more. Every other operation adds files that it has written."""
+
 
 class History:
     """:param now: the table as it is.
@@ -81,12 +85,20 @@ class History:
         if self._source.change_feed:
             if commit.properties is not None and not has_change_feed(commit.properties):
                 refused = (
-                    f"version {version} of {self._source.root} turns the change feed off ({commit.operation}): how "
+                    f"version {version} of {self._source.root} turns the change feed off ({commit.words}): how "
                     f"rows change from there on is not told. {self._skip(version)}"
                 )
                 return Stretch(version=version, refused=refused)
             files = commit.changes or (*commit.added, *commit.removed)
             return Stretch(version=version, files=files, is_one=True, is_other=is_other)
+        # A file is added for the first time, or its version is no append: rows that were read would come again.
+        brings_back = commit.operation in _BRING_BACK and bool(commit.added) and version > 0
+        if brings_back and not commit.removed:
+            refused = (
+                f"version {version} of {self._source.root} is no append: {_in_words(commit)}. Rows that were read may "
+                f"be among those that come back. {self._skip(version)} {self._begin_again()}"
+            )
+            return Stretch(version=version, refused=refused)
         if not commit.removed:
             return Stretch(version=version, files=commit.added, is_other=is_other)
         if not commit.added and self._source.on_delete == RECORD_GAP:
@@ -119,8 +131,10 @@ class History:
         )
 
     def _skip(self, version: int) -> str:
+        # Those that are set stay: no batch ends behind a version that is passed over, as long as no row is behind it.
+        skipped = sorted({*self._source.skip_versions, version})
         return (
-            f"skip_versions=[{version}] passes over it, with all that it has added, and the batch says so; or begin "
+            f"skip_versions={skipped} passes over it, with all that it has added, and the batch says so; or begin "
             f"behind it with other rows: `{self._begin_at(version + 1)}`."
         )
 
@@ -146,4 +160,4 @@ def feeds(stretches: Iterable[Stretch[File]]) -> list[list[int]]:
 
 def _in_words(commit: Commit) -> str:
     """Describe a commit for people."""
-    return f"{commit.operation}, {len(commit.removed)} file(s) taken out and {len(commit.added)} added"
+    return f"{commit.words}, {len(commit.removed)} file(s) taken out and {len(commit.added)} added"
