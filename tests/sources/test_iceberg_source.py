@@ -20,6 +20,7 @@ from airflow_provider_microbatch.sources.iceberg.offset import Place
 from tests.sinks.delta_stages import write_delta_stage
 from tests.sinks.stages import batch_of, expect
 from tests.sources.iceberg_world import World
+from tests.support.iceberg_orders import OrdersOfIceberg
 from tests.support.iceberg_table import opened_in
 
 
@@ -324,11 +325,55 @@ def test_a_range_has_one_schema(world: World) -> None:
 
 
 def test_format_1_is_refused(tmp_path: Path) -> None:
-    from tests.support.iceberg_orders import OrdersOfIceberg
-
     world = World(tmp_path, orders=OrdersOfIceberg(tmp_path / "old", format_version=1))
     with pytest.raises(SourceError, match=r"format 1.*'format-version' = '2'"):
         world.open().check()
+
+
+@pytest.fixture
+def upgraded(tmp_path: Path) -> Iterator[World]:
+    """A table of three appends in format 1, which was made one of format 2."""
+    orders = OrdersOfIceberg(tmp_path / "old", format_version=1)
+    for _ in range(3):
+        orders.append()
+    orders.upgrade()
+    found = World(tmp_path, orders=orders)
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize("files", [1, 2, 1000])
+def test_a_table_that_was_of_format_1_is_read_whole_and_then_what_comes(upgraded: World, files: int) -> None:
+    snapshot = upgraded.orders.head
+    read = list[str]()
+    while (ends := upgraded.plan(max_files=files))[0] != ends[1]:
+        arguments = upgraded.open(max_files=files).read(*ends).arguments
+        assert arguments["snapshot"] == snapshot
+        known = json.loads(Path(arguments["address"].removeprefix("file://")).read_text())
+        assert snapshot in [one["snapshot-id"] for one in known["snapshots"]], "Spark is told where it is"
+        read += arguments["files"]
+    assert len(read) == len(set(read)) == 3
+    for _ in range(2):
+        upgraded.orders.append()
+    assert upgraded.open().has_new(upgraded.position)
+    ends = upgraded.plan()
+    assert upgraded.open().read(*ends).arguments["runs"] == [[snapshot, upgraded.orders.head]]
+
+
+def test_a_beginning_among_snapshots_without_numbers_is_refused(upgraded: World, tmp_path: Path) -> None:
+    first, second, third = upgraded.orders.table.metadata.snapshots
+    upgraded.orders.append()
+    fourth = upgraded.orders.head
+    moment = dt.datetime.fromtimestamp(second.timestamp_ms / 1000, dt.UTC).isoformat()
+    for start in (first.snapshot_id, second.snapshot_id, third.snapshot_id, moment):
+        with pytest.raises(SourceError, match=r"is of Iceberg's format 1.*start='earliest'"):
+            upgraded.plan(start=start)
+    for snapshot in (first, second):
+        place = json.dumps({"snapshot_id": snapshot.snapshot_id, "sequence_number": 0})
+        with pytest.raises(SourceError, match=r"is of Iceberg's format 1.*what came after it is not told"):
+            upgraded.open().check_offset(place)
+    upgraded.open().check_offset(json.dumps({"snapshot_id": third.snapshot_id, "sequence_number": 0}))
+    assert counts(upgraded, start=fourth) == [1]
 
 
 @pytest.mark.parametrize("offset", ["7", "{}", '{"snapshot_id": 7}', '{"snapshot_id": "7", "sequence_number": 1}'])

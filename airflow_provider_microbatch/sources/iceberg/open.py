@@ -46,7 +46,7 @@ class OpenIcebergSource(OpenVersions[Place, History, Unit]):
         stretches = self._range(start, end, history)
         begin = self._start(start)
         files = [file.path for one in stretches if one.in_snapshot for file in one.files]
-        address, columns = history.branch.as_of(history.last(stretches))
+        address, columns = history.branch.as_of(history.last(stretches, begin))
         return Read(
             reader=_READER,
             arguments={
@@ -97,9 +97,11 @@ class OpenIcebergSource(OpenVersions[Place, History, Unit]):
         return Place(version=2**63, snapshot=begin.snapshot)
 
     def _pinned(self, place: Place, history: History) -> Place:
-        branch = history.branch
-        read = next((one.id for one in branch.chain if one.sequence == place.sequence), place.snapshot)
-        return replace(place, snapshot=read, table=branch.uuid)
+        # The snapshot is the one that was read. Of those of format 1, which all have the number 0, that is the one of
+        # the start: only as a whole are they read.
+        branch, is_of_start = history.branch, place.in_snapshot or place.sequence == 0
+        read = None if is_of_start else next((one.id for one in branch.chain if one.sequence == place.sequence), None)
+        return replace(place, snapshot=place.snapshot if read is None else read, table=branch.uuid)
 
 
 def runs_of(commits: list[Commit]) -> list[list[int | None]]:
