@@ -313,6 +313,39 @@ def test_a_table_that_was_restored_from_a_backup_is_noticed_also_when_it_has_gro
         world.plan()
 
 
+def test_a_version_that_is_read_in_part_and_written_anew_behind_a_backup_is_noticed(
+    world: World, tmp_path: Path
+) -> None:
+    world.orders.append()
+    world.plan()
+    shutil.copytree(world.root, tmp_path / "backup")
+    world.orders.add_files(5)
+    ends = world.plan(max_files=2)
+    assert place(ends[1]) == (2, 1, False)
+    shutil.rmtree(world.root)
+    shutil.copytree(tmp_path / "backup", world.root)
+    with pytest.raises(SourceError, match=r"went back: its newest version is 1, and version 2 was read"):
+        world.open().has_new(world.position)
+    world.orders.add_files(5)
+    with pytest.raises(SourceError, match=r"version 2 .* is not the one that was read"):
+        world.plan()
+    assert "is not the one that was read" in (world.open().not_replayable(*ends) or "")
+
+
+def test_a_position_in_a_version_that_pins_the_version_before_it_goes_on(world: World) -> None:
+    world.orders.append()
+    world.plan()
+    world.orders.add_files(5)
+    world.plan(max_files=2)
+    before = json.loads(world.position or "")
+    assert before["commit"] == world.orders.commits.digest(2)
+    world.position = json.dumps({**before, "commit": world.orders.commits.digest(1)})
+    assert world.open().describe(*world.plan()).splits == 3
+    world.position = json.dumps({**before, "commit": world.orders.commits.digest(0)})
+    with pytest.raises(SourceError, match=r"version 2 .* is not the one that was read"):
+        world.plan()
+
+
 def test_a_range_has_one_schema(world: World) -> None:
     world.orders.append()
     world.plan()

@@ -42,12 +42,17 @@ class History:
                 f"{where} went back: its newest version is {now.version}, and version {place.pinned} was read. It was "
                 f"restored from a backup. {self._begin_again()}"
             )
-        digest = None if place.commit is None else self._commits.digest(place.pinned)
-        if digest is not None and digest != place.commit:
+        if place.commit is not None and place.commit not in self._digests(place):
             raise SourceError(
                 f"version {place.pinned} of {where} is not the one that was read: the table was restored from a backup "
                 f"and has been written since. {self._begin_again()}"
             )
+
+    def _digests(self, place: Place) -> Iterator[str | None]:
+        """Yield what the position's commit may be known by. One that is not there is any."""
+        yield self._commits.digest(place.pinned) or place.commit
+        if place.is_within:  # positions on record had the digest of the commit before their version
+            yield self._commits.digest(place.version - 1) or place.commit
 
     def stretches(self, start: Place) -> Iterator[Stretch[File]]:
         """Yield the stretches in order, beginning with the stretch of ``start``."""
