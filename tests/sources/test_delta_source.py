@@ -395,16 +395,62 @@ def test_a_table_without_a_change_feed_is_refused_by_name(world: World) -> None:
         world.open(change_feed=True).check()
 
 
-def test_a_change_feed_that_is_turned_off_stops_there(tmp_path: Path) -> None:
+def turn_feed(world: World, value: str) -> None:
+    world.orders.table.alter.set_table_properties({"delta.enableChangeDataFeed": value})
+
+
+def test_rows_of_while_the_change_feed_was_off_are_named_with_ways_that_lead_on(tmp_path: Path) -> None:
+    """Delta refuses to read such versions: no batch may have one of them."""
     world = World(tmp_path, change_feed=True)
     world.orders.append()
     world.plan(change_feed=True)
-    table = DeltaTable(world.root.as_uri())
-    for value in ("false", "true"):
-        table.alter.set_table_properties({"delta.enableChangeDataFeed": value})
+    start = world.position
+    turn_feed(world, "false")
     world.orders.append()
-    with pytest.raises(SourceChangedError, match=r"version 2 .* turns the change feed off"):
+    world.orders.append()
+    turn_feed(world, "true")
+    world.orders.append()
+    with pytest.raises(SourceChangedError, match=r"version 3 .* feed was off, as it was up to version 4") as told:
         world.plan(change_feed=True)
+    assert "skip_versions=[3, 4] passes over them" in str(told.value)
+    with pytest.raises(SourceChangedError, match=r"version 4 .*skip_versions=\[3, 4\]"):
+        world.plan(change_feed=True, skip_versions=[3])
+    skipping = {"change_feed": True, "skip_versions": [3, 4]}
+    ends = world.plan(**skipping)
+    assert world.open(**skipping).read(*ends).arguments["changes"] == [[6, 6]]
+    (behind,) = re.findall(r"--source orders --offset '([^']*)' --allow-skip`", str(told.value))
+    world.position = behind
+    assert world.open(change_feed=True).read(*world.plan(change_feed=True)).arguments["changes"] == [[6, 6]]
+    world.position = start
+    assert world.open().describe(*world.plan()).rows == 2, "by files, up to where the feed is on again"
+    assert world.open(change_feed=True).read(*world.plan(change_feed=True)).arguments["changes"] == [[6, 6]]
+
+
+def test_a_change_feed_that_was_off_while_nothing_came_goes_on(tmp_path: Path) -> None:
+    world = World(tmp_path, change_feed=True)
+    world.orders.append()
+    world.plan(change_feed=True)
+    turn_feed(world, "false")
+    turn_feed(world, "true")
+    world.orders.append()
+    ends = world.plan(change_feed=True)
+    assert world.open(change_feed=True).read(*ends).arguments["changes"] == [[4, 4]]
+
+
+def test_a_position_of_before_the_table_had_a_change_feed_is_not_read_by_it(world: World) -> None:
+    world.orders.append()
+    world.plan()
+    for _ in range(30):
+        world.orders.append()
+    turn_feed(world, "true")
+    world.orders.append()
+    with pytest.raises(
+        SourceChangedError, match=r"version 2 .*feed was off, .* up to version 31:.*behind them"
+    ) as told:
+        world.plan(change_feed=True)
+    assert "skip_versions" not in str(told.value), "a list that nobody reads"
+    assert world.open().describe(*world.plan()).rows == 30
+    assert world.open(change_feed=True).describe(*world.plan(change_feed=True)).rows == 1
 
 
 @pytest.mark.parametrize(

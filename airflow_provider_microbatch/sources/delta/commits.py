@@ -57,6 +57,11 @@ class Commit:
     time_ms: int
     digest: str
 
+    @property
+    def rows(self) -> tuple[File, ...]:
+        """Files by which the change feed tells how rows have changed."""
+        return self.changes or (*self.added, *self.removed)
+
 
 @dataclass(frozen=True)
 class Commits:
@@ -117,7 +122,7 @@ def _commit(version: int, actions: list[dict[str, Any]], data: bytes, written: A
         removed=tuple(_file(one) for one in by_kind.get("remove", ()) if one["dataChange"]),
         changes=tuple(_file(one) for one in by_kind.get("cdc", ())),
         schema=table.get("schemaString"),
-        properties=table.get("configuration"),
+        properties=(table.get("configuration") or {}) if table else None,
         table=table.get("id"),
         operation=info.get("operation"),
         words=_words(info),

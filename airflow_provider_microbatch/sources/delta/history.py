@@ -15,6 +15,8 @@ from airflow_provider_microbatch.sources.ways_on import SetOffset, read_all_now
 _BRING_BACK = ("RESTORE", "CLONE")
 """Operations whose files may have been in the table before: those of an earlier version, or of another table that is
 cloned into this one once more. Every other operation adds files that it has written."""
+_MOST_NAMED = 20
+"""Number of versions that an error names one by one."""
 
 
 class History:
@@ -63,8 +65,29 @@ class History:
         elif self._source.change_feed and start.index != BEFORE_ITS_FILES:
             yield Stretch(version=version, refused=self._in_part(version))
             return
+        is_fed: bool | None = None
         for number in range(version, self.now.version + 1):
-            yield self._version(number)
+            commit = self._commits.get(number)
+            if self._source.change_feed:
+                is_fed = self._is_fed(number, commit, before=is_fed)
+            yield self._version(number, commit, has_no_feed=is_fed is False)
+
+    def _is_fed(self, version: int, commit: Commit | None, *, before: bool | None) -> bool | None:
+        """Whether the change feed tells of a version; None if that is not known. Where it does not, Delta refuses to
+        read it: no batch may have rows of such a version.
+
+        :param before: the same of the version before.
+        """
+        if commit is None:
+            return None
+        if commit.properties is not None:
+            return has_change_feed(commit.properties)
+        if before is not None or not commit.rows:
+            return before
+        try:
+            return snapshot_of(self._source.root, version).has_change_feed
+        except SourceError:
+            return None  # the log tells what this version has changed, and no longer what the table had
 
     def _snapshot(self, version: int) -> Stretch[File]:
         try:
@@ -79,8 +102,7 @@ class History:
             return Stretch(version=version, in_snapshot=True, refused=refused)
         return Stretch(version=version, in_snapshot=True, files=tuple(files))
 
-    def _version(self, version: int) -> Stretch[File]:
-        commit = self._commits.get(version)
+    def _version(self, version: int, commit: Commit | None, *, has_no_feed: bool) -> Stretch[File]:
         is_other = commit is not None and commit.schema is not None and version > 0
         if version in self._source.skip_versions:
             what = "which is expired" if commit is None else _in_words(commit)
@@ -88,20 +110,15 @@ class History:
         if commit is None:
             return Stretch(version=version, refused=self._expired(version))
         if self._source.change_feed:
-            if commit.properties is not None and not has_change_feed(commit.properties):
-                refused = (
-                    f"version {version} of {self._source.root} turns the change feed off ({commit.words}): how "
-                    f"rows change from there on is not told. {self._skip(version)}"
-                )
-                return Stretch(version=version, refused=refused)
-            files = commit.changes or (*commit.added, *commit.removed)
-            return Stretch(version=version, files=files, is_one=True, is_other=is_other)
+            if commit.rows and has_no_feed:
+                return Stretch(version=version, refused=self._untold(version, commit))
+            return Stretch(version=version, files=commit.rows, is_one=True, is_other=is_other)
         # A file is added for the first time, or its version is no append: rows that were read would come again.
         brings_back = commit.operation in _BRING_BACK and bool(commit.added) and version > 0
         if brings_back and not commit.removed:
             refused = (
                 f"version {version} of {self._source.root} is no append: {_in_words(commit)}. Rows that were read may "
-                f"be among those that come back. {self._skip(version)} {self._begin_again()}"
+                f"be among those that come back. {self._skip(version, version + 1)} {self._begin_again()}"
             )
             return Stretch(version=version, refused=refused)
         if not commit.removed:
@@ -111,9 +128,24 @@ class History:
         refused = (
             f"version {version} of {self._source.root} is no append: {_in_words(commit)}. Whoever reads appends has "
             "rows that are not in the table any more, and cannot tell which of the added ones are new. "
-            f"{self._skip(version)} change_feed=True reads such versions, where the table has a change feed."
+            f"{self._skip(version, version + 1)} change_feed=True reads such versions, where the table has a change "
+            "feed."
         )
         return Stretch(version=version, refused=refused)
+
+    def _untold(self, version: int, commit: Commit) -> str:
+        """Describe a version of which the change feed does not tell, with the ways on: behind those that follow it, up
+        to the one that turns the feed on again."""
+        on = next(filter(self._turns_on, range(version + 1, self.now.version + 1)), self.now.version + 1)
+        return (
+            f"version {version} of {self._source.root} ({_in_words(commit)}) was committed while the change feed was "
+            f"off, as it was up to version {on - 1}: how rows change is not told. {self._skip(version, on)} Where rows "
+            "were added and nothing else, change_feed=False reads them, in a batch that ends before it is on again."
+        )
+
+    def _turns_on(self, version: int) -> bool:
+        commit = self._commits.get(version)
+        return commit is not None and commit.properties is not None and has_change_feed(commit.properties)
 
     def _expired(self, version: int) -> str:
         first = next(self._commits.kept(), self.now.version + 1)
@@ -135,12 +167,19 @@ class History:
             f"begin there, without its other rows: `{self._begin_at(version + 1)}`."
         )
 
-    def _skip(self, version: int) -> str:
+    def _skip(self, version: int, behind: int) -> str:
+        """Return the ways to pass over versions.
+
+        :param behind: the first version that is not passed over.
+        """
+        them, begin = "it" if behind == version + 1 else "them", f"`{self._begin_at(behind)}`"
+        if behind - version > _MOST_NAMED:
+            return f"To begin behind them with other rows: {begin}."
         # Those that are set stay: no batch ends behind a version that is passed over, as long as no row is behind it.
-        skipped = sorted({*self._source.skip_versions, version})
+        skipped = sorted({*self._source.skip_versions, *range(version, behind)})
         return (
-            f"skip_versions={skipped} passes over it, with all that it has added, and the batch says so; or begin "
-            f"behind it with other rows: `{self._begin_at(version + 1)}`."
+            f"skip_versions={skipped} passes over {them}, with all that was added, and the batch says so; or begin "
+            f"behind {them} with other rows: {begin}."
         )
 
     def _begin_at(self, version: int) -> str:
