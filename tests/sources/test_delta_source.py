@@ -232,6 +232,21 @@ def test_only_the_current_start_has_to_be_in_the_log(world: World) -> None:
     assert counts(world, skip_versions=[6]) == [1]
 
 
+def test_many_versions_that_have_expired_take_one_way_on(world: World) -> None:
+    world.orders.append()
+    world.plan()
+    for _ in range(24):
+        world.orders.append()
+    world.orders.clean_log(25)
+    with pytest.raises(SourceChangedError, match=r"version 2 .*expired.*from 25 to 25") as told:
+        world.plan()
+    _, (behind, flags) = re.findall(r"--source orders --offset '([^']*)' ([^`]*)`", str(told.value))
+    assert flags == "--allow-skip"
+    world.open().check_offset(behind)
+    world.position = behind
+    assert counts(world) == [1]
+
+
 def test_what_was_read_of_a_first_version_that_has_expired_comes_again_only_if_that_is_allowed(world: World) -> None:
     for _ in range(3):
         world.orders.append()

@@ -148,12 +148,11 @@ class History:
         return commit is not None and commit.properties is not None and has_change_feed(commit.properties)
 
     def _expired(self, version: int) -> str:
-        first = next(self._commits.kept(), self.now.version + 1)
+        first = self._kept_after(version)
         return (
             f"version {version} of {self._source.root} is expired: it was not read, and its log tells versions from "
-            f"{first} to {self.now.version}. {self._begin_again()} To go on without what they had: "
-            f"skip_versions={list(range(version, min(first, version + 20)))}. Keep the log for longer than the "
-            "pipeline may stand still (delta.logRetentionDuration)."
+            f"{first} to {self.now.version}. {self._begin_again()} {self._skip(version, first)} Keep the log for "
+            "longer than the pipeline may stand still (delta.logRetentionDuration)."
         )
 
     def _kept_after(self, version: int) -> int:
