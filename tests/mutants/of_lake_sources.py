@@ -272,4 +272,28 @@ MUTATIONS = [
         new="        first = min(self._kept_after(version), version + 20)\n",
         tests=(DELTA,),
     ),
+    Mutation(
+        name="the bounds of all columns are read for the files of a snapshot",
+        why="a column of a date that Python does not know stops the source, and many columns slow each look",
+        file="sources/delta/table.py",
+        old="            columns = {name: adds.column(name) for name in adds.schema.names}\n",
+        new="            columns = {n: adds.column(n) for n in adds.schema.names if adds.column(n).to_pylist()}\n",
+        tests=(DELTA,),
+    ),
+    Mutation(
+        name="a partition's date is one of Python's",
+        why="a table with a partition beyond the year 9999 stops the source",
+        file="sources/delta/table.py",
+        old="    if DataType.is_temporal(values.type):",
+        new="    if False:",
+        tests=(DELTA,),
+    ),
+    Mutation(
+        name="metadata that pyiceberg does not understand is an error of its own",
+        why="one table with a column of a new type ends the sensor of a whole job",
+        file="iceberg_catalog.py",
+        old="            except (ValidationError, ValueError) as error:\n",
+        new="            except ZeroDivisionError as error:\n",
+        tests=(ICEBERG,),
+    ),
 ]

@@ -405,6 +405,23 @@ def test_an_empty_partition_value_is_null_in_a_version_as_in_a_snapshot(tmp_path
         assert sorted(found, key=str) == ["100% a/b", None, None]
 
 
+@pytest.mark.parametrize("days", [-719_163, 3_000_000], ids=["year 0", "year 10183"])
+@pytest.mark.parametrize("partition_by", [[], ["day"]])
+def test_dates_that_python_does_not_know_are_read(tmp_path: Path, days: int, partition_by: list[str]) -> None:
+    """As the bounds of a column, and as a partition's value."""
+    world = World(tmp_path, made=False)
+    days_of = pa.array([days, days], pa.int32()).cast(pa.date32())
+    at = pa.array([days * 86_400_000_000] * 2, pa.int64()).cast(pa.timestamp("us", "UTC"))
+    rows = pa.table({"day": days_of, "at": at, "id": [1, 2]})
+    write_deltalake(world.root, rows, partition_by=partition_by)
+    world.plan()
+    write_deltalake(world.root, rows, partition_by=partition_by, mode="append")
+    version = world.plan()
+    (whole,), (added,) = (world.open().read(*ends).arguments["plain"] for ends in ((None, version[0]), version))
+    assert whole["partition"] == added["partition"]
+    assert len(whole["partition"]) == len(partition_by)
+
+
 def test_a_table_without_a_change_feed_is_refused_by_name(world: World) -> None:
     with pytest.raises(SourceError, match=r"no change feed: ALTER TABLE"):
         world.open(change_feed=True).check()

@@ -324,6 +324,18 @@ def test_a_range_has_one_schema(world: World) -> None:
     assert counts(world) == [1, 1]
 
 
+def test_a_column_of_a_type_that_pyiceberg_does_not_know_is_an_error_of_the_source(world: World) -> None:
+    """Any other error of one pipeline's would end the sensor of all pipelines of its job."""
+    world.orders.append()
+    path = Path(world.orders.table.metadata_location.removeprefix("file://"))
+    told = json.loads(path.read_text())
+    told["schemas"][0]["fields"][1]["type"] = "variant"
+    path.write_text(json.dumps(told))
+    for question in (world.open().check, world.plan):
+        with pytest.raises(SourceError, match=r"'orders'.*shop\.orders: pyiceberg does not understand .*'variant'"):
+            question()
+
+
 def test_format_1_is_refused(tmp_path: Path) -> None:
     world = World(tmp_path, orders=OrdersOfIceberg(tmp_path / "old", format_version=1))
     with pytest.raises(SourceError, match=r"format 1.*'format-version' = '2'"):
