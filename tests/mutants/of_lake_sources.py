@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutation import Mutation
 
 DELTA = "tests/sources/test_delta_source.py"
+FEED = "tests/sources/test_delta_feed.py"
 ICEBERG = "tests/sources/test_iceberg_source.py"
 
 MUTATIONS = [
@@ -102,7 +103,7 @@ MUTATIONS = [
         file="sources/delta/history.py",
         old="            if commit.rows and has_no_feed:\n",
         new="            if False:\n",
-        tests=(DELTA,),
+        tests=(FEED,),
     ),
     Mutation(
         name="what a VACUUM took is not looked for",
@@ -246,7 +247,7 @@ MUTATIONS = [
         file="sources/delta/history.py",
         old="            return snapshot_of(self._source.root, version).has_change_feed\n",
         new="            return None\n",
-        tests=(DELTA,),
+        tests=(FEED,),
     ),
     Mutation(
         name="of a change feed that was off one version is named",
@@ -254,7 +255,7 @@ MUTATIONS = [
         file="sources/delta/history.py",
         old="{self._skip(version, on)}",
         new="{self._skip(version, version + 1)}",
-        tests=(DELTA,),
+        tests=(FEED,),
     ),
     Mutation(
         name="a change feed that was off while nothing came stops the source",
@@ -262,7 +263,7 @@ MUTATIONS = [
         file="sources/delta/history.py",
         old="            if commit.rows and has_no_feed:\n",
         new="            if has_no_feed:\n",
-        tests=(DELTA,),
+        tests=(FEED,),
     ),
     Mutation(
         name="of versions that have expired some are named",
