@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutation import Mutation
 
 DELTA = "tests/sources/test_delta_source.py"
+STRETCH = "tests/sources/test_stretch.py"
 FEED = "tests/sources/test_delta_feed.py"
 ICEBERG = "tests/sources/test_iceberg_source.py"
 
@@ -151,7 +152,7 @@ MUTATIONS = [
         file="sources/stretch.py",
         old="    first = start.index + 1 if is_within else 0\n",
         new="    first = max(start.index, 0) if is_within else 0\n",
-        tests=(DELTA,),
+        tests=(STRETCH,),
     ),
     Mutation(
         name="an overwrite is read as an append",
@@ -296,5 +297,21 @@ MUTATIONS = [
         old="            except (ValidationError, ValueError) as error:\n",
         new="            except ZeroDivisionError as error:\n",
         tests=(ICEBERG,),
+    ),
+    Mutation(
+        name="a position stays before commits without rows, however old they are",
+        why="once the table has forgotten them, an idle pipeline is refused though nothing came",
+        file="sources/stretch.py",
+        old="    return behind if is_old and not taken else end\n",
+        new="    return end\n",
+        tests=(ICEBERG, DELTA),
+    ),
+    Mutation(
+        name="each commit without rows makes a batch without rows",
+        why="a writer that commits each minute though it has nothing starts Spark each minute",
+        file="sources/stretch.py",
+        old="    return behind if is_old and not taken else end\n",
+        new="    return end if taken else behind\n",
+        tests=(ICEBERG, DELTA),
     ),
 ]

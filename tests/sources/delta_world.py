@@ -23,6 +23,7 @@ class World:
     ) -> None:
         self.root = folder / "orders"
         self.position: str | None = None
+        self.now_ms = 0
         self._checkpoint = folder / "checkpoint"
         if made:
             self.orders = OrdersOfDelta(self.root, change_feed=change_feed, partition_by=partition_by)
@@ -34,7 +35,7 @@ class World:
             name="orders",
             log=store.scoped("sources/orders"),
             state=store.scoped("source_state/orders"),
-            clock_ms=lambda: 0,
+            clock_ms=lambda: self.now_ms,
         )
         return DeltaSource(str(self.root), **arguments).open(context)
 

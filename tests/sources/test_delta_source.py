@@ -7,14 +7,13 @@ import datetime as dt
 import json
 import re
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from hypothesis import given
-from hypothesis import strategies as st
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import BatchKey
@@ -22,9 +21,7 @@ from airflow_provider_microbatch.exceptions import DefinitionError, SourceChange
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.sources import versions
 from airflow_provider_microbatch.sources.delta import DeltaSource
-from airflow_provider_microbatch.sources.delta.commits import Commits, File
-from airflow_provider_microbatch.sources.delta.offset import Place
-from airflow_provider_microbatch.sources.stretch import Limits, Refused, Stretch, between, end_of
+from airflow_provider_microbatch.sources.delta.commits import Commits
 from airflow_provider_microbatch.stores.location import open_store
 from tests.sinks.delta_stages import write_delta_stage
 from tests.sinks.delta_world import opened, publish
@@ -264,6 +261,27 @@ def test_the_command_of_an_error_names_the_checkpoint(world: World, tmp_path: Pa
         source.latest_offset(end)
 
 
+def test_a_table_to_which_nothing_but_settings_is_committed_is_followed_until_its_log_is_cleaned(world: World) -> None:
+    world.orders.append()
+    world.plan()
+    for days in (1, 2, 3):
+        DeltaTable(world.root.as_uri()).alter.set_table_properties(
+            {"delta.logRetentionDuration": f"interval {days} days"}
+        )
+    assert not world.open().has_new(world.position), "they may be followed by rows"
+    world.now_ms = time.time_ns() // 1_000_000 + 24 * 3_600_000
+    assert world.open().has_new(world.position)
+    ends = world.plan()
+    assert place(ends[1]) == (5, -1, False)
+    assert world.open().describe(*ends).splits == 0
+    assert world.open().read(*ends).arguments["plain"] == []
+    world.open().verify(*ends)
+    assert not world.open().has_new(world.position), "one batch for all of them"
+    world.orders.append()
+    world.orders.clean_log(5)
+    assert counts(world) == [1]
+
+
 def test_files_that_a_vacuum_took_are_named(world: World) -> None:
     world.orders.append()
     world.orders.append()
@@ -422,57 +440,6 @@ def test_a_person_may_give_a_version(world: World) -> None:
 def test_a_wrong_definition_is_named(given: dict[str, Any], named: str) -> None:
     with pytest.raises(DefinitionError, match=named):
         DeltaSource(**{"path": "/lake/orders", **given})
-
-
-sizes = st.lists(st.integers(1, 9), max_size=4)
-histories = st.lists(st.tuples(sizes, st.booleans(), st.booleans()), min_size=1, max_size=8)
-
-
-@given(histories, sizes, st.integers(1, 5), st.integers(1, 20), st.integers(0, 8))
-def test_ranges_tile_the_stream_within_their_limits(
-    history: list[tuple[list[int], bool, bool]], first: list[int], files: int, bytes: int, shut: int
-) -> None:
-    """Whatever there is, each file is in one range, in order, and no range has more than it may, but for one unit."""
-
-    def stretch(version: int, sizes: list[int], **how: bool) -> Stretch[File]:
-        return Stretch(
-            version=version, files=tuple(File(path=f"{version}/{at}", size=n) for at, n in enumerate(sizes)), **how
-        )
-
-    whole = [stretch(3, first, in_snapshot=True)]
-    whole += [
-        stretch(version, sizes, is_one=one, is_other=other) for version, (sizes, one, other) in enumerate(history, 4)
-    ]
-    shown = [
-        one if number < shut else Stretch(version=one.version, in_snapshot=one.in_snapshot, refused="shut")
-        for number, one in enumerate(whole)
-    ]
-    limits = Limits(files=files, bytes=bytes)
-
-    def after(at: Place) -> list[Stretch[File]]:
-        return [one for one in shown if (one.version, one.in_snapshot) >= (at.version, at.in_snapshot)]
-
-    at, found = Place(version=3, in_snapshot=True), list[str]()
-    while True:
-        try:
-            end = end_of(at, after(at), limits)
-        except Refused:
-            assert shut < len(whole)
-            break
-        if end == at:
-            assert shut >= len(whole)
-            break
-        parts = list(between(at, end, after(at)))
-        taken = [file for part in parts for file in part.files]
-        units = sum(1 if part.is_one else len(part.files) for part in parts if part.files)
-        assert taken
-        assert limits.allow(taken) or units == 1
-        assert not any(part.is_other for part in parts[1:] if part.files and parts[0].files)
-        assert end.order > at.order
-        assert Place.of(end.text()) == end
-        found += [file.path for file in taken]
-        at = end
-    assert found == [file.path for one in whole[:shut] for file in one.files]
 
 
 def test_an_offset_is_sparks_with_one_word_more(world: World) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,27 @@ def test_history_that_has_expired_is_named(world: World) -> None:
         World(world.orders._folder.parent / "other", orders=world.orders).plan(start=snapshots[2])
     with pytest.raises(SourceError, match="is later"):
         World(world.orders._folder.parent / "third", orders=world.orders).plan(start="2020-01-01T00:00:00Z")
+
+
+def test_snapshots_without_rows_are_passed_by_before_they_expire(world: World) -> None:
+    """As a writer commits that has nothing to write, or a compaction."""
+    world.orders.append()
+    world.plan()
+    passed = [world.orders.head]
+    for _ in range(3):
+        world.orders.append(0)
+        passed.append(world.orders.head)
+    assert not world.open().has_new(world.position), "they may be followed by rows"
+    world.now_ms = time.time_ns() // 1_000_000 + 24 * 3_600_000
+    assert world.open().has_new(world.position)
+    ends = world.plan()
+    arguments = world.open().read(*ends).arguments
+    assert (arguments["files"], arguments["runs"]) == ([], [])
+    world.open().verify(*ends)
+    assert not world.open().has_new(world.position), "one batch for all of them"
+    world.orders.append()
+    world.orders.expire(*passed[:-1])
+    assert world.open().describe(*world.plan()).rows == 1
 
 
 def commands(error: pytest.ExceptionInfo[BaseException]) -> list[tuple[str, str]]:

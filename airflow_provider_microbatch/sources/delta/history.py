@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources.delta import RECORD_GAP, DeltaSource
@@ -22,13 +23,17 @@ _MOST_NAMED = 20
 class History:
     """:param now: the table as it is.
     :param set_offset: the command that sets the position.
+    :param old_before_ms: versions of before that time are old, milliseconds since the epoch.
     """
 
-    def __init__(self, source: DeltaSource, *, now: Snapshot, commits: Commits, set_offset: SetOffset) -> None:
+    def __init__(
+        self, source: DeltaSource, *, now: Snapshot, commits: Commits, set_offset: SetOffset, old_before_ms: int
+    ) -> None:
         self._source = source
         self.now = now
         self._commits = commits
         self._set_offset = set_offset
+        self._old_before_ms = old_before_ms
 
     def check(self, place: Place) -> None:
         """:raises SourceError: if ``place`` is not a place of the current table."""
@@ -70,7 +75,8 @@ class History:
             commit = self._commits.get(number)
             if self._source.change_feed:
                 is_fed = self._is_fed(number, commit, before=is_fed)
-            yield self._version(number, commit, has_no_feed=is_fed is False)
+            is_old = commit is not None and commit.time_ms < self._old_before_ms
+            yield replace(self._version(number, commit, has_no_feed=is_fed is False), is_old=is_old)
 
     def _is_fed(self, version: int, commit: Commit | None, *, before: bool | None) -> bool | None:
         """Whether the change feed tells of a version; None if that is not known. Where it does not, Delta refuses to

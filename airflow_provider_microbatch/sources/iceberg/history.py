@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources.iceberg import EARLIEST, LATEST, RECORD_GAP, IcebergSource
@@ -15,12 +16,14 @@ from airflow_provider_microbatch.sources.ways_on import SetOffset, read_all_now
 class History:
     """:param branch: as it is now.
     :param set_offset: the command that sets the position.
+    :param old_before_ms: snapshots of before that time are old, milliseconds since the epoch.
     """
 
-    def __init__(self, source: IcebergSource, *, branch: Branch, set_offset: SetOffset) -> None:
+    def __init__(self, source: IcebergSource, *, branch: Branch, set_offset: SetOffset, old_before_ms: int) -> None:
         self._source = source
         self.branch = branch
         self._set_offset = set_offset
+        self._old_before_ms = old_before_ms
 
     def beginning(self) -> Place:
         """Return the place where the first batch would begin, as of now.
@@ -107,7 +110,8 @@ class History:
             return
         before = next((one.schema for one in chain if one.id == start.snapshot), None)
         for one in after:
-            yield self._of(one, is_other=before is not None and one.schema != before)
+            found = self._of(one, is_other=before is not None and one.schema != before)
+            yield replace(found, is_old=one.time_ms < self._old_before_ms)
             before = one.schema
 
     def commits(self, stretches: Iterable[Stretch[Unit]]) -> list[Commit]:
@@ -154,8 +158,8 @@ class History:
         refused = (
             f"snapshots of {self._source.location()} have expired before they were read: the oldest after snapshot "
             f"{start.snapshot} is {first.id}, and is not its child. {self._begin_again()} To go on without what is "
-            f"lost: `{self._begin_at(self._before(first))}`. Keep snapshots for longer than the pipeline "
-            "may stand still (history.expire.max-snapshot-age-ms)."
+            f"lost, which is nothing if they had no rows: `{self._begin_at(self._before(first))}`. Keep snapshots for "
+            "longer than the pipeline may stand still (history.expire.max-snapshot-age-ms)."
         )
         return Stretch(version=start.version, refused=refused)
 

@@ -85,7 +85,12 @@ class OpenIcebergSource(OpenVersions[Place, History, Unit]):
                 "earlier ones anew, and which are new is not told. Read what its pipeline reads, or what it has "
                 "written elsewhere."
             )
-        return History(self._source, branch=Branch(table, self._source.branch), set_offset=self._set_offset)
+        return History(
+            self._source,
+            branch=Branch(table, self._source.branch),
+            set_offset=self._set_offset,
+            old_before_ms=self._old_before_ms(),
+        )
 
     def _beginning(self, history: History) -> Place:
         return history.beginning()
