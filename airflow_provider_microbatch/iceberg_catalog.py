@@ -94,13 +94,20 @@ class OpenCatalog:
 
     def load(self) -> Table | None:
         """The table as it is now; None if the catalog has no table of this name."""
-        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, ValidationError
 
         with self.reporting("read"):
+            catalog = self.get()
             try:
-                return self.get().load_table(self.table)
+                return catalog.load_table(self.table)
             except (NoSuchTableError, NoSuchNamespaceError):
                 return None
+            except (ValidationError, ValueError) as error:
+                # Such as a column of a type that pyiceberg does not know yet.
+                raise self._failed(
+                    f"cannot read the Iceberg table {self.table}: pyiceberg does not understand its metadata: "
+                    f"{self._without_secrets(' '.join(str(error).split()))}"
+                ) from None
 
     @contextmanager
     def reporting(self, doing: str) -> Iterator[None]:

@@ -65,6 +65,7 @@ class Stretch(Generic[U]):
     :param files: in order.
     :param is_one: whether the files are read together, or not at all.
     :param is_other: whether rows have another schema from this stretch on: no range has rows of both schemas.
+    :param is_old: whether it was committed so long ago that the table may soon forget it.
     :param refused: the reason, in words, why the stretch can be neither read nor passed over.
     :param passed_over: description of the changes that are not read, as the source is set.
     """
@@ -74,6 +75,7 @@ class Stretch(Generic[U]):
     files: tuple[U, ...] = ()
     is_one: bool = False
     is_other: bool = False
+    is_old: bool = False
     refused: str | None = None
     passed_over: str | None = None
 
@@ -107,13 +109,14 @@ class Refused(Exception):
 
 def end_of(start: S, stretches: Iterable[Stretch[U]], limits: Limits) -> S:
     """Return the end of the range that begins at ``start``; ``start`` itself if there is nothing. Each range has at
-    least one unit, whatever the limits are.
+    least one unit, whatever the limits are; but for a range without a unit, which ends behind stretches that are old.
+    Else a position would stay before them, and once the table has forgotten them nobody knows that they had no rows.
 
     :param stretches: stretches in order, beginning with the stretch of ``start``; iterated only as far as the range
         goes.
     :raises Refused: if a stretch that can be neither read nor passed over comes before the first unit.
     """
-    end, taken = start, list[U]()
+    end, behind, taken, is_old = start, start, list[U](), False
     for stretch in stretches:
         if stretch.refused is not None:
             if taken:
@@ -126,9 +129,10 @@ def end_of(start: S, stretches: Iterable[Stretch[U]], limits: Limits) -> S:
                 return end
             taken += files
             end = replace(start, version=stretch.version, index=index, in_snapshot=stretch.in_snapshot)
-        if taken:
-            end = replace(start, version=stretch.version + 1, index=BEFORE_ITS_FILES, in_snapshot=False)
-    return end
+        behind = replace(start, version=stretch.version + 1, index=BEFORE_ITS_FILES, in_snapshot=False)
+        is_old = is_old or stretch.is_old
+        end = behind if taken else end
+    return behind if is_old and not taken else end
 
 
 def between(start: Spot, end: Spot, stretches: Iterable[Stretch[U]]) -> Iterator[Stretch[U]]:

@@ -40,6 +40,9 @@ MOST_VERSIONS = 100
 """Number of versions whose data is counted for the lag. It is told with each batch: if all versions were counted, each
 batch of a source would take the longer, the farther the source is behind."""
 
+OLD_MS = 6 * 3_600_000
+"""Age at which a commit without rows is passed by a batch without rows. Tables keep their history for days."""
+
 _BEGIN = "begin"
 
 T = TypeVar("T")
@@ -97,6 +100,7 @@ class OpenVersions(OpenSource, Generic[P, H, U]):
         self._name = context.name
         self._set_offset = context.set_offset
         self._state = context.state
+        self._clock_ms = context.clock_ms
         self._limits = limits
         self._place_type = place
         self._begins_with_all = begins_with_all
@@ -131,6 +135,10 @@ class OpenVersions(OpenSource, Generic[P, H, U]):
     @abstractmethod
     def _read(self, start: Offset | None, end: Offset | None) -> Read:
         """See :meth:`OpenSource.read`."""
+
+    def _old_before_ms(self) -> int:
+        """Return the time before which commits are old, milliseconds since the epoch."""
+        return self._clock_ms() - OLD_MS
 
     def _known_by(self) -> tuple[Any, ...]:
         """Return values, in addition to the table and its files, that decide which rows are read."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_provider_microbatch.sources import OpenSource, SourceContext
 from airflow_provider_microbatch.sources.delta import DeltaSource
+from airflow_provider_microbatch.sources.delta.offset import Place
 from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.support.delta_orders import OrdersOfDelta
 
@@ -22,6 +23,7 @@ class World:
     ) -> None:
         self.root = folder / "orders"
         self.position: str | None = None
+        self.now_ms = 0
         self._checkpoint = folder / "checkpoint"
         if made:
             self.orders = OrdersOfDelta(self.root, change_feed=change_feed, partition_by=partition_by)
@@ -33,7 +35,7 @@ class World:
             name="orders",
             log=store.scoped("sources/orders"),
             state=store.scoped("source_state/orders"),
-            clock_ms=lambda: 0,
+            clock_ms=lambda: self.now_ms,
         )
         return DeltaSource(str(self.root), **arguments).open(context)
 
@@ -43,3 +45,10 @@ class World:
         start, end = self.position, source.latest_offset(self.position)
         self.position = end
         return (source.initial_offset() if start is None else start), end
+
+
+def place(position: str | None) -> tuple[int, int, bool]:
+    """Version and index of a position, and whether it is one in a snapshot."""
+    assert position is not None
+    found = Place.of(position)
+    return found.version, found.index, found.in_snapshot

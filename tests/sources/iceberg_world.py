@@ -20,6 +20,7 @@ class World:
     def __init__(self, folder: Path, *, orders: OrdersOfIceberg | None = None) -> None:
         self.orders = orders or OrdersOfIceberg(folder / "my lake")
         self.position: str | None = None
+        self.now_ms = 0
         self._checkpoint = folder / "checkpoint"
         self._closing = ExitStack()
 
@@ -30,7 +31,7 @@ class World:
             name="orders",
             log=store.scoped("sources/orders"),
             state=store.scoped("source_state/orders"),
-            clock_ms=lambda: 0,
+            clock_ms=lambda: self.now_ms,
             connect=lambda _: self.orders.connection,
             at_end=self._closing.callback,
         )

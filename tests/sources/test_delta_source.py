@@ -7,14 +7,13 @@ import datetime as dt
 import json
 import re
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from hypothesis import given
-from hypothesis import strategies as st
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.key import BatchKey
@@ -22,25 +21,17 @@ from airflow_provider_microbatch.exceptions import DefinitionError, SourceChange
 from airflow_provider_microbatch.execution.opened_sources import OpenedSources
 from airflow_provider_microbatch.sources import versions
 from airflow_provider_microbatch.sources.delta import DeltaSource
-from airflow_provider_microbatch.sources.delta.commits import Commits, File
-from airflow_provider_microbatch.sources.delta.offset import Place
-from airflow_provider_microbatch.sources.stretch import Limits, Refused, Stretch, between, end_of
+from airflow_provider_microbatch.sources.delta.commits import Commits
 from airflow_provider_microbatch.stores.location import open_store
 from tests.sinks.delta_stages import write_delta_stage
 from tests.sinks.delta_world import opened, publish
 from tests.sinks.stages import batch_of, expect
-from tests.sources.delta_world import World
+from tests.sources.delta_world import World, place
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(tmp_path)
-
-
-def place(position: str | None) -> tuple[int, int, bool]:
-    assert position is not None
-    found = Place.of(position)
-    return found.version, found.index, found.in_snapshot
 
 
 def counts(world: World, **arguments: Any) -> list[int | None]:
@@ -152,20 +143,6 @@ def test_an_upstream_pipelines_batches_are_read_and_its_replay_is_named(tmp_path
     assert world.open().read(*first).requires.packages == ()
 
 
-def test_an_upstream_replay_is_in_the_change_feed(tmp_path: Path) -> None:
-    world = World(tmp_path, made=False)
-    sink = opened(world.root)
-    publish(sink, 6)
-    DeltaTable(world.root.as_uri()).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
-    fed = {"change_feed": True}
-    world.plan(**fed)
-    write_delta_stage(sink, 2, batch=batch_of(BatchKey("live", 6)), rows=5)
-    sink.replace(expect(BatchKey("live", 6)), 2)
-    ends = world.plan(**fed)
-    assert world.open(**fed).read(*ends).arguments["changes"] == [[2, 2]]
-    assert world.open(**fed).describe(*ends).splits == 2, "a file that went, and one that came"
-
-
 def test_a_version_that_only_deletes_is_passed_over_if_asked_and_said(world: World) -> None:
     world.orders.append()
     world.plan()
@@ -176,6 +153,29 @@ def test_a_version_that_only_deletes_is_passed_over_if_asked_and_said(world: Wor
     ends = world.plan(on_delete="record_gap")
     assert world.open(on_delete="record_gap").describe(*ends).splits == 1
     assert "version 2, DELETE" in (world.open(on_delete="record_gap").left_out(*ends) or "")
+
+
+@pytest.mark.parametrize("operation", ["RESTORE", "CLONE"])
+@pytest.mark.parametrize("how", [{"skip_versions": [2]}, {"on_delete": "record_gap"}])
+def test_files_that_come_back_are_no_append(world: World, how: dict[str, Any], operation: str) -> None:
+    """What somebody has deleted by mistake, and brought back: its rows were read."""
+    world.orders.append()
+    first = world.plan()
+    table = world.orders.table
+    table.delete()
+    table.restore(1)
+    path = world.orders.commits.path(3)
+    path.write_text(path.read_text().replace('"RESTORE"', f'"{operation}"'))
+    assert '"remove"' not in path.read_text()
+    world.orders.append()
+    named = re.escape(str([*how.get("skip_versions", ()), 3]))
+    with pytest.raises(
+        SourceChangedError, match=rf"version 3 .* no append: {operation} .*skip_versions={named} passes"
+    ):
+        world.plan(**how)
+    ends = world.plan(skip_versions=[2, 3])
+    assert world.open(skip_versions=[2, 3]).describe(*ends).rows == 1
+    assert world.open().not_replayable(*first) is None
 
 
 def test_what_comes_before_a_version_that_cannot_be_read_is_read(world: World) -> None:
@@ -207,6 +207,21 @@ def test_only_the_current_start_has_to_be_in_the_log(world: World) -> None:
     with pytest.raises(SourceChangedError, match=r"version 6 .*expired.*from 7 to 7.*skip_versions=\[6\]"):
         world.plan()
     assert counts(world, skip_versions=[6]) == [1]
+
+
+def test_many_versions_that_have_expired_take_one_way_on(world: World) -> None:
+    world.orders.append()
+    world.plan()
+    for _ in range(24):
+        world.orders.append()
+    world.orders.clean_log(25)
+    with pytest.raises(SourceChangedError, match=r"version 2 .*expired.*from 25 to 25") as told:
+        world.plan()
+    _, (behind, flags) = re.findall(r"--source orders --offset '([^']*)' ([^`]*)`", str(told.value))
+    assert flags == "--allow-skip"
+    world.open().check_offset(behind)
+    world.position = behind
+    assert counts(world) == [1]
 
 
 def test_what_was_read_of_a_first_version_that_has_expired_comes_again_only_if_that_is_allowed(world: World) -> None:
@@ -244,6 +259,27 @@ def test_the_command_of_an_error_names_the_checkpoint(world: World, tmp_path: Pa
     world.orders.table.delete()
     with pytest.raises(SourceChangedError, match=re.escape(f"`microbatch set-offset '{place}' --source orders ")):
         source.latest_offset(end)
+
+
+def test_a_table_to_which_nothing_but_settings_is_committed_is_followed_until_its_log_is_cleaned(world: World) -> None:
+    world.orders.append()
+    world.plan()
+    for days in (1, 2, 3):
+        DeltaTable(world.root.as_uri()).alter.set_table_properties(
+            {"delta.logRetentionDuration": f"interval {days} days"}
+        )
+    assert not world.open().has_new(world.position), "they may be followed by rows"
+    world.now_ms = time.time_ns() // 1_000_000 + 24 * 3_600_000
+    assert world.open().has_new(world.position)
+    ends = world.plan()
+    assert place(ends[1]) == (5, -1, False)
+    assert world.open().describe(*ends).splits == 0
+    assert world.open().read(*ends).arguments["plain"] == []
+    world.open().verify(*ends)
+    assert not world.open().has_new(world.position), "one batch for all of them"
+    world.orders.append()
+    world.orders.clean_log(5)
+    assert counts(world) == [1]
 
 
 def test_files_that_a_vacuum_took_are_named(world: World) -> None:
@@ -290,6 +326,39 @@ def test_a_table_that_was_restored_from_a_backup_is_noticed_also_when_it_has_gro
         world.plan()
 
 
+def test_a_version_that_is_read_in_part_and_written_anew_behind_a_backup_is_noticed(
+    world: World, tmp_path: Path
+) -> None:
+    world.orders.append()
+    world.plan()
+    shutil.copytree(world.root, tmp_path / "backup")
+    world.orders.add_files(5)
+    ends = world.plan(max_files=2)
+    assert place(ends[1]) == (2, 1, False)
+    shutil.rmtree(world.root)
+    shutil.copytree(tmp_path / "backup", world.root)
+    with pytest.raises(SourceError, match=r"went back: its newest version is 1, and version 2 was read"):
+        world.open().has_new(world.position)
+    world.orders.add_files(5)
+    with pytest.raises(SourceError, match=r"version 2 .* is not the one that was read"):
+        world.plan()
+    assert "is not the one that was read" in (world.open().not_replayable(*ends) or "")
+
+
+def test_a_position_in_a_version_that_pins_the_version_before_it_goes_on(world: World) -> None:
+    world.orders.append()
+    world.plan()
+    world.orders.add_files(5)
+    world.plan(max_files=2)
+    before = json.loads(world.position or "")
+    assert before["commit"] == world.orders.commits.digest(2)
+    world.position = json.dumps({**before, "commit": world.orders.commits.digest(1)})
+    assert world.open().describe(*world.plan()).splits == 3
+    world.position = json.dumps({**before, "commit": world.orders.commits.digest(0)})
+    with pytest.raises(SourceError, match=r"version 2 .* is not the one that was read"):
+        world.plan()
+
+
 def test_a_range_has_one_schema(world: World) -> None:
     world.orders.append()
     world.plan()
@@ -297,21 +366,6 @@ def test_a_range_has_one_schema(world: World) -> None:
     DeltaTable(world.root.as_uri()).alter.set_table_properties({"delta.logRetentionDuration": "interval 60 days"})
     world.orders.append()
     assert counts(world) == [1, 1]
-
-
-def test_a_change_feed_does_not_begin_within_a_version_that_is_read_by_files(tmp_path: Path) -> None:
-    world = World(tmp_path, made=False)
-    rows = pa.table({"day": ["1", "2", "3"], "id": [1, 2, 3]})
-    feed = {"delta.enableChangeDataFeed": "true"}
-    write_deltalake(world.root, rows, partition_by=["day"], configuration=feed)
-    world.plan(start=0, max_files=1)
-    assert place(world.position) == (0, 0, False)
-    with pytest.raises(SourceChangedError, match=r"version 0 .* is read in part"):
-        world.plan(change_feed=True)
-    while place(world.position) != (1, -1, False):
-        world.plan(max_files=1)
-    write_deltalake(world.root, rows, mode="append")
-    assert world.open(change_feed=True).describe(*world.plan(change_feed=True)).rows == 3
 
 
 @pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x85"])
@@ -334,21 +388,21 @@ def test_an_empty_partition_value_is_null_in_a_version_as_in_a_snapshot(tmp_path
         assert sorted(found, key=str) == ["100% a/b", None, None]
 
 
-def test_a_table_without_a_change_feed_is_refused_by_name(world: World) -> None:
-    with pytest.raises(SourceError, match=r"no change feed: ALTER TABLE"):
-        world.open(change_feed=True).check()
-
-
-def test_a_change_feed_that_is_turned_off_stops_there(tmp_path: Path) -> None:
-    world = World(tmp_path, change_feed=True)
-    world.orders.append()
-    world.plan(change_feed=True)
-    table = DeltaTable(world.root.as_uri())
-    for value in ("false", "true"):
-        table.alter.set_table_properties({"delta.enableChangeDataFeed": value})
-    world.orders.append()
-    with pytest.raises(SourceChangedError, match=r"version 2 .* turns the change feed off"):
-        world.plan(change_feed=True)
+@pytest.mark.parametrize("days", [-719_163, 3_000_000], ids=["year 0", "year 10183"])
+@pytest.mark.parametrize("partition_by", [[], ["day"]])
+def test_dates_that_python_does_not_know_are_read(tmp_path: Path, days: int, partition_by: list[str]) -> None:
+    """As the bounds of a column, and as a partition's value."""
+    world = World(tmp_path, made=False)
+    days_of = pa.array([days, days], pa.int32()).cast(pa.date32())
+    at = pa.array([days * 86_400_000_000] * 2, pa.int64()).cast(pa.timestamp("us", "UTC"))
+    rows = pa.table({"day": days_of, "at": at, "id": [1, 2]})
+    write_deltalake(world.root, rows, partition_by=partition_by)
+    world.plan()
+    write_deltalake(world.root, rows, partition_by=partition_by, mode="append")
+    version = world.plan()
+    (whole,), (added,) = (world.open().read(*ends).arguments["plain"] for ends in ((None, version[0]), version))
+    assert whole["partition"] == added["partition"]
+    assert len(whole["partition"]) == len(partition_by)
 
 
 @pytest.mark.parametrize(
@@ -386,57 +440,6 @@ def test_a_person_may_give_a_version(world: World) -> None:
 def test_a_wrong_definition_is_named(given: dict[str, Any], named: str) -> None:
     with pytest.raises(DefinitionError, match=named):
         DeltaSource(**{"path": "/lake/orders", **given})
-
-
-sizes = st.lists(st.integers(1, 9), max_size=4)
-histories = st.lists(st.tuples(sizes, st.booleans(), st.booleans()), min_size=1, max_size=8)
-
-
-@given(histories, sizes, st.integers(1, 5), st.integers(1, 20), st.integers(0, 8))
-def test_ranges_tile_the_stream_within_their_limits(
-    history: list[tuple[list[int], bool, bool]], first: list[int], files: int, bytes: int, shut: int
-) -> None:
-    """Whatever there is, each file is in one range, in order, and no range has more than it may, but for one unit."""
-
-    def stretch(version: int, sizes: list[int], **how: bool) -> Stretch[File]:
-        return Stretch(
-            version=version, files=tuple(File(path=f"{version}/{at}", size=n) for at, n in enumerate(sizes)), **how
-        )
-
-    whole = [stretch(3, first, in_snapshot=True)]
-    whole += [
-        stretch(version, sizes, is_one=one, is_other=other) for version, (sizes, one, other) in enumerate(history, 4)
-    ]
-    shown = [
-        one if number < shut else Stretch(version=one.version, in_snapshot=one.in_snapshot, refused="shut")
-        for number, one in enumerate(whole)
-    ]
-    limits = Limits(files=files, bytes=bytes)
-
-    def after(at: Place) -> list[Stretch[File]]:
-        return [one for one in shown if (one.version, one.in_snapshot) >= (at.version, at.in_snapshot)]
-
-    at, found = Place(version=3, in_snapshot=True), list[str]()
-    while True:
-        try:
-            end = end_of(at, after(at), limits)
-        except Refused:
-            assert shut < len(whole)
-            break
-        if end == at:
-            assert shut >= len(whole)
-            break
-        parts = list(between(at, end, after(at)))
-        taken = [file for part in parts for file in part.files]
-        units = sum(1 if part.is_one else len(part.files) for part in parts if part.files)
-        assert taken
-        assert limits.allow(taken) or units == 1
-        assert not any(part.is_other for part in parts[1:] if part.files and parts[0].files)
-        assert end.order > at.order
-        assert Place.of(end.text()) == end
-        found += [file.path for file in taken]
-        at = end
-    assert found == [file.path for one in whole[:shut] for file in one.files]
 
 
 def test_an_offset_is_sparks_with_one_word_more(world: World) -> None:

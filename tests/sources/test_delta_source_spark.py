@@ -153,6 +153,21 @@ def test_a_table_is_restored_by_its_log_and_appends_stop(spark: SparkSession, tm
     assert DeltaTable(world.root.as_uri()).version() == 3
 
 
+def test_what_a_restore_brings_back_is_no_append_and_is_in_the_change_feed(spark: SparkSession, tmp_path: Path) -> None:
+    world = World(tmp_path, change_feed=True)
+    world.orders.append(2)
+    world.plan()
+    world.orders.table.delete()
+    spark.sql(f"RESTORE TABLE delta.`{world.root}` TO VERSION AS OF 1")
+    with pytest.raises(SourceChangedError, match=r"version 3 .* no append: RESTORE .*skip_versions=\[2, 3\]"):
+        world.plan(skip_versions=[2])
+    told = list[tuple[str, int]]()
+    while (ends := world.plan(change_feed=True))[0] != ends[1]:
+        rows = frame(spark, world.open(change_feed=True), *ends).collect()
+        told += sorted((row._change_type, row.id) for row in rows)
+    assert told == [("delete", 0), ("delete", 1), ("insert", 0), ("insert", 1)]
+
+
 def test_a_pipeline_reads_what_another_has_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And does so by Spark as it is, without a jar of Delta's."""
     world = World(tmp_path, made=False)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from airflow_provider_microbatch.sources.iceberg.offset import Place
 from tests.sinks.delta_stages import write_delta_stage
 from tests.sinks.stages import batch_of, expect
 from tests.sources.iceberg_world import World
+from tests.support.iceberg_orders import OrdersOfIceberg
 from tests.support.iceberg_table import opened_in
 
 
@@ -183,6 +185,27 @@ def test_history_that_has_expired_is_named(world: World) -> None:
         World(world.orders._folder.parent / "third", orders=world.orders).plan(start="2020-01-01T00:00:00Z")
 
 
+def test_snapshots_without_rows_are_passed_by_before_they_expire(world: World) -> None:
+    """As a writer commits that has nothing to write, or a compaction."""
+    world.orders.append()
+    world.plan()
+    passed = [world.orders.head]
+    for _ in range(3):
+        world.orders.append(0)
+        passed.append(world.orders.head)
+    assert not world.open().has_new(world.position), "they may be followed by rows"
+    world.now_ms = time.time_ns() // 1_000_000 + 24 * 3_600_000
+    assert world.open().has_new(world.position)
+    ends = world.plan()
+    arguments = world.open().read(*ends).arguments
+    assert (arguments["files"], arguments["runs"]) == ([], [])
+    world.open().verify(*ends)
+    assert not world.open().has_new(world.position), "one batch for all of them"
+    world.orders.append()
+    world.orders.expire(*passed[:-1])
+    assert world.open().describe(*world.plan()).rows == 1
+
+
 def commands(error: pytest.ExceptionInfo[BaseException]) -> list[tuple[str, str]]:
     """The flags and the offset of each set-offset that an error names."""
     return [(flags, at) for at, flags in re.findall(r"--source orders --offset '([^']*)' ([^`]*)`", str(error.value))]
@@ -323,12 +346,68 @@ def test_a_range_has_one_schema(world: World) -> None:
     assert counts(world) == [1, 1]
 
 
-def test_format_1_is_refused(tmp_path: Path) -> None:
-    from tests.support.iceberg_orders import OrdersOfIceberg
+def test_a_column_of_a_type_that_pyiceberg_does_not_know_is_an_error_of_the_source(world: World) -> None:
+    """Any other error of one pipeline's would end the sensor of all pipelines of its job."""
+    world.orders.append()
+    path = Path(world.orders.table.metadata_location.removeprefix("file://"))
+    told = json.loads(path.read_text())
+    told["schemas"][0]["fields"][1]["type"] = "variant"
+    path.write_text(json.dumps(told))
+    for question in (world.open().check, world.plan):
+        with pytest.raises(SourceError, match=r"'orders'.*shop\.orders: pyiceberg does not understand .*'variant'"):
+            question()
 
+
+def test_format_1_is_refused(tmp_path: Path) -> None:
     world = World(tmp_path, orders=OrdersOfIceberg(tmp_path / "old", format_version=1))
     with pytest.raises(SourceError, match=r"format 1.*'format-version' = '2'"):
         world.open().check()
+
+
+@pytest.fixture
+def upgraded(tmp_path: Path) -> Iterator[World]:
+    """A table of three appends in format 1, which was made one of format 2."""
+    orders = OrdersOfIceberg(tmp_path / "old", format_version=1)
+    for _ in range(3):
+        orders.append()
+    orders.upgrade()
+    found = World(tmp_path, orders=orders)
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize("files", [1, 2, 1000])
+def test_a_table_that_was_of_format_1_is_read_whole_and_then_what_comes(upgraded: World, files: int) -> None:
+    snapshot = upgraded.orders.head
+    read = list[str]()
+    while (ends := upgraded.plan(max_files=files))[0] != ends[1]:
+        arguments = upgraded.open(max_files=files).read(*ends).arguments
+        assert arguments["snapshot"] == snapshot
+        known = json.loads(Path(arguments["address"].removeprefix("file://")).read_text())
+        assert snapshot in [one["snapshot-id"] for one in known["snapshots"]], "Spark is told where it is"
+        read += arguments["files"]
+    assert len(read) == len(set(read)) == 3
+    for _ in range(2):
+        upgraded.orders.append()
+    assert upgraded.open().has_new(upgraded.position)
+    ends = upgraded.plan()
+    assert upgraded.open().read(*ends).arguments["runs"] == [[snapshot, upgraded.orders.head]]
+
+
+def test_a_beginning_among_snapshots_without_numbers_is_refused(upgraded: World, tmp_path: Path) -> None:
+    first, second, third = upgraded.orders.table.metadata.snapshots
+    upgraded.orders.append()
+    fourth = upgraded.orders.head
+    moment = dt.datetime.fromtimestamp(second.timestamp_ms / 1000, dt.UTC).isoformat()
+    for start in (first.snapshot_id, second.snapshot_id, third.snapshot_id, moment):
+        with pytest.raises(SourceError, match=r"is of Iceberg's format 1.*start='earliest'"):
+            upgraded.plan(start=start)
+    for snapshot in (first, second):
+        place = json.dumps({"snapshot_id": snapshot.snapshot_id, "sequence_number": 0})
+        with pytest.raises(SourceError, match=r"is of Iceberg's format 1.*what came after it is not told"):
+            upgraded.open().check_offset(place)
+    upgraded.open().check_offset(json.dumps({"snapshot_id": third.snapshot_id, "sequence_number": 0}))
+    assert counts(upgraded, start=fourth) == [1]
 
 
 @pytest.mark.parametrize("offset", ["7", "{}", '{"snapshot_id": 7}', '{"snapshot_id": "7", "sequence_number": 1}'])

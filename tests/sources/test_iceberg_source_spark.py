@@ -13,6 +13,7 @@ from airflow_provider_microbatch.runtime.iceberg import read
 from airflow_provider_microbatch.sources import OpenSource
 from tests.environments import jars
 from tests.sources.iceberg_world import World
+from tests.support.iceberg_orders import OrdersOfIceberg
 from tests.support.local_spark import local_spark
 
 if TYPE_CHECKING:
@@ -71,6 +72,19 @@ def test_snapshots_from_the_first_on_and_without_those_that_are_passed_over(
     later = World(tmp_path / "later", orders=world.orders)
     skipping = {"start": snapshots[0], "skip_snapshots": [snapshots[1]]}
     assert batches(spark, later, **skipping) == [[0, 2, 3]]
+
+
+def test_a_table_that_was_of_format_1_is_read_whole_and_then_what_comes(spark: SparkSession, tmp_path: Path) -> None:
+    orders = OrdersOfIceberg(tmp_path / "old", format_version=1)
+    for _ in range(3):
+        orders.append()
+    orders.upgrade()
+    world = World(tmp_path, orders=orders)
+    first, second = batches(spark, world, max_files=2)
+    assert (len(first), sorted(first + second)) == (2, [0, 1, 2])
+    for _ in range(2):
+        orders.append()
+    assert batches(spark, world) == [[3, 4]]
 
 
 def test_a_column_has_its_name_of_then(spark: SparkSession, tmp_path: Path) -> None:

@@ -70,6 +70,11 @@ class OrdersOfIceberg:
         """Forget snapshots, as the table's own retention does."""
         self.table.maintenance.expire_snapshots().by_ids(list(ids)).commit()
 
+    def upgrade(self) -> None:
+        """Format 2 from here on. What is in has no sequence number."""
+        with self.table.transaction() as change:
+            change.upgrade_table_version(2)
+
     def drop(self) -> None:
         """The table is gone from its catalog."""
         self.catalog.drop_table(self.name)

@@ -39,7 +39,8 @@ class Commit:
     :param schema: schema of the table from here on, as JSON, if the commit contains one.
     :param properties: properties of the table from here on, if the commit contains them.
     :param table: the table's id, if the commit contains one.
-    :param operation: its operation and its author, for people.
+    :param operation: its operation, as its writer names it; None if it names none.
+    :param words: its operation and its author, for people.
     :param time_ms: its time, milliseconds since the epoch.
     :param digest: digest of its bytes.
     """
@@ -51,9 +52,15 @@ class Commit:
     schema: str | None
     properties: Mapping[str, str] | None
     table: str | None
-    operation: str
+    operation: str | None
+    words: str
     time_ms: int
     digest: str
+
+    @property
+    def rows(self) -> tuple[File, ...]:
+        """Files by which the change feed tells how rows have changed."""
+        return self.changes or (*self.added, *self.removed)
 
 
 @dataclass(frozen=True)
@@ -115,9 +122,10 @@ def _commit(version: int, actions: list[dict[str, Any]], data: bytes, written: A
         removed=tuple(_file(one) for one in by_kind.get("remove", ()) if one["dataChange"]),
         changes=tuple(_file(one) for one in by_kind.get("cdc", ())),
         schema=table.get("schemaString"),
-        properties=table.get("configuration"),
+        properties=(table.get("configuration") or {}) if table else None,
         table=table.get("id"),
-        operation=_operation(info),
+        operation=info.get("operation"),
+        words=_words(info),
         time_ms=round(1000 * written()) if time_ms is None else int(time_ms),
         digest=_digest(data),
     )
@@ -135,7 +143,7 @@ def _file(values: Mapping[str, Any]) -> File:
     )
 
 
-def _operation(info: Mapping[str, Any]) -> str:
+def _words(info: Mapping[str, Any]) -> str:
     who = info.get("engineInfo") or info.get("clientVersion") or "somebody"
     ours = info.get("microbatch")
     batch = f" of batch {ours['batch']}" if isinstance(ours, Mapping) and "batch" in ours else ""

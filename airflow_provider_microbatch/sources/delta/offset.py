@@ -17,8 +17,8 @@ _KNOWN = {"sourceVersion", "reservoirId", "reservoirVersion", "index", "isStarti
 class Place(TablePlace):
     """A version of the log, and the id of its table.
 
-    :param commit: a digest of the commit before ``version`` (for a snapshot: of its own commit), which detects another
-        history under the same numbers; None if the commit was not there to be read.
+    :param commit: a digest of the newest commit of which anything is read, which detects another history under the same
+        numbers; None if the commit was not there to be read.
     """
 
     commit: str | None = None
@@ -26,7 +26,12 @@ class Place(TablePlace):
     @property
     def pinned(self) -> int:
         """The version of the commit that ``commit`` is a digest of."""
-        return self.version if self.in_snapshot else self.version - 1
+        return self.version if self.in_snapshot or self.is_within else self.version - 1
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the files that ``version`` has added are read in part."""
+        return not self.in_snapshot and self.index != BEFORE_ITS_FILES
 
     def text(self) -> Offset:
         """Return the text that the logs store."""

@@ -67,7 +67,13 @@ class OpenDeltaSource(OpenVersions[Place, History, File]):
                 "earlier ones anew, and which are new is not told. Read what its pipeline reads, or what it has "
                 "written elsewhere."
             )
-        return History(self._source, now=now, commits=self._commits, set_offset=self._set_offset)
+        return History(
+            self._source,
+            now=now,
+            commits=self._commits,
+            set_offset=self._set_offset,
+            old_before_ms=self._old_before_ms(),
+        )
 
     def _look(self) -> History:
         history = self._history()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import date
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
 _TEXTS = {"string", "long", "integer", "short", "byte", "boolean", "date"}
 """Types of partition columns whose text means the same to every reader."""
 _PLAIN = _TEXTS | {"float", "double", "binary", "timestamp", "timestamp_ntz"}
+_PARTITION = "partition."
+"""What comes before a partition column's name, among the columns by which delta-rs describes files."""
 _OF_COLUMNS = {"delta.typeChanges", "__COLLATIONS"}
 _MERGED = "microbatch/merged"
 """The application transaction that DeltaSink leaves in a table into which it merges changes."""
@@ -79,26 +80,35 @@ class Snapshot:
         )
 
     def files(self) -> list[File]:
-        """All files, always in the same order: that of Spark's own source, the oldest first."""
-        adds = self._table.get_add_actions()
-        columns: dict[str, Any] = {
-            name: adds.column(name).to_pylist() for name in adds.schema.names if name != "null_count"
-        }
-        count = len(columns["path"])
-        partitions = columns.get("partition") or [{}] * count
-        rows = columns.get("num_records") or [None] * count
-        every = zip(columns["modification_time"], columns["path"], columns["size_bytes"], rows, partitions, strict=True)
-        found = sorted(every, key=lambda one: one[:2])
-        partly = self._partly()
+        """All files, always in the same order: that of Spark's own source, the oldest first.
+
+        :raises SourceError: if the log describes them by what is none of its types.
+        """
+        from deltalake.exceptions import DeltaError
+
+        with _reporting(self._table.table_uri, self.version, DeltaError):
+            adds = self._table.get_add_actions(flatten=True)
+            # Bounds of columns stay where they are: a table has many, and Python knows not all dates.
+            columns = {name: adds.column(name) for name in adds.schema.names}
+            count = len(columns["path"])
+            read = [columns[name].to_pylist() for name in ("modification_time", "path", "size_bytes")]
+            rows = columns["num_records"].to_pylist() if "num_records" in columns else [None] * count
+            partitions = {
+                name.removeprefix(_PARTITION): _texts(values)
+                for name, values in columns.items()
+                if name.startswith(_PARTITION)
+            }
+            partly = self._partly()
+        every = zip(*read, rows, range(count), strict=True)
         return [
             File(
                 path=path,
                 size=size,
-                rows=count,
-                partition={key: _text(value) for key, value in partition.items()},
-                is_whole=_name(path) not in partly,
+                rows=rows_of,
+                partition={name: texts[number] for name, texts in partitions.items()},
+                is_whole=not partly or _name(path) not in partly,
             )
-            for _, path, size, count, partition in found
+            for _, path, size, rows_of, number in sorted(every, key=lambda one: one[:2])
         ]
 
     def _partly(self) -> set[str]:
@@ -141,7 +151,7 @@ def _reporting(root: str, version: int | None, kind: type[Exception]) -> Iterato
     try:
         yield
     except (kind, OSError, ValueError) as error:
-        raise SourceError(f"the Delta table {root} cannot be opened{at}: {' '.join(str(error).split())}") from error
+        raise SourceError(f"the Delta table {root} cannot be read{at}: {' '.join(str(error).split())}") from error
 
 
 def _is_plain(kind: Any) -> bool:
@@ -154,13 +164,18 @@ def _is_plain(kind: Any) -> bool:
     return kind["type"] == "map" and _is_plain(kind["keyType"]) and _is_plain(kind["valueType"])
 
 
-def _text(value: object) -> str | None:
-    """A partition's value as the log has it."""
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return str(value).lower()
-    return value.isoformat() if isinstance(value, date) else str(value)
+def _texts(values: Any) -> list[str | None]:
+    """A partition's values as the log has them.
+
+    :param values: an array of Arrow's.
+    """
+    from arro3.core import DataType
+
+    if DataType.is_temporal(values.type):  # Python's dates end at the year 9999
+        values = values.cast(DataType.utf8())
+    return [
+        None if one is None else str(one).lower() if isinstance(one, bool) else str(one) for one in values.to_pylist()
+    ]
 
 
 def _name(path: str) -> str:

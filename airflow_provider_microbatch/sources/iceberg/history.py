@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources.iceberg import EARLIEST, LATEST, RECORD_GAP, IcebergSource
@@ -15,12 +16,14 @@ from airflow_provider_microbatch.sources.ways_on import SetOffset, read_all_now
 class History:
     """:param branch: as it is now.
     :param set_offset: the command that sets the position.
+    :param old_before_ms: snapshots of before that time are old, milliseconds since the epoch.
     """
 
-    def __init__(self, source: IcebergSource, *, branch: Branch, set_offset: SetOffset) -> None:
+    def __init__(self, source: IcebergSource, *, branch: Branch, set_offset: SetOffset, old_before_ms: int) -> None:
         self._source = source
         self.branch = branch
         self._set_offset = set_offset
+        self._old_before_ms = old_before_ms
 
     def beginning(self) -> Place:
         """Return the place where the first batch would begin, as of now.
@@ -49,6 +52,11 @@ class History:
                     f"{chain[0].id}, is later; what was committed between is not told. start={EARLIEST!r} begins with "
                     "all rows that the table has."
                 )
+        if at < len(chain) and chain[at].sequence == 0:
+            raise SourceError(
+                f"start={source.start!r}: snapshot {chain[at].id} of {source.location()} is of Iceberg's format 1, and "
+                f"what came from it on has no sequence numbers. start={EARLIEST!r} begins with all rows of the table."
+            )
         if at > 0:
             return self._behind(chain[at - 1])
         if chain[0].parent is None and not chain[0].is_first:
@@ -66,7 +74,10 @@ class History:
                 f"{where} is another table than the one that was read: its uuid was {place.table}, and is "
                 f"{branch.uuid}. It was dropped and made anew. {self._begin_again()}"
             )
-        if place.snapshot == NO_SNAPSHOT or any(one.id == place.snapshot for one in branch.chain):
+        if place.snapshot == NO_SNAPSHOT:
+            return
+        if any(one.id == place.snapshot for one in branch.chain):
+            self._check_order(place)
             return
         newest = branch.head
         # A history that tells the number tells the snapshot too, if it is its own: no expiry has taken it.
@@ -76,6 +87,15 @@ class History:
             raise SourceError(
                 f"{where} was rolled back, or its branch set elsewhere: snapshot {place.snapshot} was read, and is "
                 f"none of its history, which ends at {told}. {self._begin_again()}"
+            )
+
+    def _check_order(self, place: Place) -> None:
+        """:raises SourceError: if snapshots follow whose numbers do not tell that they come after ``place``."""
+        last = next((one.id for one in reversed(self.branch.chain) if one.sequence == 0), place.snapshot)
+        if place.sequence == 0 and last != place.snapshot:
+            raise SourceError(
+                f"snapshot {place.snapshot} of {self._source.location()} is of Iceberg's format 1, as others are up to "
+                f"{last}: they have no sequence numbers, and what came after it is not told. {self._begin_again()}"
             )
 
     def stretches(self, start: Place) -> Iterator[Stretch[Unit]]:
@@ -90,7 +110,8 @@ class History:
             return
         before = next((one.schema for one in chain if one.id == start.snapshot), None)
         for one in after:
-            yield self._of(one, is_other=before is not None and one.schema != before)
+            found = self._of(one, is_other=before is not None and one.schema != before)
+            yield replace(found, is_old=one.time_ms < self._old_before_ms)
             before = one.schema
 
     def commits(self, stretches: Iterable[Stretch[Unit]]) -> list[Commit]:
@@ -98,10 +119,17 @@ class History:
         wanted = {one.version for one in stretches if one.files and not one.in_snapshot}
         return [one for one in self.branch.chain if one.sequence in wanted]
 
-    def last(self, stretches: Sequence[Stretch[Unit]]) -> Commit | None:
-        """The snapshot of the last stretch; None if there is none."""
-        version = stretches[-1].version if stretches else None
-        return next((one for one in self.branch.chain if one.sequence == version), None)
+    def last(self, stretches: Sequence[Stretch[Unit]], begin: Place | None) -> Commit | None:
+        """The snapshot of the last stretch; None if there is none.
+
+        :param begin: where the stretches begin.
+        """
+        if begin is None or not stretches:
+            return None
+        chain, last = self.branch.chain, stretches[-1]
+        if last.in_snapshot:
+            return next((one for one in chain if one.id == begin.snapshot), None)
+        return next((one for one in chain if one.sequence == last.version), None)
 
     def _behind(self, commit: Commit | None) -> Place:
         if commit is None:
@@ -130,8 +158,8 @@ class History:
         refused = (
             f"snapshots of {self._source.location()} have expired before they were read: the oldest after snapshot "
             f"{start.snapshot} is {first.id}, and is not its child. {self._begin_again()} To go on without what is "
-            f"lost: `{self._begin_at(self._before(first))}`. Keep snapshots for longer than the pipeline "
-            "may stand still (history.expire.max-snapshot-age-ms)."
+            f"lost, which is nothing if they had no rows: `{self._begin_at(self._before(first))}`. Keep snapshots for "
+            "longer than the pipeline may stand still (history.expire.max-snapshot-age-ms)."
         )
         return Stretch(version=start.version, refused=refused)
 

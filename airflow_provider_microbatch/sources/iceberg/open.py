@@ -46,7 +46,7 @@ class OpenIcebergSource(OpenVersions[Place, History, Unit]):
         stretches = self._range(start, end, history)
         begin = self._start(start)
         files = [file.path for one in stretches if one.in_snapshot for file in one.files]
-        address, columns = history.branch.as_of(history.last(stretches))
+        address, columns = history.branch.as_of(history.last(stretches, begin))
         return Read(
             reader=_READER,
             arguments={
@@ -85,7 +85,12 @@ class OpenIcebergSource(OpenVersions[Place, History, Unit]):
                 "earlier ones anew, and which are new is not told. Read what its pipeline reads, or what it has "
                 "written elsewhere."
             )
-        return History(self._source, branch=Branch(table, self._source.branch), set_offset=self._set_offset)
+        return History(
+            self._source,
+            branch=Branch(table, self._source.branch),
+            set_offset=self._set_offset,
+            old_before_ms=self._old_before_ms(),
+        )
 
     def _beginning(self, history: History) -> Place:
         return history.beginning()
@@ -97,9 +102,11 @@ class OpenIcebergSource(OpenVersions[Place, History, Unit]):
         return Place(version=2**63, snapshot=begin.snapshot)
 
     def _pinned(self, place: Place, history: History) -> Place:
-        branch = history.branch
-        read = next((one.id for one in branch.chain if one.sequence == place.sequence), place.snapshot)
-        return replace(place, snapshot=read, table=branch.uuid)
+        # The snapshot is the one that was read. Of those of format 1, which all have the number 0, that is the one of
+        # the start: only as a whole are they read.
+        branch, is_of_start = history.branch, place.in_snapshot or place.sequence == 0
+        read = None if is_of_start else next((one.id for one in branch.chain if one.sequence == place.sequence), None)
+        return replace(place, snapshot=place.snapshot if read is None else read, table=branch.uuid)
 
 
 def runs_of(commits: list[Commit]) -> list[list[int | None]]:
