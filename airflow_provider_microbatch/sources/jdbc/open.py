@@ -69,11 +69,7 @@ class OpenJdbcSource(OpenNumbered[Snapshot]):
         if number == begin.number and not table.any(self._late(begin)):
             return None
         since = marks[0].first if marks else begin.number + 1
-        ends = [*(mark.first - 1 for mark in marks[1:]), begin.number]
-        waited = [
-            Gap(first=mark.first, last=last, seen_ms=mark.seen_ms, xmax=mark.xmax)
-            for mark, last in zip(marks, ends, strict=False)
-        ]
+        waited = _waited(marks, begin.number)
         new = Gap(first=begin.number + 1, last=number, seen_ms=now_ms, xmax=NOT_TAKEN)
         marks = _marks(table, waited, [new] if number > begin.number else [], now_ms)
         wait_ms = 1000 * self._source.late_seconds
@@ -113,13 +109,13 @@ class OpenJdbcSource(OpenNumbered[Snapshot]):
         if sparse is not None and table.below() < sparse.below:
             return (
                 f"the database is at transaction {table.below()}, and was read up to {sparse.below}: it was restored "
-                f"to an earlier time, or is another one. {self._ways(place, table.highest(self._source.first))}"
+                f"to an earlier time, or is another one. {self._ways(table, place, table.highest(self._source.first))}"
             )
         if sparse is not None and self._is_written_anew(table, place, sparse):
             return (
                 f"{self._source.table}, or a partition of it, was written anew ({WRITTEN_BY}): what was read of its "
                 "last rows cannot be told from what was not. "
-                f"{self._ways(place, table.highest(self._source.first))}"
+                f"{self._ways(table, place, table.highest(self._source.first))}"
             )
         return super()._untold(table, place)
 
@@ -128,6 +124,37 @@ class OpenJdbcSource(OpenNumbered[Snapshot]):
         seen = f"{self._column} BETWEEN {sparse.waited_from} AND {place.number} AND {sparse.seen}"
         is_new = sparse.waited_from is not None and table.file() != sparse.file
         return is_new and table.is_written_anew(unseen=self._late(place), seen=seen, before=sparse.seen)
+
+    def _on(self, table: Snapshot, place: Place, number: int, *, reread: bool) -> str:
+        sparse = place.sparse
+        if sparse is None:
+            return super()._on(table, place, number, reread=reread)
+        is_told = self._tells_what_was_read(table, place, sparse)
+        seen = sparse.seen if is_told else "true"
+        waited = [one for one in _waited(sparse.marks, place.number) if one.first <= number]
+        gaps = _missing(table, waited, number, among=seen) if is_told else []
+        is_all = is_told and len(gaps) <= MOST_GAPS
+        if not is_all:
+            gaps = _missing(table, [one for one in waited if one.xmax == NOT_TAKEN], number, among=seen)
+        if len(gaps) > MOST_GAPS:
+            return (
+                f"no command is named, since numbers from {gaps[0].first} on are waited for until the sequence gives "
+                f"them, more of them than a position lists: one at {number} without gaps passes over them all"
+            )
+        on = super()._on(table, replace(place, gaps=tuple(gaps)), number, reread=reread)
+        return on if is_all or not waited else f"{on}, which passes over what came late from {waited[0].first} on"
+
+    def _tells_what_was_read(self, table: Snapshot, place: Place, sparse: Sparse) -> bool:
+        """Whether the transactions of the rows still tell which of them were read, also where the table goes by another
+        name by now, or the column does."""
+        now, then = table.identity(), place.table
+        return (
+            then is not None
+            and then.is_same_table(now)
+            and then.numbers == now.numbers
+            and table.below() >= sparse.below
+            and not self._is_written_anew(table, place, sparse)
+        )
 
     def _made_again(self, then: Table, now: Table) -> str:
         return f"oid {then.oid} and sequence file {then.sequence} then, {now.oid} and {now.sequence} now"
@@ -167,6 +194,27 @@ class OpenJdbcSource(OpenNumbered[Snapshot]):
         opened = snapshot(connection, table=source.table, column=source.column or "", ended=ended, seconds=seconds)
         with self._named(), opened as table:
             yield table
+
+
+def _waited(marks: Sequence[Mark], last: int) -> list[Gap]:
+    """What the marks of a place cover, up to its number."""
+    ends = [*(mark.first - 1 for mark in marks[1:]), last]
+    each = zip(marks, ends, strict=False)
+    return [Gap(first=mark.first, last=end, seen_ms=mark.seen_ms, xmax=mark.xmax) for mark, end in each]
+
+
+def _missing(table: Snapshot, waited: Sequence[Gap], last: int, *, among: str) -> list[Gap]:
+    """The missing numbers of what is waited for; where there are more gaps than can be listed, not all of them.
+
+    :param last: up to this number.
+    :param among: see :meth:`Snapshot.missing`.
+    """
+    found: list[Gap] = []
+    for one in waited:
+        if len(found) <= MOST_GAPS:
+            spans = table.missing(one.first, min(one.last, last), most=MOST_GAPS + 1, among=among)
+            found += [replace(one, first=first, last=end) for first, end in spans]
+    return found
 
 
 def _marks(table: Snapshot, waited: Sequence[Gap], new: Sequence[Gap], now_ms: int) -> list[Mark]:
