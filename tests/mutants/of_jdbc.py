@@ -15,8 +15,16 @@ MUTATIONS = [
         name="marks that are joined are waited for as long as the first of them",
         why="of many gaps a row whose transaction is slow is lost",
         file="sources/jdbc/sparse.py",
-        old="seen_ms=pair[-1].seen_ms, xmax=pair[-1].xmax)",
+        old="seen_ms=max(one.seen_ms for one in pair), xmax=max(one.xmax for one in pair))",
         new="seen_ms=pair[0].seen_ms, xmax=pair[0].xmax)",
+        tests=(GAPS,),
+    ),
+    Mutation(
+        name="marks that are joined are waited for as long as the last of them",
+        why="what no transaction had taken is given up with what lies behind it, and lost once the sequence gives it",
+        file="sources/jdbc/sparse.py",
+        old="seen_ms=max(one.seen_ms for one in pair), xmax=max(one.xmax for one in pair))",
+        new="seen_ms=pair[-1].seen_ms, xmax=pair[-1].xmax)",
         tests=(GAPS,),
     ),
     Mutation(

@@ -23,7 +23,7 @@ from airflow_provider_microbatch.sources import OpenSource
 from airflow_provider_microbatch.sources.jdbc import numbered
 from airflow_provider_microbatch.sources.jdbc import open as opened_module
 from airflow_provider_microbatch.sources.jdbc import sparse as sparse_module
-from airflow_provider_microbatch.sources.jdbc.offset import Place
+from airflow_provider_microbatch.sources.jdbc.offset import NOT_TAKEN, Place
 from airflow_provider_microbatch.sources.jdbc.sparse import Mark, Sparse, joined
 from tests.sources.jdbc_world import INSERT, ids, in_two_partitions, opener, without, write_anew
 from tests.support.orders_table import OrdersTable, orders_table
@@ -309,9 +309,17 @@ def test_beyond_the_gaps_that_are_listed_a_lag_counts_no_more_than_the_most(
         assert source.lag(end).rows == most
 
 
+@pytest.mark.parametrize(
+    "is_untaken",
+    [lambda at: False, lambda at: at < 99, lambda at: at % 3 == 0],
+    ids=["all taken", "the first are not", "each third one is not"],
+)
 @pytest.mark.parametrize("count", [0, 1, 100, 101, 250, 401])
-def test_joined_marks_wait_for_each_number_as_long_as_before_or_longer(count: int) -> None:
-    marks = [Mark(first=10 * number, seen_ms=2 * number, xmax=3 * number) for number in range(count)]
+def test_joined_marks_wait_for_each_number_as_long_as_before_or_longer(
+    count: int, is_untaken: Callable[[int], bool]
+) -> None:
+    """Numbers that no transaction had taken may lie before others that had been: nobody knew the sequence then."""
+    marks = [Mark(first=10 * at, seen_ms=2 * at, xmax=NOT_TAKEN if is_untaken(at) else 3 * at) for at in range(count)]
     found = joined(marks)
     assert len(found) <= sparse_module.MOST_MARKS
     assert found[:1] == tuple(marks[:1]) or found[0].first == marks[0].first
