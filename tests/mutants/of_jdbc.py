@@ -9,6 +9,7 @@ GAPS = "tests/sources/test_jdbc_gaps.py"
 DATABASE = "tests/sources/test_jdbc_database.py"
 BY_TIME = "tests/sources/test_jdbc_by_time.py"
 LAG = "tests/execution/test_lag.py"
+AGAIN = "tests/execution/test_database_read_again.py"
 
 MUTATIONS = [
     Mutation(
@@ -490,5 +491,29 @@ MUTATIONS = [
         old="        if len(gaps) > MOST_GAPS:\n            return (\n",
         new="        if False:\n            return (\n",
         tests=(GAPS,),
+    ),
+    Mutation(
+        name="a plan does not tell that a sequence fills its column no more",
+        why="each look asks for more rows, and updated ones are doubled, in green",
+        file="sources/jdbc/open.py",
+        old="        if end != start and (why := ",
+        new="        if False and (why := ",
+        tests=(AGAIN,),
+    ),
+    Mutation(
+        name="check does not tell that a sequence fills its column no more",
+        why="nobody who reads no task's log learns why plans become slow",
+        file="upkeep/source_check.py",
+        old="    return [*found, *_waits(checkpoint, source, name)]\n",
+        new="    return found\n",
+        tests=(AGAIN,),
+    ),
+    Mutation(
+        name="one row ahead of the sequence is told as a sequence that fills its column no more",
+        why="a check that is red for nothing is not looked at",
+        file="sources/jdbc/open.py",
+        old="if not missed or max(missed) - min(missed) < AHEAD_MS:",
+        new="if not missed:",
+        tests=(AGAIN,),
     ),
 ]

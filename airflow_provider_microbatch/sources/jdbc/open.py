@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,7 +12,7 @@ from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.log import spans_of
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceError
-from airflow_provider_microbatch.sources import digest_of_range
+from airflow_provider_microbatch.sources import UNLIMITED, ReadLimit, digest_of_range
 from airflow_provider_microbatch.sources.jdbc.access import Access
 from airflow_provider_microbatch.sources.jdbc.numbered import MOST_GAPS, OpenNumbered
 from airflow_provider_microbatch.sources.jdbc.offset import NOT_TAKEN, Gap, Place, Table, as_taken
@@ -22,9 +23,40 @@ from airflow_provider_microbatch.sources.jdbc.sparse import Mark, Sparse, joined
 from airflow_provider_microbatch.sources.jdbc.table import Snapshot, snapshot
 from airflow_provider_microbatch.sources.jdbc.transactions import Ended
 
+log = logging.getLogger(__name__)
+
+AHEAD_MS = 86_400_000
+"""When rows have come ahead of the sequence for so long, it is not likely to come up to them."""
+
 
 class OpenJdbcSource(OpenNumbered[Snapshot]):
     """Offsets are :class:`~airflow_provider_microbatch.sources.jdbc.offset.Place` as JSON."""
+
+    def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
+        end = super().latest_offset(start, limit)
+        if end != start and (why := self.waits_in_vain(end)) is not None:
+            log.warning("source %s: %s", self._name, why)
+        return end
+
+    def waits_in_vain(self, position: Offset | None) -> str | None:
+        """See :class:`~airflow_provider_microbatch.sources.ways_on.TellsWaiting`. One row ahead of the sequence is no
+        reason: it is missed at one moment, and the sequence comes up to it."""
+        place = self._place(position)
+        waited = place.gaps if place.sparse is None else _waited(place.sparse.marks, place.number)
+        to_come = [one for one in waited if one.xmax == NOT_TAKEN]
+        missed = [one.seen_ms for one in to_come]
+        if not missed or max(missed) - min(missed) < AHEAD_MS:
+            return None
+        name, column = self._source.table, self._source.column
+        return (
+            f"for {(max(missed) - min(missed)) // 86_400_000} days rows have come ahead of the sequence of {name}'s "
+            f"column {column!r}, and each missing number from {to_come[0].first} on is waited for until the sequence "
+            "gives it: plan and sensor ask for all rows from there on, and one of them that is updated may be read "
+            f"again. If the sequence fills the column no more: SELECT setval(pg_get_serial_sequence('{name}', "
+            f"'{column}'), N), where no row comes to N. If it counts blocks of numbers, and so lies behind for ever: "
+            "ALTER SEQUENCE … OWNED BY NONE, so that late_seconds alone hold, and "
+            f"`{self._to(place.number, reread=False)}`, which passes over what is committed late."
+        )
 
     def _is_new(self, table: Snapshot, place: Place) -> bool:
         return super()._is_new(table, place) or (place.sparse is not None and table.any(self._late(place)))
