@@ -51,8 +51,7 @@ def standing_commit(
     if before is None or not checkpoint.replays.epochs.all(before):
         return commit
     check_no_replay_waits(checkpoint, sink, key)
-    # Of a replay that has died before its answer the table alone tells; it was asked above, too.
-    is_told = by_record and not checkpoint.replays.pending(before)
+    is_told = by_record and checkpoint.attempts.latest_epoch(before) <= _told_of(checkpoint, before, commit)
     result = published_result(checkpoint, before, [] if is_told else [sink])
     state = state_of(result, where=f"batch {before} of {checkpoint.location}")
     if state is None:
@@ -148,6 +147,13 @@ def check_stands(checkpoint: Checkpoint, sink: OpenSink, planned: PlannedBatch, 
             f"batch {planned.key} attempt {staged.epoch} goes on from what {sink.location()} had of the batch before, "
             "and that has another state by now. Nothing was published; the next try goes on from what is there."
         )
+
+
+def _told_of(checkpoint: Checkpoint, key: BatchKey, commit: CommitEntry) -> int:
+    """The newest attempt at a committed batch whose result is on record. A later one may have published, and died
+    before its answer, also where its request waits no more, since it was withdrawn: the table alone tells of it."""
+    answer = checkpoint.replays.newest_answer(key)
+    return max(commit.epoch or 0, 0 if answer is None else int(answer["attempt"]))
 
 
 def _before(key: BatchKey) -> BatchKey | None:

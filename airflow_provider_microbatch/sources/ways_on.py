@@ -25,6 +25,17 @@ class TellsMadeAgain(Protocol):
         """
 
 
+@runtime_checkable
+class TellsWaiting(Protocol):
+    """An opened source that tells what it waits for in vain. An ``OpenSource`` need not."""
+
+    def waits_in_vain(self, position: Offset | None) -> str | None:
+        """Describe what is likely to be waited for at a position without an end, with the ways on; None if nothing is.
+
+        :raises SourceError: if it is no position of this source.
+        """
+
+
 def made_anew(set_offset: SetOffset, newest: Offset) -> str:
     """The ways on with a source whose newest position lies before the one that was read.
 

@@ -16,7 +16,7 @@ from airflow_provider_microbatch.execution.intervals import read_only_by, taken_
 from airflow_provider_microbatch.execution.left import left_in
 from airflow_provider_microbatch.execution.planned import load_batch
 from airflow_provider_microbatch.sources import OpenSource
-from airflow_provider_microbatch.sources.ways_on import TellsMadeAgain
+from airflow_provider_microbatch.sources.ways_on import TellsMadeAgain, TellsWaiting
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
 from airflow_provider_microbatch.upkeep.commands.state_behind import newest_to_go_back_to
 
@@ -76,7 +76,8 @@ def _findings(checkpoint: Checkpoint, recorded: Recorded, source: OpenSource, na
         return [*found, _finding(checkpoint, name, str(error), "Check again when it can be asked.")]
     planned = [*_planned(checkpoint, recorded, name)]
     again = [] if planned else [*_made_again(checkpoint, source, name)]
-    return [*found, *_forgotten(checkpoint, source, name), *planned, *again, *_not_read(checkpoint, source, name)]
+    found += [*_forgotten(checkpoint, source, name), *planned, *again, *_not_read(checkpoint, source, name)]
+    return [*found, *_waits(checkpoint, source, name)]
 
 
 def _forgotten(checkpoint: Checkpoint, source: OpenSource, name: str) -> Iterator[Finding]:
@@ -138,6 +139,16 @@ def _not_read(checkpoint: Checkpoint, source: OpenSource, name: str) -> Iterator
     if what is not None:
         message, _, way = what.partition(". ")
         yield _finding(checkpoint, name, f"{message}.", way)
+
+
+def _waits(checkpoint: Checkpoint, source: OpenSource, name: str) -> Iterator[Finding]:
+    newest = checkpoint.offset_log.latest()
+    if newest is None or not isinstance(source, TellsWaiting):
+        return
+    with suppress(SourceError):  # another finding reports a position that is none
+        if (why := source.waits_in_vain(newest[1].ends.get(name))) is not None:
+            told, _, way = why.partition(". ")
+            yield _finding(checkpoint, name, f"{told}.", way)
 
 
 def _finding(checkpoint: Checkpoint, name: str, why: str, way: str) -> Finding:

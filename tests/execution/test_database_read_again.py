@@ -16,7 +16,9 @@ import pytest
 from airflow_provider_microbatch import connections
 from airflow_provider_microbatch.exceptions import MicroBatchError
 from airflow_provider_microbatch.sources.jdbc import JdbcSource
+from airflow_provider_microbatch.sources.jdbc import open as opened_module
 from airflow_provider_microbatch.sources.jdbc.mariadb import timed_table
+from airflow_provider_microbatch.sources.jdbc.table import Snapshot
 from tests.execution.over_table import OverTable
 from tests.execution.typed_commands import said
 from tests.execution.world import World
@@ -235,3 +237,39 @@ def test_a_row_that_a_rewind_of_a_postgres_table_would_lose_is_not_made_up_for_b
     status, text = said(["rewind", world.pipeline.checkpoint, "--to", "0", "--drop-output"])
     assert status != 0
     assert "1 of 2 rows that were planned are gone" in text
+
+
+def test_a_sequence_that_fills_the_column_no_more_is_told_by_the_plan_and_by_check(
+    tmp_path: Path, connected: Callable[[str], OrdersTable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its numbers is waited for. One row that is written ahead of it is nothing to tell."""
+    moment, days = Snapshot.moment, [0]
+
+    def later(self: Snapshot) -> tuple[int, int]:
+        now_ms, xmin = moment(self)
+        return now_ms + 86_400_000 * days[0], xmin
+
+    monkeypatch.setattr(Snapshot, "moment", later)
+    warned: list[str] = []  # a command changes where logs go
+    monkeypatch.setattr(opened_module.log, "warning", lambda text, *given: warned.append(text % given))
+    orders = connected("postgres")
+    world = Read(tmp_path, orders, by_time=False)
+    for day, number in ((0, "nextval('orders_id_seq')"), (0, "1000"), (3, "nextval('orders_id_seq')")):
+        days[0] = day
+        orders.execute(f"INSERT INTO orders (id) VALUES ({number})")
+        world.read()
+    assert "nothing wrong" in world.typed("check")
+    assert warned == []
+    orders.execute("INSERT INTO orders (id) VALUES (2000)")
+    world.read()
+
+    told = "for 3 days rows have come ahead of the sequence of orders's column 'id', and each missing number from 3 on"
+    assert [told in one for one in warned] == [True]
+    status, text = said(["check", world.pipeline.checkpoint])
+    assert (status, told in text) == (1, True)
+    orders.execute("SELECT setval(pg_get_serial_sequence('orders', 'id'), 1000000)")
+    for number in (2001, 2002):
+        orders.execute("INSERT INTO orders (id) VALUES (%s)", number)
+        world.read()
+    assert "nothing wrong" in world.typed("check")
+    assert world.rows() == Counter({1: 1, 2: 1, 1000: 1, 2000: 1, 2001: 1, 2002: 1})

@@ -427,8 +427,8 @@ MUTATIONS = [
         name="behind a rollback that is to stay all counts as in that the branch's history has",
         why="rows that a rewind had taken out are back, and nobody is told",
         file="sinks/iceberg/log.py",
-        old="return number if any(branch != self.branch and one == number for branch, one in found.items()) else None",
-        new="return number",
+        old="        return number if is_theirs else None\n",
+        new="        return number\n",
         tests=(REFUSALS,),
     ),
     Mutation(
@@ -437,6 +437,22 @@ MUTATIONS = [
         file="sinks/iceberg/log.py",
         old="return self._with_own(look, record) if stays else record",
         new="return record",
+        tests=(REFUSALS,),
+    ),
+    Mutation(
+        name="what main has replaced since has no record in a branch that was made of it before",
+        why="another pipeline's rows are told with a DELETE, and the pipeline of the branch is refused",
+        file="sinks/iceberg/log.py",
+        old="one == number or look.was_put_in(branch, number) for",
+        new="one == number for",
+        tests=(REFUSALS,),
+    ),
+    Mutation(
+        name="what another branch has by any number is on record once a rollback is to stay",
+        why="rows that the branch itself had taken out are back, and nobody is told",
+        file="sinks/iceberg/log.py",
+        old="one == number or look.was_put_in(branch, number) for",
+        new="True for",
         tests=(REFUSALS,),
     ),
 ]

@@ -43,8 +43,16 @@ MUTATIONS = [
         name="the sensor goes by the answer before where a replay has died without one",
         why="it fires again and again for a batch that no plan makes, or not for one that is to be made",
         file="execution/standing_state.py",
-        old="    is_told = by_record and not checkpoint.replays.pending(before)\n",
-        new="    is_told = by_record\n",
+        old="    is_told = by_record and checkpoint.attempts.latest_epoch(before) <= ",
+        new="    is_told = by_record or 0 <= ",
+        tests=(BESIDE,),
+    ),
+    Mutation(
+        name="the sensor goes by the answer before where the clear of a replay that has died is withdrawn",
+        why="it fires again and again for a batch that no plan makes, or not for one that is to be made",
+        file="execution/standing_state.py",
+        old="checkpoint.attempts.latest_epoch(before) <= _told_of(checkpoint, before, commit)\n",
+        new="not checkpoint.replays.pending(before)\n",
         tests=(BESIDE,),
     ),
     Mutation(

@@ -303,6 +303,42 @@ def test_what_main_has_is_on_record_in_a_branch_that_is_made_of_it_anew(
         assert one.contains(expect(BatchKey(JANUARY, 1))) is None
 
 
+@pytest.mark.parametrize("is_back", [False, True], ids=["never had it", "had it, and took it out"])
+def test_what_main_has_replaced_since_is_on_record_in_a_branch_that_was_made_of_it_before(
+    sink: OpenIceberg, folder: Path, is_back: bool
+) -> None:
+    """The branch has the rows as they were. None of them has come back, unless it is the branch that took them out."""
+    put(sink, BatchKey("live", 0))
+    make_branch(sink, "audit")
+    audit = opened_in(folder, branch="audit")
+    january = expect(BatchKey(JANUARY, 0))
+    if is_back:
+        put(audit, january.key, live=0)
+        head = table(sink).metadata.refs["audit"].snapshot_id
+        assert audit.withdraw(january, 1)
+    else:
+        put(audit, BatchKey("live", 1), live=0)
+    put(sink, january.key, live=0, epoch=2)
+    if not is_back:
+        refs = table(sink).metadata.refs
+        head = refs["main"].snapshot_id
+    table(sink).manage_snapshots().remove_branch("audit").commit()
+    table(sink).manage_snapshots().create_branch(head, "audit").commit()
+    with table(sink).transaction() as change:
+        change.remove_properties("microbatch.last.audit")
+    write_delta_stage(sink, 3, batch=batch_of(january.key))
+    sink.replace(january, 3)
+    if is_back:
+        with pytest.raises(SinkError, match=r"3 rows of .*DELETE"):
+            audit.check()
+        return
+    audit.check()
+    audit.check_whole()
+    found = audit.contains(january)
+    assert found is not None
+    assert audit.damage(january, found) is None
+
+
 def test_what_another_branch_has_hides_no_row_that_came_back(sink: OpenIceberg, folder: Path) -> None:
     """Nor does it count as in what has been taken out since of what the branch got by a fast-forward."""
     publish(sink, 0)

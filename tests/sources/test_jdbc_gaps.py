@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -17,11 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_microbatch.checkpoint.log import spans_of
-from airflow_provider_microbatch.exceptions import SourceChangedError
+from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
+from airflow_provider_microbatch.sources import OpenSource
 from airflow_provider_microbatch.sources.jdbc import numbered
 from airflow_provider_microbatch.sources.jdbc import open as opened_module
 from airflow_provider_microbatch.sources.jdbc import sparse as sparse_module
-from airflow_provider_microbatch.sources.jdbc.offset import Place
+from airflow_provider_microbatch.sources.jdbc.offset import NOT_TAKEN, Place
 from airflow_provider_microbatch.sources.jdbc.sparse import Mark, Sparse, joined
 from tests.sources.jdbc_world import INSERT, ids, in_two_partitions, opener, without, write_anew
 from tests.support.orders_table import OrdersTable, orders_table
@@ -156,6 +158,83 @@ def test_beyond_the_gaps_that_are_listed_a_row_ahead_of_the_sequence_gives_up_no
     assert place.sparse.waited_from == 72, "of what the sequence gave a number is waited for as ever"
 
 
+@pytest.mark.parametrize("is_listed", [True, False], ids=["listed", "beyond"])
+@pytest.mark.parametrize("how", ["a new file of the sequence", "restored elsewhere"])
+def test_the_way_on_that_an_error_tells_gives_up_no_number_that_the_sequence_gives_later(
+    opened: Any, orders: OrdersTable, monkeypatch: pytest.MonkeyPatch, how: str, is_listed: bool
+) -> None:
+    monkeypatch.setattr(opened_module, "MOST_GAPS", 9 if is_listed else 3)
+    source = opened(late_seconds=0.001)
+    orders.execute("ALTER SEQUENCE orders_id_seq INCREMENT BY 10")
+    orders.execute("INSERT INTO orders (note) SELECT 'x' FROM generate_series(1, 5)")
+    orders.execute("INSERT INTO orders (id) VALUES (1000)")
+    before = [None, source.latest_offset(None)]
+    orders.execute("INSERT INTO orders (id) VALUES (500), (1001)")
+    before.append(source.latest_offset(before[-1]))
+    place = Place.of(before[-1])
+    assert (place.sparse is None) is is_listed
+    assert place.table is not None
+    read = [one for range in pairwise(before) for one in ids(orders, source, *range)]
+    position = before[-1]
+    if how == "restored elsewhere":
+        cluster = replace(place.table.cluster, system=1)
+        position = replace(place, table=replace(place.table, cluster=cluster)).text()
+    else:
+        orders.execute(INSERT)  # before anybody learns of it
+        orders.execute("ALTER SEQUENCE orders_id_seq CACHE 2")
+    after = [way_on(source, position)]
+    with orders.connect() as slow:
+        slow.execute(INSERT)
+        orders.execute(INSERT)
+        after.append(source.latest_offset(after[-1]))
+        orders.execute(INSERT)
+        after.append(source.latest_offset(after[-1]))
+    after.append(source.latest_offset(after[-1]))
+    read += [one for range in pairwise(after) for one in ids(orders, source, *range)]
+    assert sorted(read) == [one for (one,) in orders.rows("SELECT id FROM orders ORDER BY id")]
+
+
+def test_where_a_position_cannot_list_what_the_sequence_has_yet_to_give_no_way_on_passes_over_it_unsaid(
+    opened: Any, orders: OrdersTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opened_module, "MOST_GAPS", 3)
+    source = opened()
+    orders.execute("INSERT INTO orders (id) VALUES (nextval('orders_id_seq')), (20), (30), (40), (50)")
+    end = source.latest_offset(None)
+    orders.execute("ALTER SEQUENCE orders_id_seq CACHE 2")
+    said = (
+        r"the same rows [^`]*: no command is named, since numbers from 2 on .* at 50 without gaps passes over them all"
+    )
+    with pytest.raises(SourceError, match=said):
+        source.has_new(end)
+
+
+def test_nor_does_one_behind_a_highest_row_that_lies_in_a_gap(opened: Any, orders: OrdersTable) -> None:
+    source = opened(late_seconds=0.001)
+    orders.execute("INSERT INTO orders (id) VALUES (nextval('orders_id_seq')), (1000)")
+    end = source.latest_offset(None)
+    orders.execute("DELETE FROM orders WHERE id = 1000")
+    with orders.connect() as slow:
+        slow.execute(INSERT)
+        orders.execute(INSERT)
+        ends = [way_on(source, end, "Where what lies at 3 or before was read")]
+        ends.append(source.latest_offset(ends[-1]))
+    ends.append(source.latest_offset(ends[-1]))
+    assert [ids(orders, source, *range) for range in pairwise(ends)] == [[3], [2]]
+
+
+def way_on(source: OpenSource, position: str | None, where: str = "Where they are the same rows") -> str:
+    """The position from which a source goes on by a command of its error.
+
+    :param where: the case that the command is for.
+    """
+    with pytest.raises(SourceError) as raised:
+        source.latest_offset(position)
+    (offset,) = re.findall(rf"{where}[^`]*`microbatch [^`]*--offset '([^']*)'", str(raised.value))
+    source.check_offset(offset)
+    return str(offset)
+
+
 def test_beyond_the_gaps_that_are_listed_what_ends_while_a_batch_is_planned_is_read_once(
     opened: Any, orders: OrdersTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,9 +309,17 @@ def test_beyond_the_gaps_that_are_listed_a_lag_counts_no_more_than_the_most(
         assert source.lag(end).rows == most
 
 
+@pytest.mark.parametrize(
+    "is_untaken",
+    [lambda at: False, lambda at: at < 99, lambda at: at % 3 == 0],
+    ids=["all taken", "the first are not", "each third one is not"],
+)
 @pytest.mark.parametrize("count", [0, 1, 100, 101, 250, 401])
-def test_joined_marks_wait_for_each_number_as_long_as_before_or_longer(count: int) -> None:
-    marks = [Mark(first=10 * number, seen_ms=2 * number, xmax=3 * number) for number in range(count)]
+def test_joined_marks_wait_for_each_number_as_long_as_before_or_longer(
+    count: int, is_untaken: Callable[[int], bool]
+) -> None:
+    """Numbers that no transaction had taken may lie before others that had been: nobody knew the sequence then."""
+    marks = [Mark(first=10 * at, seen_ms=2 * at, xmax=NOT_TAKEN if is_untaken(at) else 3 * at) for at in range(count)]
     found = joined(marks)
     assert len(found) <= sparse_module.MOST_MARKS
     assert found[:1] == tuple(marks[:1]) or found[0].first == marks[0].first

@@ -355,9 +355,10 @@ def test_a_sensor_needs_no_table_once_the_replay_is_answered(
     assert replayed.execution.should_fire(run_identity(1)).fire
 
 
+@pytest.mark.parametrize("is_withdrawn", [False, True])
 @pytest.mark.parametrize("asks", [True, False])
 def test_a_sensor_goes_by_a_replay_that_died_before_its_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asks: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asks: bool, is_withdrawn: bool
 ) -> None:
     """As the plan does: else it would fire again and again, or not for the batch that the replay asks for."""
     world = CountingWorld(tmp_path)
@@ -368,6 +369,8 @@ def test_a_sensor_goes_by_a_replay_that_died_before_its_answer(
         with pytest.raises(Killed):
             replay(world, another=asks)
     an_hour_passes(world)
+    if is_withdrawn:  # its run was deleted
+        withdrawn(world)
     assert world.execution.should_fire(run_identity(1)).fire is asks
     next_batch(world)
     assert world.checkpoint.offset_log.ids() == ([0, 1] if asks else [0])

@@ -166,12 +166,16 @@ class IcebergLog:
         return self._with_own(look, record) if stays else record
 
     def _unless_own(self, look: Look, key: BatchKey, number: int | None) -> int | None:
-        """The number by which a snapshot put a batch in, if another branch has it by that; else None, as if it was
-        taken out. Where a rollback is to stay, what the branch itself has put in its own record has, or it has been
-        taken out: on record again, rows that came back would no longer be told. What another branch has is in: not on
-        record, its rows would be told with a DELETE."""
-        found = {} if number is None else self.ledger.numbers_by_branch(look.properties, key)
-        return number if any(branch != self.branch and one == number for branch, one in found.items()) else None
+        """The number by which a snapshot put a batch in, if another branch has it by that, or had it so before it was
+        replaced there; else None, as if it was taken out. Where a rollback is to stay, what the branch itself has put
+        in its own record has, or it has been taken out: on record again, rows that came back would no longer be told.
+        What another branch has is in: not on record, its rows would be told with a DELETE."""
+        if number is None:
+            return None
+        found = self.ledger.numbers_by_branch(look.properties, key)
+        others = {branch: one for branch, one in found.items() if branch != self.branch}
+        is_theirs = any(one == number or look.was_put_in(branch, number) for branch, one in others.items())
+        return number if is_theirs else None
 
     def _with_own(self, look: Look, record: Mapping[str, str]) -> Mapping[str, str]:
         """The record, and what this branch's own has, which a rollback that is to stay has taken away: without it

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
 
 _MARK = "microbatch.last."
+_MANIFEST = "microbatch.manifest"
 
 MERGED = "microbatch.merged"
 """The property of a table into which changes are merged; :mod:`.merged` has what it names."""
@@ -63,6 +64,7 @@ class Look:
         self.head: Snapshot | None = table.metadata.snapshot_by_name(branch)
         # Of one look it stays the same, and it may take going through all batches: they are asked for one by one.
         self.recorded: Mapping[str, str] | None = None
+        self._put_in: dict[str, set[str]] = {}
 
     @property
     def properties(self) -> Mapping[str, str]:
@@ -166,7 +168,7 @@ class Look:
             if (snapshot.sequence_number or 0) <= sequence:
                 break
             told = {} if snapshot.summary is None else snapshot.summary.additional_properties
-            batch, number = told.get("microbatch.batch"), told.get("microbatch.manifest")
+            batch, number = told.get("microbatch.batch"), told.get(_MANIFEST)
             if batch is not None and (number is not None or "microbatch.withdrawn" in told):
                 try:
                     found.setdefault(BatchKey.parse(batch), None if number is None else int(number, 16))
@@ -174,6 +176,14 @@ class Look:
                     id = snapshot.snapshot_id
                     raise SinkError(f"snapshot {id} of branch {self.branch!r} names no batch: {error}.") from error
         return found
+
+    def was_put_in(self, branch: str, number: int) -> bool:
+        """Whether a batch came into a branch by the manifest of that number, as far as its history is left."""
+        if branch not in self._put_in:
+            history = self._back_from(self.table.metadata.snapshot_by_name(branch))
+            summaries = (one.summary.additional_properties for one in history if one.summary is not None)
+            self._put_in[branch] = {told[_MANIFEST] for told in summaries if _MANIFEST in told}
+        return f"{number:016x}" in self._put_in[branch]
 
     def _is_without(self, id: int, sequence: int) -> str | None:
         """How the branch's history does without a snapshot, in words; None if it has it, also if it has expired."""

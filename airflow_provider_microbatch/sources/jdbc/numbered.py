@@ -220,20 +220,32 @@ class OpenNumbered(OpenTable, Generic[N]):
         return (
             f"{self._source.table} begins again, or has lost its newest rows: its highest {self._source.column!r} "
             f"is {highest}, and was read up to {place.number}. What is there now cannot be told from what was "
-            f"read. {self._ways(place, highest)}"
+            f"read. {self._ways(table, place, highest)}"
         )
 
-    def _ways(self, place: Place, highest: int | None) -> str:
+    def _ways(self, table: N, place: Place, highest: int | None) -> str:
         begin = self._source.first - 1
         here = begin if highest is None else min(place.number, highest)
-        gaps = [gap for gap in place.gaps if gap.last <= here]
         return (
             "Where its rows are to be read from the first, also those that were read: "
             f"`{self._to(begin, reread=True)}`, or a source of another name. Where what lies at {here} or before was "
-            f"read: `{self._to(here, gaps, reread=True)}`, which passes over what was committed late."
+            f"read, and what was committed late may be passed over: {self._on(table, place, here, reread=True)}."
         )
 
-    def _to(self, number: int, gaps: Sequence[Gap] = (), *, reread: bool = False) -> str:
+    def _on(self, table: N, place: Place, number: int, *, reread: bool) -> str:
+        """The command that goes on behind a number of the current table, whose rows up to there a place has read; or
+        why there is none. It waits for each number that the place waits for because no transaction had taken it: once
+        that is given, its row would be lost."""
+        then, gaps = place.table, []
+        for gap in place.gaps:
+            # Transactions of another database have other ids: none of that time can still commit into this one. What
+            # none had taken is yet to come in this one as in the other.
+            is_past = gap.xmax != NOT_TAKEN and then is not None and not then.is_same_table(table.identity())
+            if gap.first <= number:
+                gaps.append(replace(gap, last=min(gap.last, number), xmax=0 if is_past else gap.xmax))
+        return f"`{self._to(number, gaps, reread=reread)}`"
+
+    def _to(self, number: int, gaps: Sequence[Gap] = (), *, reread: bool) -> str:
         """The command that goes on behind a number of the current table."""
         place = Place(number=number, gaps=tuple(gaps), by_hand=True)
         return self._set_offset(place.text(), skip=True, reread=reread)
@@ -248,16 +260,17 @@ class OpenNumbered(OpenTable, Generic[N]):
         what = then.elsewhere(now)
         if differs is None and what is None and (then.oid, then.sequence) == (now.oid, now.sequence):
             return None
-        # Transactions of another database have other ids: no transaction of that time can still commit into this one.
-        gaps = place.gaps if then.is_same_table(now) else tuple(replace(gap, xmax=0) for gap in place.gaps)
         reread = self._has_read_rows(place, now)
-        here, begin = self._to(place.number, gaps, reread=reread), self._to(self._source.first - 1, reread=reread)
+        here, begin = (
+            self._on(table, place, place.number, reread=reread),
+            self._to(self._source.first - 1, reread=reread),
+        )
         made = self._made_again(then, now)
         if then.is_by_others(now):
             # The number of one column is any number of another: behind it rows would be lost, and others doubled.
             return (
                 f"{what} ({made}): numbers of one column tell nothing of another. Where the column was merely renamed, "
-                f"or has the values that the other had: `{here}`. Where its rows are to be read from the first, also "
+                f"or has the values that the other had: {here}. Where its rows are to be read from the first, also "
                 f"those that were read: `{begin}`, or a source of another name."
             )
         if what is None and differs is not None:
@@ -266,7 +279,7 @@ class OpenNumbered(OpenTable, Generic[N]):
             what = f"{now.name} was made again, or its sequence begins again"
         return (
             f"{what} ({made}): its rows up to {place.number} would count as read. Where they are to be read: `{begin}`"
-            f", or a new checkpoint. Where they are the same rows ({self._same_rows()}): `{here}`."
+            f", or a new checkpoint. Where they are the same rows ({self._same_rows()}): {here}."
         )
 
     def _has_read_rows(self, place: Place, now: Table) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,7 +12,7 @@ from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.log import spans_of
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceError
-from airflow_provider_microbatch.sources import digest_of_range
+from airflow_provider_microbatch.sources import UNLIMITED, ReadLimit, digest_of_range
 from airflow_provider_microbatch.sources.jdbc.access import Access
 from airflow_provider_microbatch.sources.jdbc.numbered import MOST_GAPS, OpenNumbered
 from airflow_provider_microbatch.sources.jdbc.offset import NOT_TAKEN, Gap, Place, Table, as_taken
@@ -22,9 +23,40 @@ from airflow_provider_microbatch.sources.jdbc.sparse import Mark, Sparse, joined
 from airflow_provider_microbatch.sources.jdbc.table import Snapshot, snapshot
 from airflow_provider_microbatch.sources.jdbc.transactions import Ended
 
+log = logging.getLogger(__name__)
+
+AHEAD_MS = 86_400_000
+"""When rows have come ahead of the sequence for so long, it is not likely to come up to them."""
+
 
 class OpenJdbcSource(OpenNumbered[Snapshot]):
     """Offsets are :class:`~airflow_provider_microbatch.sources.jdbc.offset.Place` as JSON."""
+
+    def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
+        end = super().latest_offset(start, limit)
+        if end != start and (why := self.waits_in_vain(end)) is not None:
+            log.warning("source %s: %s", self._name, why)
+        return end
+
+    def waits_in_vain(self, position: Offset | None) -> str | None:
+        """See :class:`~airflow_provider_microbatch.sources.ways_on.TellsWaiting`. One row ahead of the sequence is no
+        reason: it is missed at one moment, and the sequence comes up to it."""
+        place = self._place(position)
+        waited = place.gaps if place.sparse is None else _waited(place.sparse.marks, place.number)
+        to_come = [one for one in waited if one.xmax == NOT_TAKEN]
+        missed = [one.seen_ms for one in to_come]
+        if not missed or max(missed) - min(missed) < AHEAD_MS:
+            return None
+        name, column = self._source.table, self._source.column
+        return (
+            f"for {(max(missed) - min(missed)) // 86_400_000} days rows have come ahead of the sequence of {name}'s "
+            f"column {column!r}, and each missing number from {to_come[0].first} on is waited for until the sequence "
+            "gives it: plan and sensor ask for all rows from there on, and one of them that is updated may be read "
+            f"again. If the sequence fills the column no more: SELECT setval(pg_get_serial_sequence('{name}', "
+            f"'{column}'), N), where no row comes to N. If it counts blocks of numbers, and so lies behind for ever: "
+            "ALTER SEQUENCE … OWNED BY NONE, so that late_seconds alone hold, and "
+            f"`{self._to(place.number, reread=False)}`, which passes over what is committed late."
+        )
 
     def _is_new(self, table: Snapshot, place: Place) -> bool:
         return super()._is_new(table, place) or (place.sparse is not None and table.any(self._late(place)))
@@ -69,11 +101,7 @@ class OpenJdbcSource(OpenNumbered[Snapshot]):
         if number == begin.number and not table.any(self._late(begin)):
             return None
         since = marks[0].first if marks else begin.number + 1
-        ends = [*(mark.first - 1 for mark in marks[1:]), begin.number]
-        waited = [
-            Gap(first=mark.first, last=last, seen_ms=mark.seen_ms, xmax=mark.xmax)
-            for mark, last in zip(marks, ends, strict=False)
-        ]
+        waited = _waited(marks, begin.number)
         new = Gap(first=begin.number + 1, last=number, seen_ms=now_ms, xmax=NOT_TAKEN)
         marks = _marks(table, waited, [new] if number > begin.number else [], now_ms)
         wait_ms = 1000 * self._source.late_seconds
@@ -113,13 +141,13 @@ class OpenJdbcSource(OpenNumbered[Snapshot]):
         if sparse is not None and table.below() < sparse.below:
             return (
                 f"the database is at transaction {table.below()}, and was read up to {sparse.below}: it was restored "
-                f"to an earlier time, or is another one. {self._ways(place, table.highest(self._source.first))}"
+                f"to an earlier time, or is another one. {self._ways(table, place, table.highest(self._source.first))}"
             )
         if sparse is not None and self._is_written_anew(table, place, sparse):
             return (
                 f"{self._source.table}, or a partition of it, was written anew ({WRITTEN_BY}): what was read of its "
                 "last rows cannot be told from what was not. "
-                f"{self._ways(place, table.highest(self._source.first))}"
+                f"{self._ways(table, place, table.highest(self._source.first))}"
             )
         return super()._untold(table, place)
 
@@ -128,6 +156,37 @@ class OpenJdbcSource(OpenNumbered[Snapshot]):
         seen = f"{self._column} BETWEEN {sparse.waited_from} AND {place.number} AND {sparse.seen}"
         is_new = sparse.waited_from is not None and table.file() != sparse.file
         return is_new and table.is_written_anew(unseen=self._late(place), seen=seen, before=sparse.seen)
+
+    def _on(self, table: Snapshot, place: Place, number: int, *, reread: bool) -> str:
+        sparse = place.sparse
+        if sparse is None:
+            return super()._on(table, place, number, reread=reread)
+        is_told = self._tells_what_was_read(table, place, sparse)
+        seen = sparse.seen if is_told else "true"
+        waited = [one for one in _waited(sparse.marks, place.number) if one.first <= number]
+        gaps = _missing(table, waited, number, among=seen) if is_told else []
+        is_all = is_told and len(gaps) <= MOST_GAPS
+        if not is_all:
+            gaps = _missing(table, [one for one in waited if one.xmax == NOT_TAKEN], number, among=seen)
+        if len(gaps) > MOST_GAPS:
+            return (
+                f"no command is named, since numbers from {gaps[0].first} on are waited for until the sequence gives "
+                f"them, more of them than a position lists: one at {number} without gaps passes over them all"
+            )
+        on = super()._on(table, replace(place, gaps=tuple(gaps)), number, reread=reread)
+        return on if is_all or not waited else f"{on}, which passes over what came late from {waited[0].first} on"
+
+    def _tells_what_was_read(self, table: Snapshot, place: Place, sparse: Sparse) -> bool:
+        """Whether the transactions of the rows still tell which of them were read, also where the table goes by another
+        name by now, or the column does."""
+        now, then = table.identity(), place.table
+        return (
+            then is not None
+            and then.is_same_table(now)
+            and then.numbers == now.numbers
+            and table.below() >= sparse.below
+            and not self._is_written_anew(table, place, sparse)
+        )
 
     def _made_again(self, then: Table, now: Table) -> str:
         return f"oid {then.oid} and sequence file {then.sequence} then, {now.oid} and {now.sequence} now"
@@ -167,6 +226,27 @@ class OpenJdbcSource(OpenNumbered[Snapshot]):
         opened = snapshot(connection, table=source.table, column=source.column or "", ended=ended, seconds=seconds)
         with self._named(), opened as table:
             yield table
+
+
+def _waited(marks: Sequence[Mark], last: int) -> list[Gap]:
+    """What the marks of a place cover, up to its number."""
+    ends = [*(mark.first - 1 for mark in marks[1:]), last]
+    each = zip(marks, ends, strict=False)
+    return [Gap(first=mark.first, last=end, seen_ms=mark.seen_ms, xmax=mark.xmax) for mark, end in each]
+
+
+def _missing(table: Snapshot, waited: Sequence[Gap], last: int, *, among: str) -> list[Gap]:
+    """The missing numbers of what is waited for; where there are more gaps than can be listed, not all of them.
+
+    :param last: up to this number.
+    :param among: see :meth:`Snapshot.missing`.
+    """
+    found: list[Gap] = []
+    for one in waited:
+        if len(found) <= MOST_GAPS:
+            spans = table.missing(one.first, min(one.last, last), most=MOST_GAPS + 1, among=among)
+            found += [replace(one, first=first, last=end) for first, end in spans]
+    return found
 
 
 def _marks(table: Snapshot, waited: Sequence[Gap], new: Sequence[Gap], now_ms: int) -> list[Mark]:

@@ -89,5 +89,8 @@ def joined(marks: Sequence[Mark]) -> tuple[Mark, ...]:
     found = list(marks)
     while len(found) > MOST_MARKS:
         pairs = [found[at : at + 2] for at in range(0, len(found), 2)]
-        found = [Mark(first=pair[0].first, seen_ms=pair[-1].seen_ms, xmax=pair[-1].xmax) for pair in pairs]
+        found = [
+            Mark(first=pair[0].first, seen_ms=max(one.seen_ms for one in pair), xmax=max(one.xmax for one in pair))
+            for pair in pairs
+        ]
     return tuple(found)

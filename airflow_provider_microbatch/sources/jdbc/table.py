@@ -115,12 +115,15 @@ class Snapshot(Relation):
             return None if is_called or following == start else int(following) - 1
         return None if found is None else int(found)
 
-    def missing(self, first: int, last: int, *, most: int | None = None) -> list[tuple[int, int]]:
+    def missing(self, first: int, last: int, *, most: int | None = None, among: str = "true") -> list[tuple[int, int]]:
         """First and last of the missing numbers from ``first`` to ``last``, both included; of the first ``most`` gaps
-        if there is a limit."""
+        if there is a limit.
+
+        :param among: an SQL condition for the rows whose numbers are not missing.
+        """
         rows = self._opened.execute(
             f"SELECT before + 1, n - 1 FROM (SELECT n, lag(n, 1, %s::bigint) OVER (ORDER BY n) AS before FROM ("
-            f"SELECT {self._column}::bigint AS n FROM {self._table} WHERE {self._column} BETWEEN %s AND %s "
+            f"SELECT {self._column}::bigint AS n FROM {self._table} WHERE {self._column} BETWEEN %s AND %s AND {among} "
             "UNION ALL SELECT %s::bigint) AS present) AS pairs WHERE n - before > 1 ORDER BY n LIMIT %s::bigint",
             (first - 1, first, last, last + 1, most),
         )
