@@ -74,4 +74,20 @@ MUTATIONS = [
         new="        return set()\n",
         tests=(DEFINITION,),
     ),
+    Mutation(
+        name="an interval of a topic ends where an open transaction begins",
+        why="what the transaction commits is in no batch, and every square is green",
+        file="sources/kafka/window.py",
+        old="        held = self.times.open_before(self.interval.end_ms)\n",
+        new="        held: list[Partition] = []\n",
+        tests=(LANES,),
+    ),
+    Mutation(
+        name="a record that came after its interval's run is told by nobody",
+        why="it is in no batch, and no lookback is named that would take it",
+        file="sources/kafka/window.py",
+        old="        left -= self.times.earlier(begins)\n",
+        new="        left -= self.times.earlier(self.interval.start_ms)\n",
+        tests=(LANES,),
+    ),
 ]

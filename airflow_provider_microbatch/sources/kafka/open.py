@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from typing import Any, TypeVar
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE
-from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceChangedError, SourceError
+from airflow_provider_microbatch.exceptions import CorruptEntryError, IntervalError, SourceChangedError, SourceError
 from airflow_provider_microbatch.kafka.access import Access
 from airflow_provider_microbatch.kafka.cluster import Cluster, Partition, Position, Topic, named
 from airflow_provider_microbatch.runtime.job import Read
@@ -30,7 +30,7 @@ from airflow_provider_microbatch.sources.kafka.pieces import Pieces
 from airflow_provider_microbatch.sources.kafka.share import limited
 from airflow_provider_microbatch.sources.kafka.taken import Taken
 from airflow_provider_microbatch.sources.kafka.topics import Topics
-from airflow_provider_microbatch.sources.kafka.window import SPLITS, of_spans, survey
+from airflow_provider_microbatch.sources.kafka.window import SPLITS, Times, Window, survey
 from airflow_provider_microbatch.sources.naming import asked_of
 
 T = TypeVar("T")
@@ -295,10 +295,8 @@ class OpenKafkaSource(OpenSource):
         """Survey by the records' timestamps."""
 
         def look() -> IntervalSurvey:
-            inside, wanted = self._of_interval(interval)
             return survey(
-                inside,
-                wanted,
+                self._of_interval(interval),
                 lane=self._lane,
                 taken=self._taken,
                 held=held,
@@ -315,8 +313,11 @@ class OpenKafkaSource(OpenSource):
             topics = self._topics.now().values()
             earliest = self._cluster.earliest(_partitions(topics))
             self._topics.pin(list(topics), lambda new: self._first_seen(new, {}, earliest))
-            _, wanted = self._of_interval(interval)
-            pieces = self._taken.take(self._lane, wanted, live=lambda: self._of_live(held))
+            window = self._of_interval(interval)
+            waits = window.waits if interval.whole and self._taken.by_lane(self._lane) is None else None
+            if waits is not None:
+                raise IntervalError(f"{waits}: they would be in no batch. Try again.")
+            pieces = self._taken.take(self._lane, window.wanted, live=lambda: self._of_live(held))
             start = render({one: found[0][0] for one, found in pieces.of.items()})
             return start, render({one: found[-1][1] for one, found in pieces.of.items()}) if pieces else start
 
@@ -326,15 +327,13 @@ class OpenKafkaSource(OpenSource):
         """The lanes with pieces."""
         return self._taken.lanes()
 
-    def _of_interval(self, interval: Interval) -> tuple[Pieces, Pieces]:
+    def _of_interval(self, interval: Interval) -> Window:
         partitions = _partitions(self._topics.now().values())
-        earliest, latest, now_ms = self._cluster.earliest(partitions), self._latest(partitions), self._clock_ms()
-
-        def of(spans: Iterable[tuple[int, int]]) -> Pieces:
-            return of_spans(lambda: self._cluster, spans, earliest=earliest, latest=latest, now_ms=now_ms)
-
-        inside = of([(interval.start_ms, interval.end_ms)])
-        return inside, inside | of(interval.late)
+        # Before the latest: what comes in between is not behind an open transaction.
+        highest = self._cluster.highest(partitions) if self._source.isolation == READ_COMMITTED else None
+        earliest, latest = self._cluster.earliest(partitions), self._latest(partitions)
+        seen = {"earliest": earliest, "latest": latest, "highest": latest if highest is None else highest}
+        return Window.of(interval, Times(lambda: self._cluster, now_ms=self._clock_ms(), **seen))
 
     def _of_live(self, held: HeldRanges) -> Pieces:
         """The pieces that the live lane has by its log, and from its beginning those that are older than the log."""
