@@ -90,4 +90,12 @@ MUTATIONS = [
         new="        left -= self.times.earlier(self.interval.start_ms)\n",
         tests=(LANES,),
     ),
+    Mutation(
+        name="an interval goes on without what retention has removed",
+        why="records are gone before they were read, in green, whatever on_data_loss says",
+        file="sources/kafka/window.py",
+        old="        may_be = self.times.all_since(self.interval.start_ms)\n",
+        new="        may_be = dict[Partition, int]()\n",
+        tests=(LANES,),
+    ),
 ]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
-from airflow_provider_microbatch.exceptions import CorruptEntryError, IntervalError
+from airflow_provider_microbatch.exceptions import CorruptEntryError, IntervalError, SourceChangedError
 from airflow_provider_microbatch.execution import intervals
 from airflow_provider_microbatch.sources.intervals import HeldRange, Interval, Unread
 from airflow_provider_microbatch.sources.kafka.pieces import Pieces
@@ -269,3 +270,37 @@ def test_a_record_that_comes_after_its_intervals_run_is_told_and_is_late_for_the
     read = offsets(world.open(lane=second).read(*planned))
     assert read == {(world.topic, 0): [2, 3, 4], (world.topic, 1): [1]}
     assert world.open(lane=lane_of(180, 240)).survey_interval(interval(180, 240), world.held).passed is None
+
+
+@pytest.mark.slow
+def test_what_retention_ate_of_an_interval_is_an_error_or_a_gap_that_its_batch_tells(tmp_path: Path) -> None:
+    world = World(tmp_path, partitions=3)
+    world.send(2, at_ms=T0)
+    world.send(3, at_ms=T0, partition=2)
+    # Of the second partition nothing was ever read: what was gone there before is no loss.
+    world.send(3, at_ms=T0 - 1000, partition=1)
+    world.broker.delete_before(world.topic, 1, 3)
+    world.open(lane="interval-a").plan_interval(interval(0, 5), world.held)
+    for at in (6, 7, 8):
+        world.send(at_ms=T0 + 1000 * at)
+        world.send(at_ms=T0 + 1000 * at, partition=1)
+        world.send(at_ms=T0 + 1000 * at, partition=2)
+    world.broker.delete_before(world.topic, 0, 3)
+    world.broker.delete_before(world.topic, 2, 2)
+    gap: dict[str, Any] = {"on_data_loss": "record_gap", "lane": "interval-b"}
+    assert world.open(lane="interval-b").survey_interval(interval(5, 10), world.held).unread
+    with pytest.raises(SourceChangedError, match=rf"1 offsets \({world.topic}-0 2 to 2\).*record_gap"):
+        world.open(lane="interval-b").plan_interval(interval(5, 10), world.held)
+    # The first record that is left lies before this one, so nothing of it is gone.
+    start, end = world.open(lane="interval-c").plan_interval(interval(8, 9), world.held)
+    assert offsets(world.open(lane="interval-c").read(start, end))[world.topic, 0] == [4]
+    start, end = world.open(**gap).plan_interval(interval(5, 10), world.held)
+    assert offsets(world.open(**gap).read(start, end)) == {
+        (world.topic, 0): [3],
+        (world.topic, 1): [3, 4],
+        (world.topic, 2): [3, 4],
+    }
+    assert f"1 offsets ({world.topic}-0 2 to 2)" in str(world.open(**gap).left_out(start, end))
+    assert world.open(lane="interval-b").plan_interval(interval(5, 10), world.held) == (start, end)
+    nothing = world.open(lane="interval-d").survey_interval(interval(6, 7), world.held)
+    assert not nothing.unread, "one batch has told of it"

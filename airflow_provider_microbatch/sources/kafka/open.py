@@ -119,7 +119,7 @@ class OpenKafkaSource(OpenSource):
         self._check_forward(known, latest)
         self._check_gone_topics(known, topics.keys())
         begin = self._behind_intervals({one: self._from(known, one) for one in partitions})
-        self._check_lost(Pieces.between(begin, latest) - self._taken.by_intervals(), begin, earliest)
+        self._check_lost((Pieces.between(begin, latest) - self._taken.by_intervals()).before(earliest), begin)
         most = [one for one in (self._source.max_rows, limit.rows, limit.splits) if one is not None]
         end = {
             **known,
@@ -313,11 +313,14 @@ class OpenKafkaSource(OpenSource):
             topics = self._topics.now().values()
             earliest = self._cluster.earliest(_partitions(topics))
             self._topics.pin(list(topics), lambda new: self._first_seen(new, {}, earliest))
-            window = self._of_interval(interval)
-            waits = window.waits if interval.whole and self._taken.by_lane(self._lane) is None else None
-            if waits is not None:
-                raise IntervalError(f"{waits}: they would be in no batch. Try again.")
-            pieces = self._taken.take(self._lane, window.wanted, live=lambda: self._of_live(held))
+            window, gone = self._of_interval(interval), Pieces()
+            if self._taken.by_lane(self._lane) is None:
+                if interval.whole and (waits := window.waits) is not None:
+                    raise IntervalError(f"{waits}: they would be in no batch. Try again.")
+                gone = window.gone(lambda: self._taken.by_all() | self._of_live(held))
+                self._check_lost(gone, {})
+            # The lane has what is gone, too: its batch tells of that, and no other one.
+            pieces = self._taken.take(self._lane, window.wanted | gone, live=lambda: self._of_live(held))
             start = render({one: found[0][0] for one, found in pieces.of.items()})
             return start, render({one: found[-1][1] for one, found in pieces.of.items()}) if pieces else start
 
@@ -434,8 +437,7 @@ class OpenKafkaSource(OpenSource):
         if self._source.pattern is not None and gone and self._source.on_data_loss == FAIL:
             self._topics.check(gone)
 
-    def _check_lost(self, planned: Pieces, begin: Position, earliest: Position) -> None:
-        lost = planned.before(earliest)
+    def _check_lost(self, lost: Pieces, begin: Position) -> None:
         if lost and self._source.on_data_loss == FAIL:
             raise SourceChangedError(f"source {self._name!r}: {self._lost(lost, begin)}")
 
@@ -459,9 +461,7 @@ class OpenKafkaSource(OpenSource):
         if self._source.on_data_loss == FAIL:
             self._topics.check({topic for topic, _ in planned.of})
         there = self._available(planned)
-        lost = planned - there
-        if lost and self._source.on_data_loss == FAIL:
-            raise SourceChangedError(f"source {self._name!r}: {self._lost(lost, self._start(start) or {})}")
+        self._check_lost(planned - there, self._start(start) or {})
         return there
 
     def _available(self, planned: Pieces) -> Pieces:

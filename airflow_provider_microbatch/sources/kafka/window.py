@@ -20,6 +20,7 @@ from airflow_provider_microbatch.sources.intervals import (
 )
 from airflow_provider_microbatch.sources.kafka.pieces import Pieces
 from airflow_provider_microbatch.sources.kafka.taken import Taken
+from airflow_provider_microbatch.sources.pieces import Piece
 
 SPLITS = "offsets"
 """The name of the source's smallest units."""
@@ -70,6 +71,11 @@ class Times:
         """The records that lie before those of that time or later."""
         return Pieces.between(self._earliest, self.at(ms))
 
+    def all_since(self, ms: int) -> dict[Partition, int]:
+        """The partitions that have lost records, and in which none lies before those of that time or later: what is
+        gone may have been of that time, too. Each with its first offset that is still there."""
+        return {one: at for one, at in self.at(ms).items() if 0 < at == self._earliest[one]}
+
     def open_before(self, ms: int) -> list[Partition]:
         """The partitions in which an open transaction holds up records that lie before those of that time or later."""
         behind = [one for one, at in self._latest.items() if at < self._highest[one]]
@@ -116,9 +122,24 @@ class Window:
         if not held:
             return None
         return (
-            f"records of {self.interval} in {', '.join(map(named, held))} are held up by a transaction that is open, and "
-            "cannot be read before it is over"
+            f"records of {self.interval} in {', '.join(map(named, held))} are held up by a transaction that is open, "
+            "and cannot be read before it is over"
         )
+
+    def gone(self, had: Callable[[], Pieces]) -> Pieces:
+        """The records that are gone, that nobody has read and that may have been of the interval. What was gone before
+        anything was read of its partition was promised to nobody; nor is anything of the interval gone while a record
+        is there that lies before it.
+
+        :param had: returns what lanes have taken.
+        """
+        found = list[tuple[Partition, Piece]]()
+        may_be = self.times.all_since(self.interval.start_ms)
+        taken = had().of if may_be else {}
+        for one, earliest in may_be.items():
+            ends = [end for start, end in taken.get(one, ()) if start < earliest]
+            found += [(one, (ends[-1], earliest))] if ends and ends[-1] < earliest else []
+        return Pieces.made(found)
 
     def passed(self, had: Pieces, *, lanes: Iterable[str]) -> Unread | None:
         """The records before the interval that nobody has, from where the oldest lane's interval begins: what came
@@ -166,27 +187,28 @@ def survey(
     :param of_live: the pieces that the live lane has, by its logs.
     :param range_of: returns all records from the start of one of its ranges to the end.
     """
-    interval, wanted = window.inside, window.wanted
+    interval = window.inside
     claimed, by_intervals, own = taken.by_live(), taken.by_intervals(), taken.by_lane(lane)
-    others = (interval - (own or Pieces())) & (claimed | of_live | by_intervals)
+    had = claimed | of_live | by_intervals
+    others = (interval - (own or Pieces())) & had
     holders: set[BatchKey] = set()
     known = Pieces()
     for name in held if others else ():
-        has = others - by_intervals if name == LIVE else others & (taken.by_lane(name) or Pieces())
+        theirs = others - by_intervals if name == LIVE else others & (taken.by_lane(name) or Pieces())
         for one in () if name == lane else held[name]:
-            found = has & range_of(one) if name == LIVE else has
+            found = theirs & range_of(one) if name == LIVE else theirs
             if found:
                 holders.add(one.key)
                 known |= found
     without = others - known
     lanes = taken.lanes() if without else set[str]()
     return IntervalSurvey(
-        unread=bool(wanted - by_intervals - claimed - of_live) or own is not None,
+        unread=bool(window.wanted - had) or bool(window.gone(lambda: had)) or own is not None,
         holders=frozenset(holders),
         splits=SPLITS,
         elsewhere=without.count,
         takers=frozenset(name for name in lanes if without & (taken.by_lane(name) or Pieces())),
         left=(interval & (claimed - by_intervals) - of_live).count,
-        passed=window.passed(claimed | of_live | by_intervals, lanes=taken.lanes()),
+        passed=window.passed(had, lanes=taken.lanes()),
         waits=window.waits,
     )
