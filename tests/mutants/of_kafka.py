@@ -7,6 +7,7 @@ from tests.mutants.mutation import Mutation
 LANES = "tests/sources/test_kafka_intervals.py"
 PIECES = "tests/sources/test_kafka_pieces.py"
 DEFINITION = "tests/sources/test_kafka_definition.py"
+BY_HAND = "tests/sources/test_kafka_by_hand.py"
 MADE_AGAIN = "tests/sources/test_kafka_made_again.py"
 
 MUTATIONS = [
@@ -97,5 +98,29 @@ MUTATIONS = [
         old="        may_be = self.times.all_since(self.interval.start_ms)\n",
         new="        may_be = dict[Partition, int]()\n",
         tests=(LANES,),
+    ),
+    Mutation(
+        name="a position that is named forgets what is not selected today",
+        why="named again it begins where it began at first, and is read twice",
+        file="sources/kafka/by_hand.py",
+        old="in {**position, **here}.items()",
+        new="in here.items()",
+        tests=(BY_HAND,),
+    ),
+    Mutation(
+        name="a position without a topic that is gone lies before one with it",
+        why="the command is refused, and a pattern source with a deleted topic stands still for ever",
+        file="sources/kafka/by_hand.py",
+        old="        if one and two and lone and lone",
+        new="        if one and two and not lone and lone",
+        tests=(BY_HAND,),
+    ),
+    Mutation(
+        name="a sensor does not look whether a topic of the pattern is gone",
+        why="it fires, and each plan fails",
+        file="sources/kafka/open.py",
+        old="        self._check_gone_topics(known)\n        return any(",
+        new="        return any(",
+        tests=(BY_HAND,),
     ),
 ]

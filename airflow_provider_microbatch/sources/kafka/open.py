@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from typing import Any, TypeVar
@@ -25,11 +26,12 @@ from airflow_provider_microbatch.sources.figures import worded
 from airflow_provider_microbatch.sources.intervals import HeldRange, HeldRanges, Interval, IntervalSurvey
 from airflow_provider_microbatch.sources.kafka import EARLIEST, FAIL, READ_COMMITTED, KafkaSource, as_spark
 from airflow_provider_microbatch.sources.kafka.begin import Beginning, beginning, entry_of_beginning
+from airflow_provider_microbatch.sources.kafka.by_hand import ByHand
 from airflow_provider_microbatch.sources.kafka.offsets import parse, render
 from airflow_provider_microbatch.sources.kafka.pieces import Pieces
 from airflow_provider_microbatch.sources.kafka.share import limited
 from airflow_provider_microbatch.sources.kafka.taken import Taken
-from airflow_provider_microbatch.sources.kafka.topics import Topics
+from airflow_provider_microbatch.sources.kafka.topics import Topics, partitions_of
 from airflow_provider_microbatch.sources.kafka.window import SPLITS, Times, Window, survey
 from airflow_provider_microbatch.sources.naming import asked_of
 
@@ -60,6 +62,7 @@ class OpenKafkaSource(OpenSource):
         self._topics = Topics(
             source, name=context.name, cluster=lambda: self._cluster, state=context.state, checkpoint=context.checkpoint
         )
+        self._by_hand = ByHand(self._topics, cluster=lambda: self._cluster)
 
     @property
     def splits(self) -> str:
@@ -89,16 +92,17 @@ class OpenKafkaSource(OpenSource):
     def _has_new(self, position: Offset | None) -> bool:
         known = self._start(position)
         if known is None:
-            partitions = _partitions(self._topics.now().values())
+            partitions = partitions_of(self._topics.now().values())
             # A start other than the earliest is determined by the first plan, so there has to be one.
             begins_elsewhere = self._source.start != EARLIEST and bool(partitions)
             return begins_elsewhere or self._latest(partitions) != self._cluster.earliest(partitions)
         ours = [one for one in known if self._is_meant(one)]
         if self._source.pattern is None and any(at > known[one] for one, at in self._latest(ours).items()):
             return True
-        latest = self._latest(_partitions(self._topics.now().values()))
+        latest = self._latest(partitions_of(self._topics.now().values()))
         self._check_forward(known, latest)
-        return any(at > self._from(known, one) for one, at in latest.items())
+        self._check_gone_topics(known)
+        return any(at > self._topics.from_(known, one) for one, at in latest.items())
 
     def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
         """Return the present ends of the partitions, as far as the limit goes. Puts on record where the first batch
@@ -107,7 +111,7 @@ class OpenKafkaSource(OpenSource):
 
     def _latest_offset(self, start: Offset | None, limit: ReadLimit) -> Offset | None:
         topics = self._topics.now()
-        partitions = _partitions(topics.values())
+        partitions = partitions_of(topics.values())
         latest, earliest = self._latest(partitions), self._cluster.earliest(partitions)
         known = self._start(start)
         if known is None:
@@ -117,9 +121,10 @@ class OpenKafkaSource(OpenSource):
             known = self._parsed(self._beginning.pin(begins))
         self._topics.pin(list(topics.values()), lambda new: self._first_seen(new, known, earliest))
         self._check_forward(known, latest)
-        self._check_gone_topics(known, topics.keys())
-        begin = self._behind_intervals({one: self._from(known, one) for one in partitions})
-        self._check_lost((Pieces.between(begin, latest) - self._taken.by_intervals()).before(earliest), begin)
+        self._check_gone_topics(known)
+        begin = self._behind_intervals({one: self._topics.from_(known, one) for one in partitions})
+        lost = (Pieces.between(begin, latest) - self._taken.by_intervals()).before(earliest)
+        self._check_lost(lost, {**known, **begin})
         most = [one for one in (self._source.max_rows, limit.rows, limit.splits) if one is not None]
         end = {
             **known,
@@ -249,23 +254,12 @@ class OpenKafkaSource(OpenSource):
             position = self._parsed(offset)
         except CorruptEntryError as error:
             raise SourceError(str(error)) from error
-        meant = _partitions(self._topics.now().values())
-        if set(position) != set(meant):
-            raise self._error(
-                f"{offset} is no position of {self._source.location()}, which has an offset for each of "
-                f"{', '.join(map(named, meant))}."
-            )
-        earliest, latest = self._cluster.earliest(meant), self._cluster.highest(meant)
-        for one, at in position.items():
-            if not earliest[one] <= at <= latest[one]:
-                raise self._error(f"{named(one)} has offsets from {earliest[one]} to {latest[one]}, and not {at}.")
+        self._by_hand.check(position, location=self._source.location())
 
     def is_after(self, offset: Offset | None, other: Offset | None) -> bool | None:
-        """Whether the offset is ahead in some partition and behind in none; None if it is also behind in another."""
+        """Whether the offset is ahead in some partition and behind in none; None if that cannot be told."""
         one, two = self._start(offset) or {}, self._start(other) or {}
-        further = [self._from(one, key) - self._from(two, key) for key in {*one, *two}]
-        ahead, behind = any(by > 0 for by in further), any(by < 0 for by in further)
-        return None if ahead and behind else ahead
+        return self._named(lambda: self._by_hand.is_after(one, two))
 
     def lag(self, position: Offset | None) -> Figures:
         """Offsets, summed over all partitions."""
@@ -281,11 +275,11 @@ class OpenKafkaSource(OpenSource):
         return self._named(lambda: self._lag(position))
 
     def _lag(self, position: Offset | None) -> Mapping[str, int]:
-        partitions = _partitions(self._topics.now().values())
+        partitions = partitions_of(self._topics.now().values())
         latest, known = self._latest(partitions), self._start(position)
         if known is None:
             known = beginning(self._source, partitions, lambda: self._cluster, name=self._name)
-        return {named(one): max(0, latest[one] - self._from(known, one)) for one in partitions}
+        return {named(one): max(0, latest[one] - self._topics.from_(known, one)) for one in partitions}
 
     def describe(self, start: Offset | None, end: Offset | None) -> Figures:
         """Number of offsets. There may be fewer rows: control records and aborted ones have offsets too."""
@@ -311,7 +305,7 @@ class OpenKafkaSource(OpenSource):
 
         def take() -> tuple[Offset | None, Offset | None]:
             topics = self._topics.now().values()
-            earliest = self._cluster.earliest(_partitions(topics))
+            earliest = self._cluster.earliest(partitions_of(topics))
             self._topics.pin(list(topics), lambda new: self._first_seen(new, {}, earliest))
             window, gone = self._of_interval(interval), Pieces()
             if self._taken.by_lane(self._lane) is None:
@@ -331,7 +325,7 @@ class OpenKafkaSource(OpenSource):
         return self._taken.lanes()
 
     def _of_interval(self, interval: Interval) -> Window:
-        partitions = _partitions(self._topics.now().values())
+        partitions = partitions_of(self._topics.now().values())
         # Before the latest: what comes in between is not behind an open transaction.
         highest = self._cluster.highest(partitions) if self._source.isolation == READ_COMMITTED else None
         earliest, latest = self._cluster.earliest(partitions), self._latest(partitions)
@@ -371,17 +365,12 @@ class OpenKafkaSource(OpenSource):
         first = self._start(start)
         if first is None:
             first = {}
-        return Pieces.between({one: self._from(first, one) for one in last}, last)
+        return Pieces.between({one: self._topics.from_(first, one) for one in last}, last)
 
     def _start(self, position: Offset | None) -> dict[Partition, int] | None:
         """Return the position; for None the beginning that is on record, or None if there is none yet."""
         text = self._beginning.get() if position is None else position
         return None if text is None else self._parsed(text)
-
-    def _from(self, position: Position, partition: Partition) -> int:
-        """The offset from which the partition is read."""
-        at = position.get(partition)
-        return self._topics.begin(partition) if at is None else at
 
     def _behind_intervals(self, position: Position) -> dict[Partition, int]:
         """Move the position past pieces of intervals' lanes that begin there: a limit counts only records to be
@@ -404,7 +393,7 @@ class OpenKafkaSource(OpenSource):
     ) -> dict[Partition, int]:
         """The beginning of topics that no position has had yet: earlier records were never promised to be read."""
         had = {topic for topic, _ in known}
-        return {one: earliest[one] for one in _partitions(topics) if one[0] not in had}
+        return {one: earliest[one] for one in partitions_of(topics) if one[0] not in had}
 
     def _latest(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         return self._cluster.latest(partitions)
@@ -417,7 +406,7 @@ class OpenKafkaSource(OpenSource):
         highest = self._cluster.highest(back)
         again = {one: 0 for one, at in highest.items() if at < known[one]}
         if again:
-            one, begin, here = min(again), self._inside({**known, **again}), self._inside(known)
+            one, begin, here = min(again), self._by_hand.inside({**known, **again}), self._by_hand.inside(known)
             raise self._error(
                 f"{named(one)} ends at {highest[one]}, and was planned up to {known[one]}: it was made again, or has "
                 "lost records by an unclean election of its leader. What is there now cannot be told from what was "
@@ -425,17 +414,19 @@ class OpenKafkaSource(OpenSource):
                 f"`{self._set_offset(here, skip=True, reread=True)}`."
             )
 
-    def _inside(self, position: Position) -> Offset:
-        """The position that is closest to ``position``, of those that all partitions have today."""
-        partitions = _partitions(self._topics.now().values())
-        earliest, highest = self._cluster.earliest(partitions), self._cluster.highest(partitions)
-        return render({one: min(max(self._from(position, one), earliest[one]), highest[one]) for one in partitions})
-
-    def _check_gone_topics(self, known: Position, topics: Collection[str]) -> None:
+    def _check_gone_topics(self, known: Position) -> None:
         """Refuse to go on if a topic of a pattern is gone: it may have had records that were not read."""
-        gone = sorted({topic for topic, _ in known} - set(topics))
-        if self._source.pattern is not None and gone and self._source.on_data_loss == FAIL:
-            self._topics.check(gone)
+        pattern = self._source.pattern
+        if pattern is None or self._source.on_data_loss != FAIL:
+            return
+        gone = self._topics.gone({topic for topic, _ in known if re.fullmatch(pattern, topic)})
+        if gone:
+            without = self._by_hand.inside(known, without=gone)
+            raise SourceChangedError(
+                f"source {self._name!r}: topic {', '.join(map(repr, gone))} is gone from {self._source.location()}, "
+                "and with it what was not read of it, if anything. on_data_loss='record_gap' goes on without such "
+                f"topics. Where nothing is missing: `{self._set_offset(without, skip=True, reread=True)}`."
+            )
 
     def _check_lost(self, lost: Pieces, begin: Position) -> None:
         if lost and self._source.on_data_loss == FAIL:
@@ -443,7 +434,7 @@ class OpenKafkaSource(OpenSource):
 
     def _lost(self, lost: Pieces, begin: Position) -> str:
         # A lane of an interval has no position: its pieces are what it reads.
-        behind = "" if self._lane != LIVE else self._set_offset(self._inside(begin), skip=True)
+        behind = "" if self._lane != LIVE else self._set_offset(self._by_hand.inside(begin), skip=True)
         way = behind and f"; or set the position behind them: `{behind}`"
         return (
             f"{_words(lost)} of {self._source.location()} are gone before they were read: retention, or somebody, has "
@@ -480,10 +471,6 @@ class OpenKafkaSource(OpenSource):
 
 def _summed(by_split: Mapping[str, int]) -> Figures:
     return Figures(splits=sum(by_split.values()))
-
-
-def _partitions(topics: Collection[Topic]) -> list[Partition]:
-    return sorted((topic.name, number) for topic in topics for number in topic.partitions)
 
 
 def _words(pieces: Pieces) -> str:
