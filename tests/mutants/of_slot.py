@@ -279,4 +279,20 @@ MUTATIONS = [
         new='    if connection.extra.get("sslpasswords"):',
         tests=(SERVERS,),
     ),
+    Mutation(
+        name="a slot that gives prepared transactions apart is read",
+        why="what was prepared is in no batch, and the slot is moved on over it",
+        file="sources/slot/server.py",
+        old="        if is_two_phase:",
+        new="        if is_two_phase is None:",
+        tests=(SERVERS,),
+    ),
+    Mutation(
+        name="a plan passes over messages that its reader refuses",
+        why="the slot is moved on over what nobody has read",
+        file="sources/slot/server.py",
+        old="            elif kind not in OF_NO_ROWS:\n",
+        new="            elif kind in OF_NO_ROWS * 0 + '?':\n",
+        tests=(SERVERS,),
+    ),
 ]
