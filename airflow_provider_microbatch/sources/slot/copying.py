@@ -43,10 +43,17 @@ FROM part LEFT JOIN pg_catalog.pg_class AS c ON c.oid = part.id
 """
 """Tables are as the moment has them, functions as they are now."""
 
-_COLUMNS = (
-    "SELECT attname::text, atttypid::bigint, attgenerated <> '' FROM pg_catalog.pg_attribute "
-    "WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
-)
+_COLUMNS = """
+SELECT attname::text, (
+    WITH RECURSIVE base AS (
+        SELECT atttypid AS id
+        UNION ALL SELECT t.typbasetype FROM base JOIN pg_catalog.pg_type AS t ON t.oid = id AND t.typtype = 'd'
+    )
+    SELECT id::bigint FROM base JOIN pg_catalog.pg_type AS t ON t.oid = id AND t.typtype <> 'd'
+), attgenerated <> '' FROM pg_catalog.pg_attribute
+WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+"""
+"""Types are as a query's result has them: of a domain, the type that it is over in the end."""
 
 
 @dataclass(frozen=True, kw_only=True)
