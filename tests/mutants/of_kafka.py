@@ -7,6 +7,7 @@ from tests.mutants.mutation import Mutation
 LANES = "tests/sources/test_kafka_intervals.py"
 PIECES = "tests/sources/test_kafka_pieces.py"
 DEFINITION = "tests/sources/test_kafka_definition.py"
+PLANNING = "tests/sources/test_kafka_planning.py"
 BY_HAND = "tests/sources/test_kafka_by_hand.py"
 MADE_AGAIN = "tests/sources/test_kafka_made_again.py"
 
@@ -122,5 +123,13 @@ MUTATIONS = [
         old="        self._check_gone_topics(known)\n        return any(",
         new="        return any(",
         tests=(BY_HAND,),
+    ),
+    Mutation(
+        name="a topic that was away for a moment is a gap",
+        why="all that the batch was to read of it is in none, for good",
+        file="sources/kafka/open.py",
+        old="        if there := self._named(lambda: self._available(left_out)):\n",
+        new="        if there := left_out - left_out:\n",
+        tests=(PLANNING,),
     ),
 ]

@@ -13,6 +13,7 @@ import pytest
 from airflow_provider_microbatch import lifetime as lifetimes
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
+from airflow_provider_microbatch.kafka.cluster import Cluster
 from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.sources import ReadLimit
 from tests.sources.kafka_world import World, offsets
@@ -218,6 +219,20 @@ def test_records_that_retention_ate_fail_by_name_or_are_recorded(tmp_path: Path)
     second = world.plan(**gap)
     assert offsets(world.open(**gap).read(*second)) == {(world.topic, 0): [6, 7]}
     assert f"{world.topic}-0 4 to 5" in str(world.open(**gap).left_out(*second))
+
+
+def test_a_topic_that_was_away_for_a_moment_leaves_no_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path)
+    world.send(4)
+    gap: dict[str, Any] = {"on_data_loss": "record_gap"}
+    start, end = world.plan(**gap)
+    with monkeypatch.context() as away:
+        away.setattr(Cluster, "topics", lambda *_: {})
+        read = world.open(**gap).read(start, end)
+    told = {key: read.arguments[key] for key in ("layers", "left_out")}
+    assert told["left_out"] == {world.topic: {"0": [[0, 4]]}}
+    with pytest.raises(SourceChangedError, match=rf"{world.topic}-0 0 to 3\).*are there again"):
+        world.open(**gap).verify(start, end, told)
 
 
 def test_a_read_of_anything_but_the_range_is_not_published(tmp_path: Path) -> None:

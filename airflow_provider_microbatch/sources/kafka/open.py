@@ -218,6 +218,11 @@ class OpenKafkaSource(OpenSource):
             raise SourceChangedError(
                 f"source {self._name!r}: what was read is not what was planned. Run the batch again."
             )
+        # A broker that restarts may not know a topic for a moment.
+        if there := self._named(lambda: self._available(left_out)):
+            raise SourceChangedError(
+                f"source {self._name!r}: {_words(there)} could not be read, and are there again. Run the batch again."
+            )
 
     def commit(self, end: Offset) -> None:
         """Set the consumer group to this position, if there is a group. Only a position of the live lane is used."""
