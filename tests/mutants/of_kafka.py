@@ -132,4 +132,12 @@ MUTATIONS = [
         new="        if there := left_out - left_out:\n",
         tests=(PLANNING,),
     ),
+    Mutation(
+        name="a topic without an id is one that was never made again",
+        why="records of a topic that was made again are passed over, in green, where brokers have no ids",
+        file="kafka/cluster.py",
+        old="                if str(told.topic_id) == _NO_ID:\n",
+        new="                if str(told.topic_id) == name:\n",
+        tests=(PLANNING,),
+    ),
 ]

@@ -327,6 +327,25 @@ def test_brokers_that_are_away_are_an_error_that_says_where(tmp_path: Path) -> N
         world.open(topics=["nowhere-at-all"]).check()
 
 
+def test_brokers_that_give_topics_no_ids_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from confluent_kafka import Uuid
+
+    world = World(tmp_path)
+    world.send()
+    found = Cluster._result
+
+    def without_id(cluster: Cluster, future: Any) -> Any:
+        told = found(cluster, future)
+        if hasattr(told, "topic_id"):
+            told.topic_id = Uuid(0, 0)
+        return told
+
+    monkeypatch.setattr(Cluster, "_result", without_id)
+    for ask in (world.open().check, lambda: world.open().latest_offset(None)):
+        with pytest.raises(SourceError, match=f"'orders': .*gives topic '{world.topic}' no id"):
+            ask()
+
+
 def test_a_login_and_tls_come_from_the_connection(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.send()
