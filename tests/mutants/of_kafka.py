@@ -140,4 +140,12 @@ MUTATIONS = [
         new="                if str(told.topic_id) == name:\n",
         tests=(PLANNING,),
     ),
+    Mutation(
+        name="a topic begins now where it is to begin later",
+        why="records of before the moment are read",
+        file="sources/kafka/open.py",
+        old="        if known is None and self._begins_later():\n",
+        new="        if known is None and not self._lane:\n",
+        tests=(PLANNING,),
+    ),
 ]

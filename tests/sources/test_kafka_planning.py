@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_microbatch import lifetime as lifetimes
+from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
 from airflow_provider_microbatch.kafka.cluster import Cluster
@@ -255,6 +256,19 @@ def test_a_person_gives_whole_positions_that_exist(tmp_path: Path) -> None:
     assert world.open().is_after(world.at(2, 0), world.at(1, 1)) is None
     assert world.open().is_after(world.at(2, 1), world.at(1, 1)) is True
     assert world.open().is_after(world.at(1, 1), world.at(1, 1)) is False
+
+
+def test_before_the_moment_at_which_it_begins_nothing_is_planned(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.send(2)
+    later = now_ms() + 3_600_000
+    assert world.open(start=later).has_new(None) is False
+    assert world.plan(start=later) == (None, None)
+    assert world.open(start=later).initial_offset() is None
+    world.send(at_ms=later)
+    due = world.open(start=later, clock_ms=lambda: later)
+    assert due.has_new(None)
+    assert (due.latest_offset(None), due.initial_offset()) == (world.at(3), world.at(2))
 
 
 def test_lag_is_told_by_partition(tmp_path: Path) -> None:

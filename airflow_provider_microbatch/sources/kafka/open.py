@@ -92,6 +92,8 @@ class OpenKafkaSource(OpenSource):
     def _has_new(self, position: Offset | None) -> bool:
         known = self._start(position)
         if known is None:
+            if self._begins_later():
+                return False
             partitions = partitions_of(self._topics.now().values())
             # A start other than the earliest is determined by the first plan, so there has to be one.
             begins_elsewhere = self._source.start != EARLIEST and bool(partitions)
@@ -110,10 +112,12 @@ class OpenKafkaSource(OpenSource):
         return self._named(lambda: self._latest_offset(start, limit))
 
     def _latest_offset(self, start: Offset | None, limit: ReadLimit) -> Offset | None:
+        known = self._start(start)
+        if known is None and self._begins_later():
+            return None
         topics = self._topics.now()
         partitions = partitions_of(topics.values())
         latest, earliest = self._latest(partitions), self._cluster.earliest(partitions)
-        known = self._start(start)
         if known is None:
             if not partitions or (self._source.start == EARLIEST and latest == earliest):
                 return None
@@ -131,6 +135,10 @@ class OpenKafkaSource(OpenSource):
             **limited(begin, {one: max(begin[one], at) for one, at in latest.items()}, min(most, default=None)),
         }
         return start if start is not None and end == known else render(end)
+
+    def _begins_later(self) -> bool:
+        """Whether the first batch begins at a moment that is yet to come: where that will be nobody knows."""
+        return (self._source.begins_ms or 0) > self._clock_ms()
 
     def initial_offset(self) -> Offset | None:
         """Return the position at which the first batch begins, as it is on record."""
