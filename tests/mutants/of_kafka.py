@@ -148,4 +148,12 @@ MUTATIONS = [
         new="        if known is None and not self._lane:\n",
         tests=(PLANNING,),
     ),
+    Mutation(
+        name="a topic that is gone is in a consumer group's way",
+        why="the group stays where it was behind each batch, and each log has a warning",
+        file="sources/kafka/open.py",
+        old="for one, at in position.items() if one[0] in there})\n",
+        new="for one, at in position.items() if there})\n",
+        tests=(PLANNING,),
+    ),
 ]

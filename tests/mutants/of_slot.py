@@ -303,4 +303,20 @@ MUTATIONS = [
         new="t.oid = id ORDER BY t.typtype <> 'd' LIMIT 1\n",
         tests=(SNAPSHOT,),
     ),
+    Mutation(
+        name="a slot is read for no longer than its role's statements may take",
+        why="a batch that takes longer fails, at each try",
+        file="runtime/slot.py",
+        old="    opened.execute(NO_LIMITS)\n",
+        new="",
+        tests=(SERVERS,),
+    ),
+    Mutation(
+        name="more messages are asked for than PostgreSQL can count",
+        why="where nobody wants small batches, none is planned",
+        file="sources/slot/server.py",
+        old="first if first is None else min(first, _MOST), 0\n",
+        new="first, 0\n",
+        tests=(SERVERS,),
+    ),
 ]

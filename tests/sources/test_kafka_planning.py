@@ -307,6 +307,9 @@ def test_the_consumer_group_stands_where_the_pipeline_does_and_is_never_read(tmp
     for _ in range(2):
         world.open(**group).commit(end)
         assert stands() == [3]
+    gone = json.dumps({**json.loads(world.at(3)), f"{world.topic}-gone": {"0": 7}})
+    world.open(**group).commit(gone)
+    assert stands() == [3], "a topic that is gone is in no group's way"
     world.open().commit(world.at(1))
     assert stands() == [3], "without a group nobody is told"
     assert world.open(**group).latest_offset(None) == end

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.runtime.slot import connect
 from airflow_provider_microbatch.sources import OpenSource
 from airflow_provider_microbatch.sources.intervals import CommittedRange
 from airflow_provider_microbatch.sources.jdbc.cluster import Cluster
@@ -128,3 +129,21 @@ def test_a_plan_passes_over_no_message_that_its_reader_would_refuse(
     monkeypatch.setattr(server, "peek", lambda *given, **how: [*found(*given, **how), (b"P\0\0\0\0",)])
     with pytest.raises(SourceError, match=r"'orders': .*message of the kind 'P'"):
         opened().latest_offset(None)
+
+
+def test_as_many_changes_as_anybody_allows_are_planned(table: SlotTable, opened: Callable[..., OpenSource]) -> None:
+    assert next_end(table, opened(max_changes=2**31)).changes == 1
+
+
+def test_a_role_whose_statements_are_limited_reads_for_as_long_as_it_takes(
+    table: SlotTable, opened: Callable[..., OpenSource]
+) -> None:
+    table.execute(INSERT)
+    arguments = opened().read(None, opened().latest_offset(None)).arguments
+    table.execute("ALTER ROLE CURRENT_USER SET statement_timeout = '50s'")
+    try:
+        with connect(arguments["connection"], "") as session:
+            assert session.execute("SHOW statement_timeout").fetchone() == ("0",)
+            assert session.info.get_parameters()["keepalives_idle"] == "30", "a network forgets who says nothing"
+    finally:
+        table.execute("ALTER ROLE CURRENT_USER RESET statement_timeout")

@@ -236,7 +236,11 @@ class OpenKafkaSource(OpenSource):
         """Set the consumer group to this position, if there is a group. Only a position of the live lane is used."""
         group = self._source.group_id
         if group is not None and self._lane == LIVE:
-            self._named(lambda: self._cluster.commit(group, self._parsed(end)))
+            self._named(lambda: self._commit(group, self._parsed(end)))
+
+    def _commit(self, group: str, position: Position) -> None:
+        there = self._cluster.topics({topic for topic, _ in position})  # a position keeps those that are gone
+        self._cluster.commit(group, {one: at for one, at in position.items() if one[0] in there})
 
     def not_replayable(self, start: Offset | None, end: Offset | None) -> str | None:
         """The reason if records or a topic are gone; None otherwise."""

@@ -20,7 +20,7 @@ from airflow_provider_microbatch.runtime.pgoutput import (
 )
 from airflow_provider_microbatch.runtime.slot import WAIT_SECONDS, lsn_of, lsn_text, peek
 from airflow_provider_microbatch.sources.jdbc.cluster import Cluster, cluster_now
-from airflow_provider_microbatch.sources.jdbc.session import quoted, tls
+from airflow_provider_microbatch.sources.jdbc.session import KEEPALIVES, quoted, tls
 from airflow_provider_microbatch.sources.slot.table import check_table
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class Server:
         :param table: oid of the table whose changes are counted.
         :param first: so many messages are decoded at first, and more if these are not enough; None for all at once.
         """
-        most, passed = first, 0
+        most, passed = first if first is None else min(first, _MOST), 0
         while True:
             messages = 0
             for one in self._decoded(table=table, most=most):
@@ -236,5 +236,6 @@ def libpq(connection: Connection) -> dict[str, Any]:
         "dbname": connection.schema,
         "user": connection.login,
         "client_encoding": "utf8",
+        **KEEPALIVES,
         **tls(connection),
     }
