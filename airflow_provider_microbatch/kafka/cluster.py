@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _PAUSE = 0.05
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # all zeros
 
 Partition = tuple[str, int]
 """Topic and number."""
@@ -75,7 +76,11 @@ class Cluster:
         return sorted(name for name in found if re.fullmatch(pattern, name) and not name.startswith("__"))
 
     def topics(self, names: Collection[str]) -> dict[str, Topic]:
-        """Return those of the topics that exist."""
+        """Return those of the topics that exist.
+
+        :raises MicroBatchError: of the class ``failed``, if the brokers give topics no ids: nobody could tell a topic
+            from one that was made again.
+        """
         if not names:
             return {}
         kafka = library()
@@ -85,6 +90,11 @@ class Cluster:
         for name, future in futures.items():
             with suppress(_UnknownError):
                 told = self._result(future)
+                if str(told.topic_id) == _NO_ID:
+                    raise self._access.failed(
+                        f"Kafka at {self._access.servers} gives topic {name!r} no id: its brokers are older than 3.1, "
+                        "or not Kafka's. Whether the topic was removed and made again could not be told."
+                    )
                 found[name] = Topic(
                     name=name,
                     id=str(told.topic_id),

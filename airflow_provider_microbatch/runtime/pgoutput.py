@@ -13,6 +13,9 @@ from typing import Final
 
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
+OF_NO_ROWS = "ROYM"
+"""Letters of messages that change no row: a form, an origin, a type, somebody's own message."""
+
 
 class Unchanged:
     """In place of a large value that an update has left as it was, and that is not in the log."""
@@ -163,7 +166,7 @@ def _decoded(data: _Bytes) -> Message | None:
     if kind == "T":
         count, _ = data.numbers("!IB")
         return Truncate(relations=tuple(data.numbers(f"!{count}I")))
-    if kind in "OYM":
+    if kind in OF_NO_ROWS:
         return None
     raise ValueError(f"{kind!r} begins none that was asked for")
 

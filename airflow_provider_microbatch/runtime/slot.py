@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 WAIT_SECONDS = 60.0
 """How long a slot is waited for that another session is at."""
 
+NO_LIMITS = (
+    "SELECT set_config(name, '0', false) FROM pg_catalog.pg_settings WHERE name IN "
+    "('idle_in_transaction_session_timeout', 'idle_session_timeout', 'lock_timeout', 'statement_timeout', "
+    "'transaction_timeout')"
+)
+"""For sessions that last as long as a copy, or as a batch is read, however the role is limited."""
+
 _CONNECT_SECONDS = 10
 _AT_ONCE = 2_000  # rows of a batch of Arrow's
 _BYTES_AT_ONCE = 32 * 1024**2
@@ -79,8 +86,9 @@ def connect(connection: Mapping[str, Any], password: str) -> Any:
     opened = psycopg.connect(
         **connection, password=password or None, connect_timeout=_CONNECT_SECONDS, application_name="microbatch"
     )
-    # It waits in a transaction for whoever takes the rows.
-    for name, value in {**SETTINGS, "idle_in_transaction_session_timeout": "0"}.items():
+    # It decodes all log behind the slot, and waits in a transaction for whoever takes the rows.
+    opened.execute(NO_LIMITS)
+    for name, value in SETTINGS.items():
         opened.execute("SELECT set_config(%s, %s, false)", [name, value])
     opened.commit()
     return opened

@@ -83,9 +83,9 @@ MUTATIONS = [
     Mutation(
         name="the command of an error passes over lost records alone",
         why="a position that no partition has is refused, and there is no way on",
-        file="sources/kafka/open.py",
-        old="one: min(max(self._from(position, one), earliest[one]), highest[one])",
-        new="one: self._from(position, one)",
+        file="sources/kafka/by_hand.py",
+        old="one: min(max(self._topics.from_(position, one), earliest[one]), highest[one])",
+        new="one: self._topics.from_(position, one)",
         tests=COMMANDS,
     ),
     Mutation(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +43,20 @@ class World:
             arguments.setdefault("bootstrap_servers", self.broker.address)
         return KafkaSource(**{"timeout": 60, "packages": [], **arguments})
 
-    def open(self, *, lane: str = LIVE, connect: Connect | None = None, **arguments: Any) -> OpenSource:
+    def open(
+        self,
+        *,
+        lane: str = LIVE,
+        connect: Connect | None = None,
+        clock_ms: Callable[[], int] = now_ms,
+        **arguments: Any,
+    ) -> OpenSource:
         """A fresh process's view of the source."""
         context = SourceContext(
             name="orders",
             log=self.log,
             state=self.state,
-            clock_ms=now_ms,
+            clock_ms=clock_ms,
             lane=lane,
             connect=connect or _none,
         )

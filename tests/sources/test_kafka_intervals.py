@@ -5,27 +5,30 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
-from airflow_provider_microbatch.exceptions import CorruptEntryError, IntervalError
-from airflow_provider_microbatch.sources.intervals import HeldRange, Interval
+from airflow_provider_microbatch.exceptions import CorruptEntryError, IntervalError, SourceChangedError
+from airflow_provider_microbatch.execution import intervals
+from airflow_provider_microbatch.sources.intervals import HeldRange, Interval, Unread
 from airflow_provider_microbatch.sources.kafka.pieces import Pieces
 from airflow_provider_microbatch.sources.kafka.taken import Taken
 from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.sources.kafka_world import World, offsets
+from tests.support.waiting import wait_until
 
 A = ("a", 0)
 T0 = 1_790_000_000_000
 
 
-def interval(start: int, end: int, *, late: tuple[tuple[int, int], ...] = ()) -> Interval:
+def interval(start: int, end: int, *, late: tuple[tuple[int, int], ...] = (), whole: bool = False) -> Interval:
     """Between seconds since T0."""
     spans = tuple((T0 + 1000 * begin, T0 + 1000 * over) for begin, over in late)
-    return Interval(start_ms=T0 + 1000 * start, end_ms=T0 + 1000 * end, late=spans)
+    return Interval(start_ms=T0 + 1000 * start, end_ms=T0 + 1000 * end, late=spans, whole=whole)
 
 
 def pieces(*found: tuple[int, int]) -> Pieces:
@@ -208,3 +211,96 @@ def test_a_record_of_the_future_stops_the_intervals_that_it_would_empty(tmp_path
         with pytest.raises(IntervalError, match=f"'orders'.*offset 1 of {world.topic}-0.*2036"):
             ask(interval(2, 3), world.held)
     assert offsets(world.open().read(*world.plan())) == {(world.topic, 0): [0, 1, 2]}
+
+
+@pytest.mark.slow
+def test_an_interval_has_its_batch_once_no_transaction_is_open_over_its_records(tmp_path: Path) -> None:
+    world = World(tmp_path, partitions=2)
+    world.send(2, at_ms=T0)
+    world.send(at_ms=T0, partition=1)
+    producer = world.broker.producer({"transactional.id": world.topic})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce(world.topic, "held", partition=0, timestamp=T0 + 1000)
+    producer.flush(60)
+    lane = "interval-a"
+    told = world.open(lane=lane).survey_interval(interval(0, 5, whole=True), world.held)
+    assert f"{world.topic}-0" in str(told.waits)
+    assert f"{world.topic}-1" not in str(told.waits)
+    with pytest.raises(IntervalError, match=f"'orders'.*{world.topic}-0 .*transaction"):
+        world.open(lane=lane).plan_interval(interval(0, 5, whole=True), world.held)
+    # What lies behind the interval is nothing to wait for; nor is what a live lane reads, nor what is read uncommitted.
+    producer.produce(world.topic, "of the next", partition=0, timestamp=T0 + 6000)
+    producer.flush(60)
+    before = world.open(lane=lane).survey_interval(interval(-9, -5, whole=True), world.held)
+    all_of_it = world.open(lane=lane, isolation="read_uncommitted").survey_interval(interval(0, 5), world.held)
+    assert (before.waits, all_of_it.waits) == (None, None)
+    producer.commit_transaction(60)
+    wait_until(lambda: world.broker.is_settled(world.topic))
+    assert world.open(lane=lane).survey_interval(interval(0, 5, whole=True), world.held).waits is None
+    planned = world.open(lane=lane).plan_interval(interval(0, 5, whole=True), world.held)
+    assert offsets(world.open(lane=lane).read(*planned)) == {(world.topic, 0): [0, 1, 2], (world.topic, 1): [0]}
+
+
+def lane_of(start: int, end: int) -> str:
+    """As a run has it."""
+    return intervals.lane_of(interval(start, end))
+
+
+@pytest.mark.slow
+def test_a_record_that_comes_after_its_intervals_run_is_told_and_is_late_for_the_next(tmp_path: Path) -> None:
+    world = World(tmp_path, partitions=2)
+    world.send(at_ms=T0 - 9000)
+    world.send(at_ms=T0)
+    world.send(at_ms=T0, partition=1)
+    first, second = lane_of(0, 60), lane_of(120, 180)
+    assert world.open(lane=first).survey_interval(interval(0, 60), world.held).passed is None, "of before any run"
+    world.open(lane=first).plan_interval(interval(0, 60), world.held)
+    world.send(2, at_ms=T0 + 59_000)
+    world.send(at_ms=T0 + 121_000)
+    world.send(at_ms=T0 + 61_000, partition=1)
+    next_one = interval(120, 180)
+    passed = world.open(lane=second).survey_interval(next_one, world.held).passed
+    assert passed == Unread(count=3, splits="offsets", first_ms=T0, last_ms=T0 + 119_999), "within the second minute"
+    # The lookback that is told reads them: the interval in between is over, by this span.
+    span = interval(120, 180, late=((0, 120),))
+    survey = world.open(lane=second).survey_interval(span, world.held)
+    assert (survey.unread, survey.passed) == (True, None)
+    planned = world.open(lane=second).plan_interval(span, world.held)
+    read = offsets(world.open(lane=second).read(*planned))
+    assert read == {(world.topic, 0): [2, 3, 4], (world.topic, 1): [1]}
+    assert world.open(lane=lane_of(180, 240)).survey_interval(interval(180, 240), world.held).passed is None
+
+
+@pytest.mark.slow
+def test_what_retention_ate_of_an_interval_is_an_error_or_a_gap_that_its_batch_tells(tmp_path: Path) -> None:
+    world = World(tmp_path, partitions=3)
+    world.send(2, at_ms=T0)
+    world.send(3, at_ms=T0, partition=2)
+    # Of the second partition nothing was ever read: what was gone there before is no loss.
+    world.send(3, at_ms=T0 - 1000, partition=1)
+    world.broker.delete_before(world.topic, 1, 3)
+    world.open(lane="interval-a").plan_interval(interval(0, 5), world.held)
+    for at in (6, 7, 8):
+        world.send(at_ms=T0 + 1000 * at)
+        world.send(at_ms=T0 + 1000 * at, partition=1)
+        world.send(at_ms=T0 + 1000 * at, partition=2)
+    world.broker.delete_before(world.topic, 0, 3)
+    world.broker.delete_before(world.topic, 2, 2)
+    gap: dict[str, Any] = {"on_data_loss": "record_gap", "lane": "interval-b"}
+    assert world.open(lane="interval-b").survey_interval(interval(5, 10), world.held).unread
+    with pytest.raises(SourceChangedError, match=rf"1 offsets \({world.topic}-0 2 to 2\).*record_gap"):
+        world.open(lane="interval-b").plan_interval(interval(5, 10), world.held)
+    # The first record that is left lies before this one, so nothing of it is gone.
+    start, end = world.open(lane="interval-c").plan_interval(interval(8, 9), world.held)
+    assert offsets(world.open(lane="interval-c").read(start, end))[world.topic, 0] == [4]
+    start, end = world.open(**gap).plan_interval(interval(5, 10), world.held)
+    assert offsets(world.open(**gap).read(start, end)) == {
+        (world.topic, 0): [3],
+        (world.topic, 1): [3, 4],
+        (world.topic, 2): [3, 4],
+    }
+    assert f"1 offsets ({world.topic}-0 2 to 2)" in str(world.open(**gap).left_out(start, end))
+    assert world.open(lane="interval-b").plan_interval(interval(5, 10), world.held) == (start, end)
+    nothing = world.open(lane="interval-d").survey_interval(interval(6, 7), world.held)
+    assert not nothing.unread, "one batch has told of it"

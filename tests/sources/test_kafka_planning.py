@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from airflow_provider_microbatch import lifetime as lifetimes
+from airflow_provider_microbatch.clock import now_ms
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceChangedError, SourceError
+from airflow_provider_microbatch.kafka.cluster import Cluster
 from airflow_provider_microbatch.lifetime import lifetime
 from airflow_provider_microbatch.sources import ReadLimit
 from tests.sources.kafka_world import World, offsets
@@ -220,6 +222,20 @@ def test_records_that_retention_ate_fail_by_name_or_are_recorded(tmp_path: Path)
     assert f"{world.topic}-0 4 to 5" in str(world.open(**gap).left_out(*second))
 
 
+def test_a_topic_that_was_away_for_a_moment_leaves_no_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path)
+    world.send(4)
+    gap: dict[str, Any] = {"on_data_loss": "record_gap"}
+    start, end = world.plan(**gap)
+    with monkeypatch.context() as away:
+        away.setattr(Cluster, "topics", lambda *_: {})
+        read = world.open(**gap).read(start, end)
+    told = {key: read.arguments[key] for key in ("layers", "left_out")}
+    assert told["left_out"] == {world.topic: {"0": [[0, 4]]}}
+    with pytest.raises(SourceChangedError, match=rf"{world.topic}-0 0 to 3\).*are there again"):
+        world.open(**gap).verify(start, end, told)
+
+
 def test_a_read_of_anything_but_the_range_is_not_published(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.send(4)
@@ -240,6 +256,19 @@ def test_a_person_gives_whole_positions_that_exist(tmp_path: Path) -> None:
     assert world.open().is_after(world.at(2, 0), world.at(1, 1)) is None
     assert world.open().is_after(world.at(2, 1), world.at(1, 1)) is True
     assert world.open().is_after(world.at(1, 1), world.at(1, 1)) is False
+
+
+def test_before_the_moment_at_which_it_begins_nothing_is_planned(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.send(2)
+    later = now_ms() + 3_600_000
+    assert world.open(start=later).has_new(None) is False
+    assert world.plan(start=later) == (None, None)
+    assert world.open(start=later).initial_offset() is None
+    world.send(at_ms=later)
+    due = world.open(start=later, clock_ms=lambda: later)
+    assert due.has_new(None)
+    assert (due.latest_offset(None), due.initial_offset()) == (world.at(3), world.at(2))
 
 
 def test_lag_is_told_by_partition(tmp_path: Path) -> None:
@@ -278,6 +307,9 @@ def test_the_consumer_group_stands_where_the_pipeline_does_and_is_never_read(tmp
     for _ in range(2):
         world.open(**group).commit(end)
         assert stands() == [3]
+    gone = json.dumps({**json.loads(world.at(3)), f"{world.topic}-gone": {"0": 7}})
+    world.open(**group).commit(gone)
+    assert stands() == [3], "a topic that is gone is in no group's way"
     world.open().commit(world.at(1))
     assert stands() == [3], "without a group nobody is told"
     assert world.open(**group).latest_offset(None) == end
@@ -310,6 +342,25 @@ def test_brokers_that_are_away_are_an_error_that_says_where(tmp_path: Path) -> N
         away.has_new(None)
     with pytest.raises(SourceError, match="nowhere-at-all"):
         world.open(topics=["nowhere-at-all"]).check()
+
+
+def test_brokers_that_give_topics_no_ids_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from confluent_kafka import Uuid
+
+    world = World(tmp_path)
+    world.send()
+    found = Cluster._result
+
+    def without_id(cluster: Cluster, future: Any) -> Any:
+        told = found(cluster, future)
+        if hasattr(told, "topic_id"):
+            told.topic_id = Uuid(0, 0)
+        return told
+
+    monkeypatch.setattr(Cluster, "_result", without_id)
+    for ask in (world.open().check, lambda: world.open().latest_offset(None)):
+        with pytest.raises(SourceError, match=f"'orders': .*gives topic '{world.topic}' no id"):
+            ask()
 
 
 def test_a_login_and_tls_come_from_the_connection(tmp_path: Path) -> None:

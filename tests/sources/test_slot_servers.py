@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.runtime.slot import connect
 from airflow_provider_microbatch.sources import OpenSource
 from airflow_provider_microbatch.sources.intervals import CommittedRange
 from airflow_provider_microbatch.sources.jdbc.cluster import Cluster
+from airflow_provider_microbatch.sources.slot import server
 from airflow_provider_microbatch.sources.slot.letting_go import LettingGo
 from airflow_provider_microbatch.sources.slot.offset import Place
 from airflow_provider_microbatch.stores.posix import PosixStore
@@ -106,3 +108,42 @@ def test_a_key_that_spark_could_not_open_is_refused_before_a_plan(
     with pytest.raises(SourceError, match=r"sslpassword.*key without a password") as error:
         opened({"connect": lambda _: locked}).check()
     assert "secret" not in str(error.value)
+
+
+def test_a_slot_that_gives_prepared_transactions_apart_is_refused(
+    table: SlotTable, opened: Callable[..., OpenSource]
+) -> None:
+    table.drop_slot()
+    table.one("SELECT pg_create_logical_replication_slot(%s, 'pgoutput', false, true)::text", table.slot)
+    table.execute(INSERT)
+    for ask in (opened().check, lambda: opened().has_new(None), lambda: opened().latest_offset(None)):
+        with pytest.raises(SourceError, match=r"made with two_phase.*make it anew without"):
+            ask()
+
+
+def test_a_plan_passes_over_no_message_that_its_reader_would_refuse(
+    table: SlotTable, opened: Callable[..., OpenSource], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.execute(INSERT)
+    found = server.peek
+    monkeypatch.setattr(server, "peek", lambda *given, **how: [*found(*given, **how), (b"P\0\0\0\0",)])
+    with pytest.raises(SourceError, match=r"'orders': .*message of the kind 'P'"):
+        opened().latest_offset(None)
+
+
+def test_as_many_changes_as_anybody_allows_are_planned(table: SlotTable, opened: Callable[..., OpenSource]) -> None:
+    assert next_end(table, opened(max_changes=2**31)).changes == 1
+
+
+def test_a_role_whose_statements_are_limited_reads_for_as_long_as_it_takes(
+    table: SlotTable, opened: Callable[..., OpenSource]
+) -> None:
+    table.execute(INSERT)
+    arguments = opened().read(None, opened().latest_offset(None)).arguments
+    table.execute("ALTER ROLE CURRENT_USER SET statement_timeout = '50s'")
+    try:
+        with connect(arguments["connection"], "") as session:
+            assert session.execute("SHOW statement_timeout").fetchone() == ("0",)
+            assert session.info.get_parameters()["keepalives_idle"] == "30", "a network forgets who says nothing"
+    finally:
+        table.execute("ALTER ROLE CURRENT_USER RESET statement_timeout")

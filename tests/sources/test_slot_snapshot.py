@@ -262,6 +262,18 @@ def test_rows_of_a_table_that_was_altered_since_the_moment_are_not_copied(
     assert slots(table) == 0
 
 
+def test_columns_of_a_domain_are_copied(table: SlotTable, opened: Callable[..., OpenSource]) -> None:
+    table.execute(
+        "CREATE DOMAIN text_or_not AS text",
+        "CREATE DOMAIN mail AS text_or_not CHECK (value LIKE '%@%')",
+        "ALTER TABLE orders ADD m mail, ADD more mail[]",
+        "INSERT INTO orders VALUES (1, 'note', 'a@b', '{c@d}')",
+    )
+    source = opened(schema="id long, note string, m string, more string")
+    (row,) = source.rows(None, source.latest_offset(None))
+    assert (row["m"], row["more"]) == ("a@b", "{c@d}")
+
+
 def test_a_table_that_stays_locked_is_waited_for_no_longer_than_some_time(
     table: SlotTable, opened: Callable[..., OpenSource], monkeypatch: pytest.MonkeyPatch
 ) -> None:

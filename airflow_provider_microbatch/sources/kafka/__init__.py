@@ -59,8 +59,9 @@ class KafkaSource(Source):
         read.
     :param start: where the first batch begins: ``earliest``; ``latest``, as of the first plan; a moment, as ISO 8601
         text with its offset from UTC or as milliseconds since the epoch, to begin at the first record of that time or
-        later; or offsets, by topic and partition, of all partitions: ``{"orders": {"0": 23, "1": -2}}``, where -2 is
-        the earliest and -1 the latest. Topics and partitions created later begin at their first record.
+        later, and no sooner than then; or offsets, by topic and partition, of all partitions:
+        ``{"orders": {"0": 23, "1": -2}}``, where -2 is the earliest and -1 the latest. Topics and partitions created
+        later begin at their first record.
     :param max_rows: the largest number of offsets in a batch, shared by the partitions in proportion to how far each is
         behind. Control records and records of aborted transactions have offsets, and are not rows.
     :param on_data_loss: reaction to records that are gone before they were read, for example by retention: ``fail``,

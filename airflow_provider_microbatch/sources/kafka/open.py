@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from typing import Any, TypeVar
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.checkpoint.key import LIVE
-from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceChangedError, SourceError
+from airflow_provider_microbatch.exceptions import CorruptEntryError, IntervalError, SourceChangedError, SourceError
 from airflow_provider_microbatch.kafka.access import Access
 from airflow_provider_microbatch.kafka.cluster import Cluster, Partition, Position, Topic, named
 from airflow_provider_microbatch.runtime.job import Read
@@ -25,12 +26,13 @@ from airflow_provider_microbatch.sources.figures import worded
 from airflow_provider_microbatch.sources.intervals import HeldRange, HeldRanges, Interval, IntervalSurvey
 from airflow_provider_microbatch.sources.kafka import EARLIEST, FAIL, READ_COMMITTED, KafkaSource, as_spark
 from airflow_provider_microbatch.sources.kafka.begin import Beginning, beginning, entry_of_beginning
+from airflow_provider_microbatch.sources.kafka.by_hand import ByHand
 from airflow_provider_microbatch.sources.kafka.offsets import parse, render
 from airflow_provider_microbatch.sources.kafka.pieces import Pieces
 from airflow_provider_microbatch.sources.kafka.share import limited
 from airflow_provider_microbatch.sources.kafka.taken import Taken
-from airflow_provider_microbatch.sources.kafka.topics import Topics
-from airflow_provider_microbatch.sources.kafka.window import SPLITS, of_spans, survey
+from airflow_provider_microbatch.sources.kafka.topics import Topics, partitions_of
+from airflow_provider_microbatch.sources.kafka.window import SPLITS, Times, Window, survey
 from airflow_provider_microbatch.sources.naming import asked_of
 
 T = TypeVar("T")
@@ -60,6 +62,7 @@ class OpenKafkaSource(OpenSource):
         self._topics = Topics(
             source, name=context.name, cluster=lambda: self._cluster, state=context.state, checkpoint=context.checkpoint
         )
+        self._by_hand = ByHand(self._topics, cluster=lambda: self._cluster)
 
     @property
     def splits(self) -> str:
@@ -89,16 +92,19 @@ class OpenKafkaSource(OpenSource):
     def _has_new(self, position: Offset | None) -> bool:
         known = self._start(position)
         if known is None:
-            partitions = _partitions(self._topics.now().values())
+            if self._begins_later():
+                return False
+            partitions = partitions_of(self._topics.now().values())
             # A start other than the earliest is determined by the first plan, so there has to be one.
             begins_elsewhere = self._source.start != EARLIEST and bool(partitions)
             return begins_elsewhere or self._latest(partitions) != self._cluster.earliest(partitions)
         ours = [one for one in known if self._is_meant(one)]
         if self._source.pattern is None and any(at > known[one] for one, at in self._latest(ours).items()):
             return True
-        latest = self._latest(_partitions(self._topics.now().values()))
+        latest = self._latest(partitions_of(self._topics.now().values()))
         self._check_forward(known, latest)
-        return any(at > self._from(known, one) for one, at in latest.items())
+        self._check_gone_topics(known)
+        return any(at > self._topics.from_(known, one) for one, at in latest.items())
 
     def latest_offset(self, start: Offset | None, limit: ReadLimit = UNLIMITED) -> Offset | None:
         """Return the present ends of the partitions, as far as the limit goes. Puts on record where the first batch
@@ -106,10 +112,12 @@ class OpenKafkaSource(OpenSource):
         return self._named(lambda: self._latest_offset(start, limit))
 
     def _latest_offset(self, start: Offset | None, limit: ReadLimit) -> Offset | None:
-        topics = self._topics.now()
-        partitions = _partitions(topics.values())
-        latest, earliest = self._latest(partitions), self._cluster.earliest(partitions)
         known = self._start(start)
+        if known is None and self._begins_later():
+            return None
+        topics = self._topics.now()
+        partitions = partitions_of(topics.values())
+        latest, earliest = self._latest(partitions), self._cluster.earliest(partitions)
         if known is None:
             if not partitions or (self._source.start == EARLIEST and latest == earliest):
                 return None
@@ -117,15 +125,20 @@ class OpenKafkaSource(OpenSource):
             known = self._parsed(self._beginning.pin(begins))
         self._topics.pin(list(topics.values()), lambda new: self._first_seen(new, known, earliest))
         self._check_forward(known, latest)
-        self._check_gone_topics(known, topics.keys())
-        begin = self._behind_intervals({one: self._from(known, one) for one in partitions})
-        self._check_lost(Pieces.between(begin, latest) - self._taken.by_intervals(), begin, earliest)
+        self._check_gone_topics(known)
+        begin = self._behind_intervals({one: self._topics.from_(known, one) for one in partitions})
+        lost = (Pieces.between(begin, latest) - self._taken.by_intervals()).before(earliest)
+        self._check_lost(lost, {**known, **begin})
         most = [one for one in (self._source.max_rows, limit.rows, limit.splits) if one is not None]
         end = {
             **known,
             **limited(begin, {one: max(begin[one], at) for one, at in latest.items()}, min(most, default=None)),
         }
         return start if start is not None and end == known else render(end)
+
+    def _begins_later(self) -> bool:
+        """Whether the first batch begins at a moment that is yet to come: where that will be nobody knows."""
+        return (self._source.begins_ms or 0) > self._clock_ms()
 
     def initial_offset(self) -> Offset | None:
         """Return the position at which the first batch begins, as it is on record."""
@@ -213,12 +226,21 @@ class OpenKafkaSource(OpenSource):
             raise SourceChangedError(
                 f"source {self._name!r}: what was read is not what was planned. Run the batch again."
             )
+        # A broker that restarts may not know a topic for a moment.
+        if there := self._named(lambda: self._available(left_out)):
+            raise SourceChangedError(
+                f"source {self._name!r}: {_words(there)} could not be read, and are there again. Run the batch again."
+            )
 
     def commit(self, end: Offset) -> None:
         """Set the consumer group to this position, if there is a group. Only a position of the live lane is used."""
         group = self._source.group_id
         if group is not None and self._lane == LIVE:
-            self._named(lambda: self._cluster.commit(group, self._parsed(end)))
+            self._named(lambda: self._commit(group, self._parsed(end)))
+
+    def _commit(self, group: str, position: Position) -> None:
+        there = self._cluster.topics({topic for topic, _ in position})  # a position keeps those that are gone
+        self._cluster.commit(group, {one: at for one, at in position.items() if one[0] in there})
 
     def not_replayable(self, start: Offset | None, end: Offset | None) -> str | None:
         """The reason if records or a topic are gone; None otherwise."""
@@ -249,23 +271,12 @@ class OpenKafkaSource(OpenSource):
             position = self._parsed(offset)
         except CorruptEntryError as error:
             raise SourceError(str(error)) from error
-        meant = _partitions(self._topics.now().values())
-        if set(position) != set(meant):
-            raise self._error(
-                f"{offset} is no position of {self._source.location()}, which has an offset for each of "
-                f"{', '.join(map(named, meant))}."
-            )
-        earliest, latest = self._cluster.earliest(meant), self._cluster.highest(meant)
-        for one, at in position.items():
-            if not earliest[one] <= at <= latest[one]:
-                raise self._error(f"{named(one)} has offsets from {earliest[one]} to {latest[one]}, and not {at}.")
+        self._by_hand.check(position, location=self._source.location())
 
     def is_after(self, offset: Offset | None, other: Offset | None) -> bool | None:
-        """Whether the offset is ahead in some partition and behind in none; None if it is also behind in another."""
+        """Whether the offset is ahead in some partition and behind in none; None if that cannot be told."""
         one, two = self._start(offset) or {}, self._start(other) or {}
-        further = [self._from(one, key) - self._from(two, key) for key in {*one, *two}]
-        ahead, behind = any(by > 0 for by in further), any(by < 0 for by in further)
-        return None if ahead and behind else ahead
+        return self._named(lambda: self._by_hand.is_after(one, two))
 
     def lag(self, position: Offset | None) -> Figures:
         """Offsets, summed over all partitions."""
@@ -281,11 +292,11 @@ class OpenKafkaSource(OpenSource):
         return self._named(lambda: self._lag(position))
 
     def _lag(self, position: Offset | None) -> Mapping[str, int]:
-        partitions = _partitions(self._topics.now().values())
+        partitions = partitions_of(self._topics.now().values())
         latest, known = self._latest(partitions), self._start(position)
         if known is None:
             known = beginning(self._source, partitions, lambda: self._cluster, name=self._name)
-        return {named(one): max(0, latest[one] - self._from(known, one)) for one in partitions}
+        return {named(one): max(0, latest[one] - self._topics.from_(known, one)) for one in partitions}
 
     def describe(self, start: Offset | None, end: Offset | None) -> Figures:
         """Number of offsets. There may be fewer rows: control records and aborted ones have offsets too."""
@@ -295,10 +306,8 @@ class OpenKafkaSource(OpenSource):
         """Survey by the records' timestamps."""
 
         def look() -> IntervalSurvey:
-            inside, wanted = self._of_interval(interval)
             return survey(
-                inside,
-                wanted,
+                self._of_interval(interval),
                 lane=self._lane,
                 taken=self._taken,
                 held=held,
@@ -313,10 +322,16 @@ class OpenKafkaSource(OpenSource):
 
         def take() -> tuple[Offset | None, Offset | None]:
             topics = self._topics.now().values()
-            earliest = self._cluster.earliest(_partitions(topics))
+            earliest = self._cluster.earliest(partitions_of(topics))
             self._topics.pin(list(topics), lambda new: self._first_seen(new, {}, earliest))
-            _, wanted = self._of_interval(interval)
-            pieces = self._taken.take(self._lane, wanted, live=lambda: self._of_live(held))
+            window, gone = self._of_interval(interval), Pieces()
+            if self._taken.by_lane(self._lane) is None:
+                if interval.whole and (waits := window.waits) is not None:
+                    raise IntervalError(f"{waits}: they would be in no batch. Try again.")
+                gone = window.gone(lambda: self._taken.by_all() | self._of_live(held))
+                self._check_lost(gone, {})
+            # The lane has what is gone, too: its batch tells of that, and no other one.
+            pieces = self._taken.take(self._lane, window.wanted | gone, live=lambda: self._of_live(held))
             start = render({one: found[0][0] for one, found in pieces.of.items()})
             return start, render({one: found[-1][1] for one, found in pieces.of.items()}) if pieces else start
 
@@ -326,15 +341,13 @@ class OpenKafkaSource(OpenSource):
         """The lanes with pieces."""
         return self._taken.lanes()
 
-    def _of_interval(self, interval: Interval) -> tuple[Pieces, Pieces]:
-        partitions = _partitions(self._topics.now().values())
-        earliest, latest, now_ms = self._cluster.earliest(partitions), self._latest(partitions), self._clock_ms()
-
-        def of(spans: Iterable[tuple[int, int]]) -> Pieces:
-            return of_spans(lambda: self._cluster, spans, earliest=earliest, latest=latest, now_ms=now_ms)
-
-        inside = of([(interval.start_ms, interval.end_ms)])
-        return inside, inside | of(interval.late)
+    def _of_interval(self, interval: Interval) -> Window:
+        partitions = partitions_of(self._topics.now().values())
+        # Before the latest: what comes in between is not behind an open transaction.
+        highest = self._cluster.highest(partitions) if self._source.isolation == READ_COMMITTED else None
+        earliest, latest = self._cluster.earliest(partitions), self._latest(partitions)
+        seen = {"earliest": earliest, "latest": latest, "highest": latest if highest is None else highest}
+        return Window.of(interval, Times(lambda: self._cluster, now_ms=self._clock_ms(), **seen))
 
     def _of_live(self, held: HeldRanges) -> Pieces:
         """The pieces that the live lane has by its log, and from its beginning those that are older than the log."""
@@ -369,17 +382,12 @@ class OpenKafkaSource(OpenSource):
         first = self._start(start)
         if first is None:
             first = {}
-        return Pieces.between({one: self._from(first, one) for one in last}, last)
+        return Pieces.between({one: self._topics.from_(first, one) for one in last}, last)
 
     def _start(self, position: Offset | None) -> dict[Partition, int] | None:
         """Return the position; for None the beginning that is on record, or None if there is none yet."""
         text = self._beginning.get() if position is None else position
         return None if text is None else self._parsed(text)
-
-    def _from(self, position: Position, partition: Partition) -> int:
-        """The offset from which the partition is read."""
-        at = position.get(partition)
-        return self._topics.begin(partition) if at is None else at
 
     def _behind_intervals(self, position: Position) -> dict[Partition, int]:
         """Move the position past pieces of intervals' lanes that begin there: a limit counts only records to be
@@ -402,7 +410,7 @@ class OpenKafkaSource(OpenSource):
     ) -> dict[Partition, int]:
         """The beginning of topics that no position has had yet: earlier records were never promised to be read."""
         had = {topic for topic, _ in known}
-        return {one: earliest[one] for one in _partitions(topics) if one[0] not in had}
+        return {one: earliest[one] for one in partitions_of(topics) if one[0] not in had}
 
     def _latest(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         return self._cluster.latest(partitions)
@@ -415,7 +423,7 @@ class OpenKafkaSource(OpenSource):
         highest = self._cluster.highest(back)
         again = {one: 0 for one, at in highest.items() if at < known[one]}
         if again:
-            one, begin, here = min(again), self._inside({**known, **again}), self._inside(known)
+            one, begin, here = min(again), self._by_hand.inside({**known, **again}), self._by_hand.inside(known)
             raise self._error(
                 f"{named(one)} ends at {highest[one]}, and was planned up to {known[one]}: it was made again, or has "
                 "lost records by an unclean election of its leader. What is there now cannot be told from what was "
@@ -423,26 +431,27 @@ class OpenKafkaSource(OpenSource):
                 f"`{self._set_offset(here, skip=True, reread=True)}`."
             )
 
-    def _inside(self, position: Position) -> Offset:
-        """The position that is closest to ``position``, of those that all partitions have today."""
-        partitions = _partitions(self._topics.now().values())
-        earliest, highest = self._cluster.earliest(partitions), self._cluster.highest(partitions)
-        return render({one: min(max(self._from(position, one), earliest[one]), highest[one]) for one in partitions})
-
-    def _check_gone_topics(self, known: Position, topics: Collection[str]) -> None:
+    def _check_gone_topics(self, known: Position) -> None:
         """Refuse to go on if a topic of a pattern is gone: it may have had records that were not read."""
-        gone = sorted({topic for topic, _ in known} - set(topics))
-        if self._source.pattern is not None and gone and self._source.on_data_loss == FAIL:
-            self._topics.check(gone)
+        pattern = self._source.pattern
+        if pattern is None or self._source.on_data_loss != FAIL:
+            return
+        gone = self._topics.gone({topic for topic, _ in known if re.fullmatch(pattern, topic)})
+        if gone:
+            without = self._by_hand.inside(known, without=gone)
+            raise SourceChangedError(
+                f"source {self._name!r}: topic {', '.join(map(repr, gone))} is gone from {self._source.location()}, "
+                "and with it what was not read of it, if anything. on_data_loss='record_gap' goes on without such "
+                f"topics. Where nothing is missing: `{self._set_offset(without, skip=True, reread=True)}`."
+            )
 
-    def _check_lost(self, planned: Pieces, begin: Position, earliest: Position) -> None:
-        lost = planned.before(earliest)
+    def _check_lost(self, lost: Pieces, begin: Position) -> None:
         if lost and self._source.on_data_loss == FAIL:
             raise SourceChangedError(f"source {self._name!r}: {self._lost(lost, begin)}")
 
     def _lost(self, lost: Pieces, begin: Position) -> str:
         # A lane of an interval has no position: its pieces are what it reads.
-        behind = "" if self._lane != LIVE else self._set_offset(self._inside(begin), skip=True)
+        behind = "" if self._lane != LIVE else self._set_offset(self._by_hand.inside(begin), skip=True)
         way = behind and f"; or set the position behind them: `{behind}`"
         return (
             f"{_words(lost)} of {self._source.location()} are gone before they were read: retention, or somebody, has "
@@ -460,9 +469,7 @@ class OpenKafkaSource(OpenSource):
         if self._source.on_data_loss == FAIL:
             self._topics.check({topic for topic, _ in planned.of})
         there = self._available(planned)
-        lost = planned - there
-        if lost and self._source.on_data_loss == FAIL:
-            raise SourceChangedError(f"source {self._name!r}: {self._lost(lost, self._start(start) or {})}")
+        self._check_lost(planned - there, self._start(start) or {})
         return there
 
     def _available(self, planned: Pieces) -> Pieces:
@@ -481,10 +488,6 @@ class OpenKafkaSource(OpenSource):
 
 def _summed(by_split: Mapping[str, int]) -> Figures:
     return Figures(splits=sum(by_split.values()))
-
-
-def _partitions(topics: Collection[Topic]) -> list[Partition]:
-    return sorted((topic.name, number) for topic in topics for number in topic.partitions)
 
 
 def _words(pieces: Pieces) -> str:

@@ -61,6 +61,11 @@ class Taken:
         found = self._find()
         return Pieces() if found is None else found.live
 
+    def by_all(self) -> Pieces:
+        """The pieces of all lanes of intervals, and those that the live lane has claimed. Writes nothing."""
+        found = self._find()
+        return Pieces() if found is None else found.intervals | found.live
+
     def by_lane(self, lane: str) -> Pieces | None:
         """The pieces of the lane of an interval; None if the interval has not been planned."""
         found = self._find()

@@ -18,6 +18,11 @@ from airflow_provider_microbatch.stores import Store
 _ENTRY = "topics"
 
 
+def partitions_of(topics: Iterable[Topic]) -> list[Partition]:
+    """All partitions of the topics, in order."""
+    return sorted((topic.name, number) for topic in topics for number in topic.partitions)
+
+
 class Topics:
     """:param source: the definition, which names the topics.
     :param name: name of the source, for messages.
@@ -63,6 +68,10 @@ class Topics:
             )
         self._check(found.values())
 
+    def gone(self, names: Collection[str]) -> list[str]:
+        """Those of the topics that do not exist."""
+        return sorted(set(names) - self._cluster().topics(names).keys())
+
     def is_as_it_was(self, topic: Topic) -> bool:
         """Whether the topic is the one that was planned, and not another one of its name."""
         recorded = self._recorded().get(topic.name)
@@ -88,9 +97,15 @@ class Topics:
                 self._state.compare_and_put(_ENTRY, data, version=version)
         self._check(topics)
 
-    def begin(self, partition: Partition) -> int:
-        """The beginning of a partition that a position does not have: for a partition that existed when its topic was
-        first seen, the offset at that time; for a later partition, its first record ever."""
+    def was_planned(self, topic: str) -> bool:
+        """Whether a topic of this name is on record."""
+        return topic in self._recorded()
+
+    def from_(self, position: Position, partition: Partition) -> int:
+        """The offset from which a partition is read. One that the position does not have begins where it was when its
+        topic was first seen; if it came later, at its first record ever."""
+        if (at := position.get(partition)) is not None:
+            return at
         recorded = self._recorded().get(partition[0])
         return 0 if recorded is None else int(recorded["begin"].get(str(partition[1]), 0))
 

@@ -14,7 +14,7 @@ from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.runtime.slot import connect
 from airflow_provider_microbatch.settings import make_private_folder, open_private_file
-from airflow_provider_microbatch.sources.jdbc.session import KEEPALIVES, quoted, quoted_column
+from airflow_provider_microbatch.sources.jdbc.session import quoted, quoted_column
 from airflow_provider_microbatch.sources.slot.server import Server, libpq
 from airflow_provider_microbatch.sources.slot.table import check_table
 
@@ -24,13 +24,6 @@ if TYPE_CHECKING:
 ROWS_OF_A_FILE = 250_000
 LOCK_SECONDS = 60.0
 """How long whoever alters the table is waited for."""
-
-NO_LIMITS = (
-    "SELECT set_config(name, '0', false) FROM pg_catalog.pg_settings WHERE name IN "
-    "('idle_in_transaction_session_timeout', 'idle_session_timeout', 'lock_timeout', 'statement_timeout', "
-    "'transaction_timeout')"
-)
-"""Of sessions that last as long as a copy, however the role is limited."""
 
 _AS_IT_WAS = """
 WITH RECURSIVE part AS (
@@ -43,10 +36,17 @@ FROM part LEFT JOIN pg_catalog.pg_class AS c ON c.oid = part.id
 """
 """Tables are as the moment has them, functions as they are now."""
 
-_COLUMNS = (
-    "SELECT attname::text, atttypid::bigint, attgenerated <> '' FROM pg_catalog.pg_attribute "
-    "WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
-)
+_COLUMNS = """
+SELECT attname::text, (
+    WITH RECURSIVE base AS (
+        SELECT atttypid AS id
+        UNION ALL SELECT t.typbasetype FROM base JOIN pg_catalog.pg_type AS t ON t.oid = id AND t.typtype = 'd'
+    )
+    SELECT id::bigint FROM base JOIN pg_catalog.pg_type AS t ON t.oid = id AND t.typtype <> 'd'
+), attgenerated <> '' FROM pg_catalog.pg_attribute
+WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+"""
+"""Types are as a query's result has them: of a domain, the type that it is over in the end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +69,7 @@ def copied(source: SlotSource, connection: Connection, *, moment: str, folder: P
     import psycopg
 
     table = quoted(source.table)
-    with connect({**libpq(connection), **KEEPALIVES}, connection.password or "") as session:
-        session.execute(NO_LIMITS)
-        session.commit()
+    with connect(libpq(connection), connection.password or "") as session:
         session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         session.execute(f"SET TRANSACTION SNAPSHOT '{moment}'")
         # Rows that a policy hides would be in neither copy nor slot: PostgreSQL refuses to hide any.

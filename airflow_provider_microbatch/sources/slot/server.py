@@ -9,10 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import SourceError
-from airflow_provider_microbatch.runtime.pgoutput import Begin, Commit, Truncate, decode, kind_of, relation_of
+from airflow_provider_microbatch.runtime.pgoutput import (
+    OF_NO_ROWS,
+    Begin,
+    Commit,
+    Truncate,
+    decode,
+    kind_of,
+    relation_of,
+)
 from airflow_provider_microbatch.runtime.slot import WAIT_SECONDS, lsn_of, lsn_text, peek
 from airflow_provider_microbatch.sources.jdbc.cluster import Cluster, cluster_now
-from airflow_provider_microbatch.sources.jdbc.session import quoted, tls
+from airflow_provider_microbatch.sources.jdbc.session import KEEPALIVES, quoted, tls
 from airflow_provider_microbatch.sources.slot.table import check_table
 
 if TYPE_CHECKING:
@@ -78,8 +86,8 @@ class Server:
         slot = self._source.slot
         found = self._row(
             "SELECT s.plugin::text, s.database::text = current_database(), s.wal_status, s.confirmed_flush_lsn::text, "
-            "s.restart_lsn::text, pg_current_wal_flush_lsn()::text FROM pg_catalog.pg_replication_slots AS s "
-            "WHERE s.slot_name = %s",
+            "s.restart_lsn::text, pg_current_wal_flush_lsn()::text, to_jsonb(s) ->> 'two_phase' = 'true' FROM "
+            "pg_catalog.pg_replication_slots AS s WHERE s.slot_name = %s",
             slot,
         )
         if found is None:
@@ -87,11 +95,19 @@ class Server:
                 f"there is no slot {slot}. If it was there before, what was changed since the last batch is lost to "
                 f"it. Make it: SELECT pg_create_logical_replication_slot('{slot}', '{PLUGIN}')"
             )
-        plugin, is_here, status, moved_to, kept_from, written_to = found
+        plugin, is_here, status, moved_to, kept_from, written_to, is_two_phase = found
         if plugin != PLUGIN or not is_here:
             raise SourceError(
                 f"slot {slot} is one of plugin {plugin}, {'in' if is_here else 'not of'} this database. It takes a "
                 f"logical slot of {PLUGIN} in the connection's database"
+            )
+        if is_two_phase:  # since PostgreSQL 14
+            raise SourceError(
+                f"slot {slot} was made with two_phase: it gives what is prepared (PREPARE TRANSACTION) before it is "
+                "committed, and neither with its commit. Drop it, and make it anew without (pg_drop_replication_slot, "
+                f"pg_create_logical_replication_slot('{slot}', '{PLUGIN}')). Where batches have read it, what was "
+                "changed since the last one is lost to it: load the table anew, into a new checkpoint and a new table; "
+                "or look again, for the command that passes over what is lost"
             )
         if status == "lost" or None in (moved_to, kept_from):
             raise SourceError(
@@ -146,7 +162,7 @@ class Server:
         :param table: oid of the table whose changes are counted.
         :param first: so many messages are decoded at first, and more if these are not enough; None for all at once.
         """
-        most, passed = first, 0
+        most, passed = first if first is None else min(first, _MOST), 0
         while True:
             messages = 0
             for one in self._decoded(table=table, most=most):
@@ -176,6 +192,11 @@ class Server:
                     changes += table in message.relations
             elif kind in "IUD":
                 changes += relation_of(data) == table
+            elif kind not in OF_NO_ROWS:
+                # The reader refuses it, and what the planner passes over the slot is moved on over.
+                raise SourceError(
+                    f"slot {slot} gives a message of the kind {kind!r}, of which nobody knows what it changes"
+                )
 
     def move_on(self, lsn: int) -> None:
         """Let PostgreSQL remove what is committed before a place. There is no way back."""
@@ -215,5 +236,6 @@ def libpq(connection: Connection) -> dict[str, Any]:
         "dbname": connection.schema,
         "user": connection.login,
         "client_encoding": "utf8",
+        **KEEPALIVES,
         **tls(connection),
     }

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.connections import Connection
 from airflow_provider_microbatch.exceptions import CorruptEntryError, SourceError
-from airflow_provider_microbatch.runtime.slot import lsn_of
+from airflow_provider_microbatch.runtime.slot import NO_LIMITS, lsn_of
 from airflow_provider_microbatch.sources.jdbc.cluster import cluster_now
-from airflow_provider_microbatch.sources.jdbc.session import KEEPALIVES, connected, quoted
-from airflow_provider_microbatch.sources.slot.copying import NO_LIMITS, copied, part_of
+from airflow_provider_microbatch.sources.jdbc.session import connected, quoted
+from airflow_provider_microbatch.sources.slot.copying import copied, part_of
 from airflow_provider_microbatch.sources.slot.offset import Place
 from airflow_provider_microbatch.sources.slot.server import PLUGIN, Server, libpq
 from airflow_provider_microbatch.stores import Store
@@ -198,7 +198,7 @@ class Snapshots:
         """Make the slot; yield where it begins, and the name of the moment, which lives as long as the block."""
         import psycopg
 
-        arguments, password = {**libpq(self._connection), **KEEPALIVES}, self._connection.password
+        arguments, password = libpq(self._connection), self._connection.password
         with psycopg.connect(**arguments, password=password, replication="database", autocommit=True) as session:
             # By libpq itself: such a session does not know the protocol that psycopg speaks otherwise.
             session.pgconn.exec_(NO_LIMITS.encode())

@@ -1,0 +1,101 @@
+"""Positions that errors of a Kafka source name: pasted as they are, they forget nothing and lead on."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_microbatch import connections
+from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.sources.kafka import KafkaSource
+from tests.sources.test_set_offset_commands import Refused, Topic, pasted
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Refused]:
+    monkeypatch.setattr(connections, "_found_by", [*connections._found_by])  # a command sets its own
+    with ExitStack() as stack:
+        yield Refused(tmp_path, stack, monkeypatch)
+
+
+def reads(case: Refused, **selected: Any) -> None:
+    source = case.world.sources["orders"]
+    assert isinstance(source, KafkaSource)
+    case.reads(replace(source, **{"topics": (), "pattern": None, "partitions": {}, **selected}))
+
+
+def position(case: Refused) -> dict[str, dict[str, int]]:
+    found = case.world.checkpoint.offset_log.latest()
+    assert found is not None
+    end = found[1].ends["orders"]
+    assert end is not None
+    return dict(json.loads(end))
+
+
+def told(case: Refused) -> list[str]:
+    with pytest.raises(SourceError) as refused:
+        case.plan(5)
+    return re.findall(r"`(microbatch set-offset [^`]+)`", str(refused.value))
+
+
+def retention(case: Refused, topic: Topic) -> None:
+    topic.send(4)
+    topic.broker.delete_before(topic.name, 0, 6)
+
+
+def an_unclean_election(case: Refused, topic: Topic) -> None:
+    at = position(case)
+    at[topic.name]["0"] = 9
+    case.committed(json.dumps(at))
+
+
+@pytest.mark.parametrize("loses", [retention, an_unclean_election])
+def test_what_is_not_selected_today_stays_where_it_was(case: Refused, loses: Callable[[Refused, Topic], None]) -> None:
+    topic = Topic(case)
+    other = topic.broker.topic()
+    topic.broker.send(topic.name, ["1"], partition=1)
+    topic.broker.send(other, ["1", "2", "3"])
+    reads(case, topics=[topic.name, other])
+    case.read_up_to_now()
+    reads(case, partitions={topic.name: [0]})
+    loses(case, topic)
+    way = told(case)[-1]
+    assert pasted(way) == 0, way
+    assert (position(case)[topic.name]["1"], position(case)[other]) == (1, {"0": 3})
+    reads(case, topics=[topic.name, other])
+    topic.broker.send(other, ["4"])
+    case.plan(6)
+    assert (position(case)[topic.name]["1"], position(case)[other]) == (1, {"0": 4})
+    source = case.open()
+    start = json.dumps({**position(case), other: {"0": 3}})
+    assert source.describe(start, json.dumps(position(case))).splits == 1
+    # A partition that there is not is no place, and a topic that was never read neither.
+    for stranger in ({topic.name: {"0": 4, "1": 1, "2": 0}, other: {"0": 4}}, {**position(case), "nowhere": {"0": 4}}):
+        with pytest.raises(SourceError, match="There is no"):
+            source.check_offset(json.dumps(stranger))
+
+
+def test_a_pattern_goes_on_without_a_topic_that_is_gone_once_somebody_says_so(case: Refused) -> None:
+    topic = Topic(case)
+    other = topic.broker.topic(name=f"{topic.name}-old")
+    topic.broker.send(other, ["1", "2"])
+    reads(case, pattern=f"{topic.name}(-.*)?")
+    case.read_up_to_now()
+    topic.broker.remove(other)
+    with pytest.raises(SourceError, match="is gone"):
+        case.open().has_new(json.dumps(position(case)))
+    (way,) = told(case)
+    assert pasted(way) == 0, way
+    assert position(case) == {topic.name: {"0": 4, "1": 0}}
+    topic.send(1)
+    case.plan(6)
+    assert position(case) == {topic.name: {"0": 5, "1": 0}}
