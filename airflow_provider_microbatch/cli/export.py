@@ -16,7 +16,11 @@ HELP = "copy the checkpoint to where a Structured Streaming query goes on from i
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this command alone."""
     parser.add_argument("target", metavar="TARGET", help="where the copy goes; nothing may be there")
-    parser.add_argument("--allow-skip", action="store_true", help="lose the ranges of batches that are set aside")
+    parser.add_argument(
+        "--allow-skip",
+        action="store_true",
+        help="lose the ranges of batches that are set aside, and what intervals have taken and not committed",
+    )
     add_dry_run(parser)
 
 

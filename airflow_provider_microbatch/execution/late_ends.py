@@ -39,7 +39,8 @@ def resolve(checkpoint: Checkpoint, sources: OpenedSources, planned: PlannedBatc
     sources.check_named(planned.ranges)
     # The reader of a range that was resolved to nothing need not be asked, and the source may be gone.
     asked = [name for name in late if name in read or not planned.is_nothing_of(name)]
-    ends = sources.resolve(asked, planned.starts, read=read)
+    on_record = {} if planned.entry.unresolved else planned.entry.ends
+    ends = sources.resolve(asked, planned.starts, read=read, on_record=on_record)
     if planned.entry.unresolved:
         mine = Resolution(epoch=manifest.epoch, ends=ends)
         checkpoint.resolutions.choose(planned.key, planned.identity.digest, mine)

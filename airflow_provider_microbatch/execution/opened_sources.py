@@ -20,6 +20,7 @@ from airflow_provider_microbatch.runtime.masking import HIDDEN, refusal
 from airflow_provider_microbatch.runtime.streaming_job import Stream
 from airflow_provider_microbatch.sources import UNLIMITED, Late, OpenSource, ReadLimit, Source, SourceContext, Split
 from airflow_provider_microbatch.sources.intervals import HeldRanges, Interval, IntervalSurvey, TellsOthers
+from airflow_provider_microbatch.sources.resolving import resolved
 
 log = logging.getLogger(__name__)
 
@@ -332,12 +333,23 @@ class OpenedSources:
         """Secrets that readers need beside the job, by ``<source>/<name>``."""
         return {f"{name}/{key}": value for name, source in self._each() for key, value in source.secrets().items()}
 
-    def resolve(self, names: Iterable[str], starts: Offsets, *, read: Mapping[str, Any]) -> dict[str, Offset | None]:
+    def resolve(
+        self, names: Iterable[str], starts: Offsets, *, read: Mapping[str, Any], on_record: Offsets
+    ) -> dict[str, Offset | None]:
         """Where an attempt has ended in sources with a late end.
 
         :param read: by source, the runtime's report of its reading.
+        :param on_record: the ends that are chosen already.
         """
-        ends = {name: self.open(name).resolve(starts.get(name), read.get(name) or {}) for name in names}
+        ends = {
+            name: resolved(
+                self.open(name),
+                starts.get(name),
+                read.get(name) or {},
+                on_record=[on_record[name]] if name in on_record else (),
+            )
+            for name in names
+        }
         for name, end in ends.items():
             if end is not None:
                 check_offset(name, end)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from shlex import quote
@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.horizons import PACKED, REMOVED
-from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey
+from airflow_provider_microbatch.checkpoint.key import LETTERS, LIVE, BatchKey, span_of
 from airflow_provider_microbatch.checkpoint.replays import Replay
 from airflow_provider_microbatch.checkpoint.verify import Finding
 from airflow_provider_microbatch.exceptions import (
@@ -38,8 +38,15 @@ FILES_KEPT = 1_000
 """Number of the newest entries that stay files of their own. Spark, should it take over, wants a hundred."""
 
 
+def that_grow(lanes: Iterable[str]) -> list[str]:
+    """Those of the lanes that a batch is added to again and again. There is one for each data interval there ever was,
+    and it has one batch for good: to look at each for what is old would make a janitor's work as long as the history.
+    """
+    return [lane for lane in lanes if span_of(lane) is None]
+
+
 def compact_logs(checkpoint: Checkpoint, *, dry_run: bool = False) -> list[str]:
-    """Move old entries of all lanes into segments, so that no folder of a log grows for ever.
+    """Move old entries of the lanes that grow into segments, so that no folder of a log grows for ever.
 
     :return: what was moved, or would be, in words.
     """
@@ -47,9 +54,9 @@ def compact_logs(checkpoint: Checkpoint, *, dry_run: bool = False) -> list[str]:
     command = _newest_command(checkpoint)
     if command is None:
         return done
-    for lane in map(checkpoint.lane, checkpoint.lanes()):
+    for lane in map(checkpoint.lane, that_grow(checkpoint.lanes())):
         newest = lane.commit_log.latest_id()
-        if newest is None:
+        if newest is None or newest < FILES_KEPT:
             continue
         before = newest - FILES_KEPT + 1
         logs = (lane.offset_log, lane.commit_log)
@@ -213,26 +220,31 @@ def purge_definitions(checkpoint: Checkpoint, *, dry_run: bool = False) -> list[
     """Remove the pipeline definitions that no attempt on record names any more, nor the plan of a lane that was refused
     last, as long as no batch has been planned since.
 
-    Nothing is done while an attempt is unfinished, nor if a lane keeps all its batches: no definition is ever free
-    there. A run that begins at this moment may want a definition that is removed. Its lease is older than its look at
-    the definition: if no lease is seen after the removal, no run has lost the definition; else it is put back.
+    Nothing is done while an attempt is unfinished, nor if a lane that grows keeps all its batches: no definition is
+    ever free there. The attempts of data intervals, which stay, are asked only where no other lane needs all. A run
+    that begins at this moment may want a definition that is removed. Its lease is older than its look at the
+    definition: if no lease is seen after the removal, no run has lost the definition; else it is put back.
 
     :return: what was removed, or would be, in words.
     """
     definitions, attempts = checkpoint.definitions, checkpoint.attempts
-    names, lanes = definitions.names(), attempts.epochs.lanes()
+    names = definitions.names()
+    if len(names) < 2:
+        return []
+    lanes = attempts.epochs.lanes()
+    growing = that_grow(lanes)
     if (
-        len(names) < 2
+        not growing
+        or any(retained(checkpoint, lane) is None for lane in growing)
         or checkpoint.leases.unfinished()
-        or any(retained(checkpoint, lane) is None for lane in lanes)
     ):  # fmt: skip
         return []
-    needed = {
-        attempt.definition
-        for lane in lanes
-        for number in attempts.epochs.ids(lane)
-        for attempt in attempts.all(BatchKey(lane, number))
-    }
+    needed = set[str | None]()
+    for lane in [*growing, *(lane for lane in lanes if lane not in growing)]:
+        keys = (BatchKey(lane, number) for number in attempts.epochs.ids(lane))
+        needed |= {attempt.definition for key in keys for attempt in attempts.all(key)}
+        if needed.issuperset(names):
+            return []
     for lane in lanes:
         with suppress(CorruptEntryError):  # of which `check` tells
             refused = refused_plan(checkpoint, lane)
@@ -259,11 +271,14 @@ def purge_marks(checkpoint: Checkpoint, *, older_seconds: float = MARK_SECONDS, 
 
     :return: what was removed, or would be, in words.
     """
+    marks = checkpoint.marks
+    aged = [name for name in marks.names() if marks.age_seconds(name) > older_seconds]
+    if not aged:
+        return []
     found = [checkpoint.attempts.get(key, epoch) for key, epoch in checkpoint.leases.unfinished()]
     unfinished = [attempt for attempt in found if attempt is not None]
-    marks = checkpoint.marks
     needed = {name for name, mark in marks.all().items() if any(mark.concerns(attempt) for attempt in unfinished)}
-    old = [name for name in marks.names() if name not in needed and marks.age_seconds(name) > older_seconds]
+    old = [name for name in aged if name not in needed]
     if not dry_run:
         for name in old:
             marks.forget(name)

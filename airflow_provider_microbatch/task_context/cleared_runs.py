@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
@@ -41,6 +42,7 @@ class ClearedRuns:
         self._live: list[str] = []
         self._intervals: dict[str, list[str]] = {}
         self._fruitless = 0
+        self._fruitless_until = 0.0
 
     def waiting(self, run: RunIdentity, *, of_intervals: bool = True) -> str | None:
         """Id of a cleared run of the asking run's DAG that is queued; None if no such run is. Writes nothing.
@@ -50,14 +52,19 @@ class ClearedRuns:
         if self._pipeline.plan != LIVE:
             return None
         queued = _count(run.dag_id)
-        if queued == 0 or queued == self._fruitless:
-            # As many as last time, when none had a batch: these runs wait for their turn, as triggered runs do.
+        if queued == self._fruitless and monotonic() < self._fruitless_until:
+            # As many as last time, when none had a batch: these runs wait for their turn, as triggered runs do. Not for
+            # ever: one of them may have been deleted and another cleared since, which leaves their number as it was.
+            return None
+        self._fruitless = 0
+        if queued == 0:
             return None
         checkpoint = open_checkpoint(self._pipeline)
         found = _queued(run.dag_id, self._of_live(checkpoint, run.dag_id))
         if found is None and of_intervals:
             found = _queued(run.dag_id, self._of_intervals(checkpoint, run.dag_id))
-            self._fruitless = queued if found is None else self._fruitless
+            if found is None:
+                self._fruitless, self._fruitless_until = queued, monotonic() + _INTERVALS_EVERY_MS / 1000
         return found
 
     def _of_live(self, checkpoint: Checkpoint, dag_id: str) -> Sequence[str]:

@@ -36,6 +36,7 @@ from airflow_provider_microbatch.execution.retention import (
     purge_definitions,
     purge_marks,
     retained,
+    that_grow,
 )
 from airflow_provider_microbatch.execution.stateful import drop_own_folder
 from airflow_provider_microbatch.execution.status import (
@@ -402,7 +403,7 @@ class Janitor:
 
     def _retain(self, report: JanitorReport) -> None:
         checkpoint, dry_run = self._checkpoint, self._dry_run
-        for lane in checkpoint.lanes():
+        for lane in that_grow(checkpoint.lanes()):
             try:
                 for what in apply_retention(checkpoint, kept=retained(checkpoint, lane), lane=lane, dry_run=dry_run):
                     report.add("retention applied", what, "")

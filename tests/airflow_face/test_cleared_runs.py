@@ -123,6 +123,30 @@ def test_runs_that_have_made_no_batch_wait_their_turn_and_cost_one_question_a_lo
     assert clears.waiting(asking) == "run-1"
 
 
+def test_a_run_that_is_cleared_once_those_that_waited_are_gone_is_found(world: World, runs: Runs) -> None:
+    """As many are queued as were when none had a batch."""
+    clears, asking = ClearedRuns(world.pipeline), identity_of(context(world.root, number=4))
+    for queued, found in ((["manual-1"], None), ([], None), (["run-1"], "run-1")):
+        runs.queued = set(queued)
+        assert clears.waiting(asking) == found
+
+
+def test_a_run_that_is_cleared_as_another_goes_is_found_ten_minutes_later(
+    world: World, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two looks one was deleted and one was cleared."""
+    clears, asking = ClearedRuns(world.pipeline), identity_of(context(world.root, number=4))
+    passed = 0.0
+    monkeypatch.setattr(cleared_runs, "monotonic", lambda: passed)
+    runs.queued = {"manual-1"}
+    assert clears.waiting(asking) is None
+    runs.queued = {"run-1"}
+    passed = 599.0
+    assert clears.waiting(asking) is None
+    passed = 600.0
+    assert clears.waiting(asking) == "run-1"
+
+
 def test_a_run_that_has_made_the_batch_of_a_data_interval_is_one_that_was_cleared(
     tmp_path: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

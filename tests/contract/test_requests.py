@@ -11,17 +11,21 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
 
+from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.leases import LEASE_SECONDS
 from airflow_provider_microbatch.stores import Store
 from airflow_provider_microbatch.stores import object_store as store_of_objects
 from airflow_provider_microbatch.stores.location import open_store
+from airflow_provider_microbatch.upkeep.janitor import Janitor
 from tests.contract.registered import FIXTURE, registered
 from tests.contract.test_store import ADDRESSES
 from tests.execution import world as worlds
+from tests.execution.intervals import IntervalWorld, hour
 from tests.execution.world import CODE, World, run_identity
 from tests.support.counted import Count, CountedStore
 from tests.support.faulty_proxy import FaultyProxy
@@ -137,6 +141,27 @@ def test_a_task_asks_once_for_what_never_changes(tmp_path: Path) -> None:
     there = {what: times for what, times in asked.items() if re.match(r"get sources/orders/[0-3]$", what)}
     assert there
     assert set(there.values()) == {1}, there
+
+
+@pytest.mark.parametrize("options", [{}, {"min_batches_to_retain": 2}], ids=str)
+def test_a_janitor_asks_for_no_more_the_more_data_intervals_there_were(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Each has a lane of its own, with one batch, for good."""
+    world = IntervalWorld(tmp_path, **options)
+    for number in (1, 2):  # of two definitions
+        world.options["set_aside_after"] = number
+        world.land_at(30, number)
+        world.run(number)
+    found = []
+    for number in range(3, 13):
+        world.land_at(number, number)
+        world.backfill(hour(number), number)
+        count = Count()
+        counted = CountedStore(open_store(world.pipeline.checkpoint), count)
+        Janitor(checkpoint=Checkpoint(counted, sources=["orders"])).run()
+        # A lane's empty folder of leases, which is looked into, is there on a file system alone.
+        asked = {what: times for what, times in count.asked.items() if not what.startswith("list leases/interval-")}
+        found.append(sum(asked.values()))
+    assert found == found[:1] * len(found)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import uuid
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pytest
 
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import BatchSetAsideError, BrokenLogError, CheckpointError, MaintenanceError
+from airflow_provider_microbatch.execution.dead_letters import execution_of, replaying
+from airflow_provider_microbatch.execution.intervals import lane_of
 from airflow_provider_microbatch.runtime.streaming import PROVIDER, ROCKSDB, state_settings
 from airflow_provider_microbatch.stores.location import open_store
 from airflow_provider_microbatch.stores.posix import PosixStore
@@ -21,7 +24,9 @@ from airflow_provider_microbatch.upkeep.commands.copying import copy_checkpoint
 from airflow_provider_microbatch.upkeep.commands.exchange import plan_export, plan_import
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from tests.checkpoint.test_golden import GOLDEN
-from tests.execution.maintaining import applied, planned, slow_place
+from tests.execution.intervals import IntervalWorld, backfill_run, hour
+from tests.execution.maintaining import applied, planned, rewind, slow_place
+from tests.execution.test_dead_letters import Checked, refusing
 from tests.execution.world import CODE, World, run_identity
 from tests.support.inline_engine import InlineEngine
 
@@ -123,6 +128,66 @@ def test_an_export_says_which_batches_are_set_aside_and_loses_none_unasked(tmp_p
     assert "lost to the table: the ranges of live/0, which are set aside." in plan.notes
     world.run(0, clear_number=1)
     exported(world, tmp_path / "whole")
+
+
+def left_behind_the_live_lane(root: Path) -> IntervalWorld:
+    """A backfill's run has planned its batch and died; the live lane has read on."""
+    world = IntervalWorld(root)
+    world.land_at(1.5, 1)
+    world.work(hour(1)).plan(backfill_run(1), code=CODE)
+    return read_on(world)
+
+
+def rewound_behind_the_live_lane(root: Path) -> IntervalWorld:
+    """A rewound interval keeps what it has taken."""
+    world = IntervalWorld(root)
+    world.land_at(1.5, 1)
+    world.backfill(hour(1), 1)
+    applied(world, rewind(-1, lane=lane_of(hour(1))))
+    return read_on(world)
+
+
+def read_on(world: IntervalWorld) -> IntervalWorld:
+    for number in (2, 3):
+        world.land_at(number + 5, number)
+        world.run(number)
+    return world
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (left_behind_the_live_lane, f"batch {lane_of(hour(1))}/0 is planned, not committed"),
+        (rewound_behind_the_live_lane, f"was taken for batch {lane_of(hour(1))}/0, which is not in the logs"),
+    ],
+    ids=["left", "rewound"],
+)
+def test_so_it_is_with_what_an_interval_has_taken_and_not_committed(
+    tmp_path: Path, make: Callable[[Path], IntervalWorld], why: str
+) -> None:
+    """Its entry lies behind the live lane's newest in the source log, so the query counts it as read."""
+    world, target = make(tmp_path), str(tmp_path / "copy")
+    with pytest.raises(MaintenanceError, match=rf"{why}[\s\S]*backfill exactly[\s\S]*--allow-skip") as refused:
+        exported(world, tmp_path / "copy")
+    assert "Neither would the query" in str(refused.value)
+    assert not (tmp_path / "copy").exists()
+    plan = planned(world, lambda drafting: plan_export(drafting, target=target, allow_skip=True))
+    assert [note for note in plan.notes if note.startswith("lost to the table") and why in note]
+    world.backfill(hour(1), 4)
+    plan = exported(world, tmp_path / "copy")
+    assert not [note for note in plan.notes if "lost" in note]
+    assert world.ids() == [1, 2, 3]
+
+
+def test_so_it_is_with_dead_letters_that_are_planned(tmp_path: Path) -> None:
+    world = Checked(tmp_path)
+    world.land(1, 2, 3)
+    world.run(0, refusing({1: None}))
+    letters = replaying(world.pipeline, "mend.py:mend")
+    execution_of(letters, world.checkpoint, clock_ms=world._tick).plan(run_identity(10))
+    world.expire_leases()
+    with pytest.raises(MaintenanceError, match=r"batch dead-letters/0 is planned[\s\S]*goes on with it"):
+        exported(world, tmp_path / "copy")
 
 
 def test_an_export_comes_back_as_the_same_pipeline(world: World, tmp_path: Path) -> None:

@@ -291,3 +291,23 @@ def test_a_lane_is_one_whose_interval_begins_between_two_seconds(tmp_path: Path)
     assert world.janitor().problems == []
     assert world.checkpoint.leases.unfinished() == []
     assert main(["check", world.pipeline.checkpoint]) == 1, "a batch is planned, and nobody is at it"
+
+
+def test_the_definition_of_an_interval_stays_while_the_live_lane_lets_go_of_others(tmp_path: Path) -> None:
+    """An interval's batch is kept for good, whatever the pipeline said of retention when it was run."""
+    world = IntervalWorld(tmp_path)
+    definitions = world.checkpoint.definitions
+    world.land_at(0.5, 0)
+    world.backfill(hour(0), 0)
+    (of_interval,) = definitions.names()
+    world.options = {"min_batches_to_retain": 2}
+    world.land(1)
+    world.run(1)
+    (old,) = set(definitions.names()) - {of_interval}
+    world.options["set_aside_after"] = 2
+    for number in (2, 3, 4):
+        world.land(number)
+        world.run(number)
+    assert world.janitor().of("retention applied") == [f"pipeline definition {old}"]
+    assert of_interval in definitions.names()
+    assert len(definitions.names()) == 2

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from acme_microbatch.counter import CounterSource
+from acme_microbatch.counter import CounterSource, OpenCounter
 
 from airflow_provider_microbatch.checkpoint.handover import hand_over
 from airflow_provider_microbatch.checkpoint.key import LIVE
@@ -23,7 +24,7 @@ from airflow_provider_microbatch.exceptions import (
 from airflow_provider_microbatch.execution.identity import expected
 from airflow_provider_microbatch.runtime.job import Job
 from airflow_provider_microbatch.upkeep.commands.adopt import plan_adopt
-from tests.execution.maintaining import planned
+from tests.execution.maintaining import applied, planned
 from tests.execution.world import CODE, KEY, Killed, World, run_identity
 from tests.support.inline_engine import InlineEngine
 
@@ -121,6 +122,33 @@ def test_what_was_resolved_is_read_exactly_by_whoever_comes_next(
     assert world.table() == {0: [1, 2, 3], 1: [4, 5, 6, 7, 8]}
 
 
+@pytest.mark.parametrize("killed_at", ["publish", "commit", None])
+def test_where_an_attempt_ended_is_not_chosen_once_more_by_what_the_source_goes_by_now(
+    world: Counted, monkeypatch: pytest.MonkeyPatch, killed_at: str | None
+) -> None:
+    """Such as the retention of a stream, which was changed since; by it the batch would have ended where it began."""
+    world.count_to(3)
+    if killed_at == "publish":
+        die_before_publish(world, monkeypatch)
+    elif killed_at == "commit":
+        world.execution.publish(world.staged(0))
+        world.expire_leases()
+    else:
+        world.run(0)
+    monkeypatch.setattr(OpenCounter, "resolve", lambda self, start, told: start)
+    comes_to = lambda self, start, end, told: bool(end == json.dumps({"n": told["end"]}))  # noqa: E731
+    monkeypatch.setattr(OpenCounter, "comes_to", comes_to, raising=False)
+    before = world.files()
+    applied(world)
+    assert {path: data for path, data in world.files().items() if path.startswith("resolved/")} == {
+        path: data for path, data in before.items() if path.startswith("resolved/")
+    }
+    world.run(0, clear_number=0 if killed_at else 1)
+    assert world.table() == {0: [1, 2, 3]}
+    assert world.ends() == ['{"n": 3}']
+    assert world.checkpoint.commit_log.latest_id() == 0
+
+
 def test_of_two_attempts_that_came_to_different_ends_one_publishes(world: Counted) -> None:
     """The first passes the fence, and says where the batch ends, after the second has begun to read further."""
     world.count_to(2)
@@ -130,7 +158,7 @@ def test_of_two_attempts_that_came_to_different_ends_one_publishes(world: Counte
     run, engine = run_identity(0, try_number=2), InlineEngine()
     second = world.execution.open_attempt(key=KEY, run=run, code=CODE, engine=engine)
     world.execution.run_attempt(attempt=second, job=world.execution.job(second, None), engine=engine, code=CODE)
-    mine = world.execution.planner.sources.resolve(["numbers"], {}, read={"numbers": {"end": 2}})
+    mine = world.execution.planner.sources.resolve(["numbers"], {}, read={"numbers": {"end": 2}}, on_record={})
     world.checkpoint.resolutions.choose(KEY, first.batch.digest, Resolution(epoch=1, ends=mine))
     with pytest.raises(AttemptFencedError, match="attempt 1 was first to say where it ends"):
         world.execution.publish(second)

@@ -20,7 +20,7 @@ from airflow_provider_microbatch.checkpoint.checkpoint import Checkpoint
 from airflow_provider_microbatch.checkpoint.definitions import Definitions
 from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEntry
 from airflow_provider_microbatch.checkpoint.horizons import Horizons
-from airflow_provider_microbatch.checkpoint.key import BatchKey
+from airflow_provider_microbatch.checkpoint.key import LETTERS, BatchKey
 from airflow_provider_microbatch.checkpoint.log import MetadataLog
 from airflow_provider_microbatch.checkpoint.segments import Segments
 from airflow_provider_microbatch.checkpoint.verify import verify_all
@@ -29,19 +29,15 @@ from airflow_provider_microbatch.exceptions import BrokenLogError, CheckpointErr
 from airflow_provider_microbatch.execution import execution as execution_module
 from airflow_provider_microbatch.execution import retention
 from airflow_provider_microbatch.execution.execution import Execution
-from airflow_provider_microbatch.execution.intervals import lane_of
 from airflow_provider_microbatch.execution.retention import apply_retention, retained
 from airflow_provider_microbatch.stores.posix import PosixStore
 from airflow_provider_microbatch.stores.posix.folder import Folder
 from airflow_provider_microbatch.upkeep.commands.repair import plan_repair
-from tests.execution.intervals import hour
 from tests.execution.maintaining import applied, filled, rewind, rows
 from tests.execution.sleepers import Sleep, applied_or_refused, killed
 from tests.execution.world import CODE, KEY, Killed, World, run_identity
 from tests.support.hooks import Diary
 from tests.support.inline_engine import InlineEngine
-
-LANE = lane_of(hour(0))
 
 
 def test_retention_keeps_what_is_unfinished(tmp_path: Path) -> None:
@@ -153,11 +149,11 @@ def test_a_lane_beside_the_live_one_is_retained_by_itself(tmp_path: Path) -> Non
     Path(f"{diary}.fails").write_text("diary finished")
     for number in range(4):
         world.land(number + 20)
-        aside = Execution(pipeline=world.pipeline, checkpoint=world.checkpoint, lane=LANE)
+        aside = Execution(pipeline=world.pipeline, checkpoint=world.checkpoint, lane=LETTERS)
         aside.run(run=run_identity(number), engine=InlineEngine(), code=CODE, transform=None)
     Path(f"{diary}.fails").unlink()
-    assert world.janitor().of("retention applied") == [f"log entries of 2 batches before {LANE}/2"]
-    assert world.checkpoint.lane(LANE).offset_log.ids() == [2, 3]
+    assert world.janitor().of("retention applied") == [f"log entries of 2 batches before {LETTERS}/2"]
+    assert world.checkpoint.lane(LETTERS).offset_log.ids() == [2, 3]
     assert world.checkpoint.offset_log.ids() == [0, 1]
 
 

@@ -15,11 +15,12 @@ from airflow_provider_microbatch.exceptions import DefinitionError, EngineError,
 from airflow_provider_microbatch.execution.execution import Execution
 from airflow_provider_microbatch.execution.fire import FireDecision
 from airflow_provider_microbatch.graph import JobGraph
-from airflow_provider_microbatch.graph.pause import pause_of
+from airflow_provider_microbatch.graph.pause import LONGEST_SECONDS, pause_of
 from airflow_provider_microbatch.graph.sinks_on_record import check_sinks
 from airflow_provider_microbatch.graph.watch import JobWatch
 from airflow_provider_microbatch.stores.location import open_store
 from tests.execution.world import CODE, World, run_identity
+from tests.support.counted import Count, CountedStore
 from tests.support.inline_engine import InlineEngine
 
 
@@ -89,6 +90,23 @@ def test_a_batch_that_fails_is_left_alone_twice_as_long_each_time(tmp_path: Path
     assert pause_of(checkpoint, first_seconds=0) is None
     world.run(0)
     assert pause_of(checkpoint, first_seconds=60) is None
+
+
+def test_no_more_failures_are_counted_than_make_the_longest_pause(tmp_path: Path) -> None:
+    """A batch that cannot succeed is looked at every few seconds, for days."""
+    world = World(tmp_path)
+    world.land(1)
+    asked = []
+    for failures in range(1, 13):
+        failing(world)
+        count = Count()
+        counted = CountedStore(open_store(world.pipeline.checkpoint), count)
+        pause = pause_of(Checkpoint(counted, sources=["orders"]), first_seconds=LONGEST_SECONDS / 4)
+        assert pause is not None
+        assert f"failed {('once', '2 times', '3 times', '3 times or more')[min(failures, 4) - 1]}, and" in str(pause)
+        assert pause.seconds <= LONGEST_SECONDS
+        asked.append(count.total)
+    assert asked[3:] == asked[2:3] * 9
 
 
 def test_one_whose_task_is_killed_again_and_again_is_left_alone_too(tmp_path: Path) -> None:

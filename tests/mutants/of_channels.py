@@ -200,4 +200,28 @@ MUTATIONS = [
         new="        if False:\n",
         tests=(KINESIS,),
     ),
+    Mutation(
+        name="whether an idle channel was renewed is judged by the retention of now",
+        why="a batch without rows can never be made or cleared again once the retention is another",
+        file="sources/channels/open.py",
+        old="        if not self.comes_to(start, end, told):\n",
+        new="        if self.resolve(start, told) != end:\n",
+        tests=(GRAPH,),
+    ),
+    Mutation(
+        name="a batch that was not renewed has come elsewhere",
+        why="it can never be committed once the retention is another",
+        file="sources/channels/open.py",
+        old="        return (end == start and not has_moved) or self._start(end) == reached\n",
+        new="        return self._start(end) == reached\n",
+        tests=(GRAPH,),
+    ),
+    Mutation(
+        name="whoever has read something has come to the end on record",
+        why="rows of no batch are published, or rows of a batch are not",
+        file="sources/channels/open.py",
+        old="        return (end == start and not has_moved) or self._start(end) == reached\n",
+        new="        return True\n",
+        tests=(GRAPH,),
+    ),
 ]

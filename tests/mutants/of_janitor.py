@@ -168,4 +168,20 @@ MUTATIONS = [
         new="(step,)",
         tests=("tests/execution/test_restored_under_commands.py",),
     ),
+    Mutation(
+        name="a definition goes that the batch of a data interval was made by",
+        why="a clear of that batch has no definition, nor has the janitor its hooks and its sink",
+        file="execution/retention.py",
+        old="    for lane in [*growing, *(lane for lane in lanes if lane not in growing)]:\n",
+        new="    for lane in growing:\n",
+        tests=("tests/execution/test_interval_mode.py",),
+    ),
+    Mutation(
+        name="the lane of each data interval is looked at for what is old",
+        why="each run of the janitor takes eleven requests more for each interval that there ever was",
+        file="execution/retention.py",
+        old="    return [lane for lane in lanes if span_of(lane) is None]\n",
+        new="    return list(lanes)\n",
+        tests=("tests/contract/test_requests.py",),
+    ),
 ]

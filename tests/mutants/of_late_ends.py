@@ -201,4 +201,20 @@ MUTATIONS = [
         new="        done = ()\n",
         tests=(CHANGES,),
     ),
+    Mutation(
+        name="where an attempt ended is chosen once more by what the source goes by now",
+        why="the batch can never be made or cleared again, and the error names a repair that has nothing to do",
+        file="execution/late_ends.py",
+        old="    on_record = {} if planned.entry.unresolved else planned.entry.ends\n",
+        new="    on_record = dict[str, str]()\n",
+        tests=(LATE,),
+    ),
+    Mutation(
+        name="repair chooses an end anew by what the source goes by now",
+        why="an end that is right is put away, and the next batch reads again what this one has",
+        file="upkeep/commands/repair_lane.py",
+        old="                on_record = [] if name in entry.unresolved else [entry.ends.get(name)]\n",
+        new="                on_record = list[str]()\n",
+        tests=(LATE,),
+    ),
 ]

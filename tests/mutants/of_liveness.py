@@ -8,7 +8,6 @@ ALIVE = "tests/execution/test_alive.py"
 FILE_SYSTEM = "tests/checkpoint/test_file_system.py"
 STOP = "tests/airflow_face/test_stop.py"
 FENCE_LOOK = "tests/runtime/test_fence_look.py"
-SUBMIT_ERROR = "tests/engines/test_submit_error.py"
 CLEARED = "tests/airflow_face/test_cleared_runs.py"
 JANITOR = "tests/execution/test_janitor.py"
 NEW_DATA = "tests/airflow_face/test_new_data.py"
@@ -264,7 +263,7 @@ MUTATIONS = [
         file="engines/spark_submit/error.py",
         old="    if name is not None:\n",
         new="    if False:\n",
-        tests=(SUBMIT_ERROR,),
+        tests=("tests/engines/test_submit_error.py",),
     ),
     Mutation(
         name="a sensor waits for data while a cleared run waits for it",
@@ -296,6 +295,22 @@ MUTATIONS = [
         file="task_context/cleared_runs.py",
         old="        if self._pipeline.plan != LIVE:\n",
         new="        if False:\n",
+        tests=(CLEARED,),
+    ),
+    Mutation(
+        name="as many runs as waited before are the same ones once all of them are gone",
+        why="a run that was cleared is queued for ever, while the active one waits for data",
+        file="task_context/cleared_runs.py",
+        old="        self._fruitless = 0\n        if queued == 0:\n            return None\n",
+        new="        if queued == 0:\n            return None\n        self._fruitless = 0\n",
+        tests=(CLEARED,),
+    ),
+    Mutation(
+        name="as many runs as waited before are the same ones for ever",
+        why="a run that was cleared when another went is queued for ever, while the active one waits for data",
+        file="task_context/cleared_runs.py",
+        old=" and monotonic() < self._fruitless_until:\n",
+        new=":\n",
         tests=(CLEARED,),
     ),
     Mutation(

@@ -76,6 +76,22 @@ MUTATIONS = [
         tests=(PLANNING,),
     ),
     Mutation(
+        name="an answer of a planner is waited for without end",
+        why="one lost request, and no sensor of that source looks again before the triggerer is started anew",
+        file="sources/python/resident.py",
+        old="        if not wait([process.stdout], ANSWER_SECONDS):",
+        new="        if False:",
+        tests=(PLANNING,),
+    ),
+    Mutation(
+        name="a planner is kept that hangs at the question of a cancelled look",
+        why="whoever looks after that waits behind it for an hour",
+        file="sources/python/resident.py",
+        old="            if planner.is_asked:\n",
+        new="            if False:\n",
+        tests=(PLANNING,),
+    ),
+    Mutation(
         name="each question has a planner of its own",
         why="a poll costs a second instead of milliseconds",
         file="sources/python/resident.py",

@@ -25,6 +25,7 @@ from airflow_provider_microbatch.runtime.channels import ChannelError, ChannelRe
 from airflow_provider_microbatch.sources import LATE, OpenSource, SourceContext
 from airflow_provider_microbatch.sources.channels import Channel, Look
 from airflow_provider_microbatch.sources.channels.graph import compare, eligible, forgettable, merged, parse, render
+from airflow_provider_microbatch.sources.resolving import resolved
 from airflow_provider_microbatch.stores.posix import PosixStore
 from tests.sources.channel_world import DAY_MS, NOW_MS, Tunnel, TunnelChannels, TunnelServer, TunnelSource
 
@@ -303,6 +304,42 @@ def test_a_quiet_channel_gets_a_batch_before_its_last_row_is_gone(tmp_path: Path
     assert world.open().latest_offset(old) is LATE
     _, told = read_here(world.open().read_late(old).arguments, {})
     assert world.open().resolve(old, told) == world.committed
+
+
+@pytest.mark.parametrize(("then_days", "now_days"), [(1, 7), (7, 1)])
+def test_a_batch_without_rows_is_made_again_whatever_the_retention_is_by_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then_days: int, now_days: int
+) -> None:
+    """For 13 hours nothing came: with a day of retention that is renewed, with a week it is not."""
+    world = World(tmp_path)
+    world.tunnel.put(random.Random(1))
+    assert world.batch()
+    position = parse(world.committed or "", where="here")
+    start = render({channel: {**at, "seen": NOW_MS - DAY_MS * 13 // 24} for channel, at in position.items()})
+    _, at_first = read_here(world.open().read_late(start).arguments, {})
+    monkeypatch.setattr(TunnelServer, "retention_ms", lambda server: then_days * DAY_MS)
+    end = world.open().resolve(start, at_first)
+    assert (end == start) is (then_days == 7)
+    monkeypatch.setattr(TunnelServer, "retention_ms", lambda server: now_days * DAY_MS)
+    _, again = read_here(world.open().read(start, end).arguments, {})
+    for told in (at_first, again):
+        world.open().verify(start, end, told)
+        assert resolved(world.open(), start, told, on_record=[end]) == end
+
+
+def test_an_attempt_that_came_elsewhere_has_not_come_to_the_end_on_record(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.tunnel.rows["c0"] += [1, 2]
+    assert world.batch()
+    start = world.committed
+    world.tunnel.rows["c0"].append(3)
+    assert world.batch()
+    _, told = read_here(world.open().read(start, world.committed).arguments, {})
+    moved_on = render({"c0": {**parse(start or "", where="here")["c0"], "rows": 9, "after": "8"}})
+    for other in (start, moved_on):
+        assert resolved(world.open(), start, told, on_record=[other]) == world.committed
+    with pytest.raises(SourceChangedError, match="not what was planned"):
+        world.open().verify(start, moved_on, told)
 
 
 def test_a_channel_that_never_had_a_row_gets_a_batch_too_before_one_could_have_come_and_gone(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import json
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from airflow_provider_microbatch.registry import SOURCES
 from airflow_provider_microbatch.settings import Settings
 from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sources import OpenSource, Source, SourceContext
-from airflow_provider_microbatch.sources.python import PythonSource
+from airflow_provider_microbatch.sources.python import PythonSource, resident
 from airflow_provider_microbatch.sources.python.order import is_after
 from airflow_provider_microbatch.sources.python.resident import Planner, Residents
 from airflow_provider_microbatch.stores.posix import PosixStore
@@ -135,6 +136,9 @@ def test_an_answer_that_nobody_waited_for_is_not_taken_for_another(
         stdout: Any = process.stdout
 
         class Stopped:
+            def fileno(self) -> int:
+                return int(stdout.fileno())
+
             def readline(self) -> str:
                 raise Interrupted
 
@@ -147,6 +151,57 @@ def test_an_answer_that_nobody_waited_for_is_not_taken_for_another(
     head.write_text("7")
     assert planner.ask("initial") == {"n": 0}
     assert latest(planner) == {"n": 7}
+
+
+def test_an_answer_that_does_not_come_is_not_waited_for_without_end(
+    head: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks next waits for the one who waits."""
+    planner = Planner(opening(head, "LostAnswers"))
+    assert latest(planner) == {"n": 3}
+    monkeypatch.setattr(resident, "ANSWER_SECONDS", 0.5)
+    head.write_text("lost")
+    with pytest.raises(SourceError, match=r"cannot be asked for latest: .*no answer for 0 minutes"):
+        latest(planner)
+    monkeypatch.undo()
+    head.write_text("4")
+    assert latest(planner) == {"n": 4}
+    planner.close()
+
+
+def test_who_looks_after_a_cancelled_look_does_not_wait_for_its_answer(
+    opened: Any, head: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sensor's trigger times out, or is cleared, while a look of it hangs in a thread that nothing can end."""
+    source = PythonSource("number_streams:LostAnswers", options={"path": str(head)})
+    asked, errors = threading.Event(), list[Exception]()
+    ask = Planner._exchange
+
+    def exchange(planner: Planner, question: dict[str, Any]) -> Any:
+        asked.set()
+        return ask(planner, question)
+
+    monkeypatch.setattr(Planner, "_exchange", exchange)
+
+    @lifetime()
+    def look() -> None:
+        try:
+            opened(source).has_new(None)
+        except Exception as error:
+            errors.append(error)
+
+    head.write_text("lost")
+    with lifetime():  # the trigger's, which ends where that is cancelled
+        context = contextvars.copy_context()
+        thread = threading.Thread(target=context.run, args=(look,), daemon=True)
+        thread.start()
+        assert asked.wait(30)
+    thread.join(20)
+    assert not thread.is_alive()
+    assert [type(error) for error in errors] == [SourceError]
+    head.write_text("4")
+    with lifetime():
+        assert opened(source).has_new(None)
 
 
 def test_all_who_ask_share_one_and_it_ends_when_nobody_holds_it(head: Path) -> None:

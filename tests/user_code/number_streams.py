@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,21 @@ class NumbersReader(DataSourceStreamReader):
 
     def commit(self, end: dict[str, Any]) -> None:
         self.path.with_suffix(".committed").write_text(str(end["n"]))
+
+
+class LostAnswers(Numbers):
+    """As long as the file says so it hears nothing from its server, and has no timeout."""
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        return LostAnswersReader(Path(self.options["path"]), schema.fieldNames())
+
+
+class LostAnswersReader(NumbersReader):
+    def head(self) -> int:
+        text = self.path.read_text()
+        if text == "lost":
+            time.sleep(60)  # far longer than a test waits
+        return int(text)
 
 
 class LimitedNumbers(Numbers):

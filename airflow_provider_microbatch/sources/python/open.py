@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.checkpoint.entries import Offset
 from airflow_provider_microbatch.exceptions import SourceError
+from airflow_provider_microbatch.lifetime import shared
 from airflow_provider_microbatch.runtime.job import Read, Requirements
 from airflow_provider_microbatch.sources import UNLIMITED, OpenSource, ReadLimit, SourceContext, digest_of_range
 from airflow_provider_microbatch.sources.python.order import is_after
@@ -29,7 +31,6 @@ class OpenPythonSource(OpenSource):
         self._source = source
         self._name = context.name
         self._set_offset = context.set_offset
-        self._at_end = context.at_end
 
     def check(self) -> None:
         self._ask("check")
@@ -116,16 +117,15 @@ class OpenPythonSource(OpenSource):
 
     @cached_property
     def _planner(self) -> Planner:
-        planner, let_go = RESIDENTS.hold(
-            {
-                "source": self._source.source,
-                "options": dict(self._source.options),
-                "schema": self._source.schema,
-                "path": [path for path in sys.path if path],
-            }
-        )
-        self._at_end(let_go)
-        return planner
+        opening = {
+            "source": self._source.source,
+            "options": dict(self._source.options),
+            "schema": self._source.schema,
+            "path": [path for path in sys.path if path],
+        }
+        # By the whole task or trigger, and not by a look of it: where that is cancelled its look may hang.
+        key = ("planner of a data source", os.getpid(), json.dumps(opening, sort_keys=True))
+        return shared(key, lambda: RESIDENTS.hold(opening))
 
 
 def _position(offset: Offset | None) -> Any:

@@ -1,7 +1,8 @@
 """Planner processes that stay alive: starting one with PySpark takes a second, asking a running one some milliseconds.
 
 One planner of a data source serves all callers in this process, one after the other. The planner ends when it has not
-been held for a while, and at the latest with this process.
+been held for a while, at once if the user's code is at a question that nobody holds it for any more, and at the latest
+with this process. No question is waited for without end: all who ask later wait behind it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,10 @@ from airflow_provider_microbatch.exceptions import SourceError
 
 IDLE_SECONDS = 120.0
 """The time for which a planner waits for a caller: a sensor looks again before that."""
+
+ANSWER_SECONDS = 3600.0
+"""The time for an answer: longer than any reader takes to say where its stream stands, for which it may have to read.
+One without a timeout, whose server has lost its request, would never give one."""
 
 _STOP_SECONDS = 1.0
 """The time for the user's code to finish before it is killed: a task that is told to stop has five seconds."""
@@ -40,6 +46,7 @@ class Planner:
         self._python = python
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
+        self._given_up = False
 
     @property
     def pid(self) -> int | None:
@@ -66,23 +73,44 @@ class Planner:
             raise raised
         return told["answer"]
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether an answer is being waited for."""
+        return self._lock.locked()
+
+    def give_up(self) -> None:
+        """End the process whatever it is at, as nobody wants the answer. Whoever waits for it, or to ask the next
+        question, gets an error, at once."""
+        self._given_up = True
+        process = self._process
+        if process is not None:
+            process.kill()
+
     def close(self) -> None:
         """End the process."""
         with self._lock:
             self._end()
 
     def _exchange(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
+        self._check_wanted()
         process = self._running()
+        self._check_wanted()  # who has given it up since may have seen no process to end
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(f"{json.dumps(question)}\n")
         process.stdin.flush()
+        if not wait([process.stdout], ANSWER_SECONDS):  # type: ignore[list-item]  # anything with fileno(), as it says
+            raise TimeoutError(f"the reader gave no answer for {ANSWER_SECONDS / 60:.0f} minutes, and was ended")
         line = process.stdout.readline()
         if not line.endswith("\n"):
             status = process.wait(_STOP_SECONDS)
             raise OSError(f"it ended with status {status}; what it printed stands in this process's log")
         told: dict[str, Any] = json.loads(line)
         return told
+
+    def _check_wanted(self) -> None:
+        if self._given_up:
+            raise OSError("nobody waits for the answer any more")
 
     def _running(self) -> subprocess.Popen[str]:
         if self._process is None or self._process.poll() is not None:
@@ -145,10 +173,17 @@ class Residents:
     def _let_go(self, key: str) -> None:
         with self._lock:
             self._holders[key] -= 1
-            if not self._holders[key] and key not in self._timers:
-                timer = self._timers[key] = threading.Timer(self._idle_seconds, self._drop, [key])
-                timer.daemon = True
-                timer.start()
+            if self._holders[key] or key in self._timers:
+                return
+            planner = self._planners[key]
+            if planner.is_asked:
+                # By a cancelled look, in a thread that nothing else ends: it would keep all later ones waiting.
+                planner.give_up()
+                del self._planners[key], self._holders[key]
+                return
+            timer = self._timers[key] = threading.Timer(self._idle_seconds, self._drop, [key])
+            timer.daemon = True
+            timer.start()
 
     def _drop(self, key: str) -> None:
         with self._lock:

@@ -9,6 +9,7 @@ from airflow_provider_microbatch.checkpoint.log import numbers
 from airflow_provider_microbatch.checkpoint.records import encode_record
 from airflow_provider_microbatch.checkpoint.verify import verify_all
 from airflow_provider_microbatch.exceptions import ForeignCheckpointError, MaintenanceError, MicroBatchError
+from airflow_provider_microbatch.execution.left import find_left
 from airflow_provider_microbatch.execution.liveness import no_engine
 from airflow_provider_microbatch.execution.position import read_position
 from airflow_provider_microbatch.execution.set_aside import all_aside
@@ -20,6 +21,7 @@ from airflow_provider_microbatch.upkeep.commands.draft import Draft
 from airflow_provider_microbatch.upkeep.commands.exchange_state import state_for_pipeline, state_for_query
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting, Plan
 from airflow_provider_microbatch.upkeep.commands.site import Recorded
+from airflow_provider_microbatch.upkeep.source_check import find_without_batch
 
 _IDENTITY = "microbatch/identity"
 
@@ -28,7 +30,8 @@ def plan_export(drafting: Drafting, *, target: str, allow_skip: bool = False) ->
     """The plan that makes ``target`` a checkpoint from which a streaming query goes on exactly.
 
     :param target: location of the copy.
-    :param allow_skip: accept that the ranges of batches that are set aside are lost: no query reads them.
+    :param allow_skip: accept that the ranges of batches that are set aside, and what another lane has taken and not
+        committed, are lost: no query reads them.
     :raises CheckpointError: if the checkpoint is broken, Spark would not take it, or ``target`` is not empty.
     """
     checkpoint = drafting.checkpoint
@@ -41,6 +44,7 @@ def plan_export(drafting: Drafting, *, target: str, allow_skip: bool = False) ->
             "absolute path."
         )
     _check_aside(drafting, allow_skip=allow_skip)
+    _check_left(drafting, allow_skip=allow_skip)
     hand_over(Checkpoint(Draft(drafting.store), sources=drafting.sources))  # tried out, so that a refusal comes now
     position = read_position(checkpoint.lane(LIVE))
     if position.planned is not None:
@@ -143,6 +147,20 @@ def _check_aside(drafting: Drafting, *, allow_skip: bool) -> None:
             "them either. Clear their tasks first, which runs them; or allow it with --allow-skip. Nothing was done."
         )
     drafting.note(f"lost to the table: the ranges of {', '.join(aside)}, which are set aside.")
+
+
+def _check_left(drafting: Drafting, *, allow_skip: bool) -> None:
+    """Check that no lane but the live one has taken what is in no batch that is committed, or that skipping is allowed:
+    the query goes on behind it, by the source's log, and knows no other lane that would read it."""
+    left = find_left(drafting.checkpoint) + find_without_batch(drafting.checkpoint)
+    if left and not allow_skip:
+        more = f" `microbatch check` lists all {len(left)}." if len(left) > 1 else ""
+        raise MaintenanceError(
+            f"{left[0].message} Neither would the query. {left[0].repair}{more} Then export; or allow it with "
+            "--allow-skip. Nothing was done."
+        )
+    for finding in left:
+        drafting.note(f"lost to the table, unless it has come there: {finding.message}")
 
 
 def _check_empty(store: Store, drafting: Drafting) -> None:

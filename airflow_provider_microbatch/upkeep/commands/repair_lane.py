@@ -30,6 +30,7 @@ from airflow_provider_microbatch.execution.identity import newest_identity
 from airflow_provider_microbatch.execution.late_ends import is_same
 from airflow_provider_microbatch.execution.progress import told
 from airflow_provider_microbatch.execution.stateful import next_watermark
+from airflow_provider_microbatch.sources.resolving import resolved
 from airflow_provider_microbatch.upkeep.commands.encoding import encoded_commit, encoded_offsets
 from airflow_provider_microbatch.upkeep.commands.plan import Drafting
 from airflow_provider_microbatch.upkeep.commands.progress_again import progress_again
@@ -173,7 +174,8 @@ class LaneRepair:
             if source is None:
                 return None
             try:
-                end = source.resolve(entry.starts.get(name), read[name])
+                on_record = [] if name in entry.unresolved else [entry.ends.get(name)]
+                end = resolved(source, entry.starts.get(name), read[name], on_record=on_record)
                 if end is not None:
                     check_offset(name, end)
             except (SourceError, CheckpointError):
