@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 
+from airflow_provider_microbatch.runtime.changes import DELETED
 from airflow_provider_microbatch.runtime.intake import VALUE, Intake, Limit, TableColumn
 from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.postgres.columns import OWN, Column, bound_as_sequence
@@ -85,7 +86,7 @@ def _column(column: Column, *, merge: Merge | None, removes_nul: bool) -> TableC
         type=_spark_type(column.base),
         is_needed=column.is_needed or orders,
         # A change that deletes may have nothing but its keys.
-        needed_unless=None if merge is None or orders else merge.delete_when,
+        needed_unless=None if merge is None or orders else DELETED,
         limits=tuple(_limits(column, removes_nul=removes_nul)),
         is_narrow=_SECONDS.fullmatch(column.base) is not None,
     )
