@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime import letters
-from airflow_provider_microbatch.runtime.changes import FORGOTTEN, Changes
+from airflow_provider_microbatch.runtime.changes import DELETED, FORGOTTEN, Changes
 from airflow_provider_microbatch.runtime.checks import ACTIONS, DEAD_LETTER, DROP, FAIL, Checks, Expectation
 from airflow_provider_microbatch.runtime.counting import RowCount
 from airflow_provider_microbatch.runtime.failure import BatchFailure, failing_as
@@ -140,7 +140,7 @@ class Refusing:
         fitting = Fitting(rows=frame)
         if (intake := self._checks.intakes.get(stage)) is not None:
             fitting = fitting_of(frame, intake, where=_for(stage))
-        rules = self._rules(stage, frame, fitting)
+        rules = self._rules(stage, frame, fitting, are_changes=changes is not None)
         if not rules:
             return _with(frame, fitting).drop(FORGOTTEN)
         _check_free(columns, {VERDICT, MET}, stage)
@@ -168,7 +168,7 @@ class Refusing:
             found = is_meant if found is None else found | is_meant
         return found
 
-    def _rules(self, stage: str, frame: DataFrame, fitting: Fitting) -> list[_Rule]:
+    def _rules(self, stage: str, frame: DataFrame, fitting: Fitting, *, are_changes: bool) -> list[_Rule]:
         """The rules for the rows of a stage, the strongest action first. What the table cannot take comes before what
         is to be dropped: nothing is dropped that another rule would have kept."""
         from pyspark.sql import functions as F
@@ -178,8 +178,8 @@ class Refusing:
             with failing_as("transform", where=f"the expectation {one.condition!r}{_for(stage)}"):
                 _check(frame, one.condition)
             refuses = _fails(one)
-            if FORGOTTEN in frame.columns:  # it has no values any more
-                refuses &= ~F.col(FORGOTTEN)
+            if are_changes:  # one that deletes may have nothing but its key and its place, and left out deletes nothing
+                refuses &= ~F.col(DELETED)
             rules.append(_Rule(what=one.condition, action=one.action, kind=letters.REFUSED, refuses=refuses))
         for misfit in fitting.misfits:
             rules.append(_Rule(what=misfit.reason, action=DEAD_LETTER, kind=letters.UNFIT, refuses=misfit.is_met))

@@ -196,12 +196,12 @@ MUTATIONS = [
         tests=(UNFIT,),
     ),
     Mutation(
-        name="a change that is to be forgotten has to meet what is expected of rows",
-        why="it is left out, as it has no values, and an older state of its key comes back",
+        name="a change that deletes its key has to meet what is expected of rows",
+        why="it is left out, as it has no values, and the key stays",
         file="runtime/refusing.py",
-        old="                refuses &= ~F.col(FORGOTTEN)\n",
+        old="                refuses &= ~F.col(DELETED)\n",
         new="                pass\n",
-        tests=(UNFIT,),
+        tests=("tests/sinks/test_delta_merge_spark.py",),
     ),
     Mutation(
         name="a change that is to be forgotten is a dead letter where its key does not fit",

@@ -15,6 +15,7 @@ from airflow_provider_microbatch.exceptions import MicroBatchError
 from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.app import run_job
+from airflow_provider_microbatch.runtime.checks import DROP, FAIL, Checks, Expectation
 from airflow_provider_microbatch.runtime.failure import BatchFailure
 from airflow_provider_microbatch.sinks import SinkContext
 from airflow_provider_microbatch.sinks.delta import DeltaSink
@@ -82,6 +83,16 @@ def test_what_is_forgotten_leaves_no_older_state_behind(spark: Any, tmp_path: Pa
         return [(row["name"], row.get("valid_to")) for row in DeltaTable(str(lake)).to_pyarrow_table().to_pylist()]
 
     check_nothing_forgotten_comes_back(spark, sink, rows, landing=landing)
+
+
+@pytest.mark.parametrize("action", [DROP, FAIL])
+def test_of_a_deletion_nothing_is_expected(spark: Any, tmp_path: Path, action: str) -> None:
+    lake, landing = tmp_path / "lake", tmp_path / "landing"
+    sink = DeltaSink(str(lake), merge=MERGE)
+    checks = Checks(expectations=(Expectation(condition="name IS NOT NULL", action=action),))
+    run_job(spark, make_job(sink, None, [land(landing, CHANGES)], schema=SCHEMA, checks=checks))
+    sink.open(SinkContext()).publish(EXPECTED, 1)
+    assert DeltaTable(str(lake)).to_pyarrow_table().column("name").to_pylist() == ["Ada"]
 
 
 def test_values_of_all_kinds_are_the_same_after_their_file_was_written_anew(spark: Any, tmp_path: Path) -> None:
