@@ -370,4 +370,20 @@ MUTATIONS = [
         new="had is not None",
         tests=("tests/postgres/test_parts.py",),
     ),
+    Mutation(
+        name="changes are compared by another collation than the table has for them",
+        why="an old change is newer, and keys that are one to the table are two, of which the later one to come wins",
+        file="sinks/postgres/columns.py",
+        old='            collation = target.collation if orders else ""\n',
+        new='            collation = ""\n',
+        tests=("tests/postgres/test_merge.py",),
+    ),
+    Mutation(
+        name="changes that are kept may have another collation than the table has by now",
+        why="which change is newer is told otherwise than the table tells it",
+        file="sinks/postgres/rows.py",
+        old="(old.collation == column.collation or not column.is_needed)\n",
+        new="(old.collation == column.collation or column.is_needed)\n",
+        tests=("tests/postgres/test_merge.py",),
+    ),
 ]

@@ -211,7 +211,7 @@ class Merged(Rows):
         self._shown(found)  # a renamed column would be added beside the one of before
         for column in columns:
             if column.name not in found:
-                name = f"{quoted(column.name)} {column.type}"
+                name = f"{quoted(column.name)} {column.kind}"
                 execute(self.connection, f"ALTER TABLE {self.place.sql} ADD COLUMN {name}")
         self._check_room(columns, staged, found)
         known = {name for name, column in found.items() if column.is_needed}
@@ -237,18 +237,22 @@ class Merged(Rows):
     def _check_room(
         self, columns: Sequence[Column], staged: Sequence[StagedColumn], found: Mapping[str, Column]
     ) -> None:
-        """A change reaches the table through the table of the changes: a narrower type there would round its values."""
+        """A change reaches the table through the table of the changes: a narrower type there would round its values,
+        and another collation would order them otherwise than the table does."""
         problems = []
         for column, one in zip(columns, staged, strict=True):
             old, is_aside = found.get(column.name), column.name in (DELETED, *self.merge.leave_out)
-            if old is not None and not (one.fits(old.base) if is_aside else old.type == column.type):
+            if old is None:
+                continue
+            is_like = old.type == column.type and (old.collation == column.collation or not column.is_needed)
+            if not (one.fits(old.base) if is_aside else is_like):
                 problems.append(
-                    f"{old.type}: ALTER TABLE {self.place.text} ALTER COLUMN {quoted(column.name)} TYPE {column.type}"
+                    f"{old.kind}: ALTER TABLE {self.place.text} ALTER COLUMN {quoted(column.name)} TYPE {column.kind}"
                 )
         if problems:
             raise SinkError(
-                f"the changes of {self.table}, kept in {self.place}, have a column of another type than the table or "
-                f"the result. It is {'; '.join(problems)}. Nothing was loaded."
+                f"the changes of {self.table}, kept in {self.place}, have a column of another type or collation than "
+                f"the table or the result. It is {'; '.join(problems)}. Nothing was loaded."
             )
 
     def _check_order(self, columns: Sequence[Column]) -> None:
