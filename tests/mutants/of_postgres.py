@@ -386,4 +386,20 @@ MUTATIONS = [
         new="(old.collation == column.collation or column.is_needed)\n",
         tests=("tests/postgres/test_merge.py",),
     ),
+    Mutation(
+        name="NaN is the newest place in the order of changes",
+        why="no later change of the key is ever shown",
+        file="sinks/postgres/rows.py",
+        old="        self._check_numbers(key, stage, columns)\n",
+        new="",
+        tests=("tests/postgres/test_merge.py",),
+    ),
+    Mutation(
+        name="a change with NaN as its place in the order fits its table",
+        why="it fails the batch each time, where it should be a dead letter",
+        file="sinks/postgres/intake.py",
+        old="*([_NUMBER] if is_sequence else [])",
+        new="*([_NUMBER] if removes_nul else [])",
+        tests=("tests/postgres/test_unfit_values.py",),
+    ),
 ]

@@ -76,6 +76,19 @@ def test_a_key_or_sequence_that_is_null_fails_the_batch_and_names_it(tmp_path: P
         sink.publish(EXPECTED, 1)
 
 
+@pytest.mark.parametrize("is_left_out", [False, True])
+def test_a_sequence_that_is_no_number_fails_the_batch_and_names_it(tmp_path: Path, is_left_out: bool) -> None:
+    merge = Merge(keys=("id",), sequence_by=("half", "at"), leave_out=("at",) if is_left_out else ())
+    sink, columns = database.sink_in(tmp_path, merge=merge), {"id": "bigint", "half": "float", "at": "double"}
+    published(sink, 0, columns, "1", "Infinity", "1")
+    for number, cells in enumerate((("NaN", "1"), ("1", "NaN")), 1):
+        with pytest.raises(
+            SinkError, match=r"1 of the changes of batch live/\d have NaN in '(half|at)'.*Nothing was pub"
+        ):
+            published(sink, number, columns, "1", *cells)
+    assert database.rows(database.table_in(tmp_path), "id, half") == [(1, float("inf"))]
+
+
 def test_a_table_without_a_unique_constraint_over_the_keys_is_refused_before_anything_runs(tmp_path: Path) -> None:
     table = database.table_in(tmp_path)
     with database.connect() as connection:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -224,3 +225,14 @@ def test_a_change_that_is_forgotten_deletes_its_key_and_is_no_dead_letter(spark:
     assert database.rows(database.table_in(tmp_path)) == [(1, "new")]
     kept = database.rows(database.table_in(tmp_path, "microbatch_changes_Orders"), "n, note, _deleted", "n, lsn")
     assert kept == [(1, "new", False), (2, "old", False), (2, None, True)]
+
+
+def test_a_change_whose_place_is_no_number_is_a_dead_letter(spark: Any, tmp_path: Path) -> None:
+    merge = Merge(keys=("n",), sequence_by=("at", "half"), leave_out=("half",))
+    sink = made(tmp_path, "n int PRIMARY KEY, at double precision", merge=merge)
+    rows = [(1, math.nan, 1.0), (2, 1.0, math.nan), (3, 1.0, 1.0), (4, math.inf, 1.0)]
+    frame = marked(spark.createDataFrame(rows, "n int, at double, half float"), sink)
+    assert reasons(frame, sink.intake()) == {
+        1: ["column 'at': NaN, and it orders changes"],
+        2: ["column 'half': NaN, and it orders changes"],
+    }

@@ -41,6 +41,8 @@ _TRIGGERS = """
 SELECT tgname::text FROM pg_trigger
 WHERE tgrelid = to_regclass(%s) AND NOT tgisinternal AND tgenabled <> 'D' AND tgtype & 3 = 3 ORDER BY 1
 """
+FLOATS = ("real", "double precision")
+"""Types that have the value NaN, of those that Spark's numbers with NaN go into."""
 OWN = {LANE: "text", BATCH: "bigint"}
 """The columns that say which batch brought each row."""
 
@@ -206,7 +208,9 @@ def of_stage(
     has |= bound
     for one in staged:
         if one.name in aside and one.name not in bound:
-            columns.append(Column(name=one.name, type=one.made_as, is_needed=_orders(one.name, merge)))
+            columns.append(
+                Column(name=one.name, type=one.made_as, base=one.made_as, is_needed=_orders(one.name, merge))
+            )
             continue
         target = has.get(one.name)
         if target is None:
@@ -223,7 +227,9 @@ def of_stage(
             needed = target.is_needed if merge is None else orders
             # By another collation than the table's, keys that are one to it would be two, and an older change newer.
             collation = target.collation if orders else ""
-            columns.append(Column(name=one.name, type=target.type, is_needed=needed, collation=collation))
+            columns.append(
+                Column(name=one.name, type=target.type, base=target.base, is_needed=needed, collation=collation)
+            )
     problems += _left_alone(found, [one.name for one in staged], merge=merge)
     if problems:
         raise SinkError(
