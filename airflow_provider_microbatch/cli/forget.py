@@ -95,7 +95,9 @@ def run(arguments: argparse.Namespace) -> int:
     for first in begins_late(checkpoint):
         print(
             f"The log of lane {first.lane!r} begins with batch {first.id}: the batches before it, which retention has "
-            "removed, are not listed, and no clear runs them again. Delete such rows of theirs in the table itself."
+            "removed, are not listed, and no clear runs them again. Delete such rows of theirs in the table itself; "
+            "where changes are merged into it, that stays so until the next change of the key, and a deletion that the "
+            "source sends is better."
         )
     return 0
 

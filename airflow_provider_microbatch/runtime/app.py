@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_microbatch.runtime import report, secrets
 from airflow_provider_microbatch.runtime.access import options_of
 from airflow_provider_microbatch.runtime.batch import Batch, Frames
+from airflow_provider_microbatch.runtime.changes import DELETED
 from airflow_provider_microbatch.runtime.counting import RowCount, writing
 from airflow_provider_microbatch.runtime.failure import BatchFailure, failing_as
 from airflow_provider_microbatch.runtime.fence import Fence, FencedFailure
@@ -191,7 +192,9 @@ def _run(
                     with writing(rows_out.on(frame)) as frames_out:
                         listings[name] = _load(stage.writer)(frames_out[0], stage.arguments)
                     if subtask is not None:
-                        columns = [[field.name, field.dataType.simpleString()] for field in frame.schema.fields]
+                        # Splits are held against each other by what the transform has returned.
+                        fields = [field for field in frame.schema.fields if field.name != DELETED]
+                        columns = [[field.name, field.dataType.simpleString()] for field in fields]
                     for count in (rows_out, *counts.values()):
                         count.written(frames_out)
                     written[name] = rows_out.get()

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime import report
-from airflow_provider_microbatch.runtime.changes import with_deleted
+from airflow_provider_microbatch.runtime.changes import DELETED
 from airflow_provider_microbatch.runtime.failure import BatchFailure
 from airflow_provider_microbatch.runtime.write import write as write_files
 
@@ -34,19 +34,17 @@ _ZONED = "yyyy-MM-dd HH:mm:ss.SSSSSSxxxxx"
 def write(frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame | list[str]:
     """Write the rows of a batch as lines for ``COPY``, and the columns beside them.
 
-    :param frame: the frame that the transform returned.
+    :param frame: the frame that the transform returned; changes with the column
+        :data:`~airflow_provider_microbatch.runtime.changes.DELETED`.
     :param arguments: ``path`` (must not exist), ``remove_nul`` (whether to leave out the character NUL, which
         PostgreSQL's text cannot have), ``columns`` (the names that the frame must have; empty: any), ``needed`` (names
-        that the frame must have among others), ``delete_when`` (SQL condition of rows that delete their key; None if no
-        row does).
+        that the frame must have among others).
     :return: JSON lines, as :func:`airflow_provider_microbatch.runtime.write.write` returns them.
     :raises BatchFailure: if a column is missing, is one too many, or has a name or type that cannot be written.
     """
     from pyspark.sql import functions as F
 
-    _check_names(frame.columns, arguments)
-    if arguments["delete_when"] is not None:
-        frame = with_deleted(frame, arguments["delete_when"])
+    _check_names([name for name in frame.columns if name != DELETED], arguments)
     cells = [_cell(field, remove_nul=arguments["remove_nul"]) for field in frame.schema.fields]
     line = F.concat_ws("\t", *(F.coalesce(cell, F.lit("\\N")) for cell in cells))
     listing = write_files(frame.select(line.alias("value")), {"path": arguments["path"], "format": "text"})

@@ -46,7 +46,8 @@ class Stage:
     """Where and how the runtime writes one attempt.
 
     :param writer: ``module:function``; called as ``function(frame, arguments)``.
-    :param arguments: JSON values; ``path`` and ``format`` at least for file sinks.
+    :param arguments: JSON values; ``path`` and ``format`` at least for file sinks. ``needed`` and ``delete_when`` of
+        rows that are changes: see :class:`~airflow_provider_microbatch.runtime.changes.Changes`.
     :param report: folder, in Spark's form, into which Spark writes the manifest, result or traceback.
     :param reserved_columns: columns that the user's frame must not have.
     :param fence: a file, in Spark's form, that exists once a later attempt has fenced this attempt; None if the sink

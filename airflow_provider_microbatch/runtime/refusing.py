@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_microbatch.runtime import letters
+from airflow_provider_microbatch.runtime.changes import DELETED, FORGOTTEN, Changes
 from airflow_provider_microbatch.runtime.checks import ACTIONS, DEAD_LETTER, DROP, FAIL, Checks, Expectation
 from airflow_provider_microbatch.runtime.counting import RowCount
 from airflow_provider_microbatch.runtime.failure import BatchFailure, failing_as
@@ -127,35 +128,59 @@ class Refusing:
         """
         from pyspark.sql import functions as F
 
-        for one in self._checks.forgotten_of(stage):
-            with self._naming_forgotten(one.number, stage), quiet():
-                _check(frame, one.condition)
-            frame = frame.where(~F.coalesce(F.expr(one.condition), F.lit(False)))
+        columns, changes = frame.columns, Changes.of(self._job.stages[stage].arguments)
+        _check_free(columns, {FORGOTTEN}, stage)
+        forgotten = self._forgotten(stage, frame)
+        if changes is not None:
+            with failing_as("transform", where=f"delete_when of the merge{_for(stage)}"):
+                frame = changes.marked(frame, forgotten=forgotten)
+                frame.schema  # noqa: B018
+        elif forgotten is not None:
+            frame = frame.where(~forgotten)
         fitting = Fitting(rows=frame)
         if (intake := self._checks.intakes.get(stage)) is not None:
             fitting = fitting_of(frame, intake, where=_for(stage))
-        rules = self._rules(stage, frame, fitting)
+        rules = self._rules(stage, frame, fitting, are_changes=changes is not None)
         if not rules:
-            return _with(frame, fitting)
-        for ours in {VERDICT, MET} & {column.casefold() for column in frame.columns}:
-            raise BatchFailure("transform", f"the result{_for(stage)} has the column {ours}, which this package adds")
+            return _with(frame, fitting).drop(FORGOTTEN)
+        _check_free(columns, {VERDICT, MET}, stage)
         verdict: Any = F
         for number, rule in enumerate(rules):
             verdict = verdict.when(rule.refuses, F.lit(number))
         judged = fitting.rows.withColumn(VERDICT, verdict)
+        if FORGOTTEN in frame.columns:
+            # One whose key the table cannot take is in no table and, since it is to be forgotten, no dead letter.
+            judged = judged.where(f"{VERDICT} IS NULL OR NOT {FORGOTTEN}")
         counts = RowCount(conditions={str(number): f"{VERDICT} = {number}" for number in range(len(rules))})
         counted = counts.on(judged)
-        self._judged[stage] = _Judged(frame=judged, columns=frame.columns, rules=rules, counts=counts, counted=counted)
-        return _with(counted.where(f"{VERDICT} IS NULL").drop(VERDICT, MET), fitting)
+        self._judged[stage] = _Judged(frame=judged, columns=columns, rules=rules, counts=counts, counted=counted)
+        return _with(counted.where(f"{VERDICT} IS NULL").drop(VERDICT, MET, FORGOTTEN), fitting)
 
-    def _rules(self, stage: str, frame: DataFrame, fitting: Fitting) -> list[_Rule]:
+    def _forgotten(self, stage: str, frame: DataFrame) -> Column | None:
+        """Whether a row of the result is to be forgotten, never null; None if no such row may be there."""
+        from pyspark.sql import functions as F
+
+        found: Column | None = None
+        for one in self._checks.forgotten_of(stage):
+            with self._naming_forgotten(one.number, stage), quiet():
+                _check(frame, one.condition)
+            is_meant = F.coalesce(F.expr(one.condition), F.lit(False))
+            found = is_meant if found is None else found | is_meant
+        return found
+
+    def _rules(self, stage: str, frame: DataFrame, fitting: Fitting, *, are_changes: bool) -> list[_Rule]:
         """The rules for the rows of a stage, the strongest action first. What the table cannot take comes before what
         is to be dropped: nothing is dropped that another rule would have kept."""
+        from pyspark.sql import functions as F
+
         rules = list[_Rule]()
         for one in self._checks.of(stage):
             with failing_as("transform", where=f"the expectation {one.condition!r}{_for(stage)}"):
                 _check(frame, one.condition)
-            rules.append(_Rule(what=one.condition, action=one.action, kind=letters.REFUSED, refuses=_fails(one)))
+            refuses = _fails(one)
+            if are_changes:  # one that deletes may have nothing but its key and its place, and left out deletes nothing
+                refuses &= ~F.col(DELETED)
+            rules.append(_Rule(what=one.condition, action=one.action, kind=letters.REFUSED, refuses=refuses))
         for misfit in fitting.misfits:
             rules.append(_Rule(what=misfit.reason, action=DEAD_LETTER, kind=letters.UNFIT, refuses=misfit.is_met))
         return sorted(rules, key=lambda rule: ACTIONS.index(rule.action))
@@ -358,6 +383,12 @@ def counts_of(columns: Sequence[str], refused: str) -> RowCount:
         return RowCount(columns)
     # Include the text column: a row that does not parse is not an empty row.
     return RowCount((*columns, refused), {UNPARSED_ROWS: f"{_quoted(refused)} IS NOT NULL"})
+
+
+def _check_free(columns: Sequence[str], names: set[str], stage: str) -> None:
+    """Check that no column of the result has one of our names."""
+    for ours in names & {column.casefold() for column in columns}:
+        raise BatchFailure("transform", f"the result{_for(stage)} has the column {ours}, which this package adds")
 
 
 def _with(frame: DataFrame, fitting: Fitting) -> DataFrame:

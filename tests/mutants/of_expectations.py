@@ -8,6 +8,7 @@ DIVIDED, LETTERS = "tests/runtime/test_refusing.py", "tests/execution/test_dead_
 REPLAYED, FORGOTTEN = "tests/execution/test_letters_replayed.py", "tests/execution/test_forgetting.py"
 PLANNED, ONCE = "tests/execution/test_letters_planned.py", "tests/execution/test_letters_once.py"
 LEFT, RESTORED = "tests/execution/test_letters_left.py", "tests/execution/test_letters_restored.py"
+UNFIT = "tests/postgres/test_unfit_values.py"
 
 MUTATIONS = [
     Mutation(
@@ -174,9 +175,41 @@ MUTATIONS = [
         name="what is to be forgotten is written",
         why="what was deleted on request is there again",
         file="runtime/refusing.py",
-        old="            frame = frame.where(~F.coalesce(F.expr(one.condition), F.lit(False)))\n",
-        new="",
+        old="            frame = frame.where(~forgotten)\n",
+        new="            pass\n",
         tests=(DIVIDED,),
+    ),
+    Mutation(
+        name="a change that is to be forgotten is left out",
+        why="the row of a person stays whose deletion is to be forgotten, and an older state of another comes back",
+        file="runtime/changes.py",
+        old="            marked = marked.where(~is_forgotten | has_value)\n",
+        new="            marked = marked.where(~is_forgotten)\n",
+        tests=("tests/sinks/test_delta_merge_spark.py",),
+    ),
+    Mutation(
+        name="a change that is to be forgotten keeps its values",
+        why="what was to be erased lies beside the table for good",
+        file="runtime/changes.py",
+        old="                column = F.when(~is_forgotten, column).alias(name)\n",
+        new="                column = column.alias(name)\n",
+        tests=(UNFIT,),
+    ),
+    Mutation(
+        name="a change that deletes its key has to meet what is expected of rows",
+        why="it is left out, as it has no values, and the key stays",
+        file="runtime/refusing.py",
+        old="                refuses &= ~F.col(DELETED)\n",
+        new="                pass\n",
+        tests=("tests/sinks/test_delta_merge_spark.py",),
+    ),
+    Mutation(
+        name="a change that is to be forgotten is a dead letter where its key does not fit",
+        why="what was to be erased is in a table again",
+        file="runtime/refusing.py",
+        old='            judged = judged.where(f"{VERDICT} IS NULL OR NOT {FORGOTTEN}")\n',
+        new="            pass\n",
+        tests=(UNFIT,),
     ),
     Mutation(
         name="an attempt publishes that does not know what was to be forgotten",

@@ -4,7 +4,8 @@ plain dictionary, on the real server."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from tests.sinks.changes import (
     histories,
 )
 from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, batch_of, expect
+from tests.support.postgres import postgres
 
 worlds = itertools.count()
 
@@ -72,6 +74,19 @@ def test_a_key_or_sequence_that_is_null_fails_the_batch_and_names_it(tmp_path: P
     write_lines(sink, 1, COLUMNS, [cells_of(change()), cells])
     with pytest.raises(SinkError, match=rf'null value in column "{column}".*line 2'):
         sink.publish(EXPECTED, 1)
+
+
+@pytest.mark.parametrize("is_left_out", [False, True])
+def test_a_sequence_that_is_no_number_fails_the_batch_and_names_it(tmp_path: Path, is_left_out: bool) -> None:
+    merge = Merge(keys=("id",), sequence_by=("half", "at"), leave_out=("at",) if is_left_out else ())
+    sink, columns = database.sink_in(tmp_path, merge=merge), {"id": "bigint", "half": "float", "at": "double"}
+    published(sink, 0, columns, "1", "Infinity", "1")
+    for number, cells in enumerate((("NaN", "1"), ("1", "NaN")), 1):
+        with pytest.raises(
+            SinkError, match=r"1 of the changes of batch live/\d have NaN in '(half|at)'.*Nothing was pub"
+        ):
+            published(sink, number, columns, "1", *cells)
+    assert database.rows(database.table_in(tmp_path), "id, half") == [(1, float("inf"))]
 
 
 def test_a_table_without_a_unique_constraint_over_the_keys_is_refused_before_anything_runs(tmp_path: Path) -> None:
@@ -185,6 +200,78 @@ def test_a_column_that_was_made_wider_loses_nothing_on_its_way_through_the_chang
     published(sink, 9, {**wider, "ts": "smallint"}, "1", "3", "1.5")
     with pytest.raises(SinkError, match=r"ALTER COLUMN \"ts\" TYPE bigint"):
         published(sink, 10, {**wider, "ts": "bigint"}, "1", "4", "1.5")
+
+
+def made(folder: Path, columns: str, table: str = "Orders") -> None:
+    with database.connect() as connection:
+        connection.execute(f"CREATE TABLE {database.table_in(folder, table)} ({columns})".encode())
+
+
+CODES = {"code": "string", "ts": "int", "note": "string"}
+BY_CODE = Merge(keys=("code",), sequence_by=("ts",))
+
+
+@pytest.fixture
+def with_icu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A server of this machine's: the tests' own has no collation by which texts are in another order than their bytes.
+    By ``folded`` texts that differ in their capitals alone are one."""
+    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    if not installed:
+        pytest.skip("no PostgreSQL with ICU is installed here")
+    with postgres(installed=installed[-1]) as started:
+        monkeypatch.setenv(database.PORT, str(started.port))
+        with database.connect() as connection:
+            how = b"provider = icu, locale = 'und-u-ks-level2', deterministic = false"
+            connection.execute(b"CREATE COLLATION folded (" + how + b")")
+        yield
+
+
+@pytest.mark.usefixtures("with_icu")
+def test_keys_that_are_one_by_the_collation_of_the_table_are_one_key(tmp_path: Path) -> None:
+    made(tmp_path, "code text COLLATE folded PRIMARY KEY, ts int, note text")
+    sink = database.sink_in(tmp_path, merge=BY_CODE)
+    published(sink, 0, CODES, "A", "5", "newest")
+    published(sink, 1, CODES, "a", "3", "late")
+    assert database.rows(database.table_in(tmp_path), "ts, note") == [(5, "newest")]
+    key = BatchKey("live", 2)
+    write_lines(sink, 1, CODES, [("b", "2", "newer"), ("B", "1", "older")], batch=batch_of(key))
+    sink.publish(expect(key), 1)
+    assert database.rows(database.table_in(tmp_path), "ts, note") == [(2, "newer"), (5, "newest")]
+
+
+@pytest.mark.usefixtures("with_icu")
+def test_texts_order_changes_as_the_column_of_the_table_orders_them(tmp_path: Path) -> None:
+    for table, collation, newest in (("Bytes", "C", "a"), ("Letters", "und-x-icu", "B")):
+        made(tmp_path, f'id bigint PRIMARY KEY, rev text COLLATE "{collation}"', table)
+        sink = database.sink_in(tmp_path, table=table, merge=Merge(keys=("id",), sequence_by=("rev",)))
+        for number, rev in enumerate(("B", "a", "B")):
+            published(sink, number, {"id": "bigint", "rev": "string"}, "1", rev)
+        assert database.rows(database.table_in(tmp_path, table)) == [(1, newest)]
+
+
+def test_a_collation_that_changed_in_the_table_is_named_with_what_to_do_with_the_changes(tmp_path: Path) -> None:
+    made(tmp_path, "code text PRIMARY KEY, ts int, note text")
+    sink = database.sink_in(tmp_path, merge=BY_CODE)
+    published(sink, 0, CODES, "A", "5", "newest")
+    altered(tmp_path, 'ALTER COLUMN code TYPE text COLLATE "C", ALTER COLUMN note TYPE text COLLATE "C"')
+    with pytest.raises(SinkError, match=r"of another type or collation than.* It is text: ALTER TABLE") as refused:
+        published(sink, 1, CODES, "A", "3", "late")
+    (what,) = re.findall(r" (ALTER COLUMN .*?)\. Nothing was loaded", str(refused.value))
+    assert what == 'ALTER COLUMN "code" TYPE text COLLATE pg_catalog."C"'
+    altered(tmp_path, what, "microbatch_changes_Orders")
+    sink.publish(expect(BatchKey("live", 1)), 1)
+    published(sink, 2, CODES, "A", "6", "later")
+    assert database.rows(database.table_in(tmp_path)) == [("A", 6, "later")]
+
+
+def test_changes_are_kept_with_the_collation_of_the_table(tmp_path: Path) -> None:
+    made(tmp_path, 'code text COLLATE "C" PRIMARY KEY, ts int, note text')
+    sink = database.sink_in(tmp_path, merge=BY_CODE)
+    for number in range(2):
+        published(sink, number, CODES, "A", str(number), "x")
+    where = f"table_schema = '{database.schema_of(tmp_path)}' AND table_name = 'microbatch_changes_Orders'"
+    columns = f"(SELECT * FROM information_schema.columns WHERE {where}) AS columns"
+    assert ("code", "C") in database.rows(columns, "column_name::text, collation_name::text")
 
 
 def test_a_column_that_was_renamed_in_the_table_is_named_with_what_to_do_with_the_changes(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from airflow_provider_microbatch.connections import find_by
 from airflow_provider_microbatch.runtime import report
+from airflow_provider_microbatch.runtime.changes import Changes
 from airflow_provider_microbatch.runtime.copy_lines import write
 from airflow_provider_microbatch.runtime.failure import BatchFailure
 from airflow_provider_microbatch.sinks.merge import Merge
@@ -23,6 +24,7 @@ from tests.engines.conftest import World
 from tests.engines.conftest import spark_default as spark_default
 from tests.postgres import database
 from tests.sinks.stages import BATCH, EXPECTED, batch_of, expect
+from tests.sinks.versions_by_spark import MERGE, VERSIONED, check_nothing_forgotten_comes_back
 from tests.support.local_spark import local_spark
 from tests.support.waiting import wait_until
 
@@ -39,6 +41,8 @@ def spark() -> Iterator[Any]:
 def staged(sink: OpenPostgres, frame: Any, epoch: int = 1) -> None:
     """As the runtime leaves it."""
     stage = sink.stage(BATCH, epoch)
+    if (changes := Changes.of(stage.arguments)) is not None:
+        frame = changes.marked(frame, forgotten=None)
     listing = write(frame, stage.arguments)
     result = {"batchId": BATCH.key.id, "epoch": epoch, "identity": BATCH.to_dict()}
     report.write_manifest(frame.sparkSession, stage.report, result, listing)
@@ -144,6 +148,16 @@ def test_what_deletes_is_asked_of_spark_and_null_deletes_nothing(spark: Any, tmp
     merge = Merge(keys="id", sequence_by="ts", delete_when="upper(op) = 'D'", leave_out="op")  # type: ignore[arg-type]
     frame = spark.sql("SELECT * FROM VALUES (1, 1, 'd'), (2, 1, null), (3, 1, 'u'), (3, 2, 'D') AS t(id, ts, op)")
     assert published(database.sink_in(tmp_path, merge=merge), tmp_path, frame) == [(2, 1)]
+
+
+@pytest.mark.parametrize("merge", [MERGE, VERSIONED], ids=["newest", "versions"])
+def test_what_is_forgotten_leaves_no_older_state_behind(spark: Any, tmp_path: Path, merge: Merge) -> None:
+    sink = database.sink_in(tmp_path, merge=merge)
+
+    def rows() -> list[Any]:
+        return database.rows(database.table_in(tmp_path), f"name, {'valid_to' if merge.bounds else 'NULL'}")
+
+    check_nothing_forgotten_comes_back(spark, sink, rows, landing=tmp_path / "landing")
 
 
 def test_versions_are_bounded_by_what_spark_has_written(spark: Any, tmp_path: Path) -> None:

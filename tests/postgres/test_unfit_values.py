@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,18 @@ import pytest
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime import report
+from airflow_provider_microbatch.runtime.app import run_job
+from airflow_provider_microbatch.runtime.changes import Changes
+from airflow_provider_microbatch.runtime.checks import DEAD_LETTER, Checks, Expectation, Forgotten
 from airflow_provider_microbatch.runtime.copy_lines import write
 from airflow_provider_microbatch.runtime.fitting import fitting_of
 from airflow_provider_microbatch.runtime.intake import Intake
+from airflow_provider_microbatch.sinks import SinkContext
+from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.postgres.open import OpenPostgres
 from tests.postgres import database
+from tests.runtime.jobs import land, make_job
 from tests.sinks.stages import batch_of, expect
 from tests.support.local_spark import local_spark
 
@@ -115,6 +122,13 @@ def publish(sink: OpenPostgres, frame: Any, number: int, *, judged: bool = True)
     sink.publish(expect(key), 1)
 
 
+def marked(frame: Any, sink: OpenPostgres) -> Any:
+    """The changes, as the runtime has them written."""
+    changes = Changes.of(sink.stage(batch_of(BatchKey("live", 0)), 1).arguments)
+    assert changes is not None
+    return changes.marked(frame, forgotten=None)
+
+
 def test_what_fits_is_what_the_server_takes(spark: Any, tmp_path: Path) -> None:
     sink = made(tmp_path, COLUMNS)
     fitting = frame_of(spark, FITS)
@@ -173,8 +187,52 @@ def test_a_change_that_deletes_needs_nothing_but_its_key_and_its_order(spark: An
     sink = made(tmp_path, "n int PRIMARY KEY, note text NOT NULL", merge=merge)
     rows = [(1, None, "D", 5), (2, None, "U", 5), (3, "a", "U", None), (None, "a", "D", 5)]
     frame = spark.createDataFrame(rows, "n int, note string, op string, lsn bigint")
-    assert reasons(frame, sink.intake()) == {
+    assert reasons(marked(frame, sink), sink.intake()) == {
         2: ["column 'note': null, which the table does not take (text)"],
         3: ["column 'lsn': null, which the table does not take (it orders changes)"],
         None: ["column 'n': null, which the table does not take (integer)"],
+    }
+
+
+def test_a_change_that_is_forgotten_deletes_its_key_and_is_no_dead_letter(spark: Any, tmp_path: Path) -> None:
+    merge = Merge(keys=("n",), sequence_by=("lsn",), leave_out=("lsn",))
+    sink = made(tmp_path, "n int PRIMARY KEY, note varchar(3) NOT NULL", merge=merge)
+    publish(sink, marked(spark.sql("SELECT 2 AS n, 'old' AS note, 1.0D AS lsn"), sink), 0)
+    sound, refused = {"n": 1, "note": "new", "lsn": 5}, {"n": 3, "note": "bad", "lsn": 5}
+    persons = [{"n": 2, "lsn": 5}, {"n": 2**40, "lsn": 5}, {"lsn": 5}, {"n": 4}, {"n": 5, "lsn": "NaN"}]
+    landed = land(tmp_path / "landing", [sound, refused, *({**row, "note": "Eve"} for row in persons)])
+    batch, letters = batch_of(BatchKey("live", 1)), FileSink(str(tmp_path / "letters"), format="json")
+    intake = sink.intake()
+    assert intake is not None
+    job = make_job(
+        sink,
+        None,
+        [landed],
+        schema="n bigint, note string, lsn double",
+        batch_id=1,
+        stages={"": sink.stage(batch, 1), "letters": letters.open(SinkContext()).stage(batch, 1)},
+        identity=batch.to_dict(),
+        checks=Checks(
+            expectations=(Expectation(condition="note <> 'bad'", action=DEAD_LETTER),),
+            letters="letters",
+            forgotten=(Forgotten(condition="note = 'Eve'", number=0, mark="0-x"),),
+            intakes={"": intake},
+        ),
+    )
+    result = run_job(spark, job)
+    assert (result["numDeadLetters"], [one["rows"] for one in result["refused"]]) == (1, [1])
+    sink.publish(expect(batch.key), 1)
+    assert database.rows(database.table_in(tmp_path)) == [(1, "new")]
+    kept = database.rows(database.table_in(tmp_path, "microbatch_changes_Orders"), "n, note, _deleted", "n, lsn")
+    assert kept == [(1, "new", False), (2, "old", False), (2, None, True)]
+
+
+def test_a_change_whose_place_is_no_number_is_a_dead_letter(spark: Any, tmp_path: Path) -> None:
+    merge = Merge(keys=("n",), sequence_by=("at", "half"), leave_out=("half",))
+    sink = made(tmp_path, "n int PRIMARY KEY, at double precision", merge=merge)
+    rows = [(1, math.nan, 1.0), (2, 1.0, math.nan), (3, 1.0, 1.0), (4, math.inf, 1.0)]
+    frame = marked(spark.createDataFrame(rows, "n int, at double, half float"), sink)
+    assert reasons(frame, sink.intake()) == {
+        1: ["column 'at': NaN, and it orders changes"],
+        2: ["column 'half': NaN, and it orders changes"],
     }

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import MicroBatchError
 from airflow_provider_microbatch.operators.micro_batch import MicroBatchOperator
 from airflow_provider_microbatch.pipeline import Pipeline
 from airflow_provider_microbatch.runtime.app import run_job
+from airflow_provider_microbatch.runtime.checks import DROP, FAIL, Checks, Expectation
 from airflow_provider_microbatch.runtime.failure import BatchFailure
 from airflow_provider_microbatch.sinks import SinkContext
 from airflow_provider_microbatch.sinks.delta import DeltaSink
@@ -23,7 +25,14 @@ from tests.airflow_face.support import context
 from tests.environments import jars
 from tests.runtime.jobs import EXPECTED, land, make_job
 from tests.sinks.stages import batch_of, expect
-from tests.sinks.versions_by_spark import CHANGES, MERGE, SCHEMA, VERSIONED, check_versions_of_now_and_of_then
+from tests.sinks.versions_by_spark import (
+    CHANGES,
+    MERGE,
+    SCHEMA,
+    VERSIONED,
+    check_nothing_forgotten_comes_back,
+    check_versions_of_now_and_of_then,
+)
 from tests.support.local_spark import DELTA, local_spark
 
 pytestmark = pytest.mark.spark
@@ -63,6 +72,27 @@ def test_spark_finds_the_versions_of_now_and_of_then(spark: Any, tmp_path: Path)
     lake = tmp_path / "history"
     sink = DeltaSink(str(lake), merge=VERSIONED).open(SinkContext())
     check_versions_of_now_and_of_then(spark, sink, f"delta.`{lake}`", landing=tmp_path / "landing")
+
+
+@pytest.mark.parametrize("merge", [MERGE, VERSIONED], ids=["newest", "versions"])
+def test_what_is_forgotten_leaves_no_older_state_behind(spark: Any, tmp_path: Path, merge: Merge) -> None:
+    lake, landing = tmp_path / "lake", tmp_path / "landing"
+    sink = DeltaSink(str(lake), merge=merge).open(SinkContext())
+
+    def rows() -> list[tuple[str, Any]]:
+        return [(row["name"], row.get("valid_to")) for row in DeltaTable(str(lake)).to_pyarrow_table().to_pylist()]
+
+    check_nothing_forgotten_comes_back(spark, sink, rows, landing=landing)
+
+
+@pytest.mark.parametrize("action", [DROP, FAIL])
+def test_of_a_deletion_nothing_is_expected(spark: Any, tmp_path: Path, action: str) -> None:
+    lake, landing = tmp_path / "lake", tmp_path / "landing"
+    sink = DeltaSink(str(lake), merge=MERGE)
+    checks = Checks(expectations=(Expectation(condition="name IS NOT NULL", action=action),))
+    run_job(spark, make_job(sink, None, [land(landing, CHANGES)], schema=SCHEMA, checks=checks))
+    sink.open(SinkContext()).publish(EXPECTED, 1)
+    assert DeltaTable(str(lake)).to_pyarrow_table().column("name").to_pylist() == ["Ada"]
 
 
 def test_values_of_all_kinds_are_the_same_after_their_file_was_written_anew(spark: Any, tmp_path: Path) -> None:

@@ -24,7 +24,11 @@ from tests.sinks.changes import change
 from tests.sinks.delta_stages import write_delta_stage
 from tests.sinks.merged_iceberg import MergedInIceberg
 from tests.sinks.stages import batch_of, expect
-from tests.sinks.versions_by_spark import VERSIONED, check_versions_of_now_and_of_then
+from tests.sinks.versions_by_spark import (
+    VERSIONED,
+    check_nothing_forgotten_comes_back,
+    check_versions_of_now_and_of_then,
+)
 from tests.support.iceberg_table import catalog_file, connection_of, opened_in, sink_in
 from tests.support.local_spark import local_spark
 
@@ -322,6 +326,15 @@ def test_a_deletion_is_remembered_whatever_spark_does_to_the_table(spark: Any, f
 def test_spark_finds_the_versions_of_now_and_of_then(spark: Any, folder: Path) -> None:
     sink = opened_in(folder, "history", merge=VERSIONED)
     check_versions_of_now_and_of_then(spark, sink, f"{CATALOG}.shop.history", landing=folder / "history_landing")
+
+
+def test_what_is_forgotten_leaves_no_older_state_behind(spark: Any, folder: Path) -> None:
+    sink, landing = opened_in(folder, "forgotten", merge=VERSIONED), folder / "forgotten_landing"
+
+    def rows() -> list[Any]:
+        return [tuple(row) for row in spark.table(f"{CATALOG}.shop.forgotten").select("name", "valid_to").collect()]
+
+    check_nothing_forgotten_comes_back(spark, sink, rows, landing=landing)
 
 
 def test_changes_are_not_merged_beside_equality_deletes(spark: Any, folder: Path) -> None:

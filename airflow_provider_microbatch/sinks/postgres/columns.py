@@ -23,7 +23,10 @@ _COLUMNS = """
 SELECT a.attname, format_type(a.atttypid, a.atttypmod),
        CASE WHEN t.typtype = 'd' THEN format_type(t.typbasetype, t.typtypmod)
             ELSE format_type(a.atttypid, a.atttypmod) END,
-       a.attnotnull OR t.typnotnull, a.atthasdef OR a.attidentity <> '', a.attgenerated <> '' OR a.attidentity = 'a'
+       a.attnotnull OR t.typnotnull, a.atthasdef OR a.attidentity <> '', a.attgenerated <> '' OR a.attidentity = 'a',
+       COALESCE((SELECT quote_ident(n.nspname) || '.' || quote_ident(c.collname)
+           FROM pg_collation c JOIN pg_namespace n ON n.oid = c.collnamespace
+           WHERE c.oid = a.attcollation AND a.attcollation <> t.typcollation), '')
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
@@ -38,6 +41,8 @@ _TRIGGERS = """
 SELECT tgname::text FROM pg_trigger
 WHERE tgrelid = to_regclass(%s) AND NOT tgisinternal AND tgenabled <> 'D' AND tgtype & 3 = 3 ORDER BY 1
 """
+FLOATS = ("real", "double precision")
+"""Types that have the value NaN, of those that Spark's numbers with NaN go into."""
 OWN = {LANE: "text", BATCH: "bigint"}
 """The columns that say which batch brought each row."""
 
@@ -50,6 +55,7 @@ class Column:
     :param is_needed: whether the column takes no null.
     :param has_default: whether a row that does not name the column gets a value.
     :param is_made: whether the table makes the column's value, which no row may give.
+    :param collation: by which its texts are compared, as a statement names it; empty: by that of its type.
     """
 
     name: str
@@ -58,18 +64,26 @@ class Column:
     is_needed: bool = False
     has_default: bool = False
     is_made: bool = False
+    collation: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The type and the collation, as a statement names them."""
+        return f"{self.type} COLLATE {self.collation}" if self.collation else self.type
 
     @property
     def sql(self) -> str:
         """The column's definition in a statement that makes a table."""
-        return f"{quoted(self.name)} {self.type}{' NOT NULL' if self.is_needed else ''}"
+        return f"{quoted(self.name)} {self.kind}{' NOT NULL' if self.is_needed else ''}"
 
 
 def columns_of(connection: psycopg.Connection[Row], table: TableName) -> list[Column]:
     """The table's columns in their order; none if there is no such table."""
     return [
-        Column(name=name, type=type, base=base, is_needed=needed, has_default=default, is_made=made)
-        for name, type, base, needed, default, made in execute(connection, _COLUMNS, table.text)
+        Column(
+            name=name, type=type, base=base, is_needed=needed, has_default=default, is_made=made, collation=collation
+        )
+        for name, type, base, needed, default, made, collation in execute(connection, _COLUMNS, table.text)
     ]
 
 
@@ -194,7 +208,9 @@ def of_stage(
     has |= bound
     for one in staged:
         if one.name in aside and one.name not in bound:
-            columns.append(Column(name=one.name, type=one.made_as, is_needed=_orders(one.name, merge)))
+            columns.append(
+                Column(name=one.name, type=one.made_as, base=one.made_as, is_needed=_orders(one.name, merge))
+            )
             continue
         target = has.get(one.name)
         if target is None:
@@ -207,8 +223,13 @@ def of_stage(
             )
         else:
             # A change that deletes may have nothing but its keys.
-            needed = target.is_needed if merge is None else _orders(one.name, merge)
-            columns.append(Column(name=one.name, type=target.type, is_needed=needed))
+            orders = _orders(one.name, merge)
+            needed = target.is_needed if merge is None else orders
+            # By another collation than the table's, keys that are one to it would be two, and an older change newer.
+            collation = target.collation if orders else ""
+            columns.append(
+                Column(name=one.name, type=target.type, base=target.base, is_needed=needed, collation=collation)
+            )
     problems += _left_alone(found, [one.name for one in staged], merge=merge)
     if problems:
         raise SinkError(
@@ -265,14 +286,14 @@ def _primary(merge: Merge) -> tuple[str, ...]:
 def _wrong_bounds(has: Mapping[str, Column], merge: Merge) -> Iterator[str]:
     """A bound is a value of the sequence: a narrower type would round it, and versions would overlap."""
     sequence = has.get(merge.sequence_by[0]) if merge.sequence_by[0] not in merge.leave_out else None
-    kinds = {name: has[name].type for name in merge.bounds if name in has}
+    kinds = {name: has[name].kind for name in merge.bounds if name in has}
     for name in merge.bounds:
         if name not in has:
             yield f"it has no column {name!r}, a bound of versions, of the type of {merge.sequence_by[0]!r}"
         elif has[name].is_made or (name == merge.valid_to and has[name].is_needed):
             yield f"its column {name!r} has to take values, and where versions end null"
     if sequence is not None:
-        kinds[sequence.name] = sequence.type
+        kinds[sequence.name] = sequence.kind
     if len(set(kinds.values())) > 1:
         yield f"its columns {' and '.join(f'{name!r} ({type})' for name, type in kinds.items())} differ in their types"
 

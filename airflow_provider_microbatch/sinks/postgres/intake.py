@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 
+from airflow_provider_microbatch.runtime.changes import DELETED
 from airflow_provider_microbatch.runtime.intake import VALUE, Intake, Limit, TableColumn
 from airflow_provider_microbatch.sinks.merge import Merge
 from airflow_provider_microbatch.sinks.postgres.columns import OWN, Column, bound_as_sequence
@@ -52,6 +53,8 @@ _LIMITS = {
         kinds=("timestamp_ntz",),
     ),
 }
+_ORDERS = "it orders changes"
+_NUMBER = Limit(condition=f"NOT isnan({VALUE})", problem=f"NaN, and {_ORDERS}", kinds=("float", "double"))
 _JSON_NUL = Limit(
     condition=rf"NOT to_json({VALUE}) RLIKE r'(?<!\\)(?:\\\\)*\\u0000'",
     problem=_NUL,
@@ -73,20 +76,21 @@ def intake_of(columns: Sequence[Column], *, merge: Merge | None, removes_nul: bo
     # Changes are ordered by these, whether or not the table shows them.
     order = () if merge is None else dict.fromkeys((*merge.keys, *merge.sequence_by))
     hidden = [name for name in order if name not in {column.name for column in found}]
-    found += [TableColumn(name=name, told="it orders changes", is_needed=True) for name in hidden]
+    found += [TableColumn(name=name, told=_ORDERS, is_needed=True, limits=(_NUMBER,)) for name in hidden]
     return Intake(columns=tuple(found), is_exact=False)
 
 
 def _column(column: Column, *, merge: Merge | None, removes_nul: bool) -> TableColumn:
-    orders = merge is not None and column.name in (*merge.keys, *merge.sequence_by)
+    is_sequence = merge is not None and column.name in merge.sequence_by
+    orders = is_sequence or (merge is not None and column.name in merge.keys)
     return TableColumn(
         name=column.name,
         told=column.type,
         type=_spark_type(column.base),
         is_needed=column.is_needed or orders,
         # A change that deletes may have nothing but its keys.
-        needed_unless=None if merge is None or orders else merge.delete_when,
-        limits=tuple(_limits(column, removes_nul=removes_nul)),
+        needed_unless=None if merge is None or orders else DELETED,
+        limits=(*_limits(column, removes_nul=removes_nul), *([_NUMBER] if is_sequence else [])),
         is_narrow=_SECONDS.fullmatch(column.base) is not None,
     )
 

@@ -17,7 +17,7 @@ from airflow_provider_microbatch.checkpoint.key import BatchKey
 from airflow_provider_microbatch.exceptions import SinkError
 from airflow_provider_microbatch.runtime.changes import DELETED
 from airflow_provider_microbatch.sinks.merge import Merge
-from airflow_provider_microbatch.sinks.postgres.columns import OWN, Column, columns_of, triggers_of
+from airflow_provider_microbatch.sinks.postgres.columns import FLOATS, OWN, Column, columns_of, triggers_of
 from airflow_provider_microbatch.sinks.postgres.database import Row, execute
 from airflow_provider_microbatch.sinks.postgres.kin import Kin, of_unseen
 from airflow_provider_microbatch.sinks.postgres.known_merge import record_merge
@@ -211,7 +211,7 @@ class Merged(Rows):
         self._shown(found)  # a renamed column would be added beside the one of before
         for column in columns:
             if column.name not in found:
-                name = f"{quoted(column.name)} {column.type}"
+                name = f"{quoted(column.name)} {column.kind}"
                 execute(self.connection, f"ALTER TABLE {self.place.sql} ADD COLUMN {name}")
         self._check_room(columns, staged, found)
         known = {name for name, column in found.items() if column.is_needed}
@@ -237,18 +237,22 @@ class Merged(Rows):
     def _check_room(
         self, columns: Sequence[Column], staged: Sequence[StagedColumn], found: Mapping[str, Column]
     ) -> None:
-        """A change reaches the table through the table of the changes: a narrower type there would round its values."""
+        """A change reaches the table through the table of the changes: a narrower type there would round its values,
+        and another collation would order them otherwise than the table does."""
         problems = []
         for column, one in zip(columns, staged, strict=True):
             old, is_aside = found.get(column.name), column.name in (DELETED, *self.merge.leave_out)
-            if old is not None and not (one.fits(old.base) if is_aside else old.type == column.type):
+            if old is None:
+                continue
+            is_like = old.type == column.type and (old.collation == column.collation or not column.is_needed)
+            if not (one.fits(old.base) if is_aside else is_like):
                 problems.append(
-                    f"{old.type}: ALTER TABLE {self.place.text} ALTER COLUMN {quoted(column.name)} TYPE {column.type}"
+                    f"{old.kind}: ALTER TABLE {self.place.text} ALTER COLUMN {quoted(column.name)} TYPE {column.kind}"
                 )
         if problems:
             raise SinkError(
-                f"the changes of {self.table}, kept in {self.place}, have a column of another type than the table or "
-                f"the result. It is {'; '.join(problems)}. Nothing was loaded."
+                f"the changes of {self.table}, kept in {self.place}, have a column of another type or collation than "
+                f"the table or the result. It is {'; '.join(problems)}. Nothing was loaded."
             )
 
     def _check_order(self, columns: Sequence[Column]) -> None:
@@ -272,6 +276,7 @@ class Merged(Rows):
 
     def put_in(self, key: BatchKey, stage: TableName, columns: Sequence[Column], *, staged: int) -> int:
         # Of the changes of one place within a batch, only the winning one can ever matter: a replay replaces them all.
+        self._check_numbers(key, stage, columns)
         names = [column.name for column in columns]
         has_deleted = DELETED in names
         # Without a delete_when nothing is a deletion; earlier changes, made with one, have the column.
@@ -281,6 +286,21 @@ class Merged(Rows):
             f"ORDER BY {self._order('c', names, has_deleted=has_deleted)}"
         )
         return self._insert(key, chosen, names if has_deleted else [*names, DELETED])
+
+    def _check_numbers(self, key: BatchKey, stage: TableName, columns: Sequence[Column]) -> None:
+        """NaN sorts behind every number: no later change of a key could win over a change with it."""
+        for column in columns:
+            if column.name not in self.merge.sequence_by or column.base not in FLOATS:
+                continue
+            of_none = f"SELECT count(*) FROM {stage.sql} WHERE {quoted(column.name)} = 'NaN'"
+            found = execute(self.connection, of_none).fetchone()
+            assert found is not None
+            if found[0]:
+                raise SinkError(
+                    f"{found[0]:,} of the changes of batch {key} have NaN in {column.name!r}, by which changes are "
+                    f"merged into {self.table}: they would be newer than all later ones. Nothing was published; have "
+                    "the transform leave them out, or give them a number."
+                )
 
     def is_empty(self) -> bool:
         """Whether no batch has a change."""
