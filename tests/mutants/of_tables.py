@@ -459,4 +459,12 @@ MUTATIONS = [
             ("iceberg", "self.types", "test_iceberg_copied"),
         )
     ),
+    Mutation(
+        name="a table of a folder gets batches by other partition columns",
+        why="Spark reads none of the table any more, and the batches were published in green",
+        file="sinks/table/path_catalog.py",
+        old="or table.partition_by == before.partition_by:",
+        new="or True:",
+        tests=("tests/tables/test_path_tables.py",),
+    ),
 ]

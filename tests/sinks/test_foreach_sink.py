@@ -15,14 +15,17 @@ from typing import Any, ClassVar
 import pytest
 
 from airflow_provider_microbatch.cli.main import main
-from airflow_provider_microbatch.exceptions import DefinitionError, PublishConflictError, SinkError
+from airflow_provider_microbatch.exceptions import DefinitionError, MaintenanceError, PublishConflictError, SinkError
 from airflow_provider_microbatch.sinks import SinkContext
+from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.foreach import ForeachBatch, StagedRows
 from airflow_provider_microbatch.sinks.trial import CASES, Trial, verdicts
 from airflow_provider_microbatch.verdict import FAILED, NOT_TRIED, OK
-from tests.sinks.stages import EXPECTED, KEY, write_stage
+from tests.execution.maintaining import applied, rewind
+from tests.execution.world import World
+from tests.sinks.stages import BATCH, EXPECTED, KEY, write_stage
 from tests.support import foreach_sinks
-from tests.support.foreach_sinks import RowsInSqlite, Typed
+from tests.support.foreach_sinks import HasNoTakeOut, RowsInSqlite, Typed
 
 ROWS: list[Mapping[str, Any]] = [{"id": 1, "note": "ü"}, {"id": 2, "note": None}]
 FORK = multiprocessing.get_context("fork")
@@ -46,6 +49,10 @@ class DiesAfterwards(RowsInSqlite):
     def write(self, batch: ForeachBatch, rows: StagedRows) -> None:
         super().write(batch, rows)
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Killed(BaseException):
+    """The process is gone."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +98,101 @@ def test_who_dies_before_it_is_known_that_rows_are_in_is_followed_by_who_writes_
     process.join(60)
     assert process.exitcode == -9
     assert len(held(tmp_path)) == 3
+    Told.calls.clear()
     after = made(Told, tmp_path).open(SinkContext())
     assert after.contains(EXPECTED) is None
     write_stage(after, 2)
     assert after.publish(EXPECTED, 2).epoch == 2
     assert [row["epoch"] for row in held(tmp_path)] == [2, 2, 2]
+    assert [call.is_replay for call in Told.calls] == [True], "rows of attempt 1 were there"
+    assert after.drop_stage(BATCH, 1)
+    assert len(held(tmp_path)) == 3, "the record is another attempt's, and the rows too"
+
+
+def test_what_a_replay_brought_before_its_record_stays_with_the_record_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch is in, and readers find all of it, by whichever attempt."""
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    sink = made(RowsInSqlite, tmp_path).open(SinkContext())
+    for epoch in (1, 2):
+        write_stage(sink, epoch)
+    sink.publish(EXPECTED, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(FileSink, "replace", die)
+        with pytest.raises(Killed):
+            sink.replace(EXPECTED, 2)
+    assert sink.drop_stage(BATCH, 2)
+    assert sink.seen(EXPECTED).epoch == 1
+    assert [row["epoch"] for row in held(tmp_path)] == [2, 2, 2]
+    assert sink.withdraw(EXPECTED, 1)
+    assert held(tmp_path) == []
+    assert sink.seen(EXPECTED) is None
+
+
+def killed_behind_its_call(world: World, number: int, **run: Any) -> None:
+    """The task of a batch, whose process ends between the function's return and the record of it."""
+
+    def die(*_: object, **__: object) -> None:
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FileSink, "publish", die)
+        patch.setattr("airflow_provider_microbatch.execution.execution.Execution.abandon", die)
+        with pytest.raises(Killed):
+            world.run(number, **run)
+    world.expire_leases()
+
+
+def rows_in(folder: Path) -> list[int]:
+    with made(RowsInSqlite, folder)._transaction() as database:
+        return sorted(json.loads(row)["id"] for (row,) in database.execute("SELECT row FROM rows"))
+
+
+def test_a_rewind_takes_out_what_was_brought_before_its_record(tmp_path: Path) -> None:
+    world = World(tmp_path, sink=made(RowsInSqlite, tmp_path))
+    world.land(1)
+    world.run(0)
+    world.land(2)
+    killed_behind_its_call(world, 1)
+    assert rows_in(tmp_path) == [1, 2]
+    with pytest.raises(MaintenanceError, match="would be in it twice: batch 1"):
+        applied(world, rewind(0, drop_output=False))
+    applied(world, rewind(0))
+    assert rows_in(tmp_path) == [1]
+    world.land(3)
+    world.run(2)
+    world.run(3)
+    assert rows_in(tmp_path) == [1, 2, 3]
+    assert not list((tmp_path / "stages" / "_called").iterdir())
+
+
+def test_so_does_the_janitor_and_a_retry_brings_it_again(tmp_path: Path) -> None:
+    world = World(tmp_path, sink=made(RowsInSqlite, tmp_path))
+    world.land(1)
+    killed_behind_its_call(world, 0)
+    assert world.janitor().of("stage dropped") == ["live/0 attempt 1"]
+    assert rows_in(tmp_path) == []
+    killed_behind_its_call(world, 0, try_number=2)
+    world.run(0, try_number=3)
+    assert rows_in(tmp_path) == [1]
+
+
+def test_a_class_that_takes_nothing_out_is_not_rewound_over_what_it_may_have_brought(tmp_path: Path) -> None:
+    world = World(tmp_path, sink=made(HasNoTakeOut, tmp_path))
+    world.land(1)
+    killed_behind_its_call(world, 0)
+    for drop_output in (True, False):
+        with pytest.raises(MaintenanceError, match=r"no batch can be taken out of|would be in it twice"):
+            applied(world, rewind(-1, drop_output=drop_output))
+    assert world.janitor().of("stage dropped") == ["live/0 attempt 1"]
+    with pytest.raises(MaintenanceError, match="no batch can be taken out of"):
+        applied(world, rewind(-1))
+    world.run(0, try_number=2)
+    assert rows_in(tmp_path) == [1]
 
 
 def test_what_the_function_raises_is_the_attempts_error_and_nothing_is_in(tmp_path: Path) -> None:
@@ -105,6 +202,8 @@ def test_what_the_function_raises_is_the_attempts_error_and_nothing_is_in(tmp_pa
         sink.publish(EXPECTED, 1)
     assert isinstance(error.value.__cause__, ValueError)
     assert sink.contains(EXPECTED) is None
+    assert sink.seen(EXPECTED) is None
+    assert sink.withdraw(EXPECTED, 1) is False
 
 
 def test_rows_of_parquet_come_as_rows_and_as_a_frame(tmp_path: Path) -> None:

@@ -51,6 +51,13 @@ class RowsInSqlite(ForeachSink):
 
 
 @dataclass(frozen=True)
+class HasNoTakeOut(RowsInSqlite):
+    """As the base class of all, which can be rewound by hand alone."""
+
+    take_out = ForeachSink.take_out
+
+
+@dataclass(frozen=True)
 class Appends(RowsInSqlite):
     """What was written is written again."""
 

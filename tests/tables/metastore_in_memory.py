@@ -16,6 +16,7 @@ _CREATE = re.compile(
     r"CREATE TABLE (?:IF NOT EXISTS )?(\S+) \((.*)\) USING (\w+) (?:PARTITIONED BY \((.*?)\) )?LOCATION '(.*?)' "
     r"TBLPROPERTIES \((.*)\)"
 )
+_VIEW = re.compile(r"CREATE TEMPORARY VIEW (\S+) AS .*STRUCT<(.*)>\) AS a\)")
 _PROPERTY = re.compile(r"'(microbatch\.\w+)' = '(.*?)'(?=, 'microbatch|$)")
 _PARTITION = re.compile(r"PARTITION \((.*?)\)(?: LOCATION 'file://(.*?)')?")
 _VALUE = re.compile(r"`?(\w+)`? = '?([^',]*)'?")
@@ -29,6 +30,7 @@ class InMemory(Statements):
 
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
     partitions: dict[str, dict[str, Path]] = field(default_factory=dict)
+    _views: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def handle(self) -> Mapping[str, Any]:
         return {"of": "this process"}
@@ -61,10 +63,14 @@ class InMemory(Statements):
         if statement.startswith(("SET ", "SELECT typeof")):
             return [{"of": "string"}]
         if created := _CREATE.fullmatch(statement):
-            name, _, provider, by, location, properties = created.groups()
+            name, columns, provider, by, location, properties = created.groups()
             told = {"provider": provider, "location": location, "table_properties": dict(_PROPERTY.findall(properties))}
-            self.tables[name] = {**told, "partition_columns": re.findall(r"`(\w+)`", by or "")}
+            told |= {"partition_columns": re.findall(r"`(\w+)`", by or ""), "columns": _columns(columns)}
+            self.tables[name] = told
             self.partitions[name] = {}
+            return []
+        if view := _VIEW.fullmatch(statement):
+            self._views[view[1]] = {"columns": _columns(view[2])}
             return []
         if statement.startswith("SHOW TABLES"):
             prefix = statement.rpartition("LIKE '")[2].removesuffix("*'")
@@ -74,6 +80,8 @@ class InMemory(Statements):
         if statement.startswith("DROP TABLE"):
             self.tables.pop(name, None)
             return []
+        if name in self._views:
+            return [{"json_metadata": json.dumps(self._views.pop(name))}]  # it ends with the session
         if name not in self.tables:
             raise StatementError("TABLE_OR_VIEW_NOT_FOUND", f"there is no {name}")
         found = [
@@ -103,3 +111,7 @@ class InMemory(Statements):
         else:
             raise AssertionError(statement)
         return []
+
+
+def _columns(ddl: str) -> list[dict[str, Any]]:
+    return [{"name": name, "type": {"name": kind}} for name, kind in (one.split() for one in ddl.split(", "))]

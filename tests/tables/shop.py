@@ -42,3 +42,8 @@ def none_of_them(batch: Batch) -> DataFrame:
 def by_day(batch: Batch) -> DataFrame:
     """Each id on the day of January that it names."""
     return batch.sources["orders"].withColumn("day", F.make_date(F.lit(2026), F.lit(1), F.col("id").cast("int")))
+
+
+def by_day_one(batch: Batch) -> DataFrame:
+    """Each id on its day, with the number 1."""
+    return by_day(batch).withColumn("n", F.lit(1))

@@ -218,6 +218,24 @@ def test_a_continuous_table_is_there_before_batch_0_and_no_failure_drops_it(shop
     assert made.world.stages() == []
 
 
+def test_a_continuous_table_is_partitioned_by_the_same_columns_until_all_of_its_batches_are_out(shop: Make) -> None:
+    """Spark finds no columns in folders of two depths: the whole table could not be read."""
+    made = shop("append")
+    made.world.run(0)
+    made.world.land(3)
+    sink = made.world.options["sink"]
+    made.world.options["sink"] = dataclasses.replace(sink, partition_by=("day",))
+    with pytest.raises(SinkError, match=r"written with partition_by=\(\), not \('day',\).* --to -1 --drop-output"):
+        made.world.run(1)
+    assert made.world.checkpoint.offset_log.ids() == [0], "nothing is planned"
+    made.world.options["sink"] = sink
+    applied(made.world, rewind(-1))
+    made.world.options["sink"] = dataclasses.replace(sink, partition_by=("day",))
+    made.world.run(1)
+    made.world.lake = made.target
+    assert made.world.table() == {0: [1, 2]}
+
+
 def test_a_continuous_table_of_another_pipeline_or_of_nobody_is_not_touched(shop: Make) -> None:
     made = shop("append")
     made.somebody_else_makes_it(7)

@@ -3,11 +3,13 @@ statement where the table exists and where it does not, and what is in storage w
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,7 +46,7 @@ from tests.contract.test_sink import (  # noqa: F401
 from tests.sinks.stages import BATCH, EXPECTED
 from tests.support.inline_engine import InlineEngine
 from tests.support.late_server import late
-from tests.tables.spark_shop import Make
+from tests.tables.spark_shop import Make, Shop
 from tests.tables.stages import write_stage_table
 
 # PySpark 4.1's Connect client warns so about itself when a session is closed.
@@ -232,6 +234,66 @@ def test_a_continuous_table_has_each_batch_once_and_a_replay_replaces_its_own(sh
     with pytest.raises(BatchFailure, match="Drop it in the transform"):
         made.run(2, function="with_everything")
     assert made.tables() == []
+
+
+def write(made: Shop, **changes: Any) -> None:
+    """The definition of the DAG from now on."""
+    made.world.options["sink"] = dataclasses.replace(made.world.options["sink"], **changes)
+
+
+@pytest.mark.parametrize("partition_by", [(), ("n",)], ids=["of batches", "of partitions"])
+def test_columns_that_a_continuous_table_does_not_have_are_added_in_the_catalog_first(
+    shop: Make, server: ConnectStatements, partition_by: tuple[str, ...]
+) -> None:
+    before, after = "id long, day date, n int", "Land string, n int, id long, day date"
+    made = shop("append", format="parquet", schema=before, partition_by=partition_by)
+    made.run(0, function="by_day_one")
+    made.world.land(3)
+    write(made, schema=after)
+    with pytest.raises(
+        SinkError, match=r"does not have Land, .*ALTER TABLE .* ADD COLUMNS \(`Land` string\)"
+    ) as refused:
+        made.run(1, function="in_lands")
+    assert made.world.checkpoint.offset_log.ids() == [0], "nothing is planned"
+    server.run([str(refused.value).rpartition("add it: ")[2].partition(";")[0]])
+    made.run(1, function="in_lands")
+    assert [(row["id"], row["Land"], row["n"]) for row in made.rows() or []] == [
+        (1, None, 1),
+        (2, None, 1),
+        (3, None, 1),
+    ]
+    made.world.land(4)
+    write(made, schema="ID bigint COMMENT 'the key', day date, n int", options={"compression": "gzip"})
+    made.run(2, function="by_day_one")
+    assert made.ids() == [1, 2, 3, 4]
+
+
+def test_what_a_continuous_table_would_misread_is_not_planned(shop: Make, server: ConnectStatements) -> None:
+    made = shop("append", format="csv", schema="id long, day date")
+    made.run(0, function="by_day")
+    made.world.land(3)
+    for changes, said in (
+        ({"schema": "day date, id long"}, "reads day, id otherwise"),
+        ({"schema": "id long, n int, day date"}, "reads n otherwise"),
+        ({"schema": "id int, day date"}, "reads id otherwise"),
+        ({"schema": "id long, day date", "options": {"sep": ";"}}, r"other options \(sep\)"),
+    ):
+        write(made, **changes)
+        with pytest.raises(SinkError, match=said):
+            made.run(1, function="by_day_one")
+    assert made.world.checkpoint.offset_log.ids() == [0], "nothing is planned"
+    server.run([f"ALTER TABLE {made.name} ADD COLUMNS (n int)"])
+    write(made, schema="id long, day date", options={"Compression": "gzip"})
+    made.run(1, function="by_day")
+    made.world.land(4)
+    write(made, schema="id long, day date, n int")
+    made.run(2, function="by_day_one")
+    assert [(row["id"], row["day"].day, row["n"]) for row in made.rows() or []] == [
+        (1, 1, None),
+        (2, 2, None),
+        (3, 3, None),
+        (4, 4, 1),
+    ]
 
 
 def test_a_continuous_table_that_is_gone_from_the_catalog_is_not_made_anew(

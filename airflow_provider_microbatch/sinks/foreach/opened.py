@@ -16,8 +16,9 @@ from airflow_provider_microbatch.sinks import ExpectedBatch, Manifest, Sink
 from airflow_provider_microbatch.sinks.file.lock import TABLE_SECONDS, locked
 from airflow_provider_microbatch.sinks.file.posix import check_no_link
 from airflow_provider_microbatch.sinks.file.removal import folder_of, remove_in
-from airflow_provider_microbatch.sinks.file.report import check_files, data_files, reporting
+from airflow_provider_microbatch.sinks.file.report import check_files, data_files, read_manifest, reporting
 from airflow_provider_microbatch.sinks.foreach import ForeachBatch, ForeachSink, StagedRows
+from airflow_provider_microbatch.sinks.foreach.called import called_for, forget_call, is_called, note_call
 from airflow_provider_microbatch.sinks.staged_in_files import StagedInFiles
 
 LOCK_SECONDS = 600.0
@@ -25,9 +26,10 @@ LOCK_SECONDS = 600.0
 
 
 class OpenForeach(StagedInFiles):
-    """A batch is in when the function has returned for it and its stage was renamed to its place. If the process dies
-    between the two, the function is called again. Only one process at a time calls it for a batch, and only for an
-    attempt newer than the one that is in: an old attempt that wakes up finds the newer one, and calls nothing."""
+    """A batch is in when the function has returned for it and its stage was renamed to its place. A mark is there from
+    before the call until then: where a process has died between, the function is called again, or what it may have
+    brought is taken out with what is left of the attempt. Only one process at a time calls it for a batch, and only for
+    an attempt newer than the one that is in: an old attempt that wakes up finds the newer one, and calls nothing."""
 
     def __init__(self, sink: ForeachSink) -> None:
         self._sink = sink
@@ -53,6 +55,14 @@ class OpenForeach(StagedInFiles):
     def contains(self, batch: ExpectedBatch) -> Manifest | None:
         return self._files.contains(batch)
 
+    def seen(self, batch: ExpectedBatch) -> Manifest | None:
+        """Also what the function may have brought of a batch that is not in: a process has died over its call."""
+        found = self.contains(batch)
+        if found is not None:
+            return found
+        with reporting("read the mark of", batch.key):
+            return called_for(self._files.root, batch)
+
     def publish(self, batch: ExpectedBatch, epoch: int) -> Manifest:
         found = self.contains(batch)
         if found is not None:
@@ -62,6 +72,7 @@ class OpenForeach(StagedInFiles):
             if found is None:
                 self._write(batch, epoch, is_replay=False)
                 found = self._files.publish(batch, epoch)
+                self._forget_call(batch.identity)
                 self._drop_rows(batch.key)
         return found
 
@@ -76,31 +87,40 @@ class OpenForeach(StagedInFiles):
             if found is None or found.epoch < epoch:
                 self._write(batch, epoch, is_replay=True)
             found = self._files.replace(batch, epoch)
+            self._forget_call(batch.identity)
             self._drop_rows(batch.key)
         return found
 
     def withdraw(self, batch: ExpectedBatch, epoch: int) -> bool:
         with self._locked(batch.key):
             found = self.contains(batch)
-            if found is None:
+            if found is None and not is_called(self._files.root, batch.identity):
                 return False
-            if found.epoch != epoch:
+            if found is not None and found.epoch != epoch:
                 raise SinkError(
                     f"batch {batch.key} of {self.location()} is attempt {found.epoch}'s, not {epoch}'s: replaced "
                     "meanwhile. Nothing was taken out; run the command again."
                 )
-            self._calling("take_out", lambda: self._sink.take_out(_told(batch, epoch, is_replay=True)))
-            return self._files.withdraw(batch, epoch)
+            self._take_out(batch.identity, epoch)
+            is_out = found is None or self._files.withdraw(batch, epoch)
+            self._forget_call(batch.identity)
+        return is_out
 
     def drop_stage(self, batch: BatchIdentity, epoch: int) -> bool:
         """Drop the stage, but not while the function is called for the batch: what the function has brought by then
         would be of an attempt that is not on record as the batch's, and whoever drops the stage goes on from another.
+        So would what it has brought for one that died before its record: that is taken out, since no batch of that
+        number may follow. A class that takes nothing out leaves it, and the mark of it, to the next call.
 
-        :raises SinkError: if the call takes longer than :data:`TABLE_SECONDS`.
+        :raises SinkError: if the call takes longer than :data:`TABLE_SECONDS`, or if nothing could be taken out.
         """
         if not os.path.lexists(self._stage_folder(batch, epoch)):
             return self._files.drop_stage(batch, epoch)
         with self._locked(batch.key, seconds=TABLE_SECONDS):
+            is_left = is_called(self._files.root, batch) and not self._is_recorded(batch)
+            if is_left and self._sink.can_withdraw:
+                self._take_out(batch, epoch)
+                self._forget_call(batch)
             return self._files.drop_stage(batch, epoch)
 
     def drop_replaced(self, checkpoint: str, *, older_seconds: float, dry_run: bool = False) -> list[str]:
@@ -130,7 +150,27 @@ class OpenForeach(StagedInFiles):
             batch.check_stage(own, where=str(stage))
             check_files(stage, own)
         rows = StagedRows(tuple(stage / name for name in sorted(own.files)), self._sink.format)
-        self._calling("write", lambda: self._sink.write(_told(batch, epoch, is_replay=is_replay), rows))
+        with reporting("put a mark for", batch.key):
+            is_first = note_call(self._files.root, batch.identity, epoch)
+        told = _told(batch.identity, epoch, is_replay=is_replay or not is_first)
+        try:
+            self._calling("write", lambda: self._sink.write(told, rows))
+        except Exception:
+            if is_first:  # a call that raises has changed nothing
+                self._forget_call(batch.identity)
+            raise
+
+    def _take_out(self, batch: BatchIdentity, epoch: int) -> None:
+        self._calling("take_out", lambda: self._sink.take_out(_told(batch, epoch, is_replay=True)))
+
+    def _is_recorded(self, batch: BatchIdentity) -> bool:
+        """Whether there is a record by which a rewind finds the batch's rows, of whichever of its attempts."""
+        found = read_manifest(self._files.published_path(batch.key), batch.key)
+        return found is not None and (found.identity is None or found.identity.checkpoint == batch.checkpoint)
+
+    def _forget_call(self, batch: BatchIdentity) -> None:
+        with reporting("remove the mark of", batch.key):
+            forget_call(self._files.root, batch)
 
     def _drop_rows(self, key: BatchKey) -> None:
         """Remove the batch's staged rows, which are not needed again: the record of the batch stays. If a process dies
@@ -164,8 +204,7 @@ class OpenForeach(StagedInFiles):
                 yield
 
 
-def _told(batch: ExpectedBatch, epoch: int, *, is_replay: bool) -> ForeachBatch:
-    whose = batch.identity
+def _told(batch: BatchIdentity, epoch: int, *, is_replay: bool) -> ForeachBatch:
     return ForeachBatch(
-        key=batch.key, checkpoint=whose.checkpoint, pipeline=whose.pipeline, epoch=epoch, is_replay=is_replay
+        key=batch.key, checkpoint=batch.checkpoint, pipeline=batch.pipeline, epoch=epoch, is_replay=is_replay
     )

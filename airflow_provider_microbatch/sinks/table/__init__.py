@@ -131,6 +131,9 @@ class TableSink(SelfContained):
     def is_table_of(self, before: Sink, tables: KnownTables) -> bool:
         return isinstance(before, TableSink) and self._folder.is_table_of(before._folder, tables)
 
+    def unlike(self, before: Sink) -> str | None:
+        return self.catalog.unlike(self.as_table, before.as_table) if isinstance(before, TableSink) else None
+
     def would_show(self, location: str) -> bool:
         return self.catalog.would_show(self.as_table, location)
 

@@ -48,6 +48,10 @@ class Catalog(Definition, ABC):
         remove them; see :meth:`Sink.would_show`."""
         return self.files(table).would_show(location)
 
+    def unlike(self, table: Table, before: Table) -> str | None:
+        """See :meth:`Sink.unlike`. None for a table that keeps its form itself: :meth:`admits` refuses another one."""
+        return None
+
     @abstractmethod
     def location(self, table: Table) -> str:
         """The table's address, in Spark's form, for messages."""

@@ -12,7 +12,9 @@ from airflow_provider_microbatch.sinks.file import FileSink
 from airflow_provider_microbatch.sinks.file.arguments import RESERVED_COLUMNS
 from airflow_provider_microbatch.sinks.table.marks import put_mark
 from airflow_provider_microbatch.sinks.table.metastore import PIPELINE, Metastore, TableInfo
+from airflow_provider_microbatch.sinks.table.read_as_written import Columns, misread, missing, other_options
 from airflow_provider_microbatch.sinks.table.stage_table import StageTable, Table
+from airflow_provider_microbatch.sinks.table.statements import quoted
 
 MADE = "_made.json"
 """Mark in the folder of a table that grows by partitions: the table has been in the catalog."""
@@ -99,4 +101,39 @@ class Continuous:
                 f"{self.table.partition_by!r}, and a metastore changes no table's partition columns. Choose another "
                 "name, or keep partition_by."
             )
+        self._check_read(info)
         return True
+
+    def _check_read(self, info: TableInfo) -> None:
+        """Check that readers find what the sink writes: no batch changes the columns or options that the catalog reads
+        by. :raises SinkError: if they would not."""
+        table, form, schema = self.table.name, self.table.format, str(self.table.schema)
+        options = other_options(self.table.options, info.options, format=form)
+        if options:
+            raise SinkError(
+                f"table {table} was made with other options ({', '.join(options)}): it reads all of its batches by "
+                f"{dict(info.options)!r}, and the sink writes by {dict(self.table.options)!r}. Choose another name, or "
+                "keep the options."
+            )
+        written, read = self._in_files(self.store.columns(schema)), self._in_files(info.columns)
+        others = misread(written, read, format=form)
+        if others:
+            raise SinkError(
+                f"table {table} reads {', '.join(others)} otherwise than schema={schema!r} has them written: it "
+                f"has, in this order, {', '.join(name for name, _ in read)}. Readers would find other values, or none. "
+                "Choose another name, or keep the schema; columns that are new go behind the others."
+            )
+        new = missing(written, read, format=form)
+        if new:
+            named = zip(new, self.store.kinds(schema, new), strict=True)
+            added = ", ".join(f"{quoted(name)} {kind}" for name, kind in named)
+            raise SinkError(
+                f"table {table} does not have {', '.join(new)}, which schema={schema!r} has: readers would not "
+                "find what is written there. Have the catalog add it: ALTER TABLE "
+                f"{self.store.name(self.table.base_name)} ADD COLUMNS ({added}); or keep the schema."
+            )
+
+    def _in_files(self, columns: Columns) -> Columns:
+        """Columns whose values are in the files; folders and partitions tell the others."""
+        told = {one.casefold() for one in self._partitioned_by}
+        return [column for column in columns if column[0].casefold() not in told]

@@ -124,6 +124,16 @@ class Metastore:
         ((row,),) = self.statements.run([f"SELECT {asked} FROM (SELECT CAST(NULL AS STRUCT<{columns}>) AS a)"])
         return [row[name] for name in names]
 
+    def columns(self, columns: str) -> tuple[tuple[str, Any], ...]:
+        """Name and type of the columns that a table would have, in the form that :attr:`TableInfo.columns` has.
+
+        :param columns: the columns, as DDL.
+        """
+        view = quoted("microbatch_columns")  # of the call's own session, and no other one's
+        made = f"CREATE TEMPORARY VIEW {view} AS SELECT a.* FROM (SELECT CAST(NULL AS STRUCT<{columns}>) AS a)"
+        _, (row,) = self.statements.run([made, f"DESCRIBE TABLE EXTENDED {view} AS JSON"])
+        return _info(json.loads(row["json_metadata"])).columns
+
     def named(self, prefix: str) -> list[str]:
         """Tables whose name begins with ``prefix``."""
         scope = f"IN {quoted(self.namespace)} " if self.namespace else ""

@@ -43,6 +43,15 @@ class PathCatalog(Catalog):
     def location(self, table: Table) -> str:
         return f"file://{self._target(table)}"
 
+    def unlike(self, table: Table, before: Table) -> str | None:
+        # Of the form, the table's mark has the format alone. A table that is made whole has no batches side by side.
+        if (table.mode, before.mode) != (APPEND, APPEND) or table.partition_by == before.partition_by:
+            return None
+        return (
+            f"the table {table.name} has batches that were written with partition_by={before.partition_by!r}, not "
+            f"{table.partition_by!r}."
+        )
+
     def admits(self, table: Table, batch: BatchIdentity) -> bool:
         with reporting(f"look at table {table.name}"):
             return self._kind(table).admits(batch)

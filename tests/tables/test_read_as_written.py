@@ -1,0 +1,78 @@
+"""Which columns and options of a sink a continuous table of a catalog reads as they are written. (What is made of it,
+on a real metastore, is in test_spark_tables.py.)"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_microbatch.exceptions import SinkError
+from airflow_provider_microbatch.sinks.table import TableSink
+from airflow_provider_microbatch.sinks.table.read_as_written import misread, missing, other_options
+from airflow_provider_microbatch.sinks.table.spark_catalog import SparkCatalog
+from tests.sinks.stages import BATCH
+from tests.tables.metastore_in_memory import InMemory
+from tests.tables.stages import write_stage_table
+
+LONG, INT = {"name": "bigint"}, {"name": "int"}
+TEXT = {"name": "string", "collation": "UTF8_BINARY"}
+
+
+def struct(**fields: Any) -> dict[str, Any]:
+    told = [{"name": name, "type": kind, "nullable": True} for name, kind in fields.items()]
+    return {"name": "struct", "fields": told}
+
+
+def several(kind: Any, **told: Any) -> dict[str, Any]:
+    return {"name": "array", "element_type": kind, **told}
+
+
+WRITTEN = [
+    ("parquet", {"id": LONG, "note": TEXT}, {"NOTE": {"name": "string"}, "Id": LONG, "more": INT}, [], []),
+    ("orc", {"id": LONG, "note": TEXT}, {"id": LONG}, ["note"], []),
+    ("parquet", {"id": LONG}, {"id": INT}, [], ["id"]),
+    ("parquet", {"at": struct(a=INT)}, {"at": struct(b=INT, A=INT)}, [], []),
+    ("parquet", {"at": struct(a=INT, b=INT)}, {"at": struct(a=INT)}, [], ["at"]),
+    ("parquet", {"at": several(struct(a=INT))}, {"at": several(struct(a=INT), element_nullable=True)}, [], []),
+    ("parquet", {"at": several(struct(a=INT))}, {"at": several(struct(a=LONG))}, [], ["at"]),
+    ("parquet", {"at": several(INT)}, {"at": INT}, [], ["at"]),
+    ("json", {"id": LONG}, {"more": INT, "id": LONG}, [], []),
+    ("json", {"ID": LONG}, {"id": LONG}, [], ["ID"]),
+    ("json", {"at": struct(A=INT)}, {"at": struct(a=INT)}, [], ["at"]),
+    ("csv", {"id": LONG, "note": TEXT}, {"Id": LONG, "note": TEXT, "more": INT}, [], []),
+    ("csv", {"id": LONG, "note": TEXT}, {"more": INT, "id": LONG, "note": TEXT}, [], ["id", "note"]),
+    ("csv", {"id": LONG, "note": TEXT}, {"id": LONG}, ["note"], []),
+    ("csv", {"id": LONG, "name": TEXT}, {"id": LONG, "note": TEXT}, [], ["name"]),
+]
+
+
+@pytest.mark.parametrize(("format", "written", "read", "lacks", "others"), WRITTEN)
+def test_columns_are_read_as_they_are_written(
+    format: str, written: dict[str, Any], read: dict[str, Any], lacks: list[str], others: list[str]
+) -> None:
+    given = list(written.items()), list(read.items())
+    assert (missing(*given, format=format), misread(*given, format=format)) == (lacks, others)
+
+
+def test_so_are_files_of_text_by_their_options() -> None:
+    made, now = {"Sep": ";", "header": "true"}, {"sep": ";", "quoteAll": "true", "compression": "gzip"}
+    assert other_options(now, made, format="csv") == ["header"]
+    assert other_options({**now, "HEADER": "true"}, made, format="csv") == []
+    assert other_options({"dateFormat": "dd.MM.yyyy"}, {}, format="json") == ["dateformat"]
+    assert other_options({"mergeSchema": "true"}, {}, format="parquet") == []
+
+
+def test_a_batch_is_not_admitted_whose_columns_the_table_would_not_read(tmp_path: Path) -> None:
+    catalog = SparkCatalog(InMemory(), str(tmp_path / "lake"))
+    sink = TableSink(catalog, "orders", format="json", schema="id long, epoch long")
+    write_stage_table(sink, 1)
+    assert sink.admits(BATCH)
+    for schema, said in (
+        ("id long, epoch long, of string", r"ADD COLUMNS \(`of` string\)"),
+        ("id long, epoch string", "reads epoch otherwise"),
+    ):
+        with pytest.raises(SinkError, match=said):
+            dataclasses.replace(sink, schema=schema).admits(BATCH)
