@@ -379,6 +379,14 @@ MUTATIONS = [
         tests=("tests/postgres/test_merge.py",),
     ),
     Mutation(
+        name="any unique index over the keys will do",
+        why="rows of two keys by the order of changes are one to the database, and the older change takes its place",
+        file="sinks/postgres/columns.py",
+        old="            if is_other\n",
+        new="            if False\n",
+        tests=("tests/postgres/test_merge.py",),
+    ),
+    Mutation(
         name="changes that are kept may have another collation than the table has by now",
         why="which change is newer is told otherwise than the table tells it",
         file="sinks/postgres/rows.py",

@@ -97,6 +97,24 @@ def test_a_table_without_a_unique_constraint_over_the_keys_is_refused_before_any
         database.sink_in(tmp_path, merge=MERGE).check()
 
 
+def test_an_index_over_the_keys_that_takes_other_texts_for_equal_is_refused_before_anything_runs(
+    tmp_path: Path,
+) -> None:
+    made(tmp_path, "code text PRIMARY KEY, ts int, note text")
+    table, sink = database.table_in(tmp_path), database.sink_in(tmp_path, merge=BY_CODE)
+    folded = f"{table.rpartition('.')[0]}.folded"
+    with database.connect() as connection:
+        connection.execute(f'CREATE UNIQUE INDEX ON {table} (code COLLATE "C")'.encode())
+        sink.check()
+        # This server has no library by which a collation would take capitals for small letters: it is told to be one.
+        connection.execute(f"CREATE COLLATION {folded} (locale = 'C')".encode())
+        told = "UPDATE pg_collation SET collisdeterministic = false WHERE oid = %s::regcollation"
+        connection.execute(told, [folded])
+        connection.execute(f"CREATE UNIQUE INDEX by_code ON {table} (code COLLATE {folded}) INCLUDE (ts)".encode())
+    with pytest.raises(SinkError, match=r"its unique index .*\.by_code takes other texts for equal"):
+        sink.check()
+
+
 def test_a_column_that_comes_later_is_kept_with_the_changes_too(tmp_path: Path) -> None:
     sink = database.sink_in(tmp_path, merge=Merge(keys=("id",), sequence_by="ts"))  # type: ignore[arg-type]
     write_lines(sink, 1, {"id": "bigint", "ts": "int"}, [("1", "1")])

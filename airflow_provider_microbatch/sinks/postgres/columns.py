@@ -30,8 +30,14 @@ SELECT a.attname, format_type(a.atttypid, a.atttypmod),
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
+# Collations that are deterministic call the same texts equal, whatever their order.
 _UNIQUE = """
-SELECT array_agg(a.attname::text) FROM pg_index i JOIN pg_attribute a
+SELECT array_agg(a.attname::text), i.indexrelid::regclass::text, EXISTS (
+        SELECT FROM unnest(i.indkey::int2[], i.indcollation::oid[]) AS k (number, ordered_by)
+        JOIN pg_attribute c ON c.attrelid = i.indrelid AND c.attnum = k.number
+        JOIN pg_collation o ON o.oid IN (k.ordered_by, c.attcollation)
+        WHERE k.ordered_by <> c.attcollation AND NOT o.collisdeterministic)
+FROM pg_index i JOIN pg_attribute a
     ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
 WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indisvalid AND i.indimmediate
     AND i.indpred IS NULL AND i.indexprs IS NULL GROUP BY i.indexrelid
@@ -143,8 +149,19 @@ def check_table(
             for column in found
             if column.name in merge.leave_out and _wants_value(column)
         ]
-        unique = [set(names) for (names,) in execute(connection, _UNIQUE, table.text)]
-        if set(_primary(merge)) not in unique:
+        over_keys = [
+            (index, is_other)
+            for names, index, is_other in execute(connection, _UNIQUE, table.text)
+            if set(names) == set(_primary(merge))
+        ]
+        # The database would take rows for one that are of two keys by the order of changes, or for two those of one.
+        problems += [
+            f"its unique index {index} takes other texts for equal than the collations of its columns do: give it "
+            "theirs, or drop it"
+            for index, is_other in over_keys
+            if is_other
+        ]
+        if not over_keys:
             of_what = "its keys" if not merge.bounds else f"its keys and {merge.valid_from!r}"
             problems.append(
                 f"it has no unique constraint over {of_what}; ALTER TABLE {table.text} ADD PRIMARY KEY "
