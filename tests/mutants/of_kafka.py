@@ -156,4 +156,20 @@ MUTATIONS = [
         new="for one, at in position.items() if there})\n",
         tests=(PLANNING,),
     ),
+    Mutation(
+        name="an interval is short of what is gone behind a later one",
+        why="it is refused in vain, or its batch tells of the gap, and none where the records belong",
+        file="sources/kafka/window.py",
+        old="ends.get(one) == piece[0]}:\n",
+        new="ends.get(one) == piece[1]}:\n",
+        tests=(LANES,),
+    ),
+    Mutation(
+        name="what was late for a later interval is taken for its own",
+        why="an interval between the two loses records, in green",
+        file="sources/kafka/window.py",
+        old="for one, piece in behind.items() if one in since)",
+        new="for one, piece in behind.items() if one in since or behind)",
+        tests=(LANES,),
+    ),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -304,3 +305,44 @@ def test_what_retention_ate_of_an_interval_is_an_error_or_a_gap_that_its_batch_t
     assert world.open(lane="interval-b").plan_interval(interval(5, 10), world.held) == (start, end)
     nothing = world.open(lane="interval-d").survey_interval(interval(6, 7), world.held)
     assert not nothing.unread, "one batch has told of it"
+
+
+@pytest.mark.slow
+def test_what_retention_ate_behind_a_later_interval_is_told_where_it_may_belong_and_not_before(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    for day in range(10):
+        world.send(2, at_ms=T0 + 1000 * day)
+    begin, end = world.open(lane=lane_of(3, 4)).plan_interval(interval(3, 4), world.held)
+    assert begin != end
+    world.broker.delete_before(world.topic, 0, 12)
+    left = f"4 offsets \\({world.topic}-0 8 to 11\\)"
+    for how in ("fail", "record_gap"):
+        before = {"lane": lane_of(1, 2), "on_data_loss": how}
+        assert not world.open(**before).survey_interval(interval(1, 2), world.held).unread
+        begin, end = world.open(**before).plan_interval(interval(1, 2), world.held)
+        assert begin == end, "what is gone lies behind what a later interval has taken"
+    with pytest.raises(SourceChangedError, match=left):
+        world.open(lane=lane_of(4, 5)).plan_interval(interval(4, 5), world.held)
+    with pytest.raises(SourceChangedError, match=left):  # as one of a longer schedule
+        world.open(lane=lane_of(1, 5)).plan_interval(interval(1, 5), world.held)
+    gap: dict[str, Any] = {"lane": lane_of(4, 5), "on_data_loss": "record_gap"}
+    planned = world.open(**gap).plan_interval(interval(4, 5), world.held)
+    assert re.search(left, str(world.open(**gap).left_out(*planned)))
+
+
+@pytest.mark.slow
+def test_what_retention_ate_behind_what_was_late_for_a_later_interval_may_be_of_one_before_it(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    for day in (1, 2, 2, 3):
+        world.send(at_ms=T0 + 1000 * day)
+    world.open(lane=lane_of(3, 4)).plan_interval(interval(3, 4, late=((1, 2),)), world.held)
+    world.broker.delete_before(world.topic, 0, 2)
+    with pytest.raises(SourceChangedError, match=f"1 offsets \\({world.topic}-0 1 to 1\\)"):
+        world.open(lane=lane_of(2, 3)).plan_interval(interval(2, 3), world.held)
+    later = interval(8, 9, late=((4, 5),))
+    world.send(at_ms=T0 + 4000)
+    world.send(2, at_ms=T0 + 6000)
+    world.open(lane=lane_of(8, 9)).plan_interval(later, world.held)
+    world.broker.delete_before(world.topic, 0, 6)
+    with pytest.raises(SourceChangedError, match=f"1 offsets \\({world.topic}-0 5 to 5\\)"):
+        world.open(lane=lane_of(6, 7)).plan_interval(interval(6, 7), world.held)

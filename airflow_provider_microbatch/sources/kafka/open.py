@@ -328,7 +328,7 @@ class OpenKafkaSource(OpenSource):
             if self._taken.by_lane(self._lane) is None:
                 if interval.whole and (waits := window.waits) is not None:
                     raise IntervalError(f"{waits}: they would be in no batch. Try again.")
-                gone = window.gone(lambda: self._taken.by_all() | self._of_live(held))
+                gone = window.gone(lambda: self._taken.by_all() | self._of_live(held), taken=self._taken)
                 self._check_lost(gone, {})
             # The lane has what is gone, too: its batch tells of that, and no other one.
             pieces = self._taken.take(self._lane, window.wanted | gone, live=lambda: self._of_live(held))
