@@ -172,4 +172,20 @@ MUTATIONS = [
         new="for one, piece in behind.items() if one in since or behind)",
         tests=(LANES,),
     ),
+    Mutation(
+        name="each look lists what all intervals have taken, for whom nothing is passed",
+        why="a sensor of a pipeline with thousands of them asks a bucket for all, each few seconds",
+        file="sources/kafka/window.py",
+        old="lanes=taken.lanes) if window.interval.whole else None,\n",
+        new="lanes=lambda found=taken.lanes(): found) if window.interval.whole else None,\n",
+        tests=(LANES,),
+    ),
+    Mutation(
+        name="check does not ask for what runs of intervals have passed",
+        why="records that no batch has are told by nobody but the log of a run that was green",
+        file="execution/unread.py",
+        old="end_ms=span[1] + 1, whole=True)",
+        new="end_ms=span[1] + 1, whole=False)",
+        tests=(LANES,),
+    ),
 ]

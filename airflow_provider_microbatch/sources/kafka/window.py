@@ -158,16 +158,18 @@ class Window:
                 found |= Pieces.made((one, piece) for one, piece in behind.items() if one in since)
         return found
 
-    def passed(self, had: Pieces, *, lanes: Iterable[str]) -> Unread | None:
+    def passed(self, had: Pieces, *, lanes: Callable[[], Iterable[str]]) -> Unread | None:
         """The records before the interval that nobody has, from where the oldest lane's interval begins: what came
         before the first run was promised to nobody. Their times are told by the span in which they are late.
 
         :param had: what lanes have taken.
-        :param lanes: the lanes of intervals that have taken records.
+        :param lanes: returns the lanes of intervals that have taken records.
         """
         left = self.times.earlier(self.interval.start_ms) - self.wanted - had
-        begins = min((span[0] for span in map(span_of, lanes) if span is not None), default=self.interval.start_ms)
-        if not left or begins >= self.interval.start_ms:
+        if not left:
+            return None
+        begins = min((span[0] for span in map(span_of, lanes()) if span is not None), default=self.interval.start_ms)
+        if begins >= self.interval.start_ms:
             return None
         left -= self.times.earlier(begins)
         back = max(self.interval.end_ms - self.interval.start_ms, _LEAST_BACK_MS)
@@ -226,6 +228,7 @@ def survey(
         elsewhere=without.count,
         takers=frozenset(name for name in lanes if without & (taken.by_lane(name) or Pieces())),
         left=(interval & (claimed - by_intervals) - of_live).count,
-        passed=window.passed(had, lanes=taken.lanes()),
+        # Each look would list what every interval has taken, and a live lane passes nothing.
+        passed=window.passed(had, lanes=taken.lanes) if window.interval.whole else None,
         waits=window.waits,
     )
