@@ -112,8 +112,8 @@ MUTATIONS = [
         name="a position without a topic that is gone lies before one with it",
         why="the command is refused, and a pattern source with a deleted topic stands still for ever",
         file="sources/kafka/by_hand.py",
-        old="        if one and two and lone and lone",
-        new="        if one and two and not lone and lone",
+        old="        if any(topic in gone for topic, _ in two):\n",
+        new="        if any(topic in gone for topic, _ in one):\n",
         tests=(BY_HAND,),
     ),
     Mutation(
@@ -187,5 +187,13 @@ MUTATIONS = [
         old="end_ms=span[1] + 1, whole=True)",
         new="end_ms=span[1] + 1, whole=False)",
         tests=(LANES,),
+    ),
+    Mutation(
+        name="what is set aside is to be read again of a topic that is gone",
+        why="the command that goes on without the topic is refused, and nothing else leads on",
+        file="sources/kafka/by_hand.py",
+        old="if key[0] not in gone]\n",
+        new="if key[0] not in gone or gone]\n",
+        tests=(BY_HAND,),
     ),
 ]
