@@ -196,4 +196,12 @@ MUTATIONS = [
         new="if key[0] not in gone or gone]\n",
         tests=(BY_HAND,),
     ),
+    Mutation(
+        name="what retention took is given up with a topic that is gone, and nobody says so",
+        why="who says that nothing of the topic is missing loses other records",
+        file="sources/kafka/open.py",
+        old='which are gone from topics that are there." if lost else ""\n',
+        new='which are gone from topics that are there." if not lost else ""\n',
+        tests=(BY_HAND,),
+    ),
 ]

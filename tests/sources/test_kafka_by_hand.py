@@ -129,3 +129,24 @@ def test_a_batch_that_is_set_aside_does_not_keep_a_pattern_to_a_topic_that_is_go
     assert pasted(again) != 0, again
     assert pasted(way) == 0, way
     assert position(case) == {topic.name: {"0": 8, "1": 0}}
+
+
+def test_what_retention_took_beside_a_topic_that_is_gone_is_named_with_it(case: Refused) -> None:
+    topic = Topic(case)
+    other = topic.broker.topic(name=f"{topic.name}-old")
+    topic.broker.send(other, ["1", "2"])
+    reads(case, pattern=f"{topic.name}(-.*)?")
+    case.read_up_to_now()
+    topic.broker.remove(other)
+    with pytest.raises(SourceError, match=r"is gone") as alone:
+        case.plan(5)
+    assert "gives up" not in str(alone.value)
+    retention(case, topic)
+    lost = rf"{other}.* is gone .*gives up 2 offsets \({topic.name}-0 4 to 5\) too"
+    with pytest.raises(SourceError, match=lost):
+        case.open().has_new(json.dumps(position(case)))
+    with pytest.raises(SourceError, match=lost):
+        case.plan(5)
+    (way,) = told(case)
+    assert pasted(way) == 0, way
+    assert position(case) == {topic.name: {"0": 6, "1": 0}}
