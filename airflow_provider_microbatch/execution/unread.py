@@ -39,7 +39,7 @@ def find_unread(checkpoint: Checkpoint) -> list[Finding]:
         return []  # a live lane reads whatever is new
     found = []
     # The interval itself is not looked at: only the data before it is.
-    after = Interval(start_ms=span[1], end_ms=span[1] + 1)
+    after = Interval(start_ms=span[1], end_ms=span[1] + 1, whole=True)
     for name, recorded in arguments.get("sources", {}).items():
         name = checkpoint.names.of(name)
         try:

@@ -151,7 +151,8 @@ class IntervalSurvey:
     :param left: how much of ``elsewhere`` the live lane took for a batch that it no longer has: only the live lane will
         ever read that data.
     :param passed: data before the interval that is not late for it and that no batch of any lane holds: unless a run
-        for that data is on its way, no run reads it. None if there is none, or if the source does not tell.
+        for that data is on its way, no run reads it. None if there is none, or if the source does not tell; it need not
+        for an interval that is not ``whole``.
     :param waits: the reason, in words, why data may still come that the interval's run is to read, although nobody sees
         it yet; None if the source does not know of any.
     """

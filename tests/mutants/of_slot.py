@@ -282,9 +282,9 @@ MUTATIONS = [
     Mutation(
         name="a slot that gives prepared transactions apart is read",
         why="what was prepared is in no batch, and the slot is moved on over it",
-        file="sources/slot/server.py",
-        old="        if is_two_phase:",
-        new="        if is_two_phase is None:",
+        file="sources/slot/open.py",
+        old="            if state.is_two_phase:\n",
+        new="            if state.is_two_phase is None:\n",
         tests=(SERVERS,),
     ),
     Mutation(
@@ -317,6 +317,14 @@ MUTATIONS = [
         file="sources/slot/server.py",
         old="first if first is None else min(first, _MOST), 0\n",
         new="first, 0\n",
+        tests=(SERVERS,),
+    ),
+    Mutation(
+        name="a slot with two_phase is refused where batches have read it",
+        why="it cannot be read to its end, and made anew it loses what is not read",
+        file="sources/slot/open.py",
+        old="        if not is_read:\n",
+        new="        if not is_read or warns:\n",
         tests=(SERVERS,),
     ),
 ]

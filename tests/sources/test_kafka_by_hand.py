@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_microbatch import connections
+from airflow_provider_microbatch.checkpoint.entries import CommitEntry, OffsetEntry
 from airflow_provider_microbatch.exceptions import SourceError
 from airflow_provider_microbatch.sources.kafka import KafkaSource
 from tests.sources.test_set_offset_commands import Refused, Topic, pasted
@@ -99,3 +101,52 @@ def test_a_pattern_goes_on_without_a_topic_that_is_gone_once_somebody_says_so(ca
     topic.send(1)
     case.plan(6)
     assert position(case) == {topic.name: {"0": 5, "1": 0}}
+
+
+def test_a_batch_that_is_set_aside_does_not_keep_a_pattern_to_a_topic_that_is_gone(case: Refused) -> None:
+    topic = Topic(case)
+    other = topic.broker.topic(name=f"{topic.name}-old")
+    topic.broker.send(other, ["1", "2"])
+    reads(case, pattern=f"{topic.name}(-.*)?")
+    start = case.read_up_to_now()
+    topic.send(2)
+    topic.broker.send(other, ["3"])
+    end = case.open().latest_offset(start)
+    assert isinstance(end, str)
+    logs = case.world.checkpoint
+    entry = OffsetEntry(starts={"orders": start}, ends={"orders": end}, batch_timestamp_ms=2, pipeline="orders")
+    logs.offset_log.add(2, entry)
+    logs.commit_log.add(2, CommitEntry(set_aside=True, failure={"error": "it failed", "attempts": 1}))
+    topic.send(2)
+    end = case.open().latest_offset(end)
+    assert isinstance(end, str)
+    case.committed(end)
+    topic.broker.remove(other)
+    (way,) = told(case)
+    # Before the end of what is set aside is another matter: what is read again from there on would come twice.
+    back = json.dumps({topic.name: {"0": 5, "1": 0}})
+    again = shlex.join([*shlex.split(way)[:-3], back, *shlex.split(way)[-2:]])
+    assert pasted(again) != 0, again
+    assert pasted(way) == 0, way
+    assert position(case) == {topic.name: {"0": 8, "1": 0}}
+
+
+def test_what_retention_took_beside_a_topic_that_is_gone_is_named_with_it(case: Refused) -> None:
+    topic = Topic(case)
+    other = topic.broker.topic(name=f"{topic.name}-old")
+    topic.broker.send(other, ["1", "2"])
+    reads(case, pattern=f"{topic.name}(-.*)?")
+    case.read_up_to_now()
+    topic.broker.remove(other)
+    with pytest.raises(SourceError, match=r"is gone") as alone:
+        case.plan(5)
+    assert "gives up" not in str(alone.value)
+    retention(case, topic)
+    lost = rf"{other}.* is gone .*gives up 2 offsets \({topic.name}-0 4 to 5\) too"
+    with pytest.raises(SourceError, match=lost):
+        case.open().has_new(json.dumps(position(case)))
+    with pytest.raises(SourceError, match=lost):
+        case.plan(5)
+    (way,) = told(case)
+    assert pasted(way) == 0, way
+    assert position(case) == {topic.name: {"0": 6, "1": 0}}

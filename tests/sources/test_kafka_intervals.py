@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +13,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_provider_microbatch import settings as given_settings
 from airflow_provider_microbatch.checkpoint.key import LIVE, BatchKey
 from airflow_provider_microbatch.exceptions import CorruptEntryError, IntervalError, SourceChangedError
 from airflow_provider_microbatch.execution import intervals
+from airflow_provider_microbatch.execution.engine import Code, Handle
+from airflow_provider_microbatch.execution.unread import find_unread
+from airflow_provider_microbatch.runtime.job import Job
+from airflow_provider_microbatch.settings import Settings
 from airflow_provider_microbatch.sources.intervals import HeldRange, Interval, Unread
+from airflow_provider_microbatch.sources.kafka import KafkaSource
 from airflow_provider_microbatch.sources.kafka.pieces import Pieces
 from airflow_provider_microbatch.sources.kafka.taken import Taken
 from airflow_provider_microbatch.stores.posix import PosixStore
+from tests.execution.intervals import DAY_MS, HOUR_MS, IntervalWorld, hour
 from tests.sources.kafka_world import World, offsets
+from tests.support.inline_engine import InlineEngine
+from tests.support.kafka import running
 from tests.support.waiting import wait_until
 
 A = ("a", 0)
@@ -254,22 +265,25 @@ def test_a_record_that_comes_after_its_intervals_run_is_told_and_is_late_for_the
     world.send(at_ms=T0)
     world.send(at_ms=T0, partition=1)
     first, second = lane_of(0, 60), lane_of(120, 180)
-    assert world.open(lane=first).survey_interval(interval(0, 60), world.held).passed is None, "of before any run"
-    world.open(lane=first).plan_interval(interval(0, 60), world.held)
+    assert world.open(lane=first).survey_interval(interval(0, 60, whole=True), world.held).passed is None, (
+        "of before any run"
+    )
+    world.open(lane=first).plan_interval(interval(0, 60, whole=True), world.held)
     world.send(2, at_ms=T0 + 59_000)
     world.send(at_ms=T0 + 121_000)
     world.send(at_ms=T0 + 61_000, partition=1)
-    next_one = interval(120, 180)
+    next_one = interval(120, 180, whole=True)
     passed = world.open(lane=second).survey_interval(next_one, world.held).passed
     assert passed == Unread(count=3, splits="offsets", first_ms=T0, last_ms=T0 + 119_999), "within the second minute"
     # The lookback that is told reads them: the interval in between is over, by this span.
-    span = interval(120, 180, late=((0, 120),))
+    span = interval(120, 180, late=((0, 120),), whole=True)
     survey = world.open(lane=second).survey_interval(span, world.held)
     assert (survey.unread, survey.passed) == (True, None)
     planned = world.open(lane=second).plan_interval(span, world.held)
     read = offsets(world.open(lane=second).read(*planned))
     assert read == {(world.topic, 0): [2, 3, 4], (world.topic, 1): [1]}
-    assert world.open(lane=lane_of(180, 240)).survey_interval(interval(180, 240), world.held).passed is None
+    then = interval(180, 240, whole=True)
+    assert world.open(lane=lane_of(180, 240)).survey_interval(then, world.held).passed is None
 
 
 @pytest.mark.slow
@@ -304,3 +318,88 @@ def test_what_retention_ate_of_an_interval_is_an_error_or_a_gap_that_its_batch_t
     assert world.open(lane="interval-b").plan_interval(interval(5, 10), world.held) == (start, end)
     nothing = world.open(lane="interval-d").survey_interval(interval(6, 7), world.held)
     assert not nothing.unread, "one batch has told of it"
+
+
+@pytest.mark.slow
+def test_what_retention_ate_behind_a_later_interval_is_told_where_it_may_belong_and_not_before(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    for day in range(10):
+        world.send(2, at_ms=T0 + 1000 * day)
+    begin, end = world.open(lane=lane_of(3, 4)).plan_interval(interval(3, 4), world.held)
+    assert begin != end
+    world.broker.delete_before(world.topic, 0, 12)
+    left = f"4 offsets \\({world.topic}-0 8 to 11\\)"
+    for how in ("fail", "record_gap"):
+        before = {"lane": lane_of(1, 2), "on_data_loss": how}
+        assert not world.open(**before).survey_interval(interval(1, 2), world.held).unread
+        begin, end = world.open(**before).plan_interval(interval(1, 2), world.held)
+        assert begin == end, "what is gone lies behind what a later interval has taken"
+    with pytest.raises(SourceChangedError, match=left):
+        world.open(lane=lane_of(4, 5)).plan_interval(interval(4, 5), world.held)
+    with pytest.raises(SourceChangedError, match=left):  # as one of a longer schedule
+        world.open(lane=lane_of(1, 5)).plan_interval(interval(1, 5), world.held)
+    gap: dict[str, Any] = {"lane": lane_of(4, 5), "on_data_loss": "record_gap"}
+    planned = world.open(**gap).plan_interval(interval(4, 5), world.held)
+    assert re.search(left, str(world.open(**gap).left_out(*planned)))
+
+
+@pytest.mark.slow
+def test_what_retention_ate_behind_what_was_late_for_a_later_interval_may_be_of_one_before_it(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    for day in (1, 2, 2, 3):
+        world.send(at_ms=T0 + 1000 * day)
+    world.open(lane=lane_of(3, 4)).plan_interval(interval(3, 4, late=((1, 2),)), world.held)
+    world.broker.delete_before(world.topic, 0, 2)
+    with pytest.raises(SourceChangedError, match=f"1 offsets \\({world.topic}-0 1 to 1\\)"):
+        world.open(lane=lane_of(2, 3)).plan_interval(interval(2, 3), world.held)
+    later = interval(8, 9, late=((4, 5),))
+    world.send(at_ms=T0 + 4000)
+    world.send(2, at_ms=T0 + 6000)
+    world.open(lane=lane_of(8, 9)).plan_interval(later, world.held)
+    world.broker.delete_before(world.topic, 0, 6)
+    with pytest.raises(SourceChangedError, match=f"1 offsets \\({world.topic}-0 5 to 5\\)"):
+        world.open(lane=lane_of(6, 7)).plan_interval(interval(6, 7), world.held)
+
+
+@pytest.mark.slow
+def test_where_a_live_lane_reads_on_a_look_lists_no_intervals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be thousands, and a sensor looks each few seconds."""
+    world = World(tmp_path)
+    for at in range(3):
+        world.send(at_ms=T0 + 1000 * at)
+    looks = list[str]()
+    found = PosixStore.list
+    monkeypatch.setattr(PosixStore, "list", lambda store, path="": looks.append(path) or found(store, path))
+    survey = world.open(lane=lane_of(2, 3)).survey_interval(interval(2, 3), world.held)
+    assert (survey.unread, survey.passed, looks) == (True, None, [])
+    survey = world.open(lane=lane_of(0, 1)).survey_interval(interval(0, 1, whole=True), world.held)
+    assert (survey.unread, survey.passed, looks) == (True, None, []), "nothing lies before it"
+
+
+class OneRecord(InlineEngine):
+    """Reads the first record of the topic."""
+
+    def __init__(self, topic: str, file: Path) -> None:
+        super().__init__(told={"read": {"orders": {"layers": [{topic: {"0": [0, 1]}}], "left_out": {}}}})
+        self._file = file
+
+    def start(self, handle: Handle, job: Job, code: Code) -> None:
+        self._file.write_text('{"id": 1}\n')
+        read = replace(job.sources["orders"], arguments={"groups": [{"paths": [str(self._file)]}]})
+        super().start(handle, replace(job, sources={"orders": read}), code)
+
+
+@pytest.mark.slow
+def test_check_tells_of_records_that_came_after_their_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = running()
+    topic = broker.topic()
+    monkeypatch.setattr(given_settings, "_given", lambda: Settings(trusted_servers=(broker.address,)))
+    world = IntervalWorld(tmp_path, plan="interval")
+    source = KafkaSource(bootstrap_servers=broker.address, topics=[topic], timeout=60, packages=[])
+    world.sources = {"orders": source}  # type: ignore[dict-item]
+    broker.send(topic, ["1"], partition=0, at_ms=DAY_MS + HOUR_MS)
+    world.backfill(hour(1), 1, OneRecord(topic, tmp_path / "rows.json"))
+    assert find_unread(world.checkpoint) == []
+    broker.send(topic, ["2"], partition=0, at_ms=DAY_MS + HOUR_MS + 1)
+    (unread,) = find_unread(world.checkpoint)
+    assert "1 offsets of source 'orders'" in unread.message

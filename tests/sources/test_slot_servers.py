@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_microbatch.exceptions import SourceError
-from airflow_provider_microbatch.runtime.slot import connect
+from airflow_provider_microbatch.runtime.slot import connect, lsn_of
 from airflow_provider_microbatch.sources import OpenSource
 from airflow_provider_microbatch.sources.intervals import CommittedRange
 from airflow_provider_microbatch.sources.jdbc.cluster import Cluster
@@ -116,9 +116,30 @@ def test_a_slot_that_gives_prepared_transactions_apart_is_refused(
     table.drop_slot()
     table.one("SELECT pg_create_logical_replication_slot(%s, 'pgoutput', false, true)::text", table.slot)
     table.execute(INSERT)
-    for ask in (opened().check, lambda: opened().has_new(None), lambda: opened().latest_offset(None)):
+    for ask in (lambda: opened().has_new(None), lambda: opened().latest_offset(None)):
         with pytest.raises(SourceError, match=r"made with two_phase.*make it anew without"):
             ask()
+
+
+def test_a_slot_that_is_read_goes_on_with_two_phase_for_as_long_as_nothing_is_prepared(
+    table: SlotTable, opened: Callable[..., OpenSource], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Made anew at once, it would lose what is not read."""
+    table.drop_slot()
+    table.one("SELECT pg_create_logical_replication_slot(%s, 'pgoutput', false, true)::text", table.slot)
+    read = Place(lsn=lsn_of(table.moved_to())).text()
+    table.execute(INSERT)
+    opened().check()
+    assert opened().has_new(read)
+    assert not caplog.records
+    assert Place.of(opened().latest_offset(read) or "").changes == 1
+    (warned,) = caplog.messages
+    assert "made with two_phase" in warned
+    assert "stop the writers" in warned
+    table.drop_slot()
+    table.make_slot()
+    with pytest.raises(SourceError, match=r"has moved on.*microbatch set-offset"):
+        opened().latest_offset(read)
 
 
 def test_a_plan_passes_over_no_message_that_its_reader_would_refuse(
@@ -127,7 +148,7 @@ def test_a_plan_passes_over_no_message_that_its_reader_would_refuse(
     table.execute(INSERT)
     found = server.peek
     monkeypatch.setattr(server, "peek", lambda *given, **how: [*found(*given, **how), (b"P\0\0\0\0",)])
-    with pytest.raises(SourceError, match=r"'orders': .*message of the kind 'P'"):
+    with pytest.raises(SourceError, match=r"'orders': .*message of the kind 'P'.*two_phase"):
         opened().latest_offset(None)
 
 

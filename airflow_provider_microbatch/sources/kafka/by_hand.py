@@ -65,10 +65,13 @@ class ByHand:
 
     def is_after(self, one: Position, two: Position) -> bool | None:
         """Whether ``one`` is ahead in some partition and behind in none; None if it is also behind in another, or if a
-        topic that only one of them has is gone: whether records lay behind its place nobody knows."""
+        topic that only ``two`` has is gone: whether records lay behind its place nobody knows. One that only ``one``
+        has counts as given up: nothing of it is ever read from ``two`` on."""
         lone = {topic for topic, _ in one} ^ {topic for topic, _ in two}
-        if one and two and lone and lone - self._cluster().topics(lone).keys():
+        gone = set(self._topics.gone(lone)) if one and two and lone else set[str]()
+        if any(topic in gone for topic, _ in two):
             return None
-        further = [self._topics.from_(one, key) - self._topics.from_(two, key) for key in {*one, *two}]
+        keys = [key for key in {*one, *two} if key[0] not in gone]
+        further = [self._topics.from_(one, key) - self._topics.from_(two, key) for key in keys]
         ahead, behind = any(by > 0 for by in further), any(by < 0 for by in further)
         return None if ahead and behind else ahead

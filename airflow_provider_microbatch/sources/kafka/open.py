@@ -127,8 +127,7 @@ class OpenKafkaSource(OpenSource):
         self._check_forward(known, latest)
         self._check_gone_topics(known)
         begin = self._behind_intervals({one: self._topics.from_(known, one) for one in partitions})
-        lost = (Pieces.between(begin, latest) - self._taken.by_intervals()).before(earliest)
-        self._check_lost(lost, {**known, **begin})
+        self._check_lost(self._lost_since(begin, latest, earliest), {**known, **begin})
         most = [one for one in (self._source.max_rows, limit.rows, limit.splits) if one is not None]
         end = {
             **known,
@@ -208,7 +207,7 @@ class OpenKafkaSource(OpenSource):
         planned = self._pieces(start, end)
         before = Pieces.from_json((told or {}).get("left_out", {}), where="what a reader told")
         lost = self._named(lambda: planned - self._there(planned, start)) - before
-        return f"gone before they were read, and left out: {_words(lost)}" if lost else None
+        return f"gone before they were read, and left out: {lost.in_words()}" if lost else None
 
     def known_as(self, start: Offset | None, end: Offset | None) -> str | None:
         """Return a digest of cluster, topics and offsets."""
@@ -229,7 +228,8 @@ class OpenKafkaSource(OpenSource):
         # A broker that restarts may not know a topic for a moment.
         if there := self._named(lambda: self._available(left_out)):
             raise SourceChangedError(
-                f"source {self._name!r}: {_words(there)} could not be read, and are there again. Run the batch again."
+                f"source {self._name!r}: {there.in_words()} could not be read, and are there again. Run the "
+                "batch again."
             )
 
     def commit(self, end: Offset) -> None:
@@ -253,7 +253,9 @@ class OpenKafkaSource(OpenSource):
                 return str(error)
             lost = planned - self._available(planned)
             return (
-                f"source {self._name!r}: gone: {_words(lost)}" if lost and self._source.on_data_loss == FAIL else None
+                f"source {self._name!r}: gone: {lost.in_words()}"
+                if lost and self._source.on_data_loss == FAIL
+                else None
             )
 
         return self._named(why)
@@ -328,7 +330,7 @@ class OpenKafkaSource(OpenSource):
             if self._taken.by_lane(self._lane) is None:
                 if interval.whole and (waits := window.waits) is not None:
                     raise IntervalError(f"{waits}: they would be in no batch. Try again.")
-                gone = window.gone(lambda: self._taken.by_all() | self._of_live(held))
+                gone = window.gone(lambda: self._taken.by_all() | self._of_live(held), taken=self._taken)
                 self._check_lost(gone, {})
             # The lane has what is gone, too: its batch tells of that, and no other one.
             pieces = self._taken.take(self._lane, window.wanted | gone, live=lambda: self._of_live(held))
@@ -439,11 +441,17 @@ class OpenKafkaSource(OpenSource):
         gone = self._topics.gone({topic for topic, _ in known if re.fullmatch(pattern, topic)})
         if gone:
             without = self._by_hand.inside(known, without=gone)
+            begin = {one: self._topics.from_(known, one) for one in partitions_of(self._topics.now().values())}
+            lost = self._lost_since(begin, self._latest(begin), self._cluster.earliest(begin))
+            too = f" It gives up {lost.in_words()} too, which are gone from topics that are there." if lost else ""
             raise SourceChangedError(
                 f"source {self._name!r}: topic {', '.join(map(repr, gone))} is gone from {self._source.location()}, "
                 "and with it what was not read of it, if anything. on_data_loss='record_gap' goes on without such "
-                f"topics. Where nothing is missing: `{self._set_offset(without, skip=True, reread=True)}`."
+                f"topics. Where nothing is missing: `{self._set_offset(without, skip=True, reread=True)}`.{too}"
             )
+
+    def _lost_since(self, begin: Position, latest: Position, earliest: Position) -> Pieces:
+        return (Pieces.between(begin, latest) - self._taken.by_intervals()).before(earliest)
 
     def _check_lost(self, lost: Pieces, begin: Position) -> None:
         if lost and self._source.on_data_loss == FAIL:
@@ -454,9 +462,9 @@ class OpenKafkaSource(OpenSource):
         behind = "" if self._lane != LIVE else self._set_offset(self._by_hand.inside(begin), skip=True)
         way = behind and f"; or set the position behind them: `{behind}`"
         return (
-            f"{_words(lost)} of {self._source.location()} are gone before they were read: retention, or somebody, has "
-            f"removed them. on_data_loss='record_gap' goes on without them, and each batch says what it lacks{way}. "
-            "Keep records longer than the pipeline may stand still."
+            f"{lost.in_words()} of {self._source.location()} are gone before they were read: retention, or somebody, "
+            f"has removed them. on_data_loss='record_gap' goes on without them, and each batch says what it "
+            f"lacks{way}. Keep records longer than the pipeline may stand still."
         )
 
     def _there(self, planned: Pieces, start: Offset | None) -> Pieces:
@@ -488,10 +496,3 @@ class OpenKafkaSource(OpenSource):
 
 def _summed(by_split: Mapping[str, int]) -> Figures:
     return Figures(splits=sum(by_split.values()))
-
-
-def _words(pieces: Pieces) -> str:
-    """Describe pieces for people; of many, only the first."""
-    texts = [f"{named(one)} {start} to {end - 1}" for one, (start, end) in pieces]
-    more = f" and {len(texts) - 5} more" if len(texts) > 5 else ""
-    return f"{pieces.count:,} offsets ({', '.join(texts[:5])}{more})"

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from typing import Any, Self
 
 from airflow_provider_microbatch.exceptions import CorruptEntryError
-from airflow_provider_microbatch.kafka.cluster import Partition, Position
+from airflow_provider_microbatch.kafka.cluster import Partition, Position, named
 from airflow_provider_microbatch.sources.pieces import Piece, joined, without
 
 
@@ -43,6 +43,12 @@ class Pieces:
     def count(self) -> int:
         """Number of offsets."""
         return sum(end - start for _, (start, end) in self)
+
+    def in_words(self) -> str:
+        """For people; of many, only the first."""
+        texts = [f"{named(one)} {start} to {end - 1}" for one, (start, end) in self]
+        more = f" and {len(texts) - 5} more" if len(texts) > 5 else ""
+        return f"{self.count:,} offsets ({', '.join(texts[:5])}{more})"
 
     def __or__(self, other: Pieces) -> Pieces:
         return Pieces.made([*self, *other])

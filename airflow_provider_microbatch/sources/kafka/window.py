@@ -126,31 +126,50 @@ class Window:
             "and cannot be read before it is over"
         )
 
-    def gone(self, had: Callable[[], Pieces]) -> Pieces:
+    def gone(self, had: Callable[[], Pieces], *, taken: Taken) -> Pieces:
         """The records that are gone, that nobody has read and that may have been of the interval. What was gone before
         anything was read of its partition was promised to nobody; nor is anything of the interval gone while a record
-        is there that lies before it.
+        is there that lies before it, nor where a later interval has taken what lies before the gap.
 
         :param had: returns what lanes have taken.
+        :param taken: what lanes of intervals have taken, each.
         """
         found = list[tuple[Partition, Piece]]()
         may_be = self.times.all_since(self.interval.start_ms)
-        taken = had().of if may_be else {}
+        known = had().of if may_be else {}
         for one, earliest in may_be.items():
-            ends = [end for start, end in taken.get(one, ()) if start < earliest]
+            ends = [end for start, end in known.get(one, ()) if start < earliest]
             found += [(one, (ends[-1], earliest))] if ends and ends[-1] < earliest else []
-        return Pieces.made(found)
+        gaps = Pieces.made(found)
+        return gaps - self._behind_later(gaps, taken) if gaps else gaps
 
-    def passed(self, had: Pieces, *, lanes: Iterable[str]) -> Unread | None:
+    def _behind_later(self, gaps: Pieces, taken: Taken) -> Pieces:
+        """Those that begin where the records end that a later interval has taken. Such a gap is of one behind that: an
+        earlier one would be refused for it in vain, or its batch would tell of it, and none where it belongs. Unless
+        records are left of before the later interval: what it has taken was late for it then."""
+        found = Pieces()
+        for lane in taken.lanes():
+            span = span_of(lane)
+            if span is None or span[0] < self.interval.end_ms:
+                continue
+            ends = {one: pieces[-1][1] for one, pieces in (taken.by_lane(lane) or Pieces()).of.items()}
+            if behind := {one: piece for one, piece in gaps if ends.get(one) == piece[0]}:
+                since = self.times.all_since(span[0])
+                found |= Pieces.made((one, piece) for one, piece in behind.items() if one in since)
+        return found
+
+    def passed(self, had: Pieces, *, lanes: Callable[[], Iterable[str]]) -> Unread | None:
         """The records before the interval that nobody has, from where the oldest lane's interval begins: what came
         before the first run was promised to nobody. Their times are told by the span in which they are late.
 
         :param had: what lanes have taken.
-        :param lanes: the lanes of intervals that have taken records.
+        :param lanes: returns the lanes of intervals that have taken records.
         """
         left = self.times.earlier(self.interval.start_ms) - self.wanted - had
-        begins = min((span[0] for span in map(span_of, lanes) if span is not None), default=self.interval.start_ms)
-        if not left or begins >= self.interval.start_ms:
+        if not left:
+            return None
+        begins = min((span[0] for span in map(span_of, lanes()) if span is not None), default=self.interval.start_ms)
+        if begins >= self.interval.start_ms:
             return None
         left -= self.times.earlier(begins)
         back = max(self.interval.end_ms - self.interval.start_ms, _LEAST_BACK_MS)
@@ -203,12 +222,13 @@ def survey(
     without = others - known
     lanes = taken.lanes() if without else set[str]()
     return IntervalSurvey(
-        unread=bool(window.wanted - had) or bool(window.gone(lambda: had)) or own is not None,
+        unread=bool(window.wanted - had) or bool(window.gone(lambda: had, taken=taken)) or own is not None,
         holders=frozenset(holders),
         splits=SPLITS,
         elsewhere=without.count,
         takers=frozenset(name for name in lanes if without & (taken.by_lane(name) or Pieces())),
         left=(interval & (claimed - by_intervals) - of_live).count,
-        passed=window.passed(had, lanes=taken.lanes()),
+        # Each look would list what every interval has taken, and a live lane passes nothing.
+        passed=window.passed(had, lanes=taken.lanes) if window.interval.whole else None,
         waits=window.waits,
     )

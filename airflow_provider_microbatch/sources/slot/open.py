@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -25,11 +26,13 @@ from airflow_provider_microbatch.sources import (
 from airflow_provider_microbatch.sources.jdbc.session import connected
 from airflow_provider_microbatch.sources.slot.letting_go import LettingGo
 from airflow_provider_microbatch.sources.slot.offset import Place
-from airflow_provider_microbatch.sources.slot.server import Server, State, libpq
+from airflow_provider_microbatch.sources.slot.server import PLUGIN, Server, State, libpq
 from airflow_provider_microbatch.sources.slot.snapshot import Snapshot, Snapshots, reading
 
 if TYPE_CHECKING:
     from airflow_provider_microbatch.sources.slot import SlotSource
+
+log = logging.getLogger(__name__)
 
 _READER = "airflow_provider_microbatch.runtime.slot:read"
 _SNAPSHOT_READER = "airflow_provider_microbatch.runtime.slot_snapshot:read"
@@ -79,14 +82,16 @@ class OpenSlot(OpenSource):
             with self._named():
                 return self._snapshots().make().place.text()
         limits = [one for one in (self._source.max_changes, limit.rows, limit.splits) if one is not None]
-        found = self._next(start, most=min(limits, default=None))
+        found = self._next(start, most=min(limits, default=None), warns=True)
         return start if found is None else found.text()
 
-    def _next(self, position: Offset | None, *, most: int | None) -> Place | None:
+    def _next(self, position: Offset | None, *, most: int | None, warns: bool = False) -> Place | None:
         start = self._place(position)
         begin = 0 if start is None else start.lsn
         with self._server() as server:
             state = self._checked(server, start)
+            if state.is_two_phase:
+                self._check_two_phase(is_read=start is not None, warns=warns)
             # Before the slot is looked at, which then has all that is committed before this place.
             idle_to = server.settled_to(max(begin, state.moved_to) + IDLE_BYTES)
             # What was read before may come first: with a limit of the server's it would be decoded several times.
@@ -252,6 +257,25 @@ class OpenSlot(OpenSource):
         if why is not None:
             raise SourceError(f"source {self._name!r}: {why}")
         return state
+
+    def _check_two_phase(self, *, is_read: bool, warns: bool) -> None:
+        """Refuse a slot that gives what is prepared apart before anything is read of it. One that is read has given
+        nothing so yet, or the plan stops there; made anew at once it would lose what is not read."""
+        slot = self._source.slot
+        made = f"slot {slot} was made with two_phase: it gives what is prepared (PREPARE TRANSACTION) before it is "
+        made += "committed, and neither with its commit."
+        anew = f"(pg_drop_replication_slot, pg_create_logical_replication_slot('{slot}', '{PLUGIN}'))"
+        if not is_read:
+            raise SourceError(f"{made} Drop it, and make it anew without {anew}")
+        if warns:
+            log.warning(
+                "Source %r: %s As soon as something is prepared, nothing more can be planned. Before that, stop the "
+                "writers, let the pipeline run until nothing is new, and make it anew without %s; the next plan names "
+                "the set-offset that goes on.",
+                self._name,
+                made,
+                anew,
+            )
 
     def _is_restored(self, at: int) -> str:
         return (

@@ -32,6 +32,7 @@ _PAUSE = 0.2
 _MORE = 16
 _MOST = 2**31 - 1  # an int of PostgreSQL's
 _SETTLE_SECONDS = 5.0  # PostgreSQL's own writer takes less than one, if nobody commits
+_OF_PREPARED = "bPKr"
 _BEGINNINGS = "CASE WHEN get_byte(data, 0) IN (66, 67, 84) THEN data ELSE substring(data FOR 5) END"
 """All of begins, commits and TRUNCATEs, and of a change which table it is of."""
 
@@ -44,6 +45,7 @@ class State:
     :param kept_from: PostgreSQL keeps its log from there on, which transactions that ran then may lie in.
     :param written_to: how far the log is on disk.
     :param table: oid of the table.
+    :param is_two_phase: whether it gives what is prepared apart from what is committed.
     """
 
     moved_to: int
@@ -51,6 +53,7 @@ class State:
     written_to: int
     table: int
     cluster: Cluster
+    is_two_phase: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,14 +104,6 @@ class Server:
                 f"slot {slot} is one of plugin {plugin}, {'in' if is_here else 'not of'} this database. It takes a "
                 f"logical slot of {PLUGIN} in the connection's database"
             )
-        if is_two_phase:  # since PostgreSQL 14
-            raise SourceError(
-                f"slot {slot} was made with two_phase: it gives what is prepared (PREPARE TRANSACTION) before it is "
-                "committed, and neither with its commit. Drop it, and make it anew without (pg_drop_replication_slot, "
-                f"pg_create_logical_replication_slot('{slot}', '{PLUGIN}')). Where batches have read it, what was "
-                "changed since the last one is lost to it: load the table anew, into a new checkpoint and a new table; "
-                "or look again, for the command that passes over what is lost"
-            )
         if status == "lost" or None in (moved_to, kept_from):
             raise SourceError(
                 f"slot {slot} was invalidated: PostgreSQL has removed log that it had yet to give, since that had "
@@ -123,6 +118,7 @@ class Server:
             written_to=lsn_of(written_to),
             table=self.table(),
             cluster=cluster_now(self._session),
+            is_two_phase=bool(is_two_phase),  # since PostgreSQL 14
         )
 
     def table(self) -> int:
@@ -194,8 +190,13 @@ class Server:
                 changes += relation_of(data) == table
             elif kind not in OF_NO_ROWS:
                 # The reader refuses it, and what the planner passes over the slot is moved on over.
+                prepared = (
+                    ": something was prepared (PREPARE TRANSACTION), and the slot was made with two_phase. Make it "
+                    "anew without, and load the table anew, into a new checkpoint and a new table"
+                )
                 raise SourceError(
                     f"slot {slot} gives a message of the kind {kind!r}, of which nobody knows what it changes"
+                    f"{prepared if kind in _OF_PREPARED else ''}"
                 )
 
     def move_on(self, lsn: int) -> None:
