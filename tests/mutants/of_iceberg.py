@@ -455,4 +455,28 @@ MUTATIONS = [
         new="True for",
         tests=(REFUSALS,),
     ),
+    Mutation(
+        name="a file of another writer is read by the names in it",
+        why="a compaction has written order_x2Did: a key has its old row beside the new one, and values become null",
+        file="sinks/iceberg/merged/shown.py",
+        old=" or not self._is_read_by_names(path):",
+        new=":",
+        tests=(MERGE,),
+    ),
+    Mutation(
+        name="the names within a column of another writer's file count as the table's",
+        why="where a publish writes the file anew, values within others become null",
+        file="sinks/iceberg/merged/shown.py",
+        old="            yield from _ids(kind, name)\n",
+        new="            pass\n",
+        tests=(MERGE,),
+    ),
+    Mutation(
+        name="each file of another writer is read whole",
+        why="behind a compaction each publish has the whole table in memory, a file at a time",
+        file="sinks/iceberg/merged/shown.py",
+        old=" or not self._is_read_by_names(path):",
+        new=' or "/microbatch/merged/" not in path:',
+        tests=(MERGE,),
+    ),
 ]
