@@ -479,4 +479,12 @@ MUTATIONS = [
         new=' or "/microbatch/merged/" not in path:',
         tests=(MERGE,),
     ),
+    Mutation(
+        name="a file of a stage has ids that its columns bring from another table",
+        why="readers of the Iceberg table find nulls, or another column's values, or none can read it",
+        file="runtime/write.py",
+        old='    "spark.sql.parquet.fieldId.write.enabled": "false",\n',
+        new="",
+        tests=("tests/sinks/test_iceberg_spark.py",),
+    ),
 ]
