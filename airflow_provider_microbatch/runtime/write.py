@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _AS_OTHERS_READ = {
     # Other programs, which merge files, read 96-bit times as nanoseconds: these end in the year 2262, and wrap around.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Only Spark knows, by a key of its own in the file, that days of before 1582-10-15 are in the Julian calendar.
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     # A column may bring the id that it had in another table. Where a file has one id, Iceberg knows no column by name.
     "spark.sql.parquet.fieldId.write.enabled": "false",
 }

@@ -55,6 +55,12 @@ def with_ids_of_another_table(batch: Batch) -> DataFrame:
     )
 
 
+def before_the_calendar_was_changed(batch: Batch) -> DataFrame:
+    return batch.sources["orders"].select(
+        "id", F.expr("DATE '1500-01-01'").alias("day"), F.expr("TIMESTAMP '1500-01-01T00:00:00Z'").alias("at")
+    )
+
+
 def splits(batch: Batch) -> dict[str, DataFrame]:
     orders = batch.sources["orders"]
     return {"notes": orders.where("id = 3").select("note"), "orders": orders.select("id")}
