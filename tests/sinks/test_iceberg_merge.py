@@ -10,8 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from pyiceberg.exceptions import CommitStateUnknownException
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import Table
+from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, NestedField, StructType, UUIDType
 
 from airflow_provider_microbatch.checkpoint.key import BatchKey
@@ -255,6 +258,38 @@ def test_so_are_those_within_others(table: MergedInIceberg) -> None:
     table.again(schema_policy="add_columns").publish(4, change(ts=9))
     found = {row["id"]: row["place"] for row in table.read().to_pylist()}
     assert found == {1: None, 3: {"post code": 10}}
+
+
+def test_a_value_that_a_file_of_hives_has_in_its_folders_name_alone_stays(tmp_path: Path) -> None:
+    """As in a table that Spark's ``migrate`` has made of one of Hive's, and whose partition field was dropped since."""
+    table = MergedInIceberg(tmp_path / "customers", {"schema_policy": "add_columns"})
+    table.append()
+    theirs = table.table()
+    with theirs.update_spec() as spec:
+        spec.add_identity("shop")
+    file = table.root / "shop=b" / "0.parquet"
+    file.parent.mkdir()
+    parquet.write_table(pa.table({"id": [1, 2], "ts": [1, 1], "note": ["x", "y"]}), file)
+    with theirs.transaction() as transaction:
+        mapping = theirs.schema().name_mapping.model_dump_json()
+        transaction.set_properties({"schema.name-mapping.default": mapping})
+        with transaction.update_snapshot().fast_append() as append:
+            append.append_data_file(
+                DataFile.from_args(
+                    content=DataFileContent.DATA,
+                    file_path=f"file://{file}",
+                    file_format=FileFormat.PARQUET,
+                    partition=Record("b"),
+                    file_size_in_bytes=file.stat().st_size,
+                    record_count=2,
+                    spec_id=theirs.spec().spec_id,
+                )
+            )
+    with theirs.update_spec() as spec:
+        spec.remove_field("shop")
+    table.publish(1, change(shop="b", ts=2))
+    found = [(row["id"], row["shop"], row["ts"], row["note"]) for row in table.read().sort_by("id").to_pylist()]
+    assert found == [(1, "b", 2, "x"), (2, "b", 1, "y")]
 
 
 def test_a_file_of_others_is_not_read_whole_where_its_names_are_the_tables(

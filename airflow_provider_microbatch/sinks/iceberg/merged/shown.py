@@ -47,7 +47,7 @@ class ShownFiles:
         task = self._tasks.get(path)
         if task is None:
             return self._new.source(path)
-        if task.delete_files or task.file.file_format != FileFormat.PARQUET or not self._is_read_by_names(path):
+        if task.delete_files or task.file.file_format != FileFormat.PARQUET or not self._is_read_by_names(task.file):
             return io.BytesIO(self._without_deleted(task))
         return self._table.io.new_input(path).open()
 
@@ -63,20 +63,21 @@ class ShownFiles:
     def remove(self, path: str) -> None:
         self._new.remove(path)
 
-    def _is_read_by_names(self, path: str) -> bool:
+    def _is_read_by_names(self, file: DataFile) -> bool:
         """Whether the names in a Parquet file mean the columns that its ids mean. Others' do not always: Iceberg's
         writers put ``order_x2Did`` for ``order-id``, and readers go by the id. Read by names, such a file would have no
-        row of any key, or no value there. The files of this sink, and of others who know no ids, have names alone."""
+        row of any key, or no value there. The files of this sink, and of others who know no ids, have names alone; of
+        the latter, those of a partition may lack its columns (as Hive's do), whose values the table has."""
         from pyarrow import parquet
         from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-        with self._table.io.new_input(path).open() as data:
+        with self._table.io.new_input(file.file_path).open() as data:
             found = dict(_ids(parquet.read_schema(data)))
+        if not any(found.values()):
+            return self._table.specs()[file.spec_id].is_unpartitioned()
         ids = dict(_ids(schema_to_pyarrow(self._table.schema())))
         ours = set(ids.values())
-        return not any(found.values()) or all(
-            ids.get(name) == id for name, id in found.items() if name in ids or id in ours
-        )
+        return all(ids.get(name) == id for name, id in found.items() if name in ids or id in ours)
 
     def _planned(self) -> Mapping[str, FileScanTask]:
         head = self._table.metadata.current_snapshot_id
